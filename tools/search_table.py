@@ -16,10 +16,10 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmt import DecodeRecipe, Translator, UserError
-from nmt.devices.precision import SearchPrecision
 from nmt.inference.quantized import supports_int8
 from nmt.logs import progress
 from nmt.processes.distributed import choose_device
+from nmt.recipe import SearchPrecision
 from nmt.storage.run_folder import find_model
 from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizers

@@ -16,9 +16,8 @@ import torch
 from nmt.bench.device import peak_memory, reset_peak_memory, synchronize
 from nmt.bench.statistics import Spread
 from nmt.decode.translator import Translator
-from nmt.devices.precision import SearchPrecision
 from nmt.processes.distributed import choose_device
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import DecodeRecipe, SearchPrecision, UserError
 
 # Lines per batch window, as in `nmt translate` of a file.
 WINDOW = 2_048

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -34,15 +33,7 @@ Layer = Annotated[
     int | None, typer.Option(min=0, help="Decoder layer of the attention, from 0 (default: of the model).")
 ]
 Heads = Annotated[str | None, typer.Option(metavar="HEAD,...", help="Heads to average, from 0 (default: all).")]
-
-
-class Place(StrEnum):
-    """Choices of --place."""
-
-    input = "input"
-    output = "output"
-
-
+Place = Literal["input", "output"]
 PlaceOption = Annotated[
     Place | None,
     typer.Option(
@@ -119,7 +110,7 @@ def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place
         raise typer.BadParameter(f"--heads is {heads!r}; it must be comma-separated numbers from 0, such as 0,3")
     settings = [] if layer is None else [f"alignment_layer={layer}"]
     settings += [] if layer is None and heads is None else [f"alignment_heads=[{heads or ''}]"]
-    settings += [] if place is None else [f"alignment_at={place.value}"]
+    settings += [] if place is None else [f"alignment_at={place}"]
     decode = override_decode(read_model_metadata(find_model(model)).decode, settings)
     return WordAligner.load(model, device, decode.all_given())
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -54,24 +53,7 @@ SrcArgument = Annotated[Path, typer.Argument(help="Source sentences, one per lin
 TgtArgument = Annotated[Path, typer.Argument(help="Their translations, one per line; - is standard input.")]
 ModelArgument = Annotated[Path, typer.Argument(help="A model directory, checkpoint or run directory.")]
 Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
-
-
-class Precision(StrEnum):
-    """Choices of --precision."""
-
-    auto = "auto"
-    fp32 = "fp32"
-    bf16 = "bf16"
-    fp16 = "fp16"
-    int8 = "int8"
-
-
-class Engine(StrEnum):
-    """Choices of --engine."""
-
-    auto = "auto"
-    torch = "torch"
-    ctranslate2 = "ctranslate2"
+Engine = Literal["auto", "torch", "ctranslate2"]
 
 
 def languages(model: Path) -> tuple[str, str]:

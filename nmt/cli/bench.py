@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,22 +13,13 @@ from nmt.bench.inputs import BUILT_IN_LENGTHS, DecodingRequest, prepare_decoding
 from nmt.bench.model_specs import find_model_spec
 from nmt.bench.report import decoding_rows, format_table, training_rows, write_json
 from nmt.bench.training import measure_training
-from nmt.cli.arguments import Device, Precision, require_output
+from nmt.cli.arguments import Device, require_output
+from nmt.devices.precision import Precision as TrainingPrecision
 from nmt.logs import counted
 from nmt.processes.distributed import start_world
+from nmt.recipe import SearchPrecision
 
 app = typer.Typer(help="Measure the training and translation speed of this machine.", no_args_is_help=True)
-
-
-class TrainingPrecision(StrEnum):
-    """Choices of --precision in training."""
-
-    auto = "auto"
-    fp32 = "fp32"
-    bf16 = "bf16"
-    fp16 = "fp16"
-
-
 Model = Annotated[
     str,
     typer.Argument(
@@ -78,7 +68,7 @@ def train(
     """
     require_output("--json", json_file, [Path(model)], replaces=b'"kind": "train"')
     options: dict[str, Any] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
-    options |= {"device": device, "threads": threads, "precision": precision.value if precision else None}
+    options |= {"device": device, "threads": threads, "precision": precision}
     options["compile"] = None if compiled is None else str(compiled).lower()
     given = [f"train.{name}={value}" for name, value in options.items() if value is not None]
     spec = find_model_spec(model, [*(overrides or ()), *given], vocab_size)
@@ -126,7 +116,7 @@ def decode(
         list[str] | None,
         typer.Option("--set", help="Any other option of section decode, such as length_penalty=none."),
     ] = None,
-    precision: Annotated[Precision, typer.Option(help="Compute type; auto selects the fastest.")] = Precision.auto,
+    precision: Annotated[SearchPrecision, typer.Option(help="Compute type; auto selects the fastest.")] = "auto",
     device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, help="Threads per process; 0 uses all cores.")] = 0,
     processes: Annotated[int, typer.Option(min=1, help="Number of processes; the sentences are distributed.")] = 1,
@@ -147,13 +137,13 @@ def decode(
     request = DecodingRequest(model, source, tokenizer, sentences, vocab_size, output_tokens, given)
     with tempfile.TemporaryDirectory() as folder:
         path, recipe, lines = prepare_decoding(request, Path(folder))
-        task = DecodingTask(path, lines, recipe, device, precision.value, threads)
+        task = DecodingTask(path, lines, recipe, device, precision, threads)
         result = measure_decoding(task, processes=processes, repetitions=repetitions, latency=latency)
     number = counted(processes, "process", "processes")
-    title = f"translating with {model}, beam {recipe.beam_size}, {precision.value}, {number}"
+    title = f"translating with {model}, beam {recipe.beam_size}, {precision}, {number}"
     typer.echo(format_table(title, decoding_rows(result)))
     if json_file is not None:
         measured: dict[str, Any] = {"model": model, "input": str(source) if source else None, "sentences": len(lines)}
-        measured |= {"output_tokens": output_tokens, "precision": precision.value, "device": device, "threads": threads}
+        measured |= {"output_tokens": output_tokens, "precision": precision, "device": device, "threads": threads}
         measured |= {"processes": processes, "repetitions": repetitions}
         write_json(json_file, "decode", {**measured, "decode": recipe.model_dump(mode="json")}, result)

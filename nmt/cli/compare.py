@@ -64,7 +64,7 @@ def compare(
         int, typer.Option(min=0, help="Trials of paired approximate randomization; 0 disables it.")
     ] = 10_000,
     plot: Annotated[Path | None, typer.Option("-o", "--out", help="For runs: plot their curves to this file.")] = None,
-    output: FormatOption = Format.text,
+    output: FormatOption = "text",
 ) -> None:
     """Compare systems with a baseline by two paired tests: bootstrap and approximate randomization.
 

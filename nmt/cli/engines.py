@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never, cast
+from typing import TYPE_CHECKING, Any, assert_never
 
-from nmt.cli.arguments import Engine, Precision, languages
+from nmt.cli.arguments import Engine, languages
 from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import can_cache
 from nmt.export.capabilities import (
     PRECISION_OF,
     EngineDevice,
-    EnginePrecision,
     select_compute_type,
     select_device,
     unsupported_options,
@@ -27,7 +26,7 @@ from nmt.export.capabilities import (
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.packages import load_package
 from nmt.processes.interruption import interruptible
-from nmt.recipe import NO_LANGUAGE, DecodeRecipe, UserError
+from nmt.recipe import NO_LANGUAGE, DecodeRecipe, SearchPrecision, UserError
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
 from nmt.streams.workers import Workers
@@ -46,21 +45,21 @@ class EngineChoice:
     """
 
     engine: Engine
-    precision: Precision
+    precision: SearchPrecision
     reason: str = ""
     translator: TextTranslator | None = None
 
     @property
     def note(self) -> str:
         """The log message about the choice."""
-        name = "CTranslate2" if self.engine is Engine.ctranslate2 else "torch"
+        name = "CTranslate2" if self.engine == "ctranslate2" else "torch"
         reason = f", {self.reason}" if self.reason else ""
-        return f"engine: {name}, {self.precision.value}{reason}"
+        return f"engine: {name}, {self.precision}{reason}"
 
 
 def choose_engine(
     engine: Engine,
-    precision: Precision,
+    precision: SearchPrecision,
     device: str,
     decode: DecodeRecipe,
     models: Sequence[Path],
@@ -72,30 +71,30 @@ def choose_engine(
 
     load: loads the translator, see `load_translator`; required: whether lines have required phrases or glossary terms
     """
-    if engine is Engine.ctranslate2:
+    if engine == "ctranslate2":
         if required:
             raise UserError(
                 "--engine ctranslate2 does not support required phrases and glossaries; they need torch; leave them "
                 "out, or give --engine torch"
             )
-        compute_type = select_compute_type(precision.value, select_device(device))
-        return EngineChoice(engine, Precision(PRECISION_OF[compute_type]))
-    if engine is Engine.torch:
+        compute_type = select_compute_type(precision, select_device(device))
+        return EngineChoice(engine, PRECISION_OF[compute_type])
+    if engine == "torch":
         return EngineChoice(engine, _torch_precision(precision, device))
     obstacle = _ctranslate2_obstacle(precision, device, decode, models, required=required)
     if not obstacle:
-        resolved = Precision.int8 if precision is Precision.auto else precision
-        choice = EngineChoice(Engine.ctranslate2, resolved, "the fastest on a CPU")
+        resolved = "int8" if precision == "auto" else precision
+        choice = EngineChoice("ctranslate2", resolved, "the fastest on a CPU")
         try:
             with interruptible():  # may convert the model
                 return replace(choice, translator=load(choice))
         except UserError as error:
             obstacle = str(error).partition(";")[0]
-    return EngineChoice(Engine.torch, _torch_precision(precision, device), f"because {obstacle}")
+    return EngineChoice("torch", _torch_precision(precision, device), f"because {obstacle}")
 
 
 def _ctranslate2_obstacle(
-    precision: Precision, device: str, decode: DecodeRecipe, models: Sequence[Path], *, required: bool
+    precision: SearchPrecision, device: str, decode: DecodeRecipe, models: Sequence[Path], *, required: bool
 ) -> str:
     """Return why `auto` cannot select CTranslate2, "" if it can; loading may still fail."""
     try:
@@ -104,24 +103,24 @@ def _ctranslate2_obstacle(
         return "CTranslate2 is not installed"
     if _is_under_torchrun() or device not in ("auto", "cpu") or (device == "auto" and _may_have_gpu()):
         return "there are several processes or a GPU"
-    if precision in (Precision.bf16, Precision.fp16):
-        return f"{precision.value} was requested"
+    if precision in ("bf16", "fp16"):
+        return f"{precision} was requested"
     if required:
         return "CTranslate2 does not support required phrases and glossaries"
-    if missing := unsupported_options(decode, cast(EnginePrecision, precision.value), EngineDevice("cpu"), models[1:]):
+    if missing := unsupported_options(decode, precision, EngineDevice("cpu"), models[1:]):
         return f"CTranslate2 does not support {'; '.join(missing)}"
-    if can_cache(models[0], "float32" if precision is Precision.fp32 else "int8"):
+    if can_cache(models[0], "float32" if precision == "fp32" else "int8"):
         return ""
     return f"{models[0]} is not writable, which the converted model needs"
 
 
-def _torch_precision(precision: Precision, device: str) -> Precision:
-    if precision is not Precision.auto:
+def _torch_precision(precision: SearchPrecision, device: str) -> SearchPrecision:
+    if precision != "auto":
         return precision
     from nmt.devices.precision import choose_precision  # noqa: PLC0415
     from nmt.processes.distributed import choose_device  # noqa: PLC0415
 
-    return Precision(choose_precision("auto", choose_device(device)))
+    return choose_precision("auto", choose_device(device))
 
 
 def _may_have_gpu() -> bool:
@@ -143,12 +142,12 @@ def start_workers(
 
     Raises UserError if the device does not allow several processes.
     """
-    if engine is Engine.ctranslate2 and not _is_under_torchrun():
+    if engine == "ctranslate2" and not _is_under_torchrun():
         ct2_device = select_device(device)
         return nullcontext(Workers(device="cpu" if ct2_device.kind == "cpu" else f"cuda:{ct2_device.index}"))
     from nmt.streams.torch_workers import start_torch_workers  # noqa: PLC0415
 
-    return start_torch_workers(device, 1 if engine is Engine.ctranslate2 else processes, threads)
+    return start_torch_workers(device, 1 if engine == "ctranslate2" else processes, threads)
 
 
 def load_translator(
@@ -163,23 +162,23 @@ def load_translator(
         return choice.translator
     model, *ensemble = models
     match choice.engine:
-        case Engine.torch:
+        case "torch":
             from nmt.decode.generator import TextGenerator  # noqa: PLC0415
             from nmt.decode.translator import Translator  # noqa: PLC0415
 
             kind = TextGenerator if languages(model)[0] == NO_LANGUAGE else Translator
-            return kind.load(model, device, choice.precision.value, decode.all_given(), ensemble)
-        case Engine.ctranslate2:
+            return kind.load(model, device, choice.precision, decode.all_given(), ensemble)
+        case "ctranslate2":
             return CTranslate2Translator.load(
                 model,
                 device,
-                choice.precision.value,
+                choice.precision,
                 decode.all_given(),
                 ensemble,
                 translators=processes,
                 scores=scores,
             )
-        case Engine.auto:
+        case "auto":
             raise AssertionError("`choose_engine` resolves it")
         case _:
             assert_never(choice.engine)
@@ -208,7 +207,7 @@ def model_settings(
     if decode.fusion is not None:
         facts["fusion"] = manifest_digest(find_model(decode.fusion))
         names[facts["fusion"]] = str(decode.fusion)
-    return facts | {"engine": choice.engine.value, "precision": choice.precision.value}, names
+    return facts | {"engine": choice.engine, "precision": choice.precision}, names
 
 
 def load_scorer(model: Path, device: str, tag: str | None) -> Scorer:

@@ -61,8 +61,7 @@ Comet = Annotated[
     str | None, typer.Option(metavar="COMMAND", help="Add COMET, computed by this comet-score program; needs --src.")
 ]
 OutputFormat = Annotated[
-    Format | None,
-    typer.Option("-f", "--format", help="text, markdown or latex; json has full precision."),
+    Format | None, typer.Option("-f", "--format", help="text, markdown or latex; json has full precision.")
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the scores by system as JSON; with a breakdown, same as --format json.")
@@ -145,4 +144,4 @@ def _echo(results: Evaluation, output: Format | None, as_json: bool) -> None:
     if as_json and len(document) == 1:
         typer.echo(json.dumps(document["systems"], indent=1, ensure_ascii=False))
     else:
-        print_results(document, results.tables(), output or (Format.json if as_json else Format.text))
+        print_results(document, results.tables(), output or ("json" if as_json else "text"))

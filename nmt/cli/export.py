@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,30 +9,13 @@ import typer
 
 from nmt.cli.arguments import ModelArgument
 from nmt.export.bundle import ExportOptions, export_model
+from nmt.export.card import Target
+from nmt.export.ctranslate2 import Quantization
 from nmt.export.hub import push as push_to_hub
 from nmt.export.hub import require_repository_name, require_token
 from nmt.export.marian import import_marian
 from nmt.logs import say
 from nmt.text.lines import read_lines
-
-
-class Target(StrEnum):
-    """Choices of --to."""
-
-    ctranslate2 = "ctranslate2"
-    huggingface = "huggingface"
-
-
-class Quantization(StrEnum):
-    """Choices of --quantization."""
-
-    float32 = "float32"
-    float16 = "float16"
-    bfloat16 = "bfloat16"
-    int8 = "int8"
-    int8_float32 = "int8_float32"
-    int8_float16 = "int8_float16"
-    int8_bfloat16 = "int8_bfloat16"
 
 
 def export(
@@ -60,7 +42,7 @@ def export(
     A parity check translates and scores sentences with both programs; the export fails if they differ by more than the
     limits in the card. For Hugging Face, the model becomes a Marian model, or a Pegasus model if it is pre-norm.
     """
-    if quantization is not None and to is not Target.ctranslate2:
+    if quantization is not None and to != "ctranslate2":
         raise typer.BadParameter("--quantization has no effect on --to huggingface; leave it out")
     if private and push is None:
         raise typer.BadParameter("--private has no effect without --push; add that, or leave it out")
@@ -68,8 +50,8 @@ def export(
         require_repository_name(push)
         require_token()
     options = ExportOptions(
-        target=to.value,
-        quantization=(quantization or Quantization.float32).value,
+        target=to,
+        quantization=quantization or "float32",
         sample=None if sample is None else list(read_lines(sample)),
         license=license_id,
         check_parity=not no_parity_check,

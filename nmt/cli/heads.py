@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 import typer
@@ -35,14 +34,7 @@ from nmt.recipe import ModelRecipe
 from nmt.storage.sealed import require_new
 from nmt.text.tokenizer import Tokenizers
 
-
-class Stack(StrEnum):
-    """Choices of --stack."""
-
-    encoder = "encoder"
-    decoder = "decoder"
-
-
+Stack = Literal["encoder", "decoder"]
 Prune = Annotated[
     str | None,
     typer.Option(
@@ -112,7 +104,7 @@ def heads(
 def _numbers_to_keep(text: str, stack: Stack | None, recipe: ModelRecipe) -> tuple[int, int]:
     """Return the number of heads that each attention of encoder and decoder keeps; raises BadParameter."""
     kept = []
-    for one, num_heads in ((Stack.encoder, recipe.encoder_heads), (Stack.decoder, recipe.num_heads)):
+    for one, num_heads in (("encoder", recipe.encoder_heads), ("decoder", recipe.num_heads)):
         if stack not in (None, one):
             kept.append(num_heads)
             continue
@@ -125,7 +117,7 @@ def _numbers_to_keep(text: str, stack: Stack | None, recipe: ModelRecipe) -> tup
             advice = f"give {allowed}, or a fraction such as 0.5" if num_heads > 1 else "leave it out"
             heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
             raise typer.BadParameter(
-                f"--prune is {text!r}; each attention of the {one.value} has {heads}, and one must remain; {advice}"
+                f"--prune is {text!r}; each attention of the {one} has {heads}, and one must remain; {advice}"
             )
         kept.append(num_heads - removed)
     return kept[0], kept[1]

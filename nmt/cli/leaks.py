@@ -7,13 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from nmt.cli.arguments import Overrides, RecipeArgument
-from nmt.cli.metric_options import Format, FormatOption, print_results
+from nmt.cli.metric_options import FormatOption, print_results
 from nmt.data.leaks import LeakFinder, SearchedSet, SetLeaks, describe_location, search_training_text, searched_sets
 from nmt.evaluate.result_tables import leak_list_table, leak_table
 from nmt.recipe import DataRecipe, load_recipe
 
 
-def leaks(recipe: RecipeArgument, overrides: Overrides = None, output: FormatOption = Format.text) -> None:
+def leaks(recipe: RecipeArgument, overrides: Overrides = None, output: FormatOption = "text") -> None:
     """List the test and validation sentences that occur in the training text, with file and line.
 
     Matches are exact (except for trailing white space) or near (ignoring case, punctuation, spacing and Unicode form).

@@ -6,16 +6,15 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal
 
 import typer
 
 from nmt.data.corpus import sacrebleu_files
 from nmt.evaluate.metrics import Scorer, bleu_tokenizer, check_aligned, make_scorer
 from nmt.evaluate.moses import LANGUAGES
-from nmt.evaluate.tables import Style, Table, format_tables
+from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say, warn
 from nmt.recipe import UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
@@ -60,21 +59,8 @@ ChrfLowercaseOption = Annotated[
     bool,
     typer.Option("--chrf-lowercase", help="Ignore case in chrf and chrf++, as sacreBLEU's --chrf-lowercase."),
 ]
-
-
-class Format(StrEnum):
-    """Choices of --format."""
-
-    text = "text"
-    json = "json"
-    markdown = "markdown"
-    latex = "latex"
-
-
-FormatOption = Annotated[
-    Format,
-    typer.Option("-f", "--format", help="Output format; json has full precision."),
-]
+Format = Literal["text", "json", "markdown", "latex"]
+FormatOption = Annotated[Format, typer.Option("-f", "--format", help="Output format; json has full precision.")]
 
 
 @dataclass(frozen=True)
@@ -229,7 +215,7 @@ def _has_upper_case(lines: Sequence[str]) -> bool:
 
 def print_results(document: Mapping[str, Any], tables: Sequence[Table], output: Format) -> None:
     """Print results, as JSON or as tables."""
-    if output is Format.json:
+    if output == "json":
         typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
     else:
-        typer.echo(format_tables(tables, cast(Style, output.value)), nl=False)
+        typer.echo(format_tables(tables, output), nl=False)

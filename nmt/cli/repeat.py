@@ -39,7 +39,7 @@ def repeat(
         bool, typer.Option("--prepare-only", help="Prepare the data of all runs, then exit.")
     ] = False,
     list_runs: Annotated[bool, typer.Option("--list", help="List the runs and their commands, then exit.")] = False,
-    output: FormatOption = Format.text,
+    output: FormatOption = "text",
 ) -> None:
     """Run a recipe with several seeds, and optionally in several variants, and compare the scores.
 

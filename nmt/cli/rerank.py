@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +26,7 @@ from nmt.decode.scoring import Scorer
 from nmt.evaluate.sentence_counts import sentence_counts
 from nmt.logs import progress, say
 from nmt.recipe import NO_LANGUAGE, UserError
+from nmt.rerank.corpus_counts import CorpusMetric
 from nmt.rerank.mert import TunedWeights, TuningSet, tune_from_list_score
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 from nmt.rerank.rerank import (
@@ -49,13 +49,6 @@ WeightsOut = Annotated[
 ]
 
 
-class TuningMetric(StrEnum):
-    """Choices of --metric."""
-
-    bleu = "bleu"
-    chrf = "chrf"
-
-
 def rerank(
     model: ModelArgument,
     src: SrcArgument,
@@ -71,7 +64,7 @@ def rerank(
     tune_on: Annotated[
         Path | None, typer.Option("--tune", metavar="REF", help="Tune the weights on these references (MERT).")
     ] = None,
-    metric: Annotated[TuningMetric | None, typer.Option(help="Metric that --tune maximizes (default: bleu).")] = None,
+    metric: Annotated[CorpusMetric | None, typer.Option(help="Metric that --tune maximizes (default: bleu).")] = None,
     restarts: Annotated[int | None, typer.Option(min=0, help="Random restarts of --tune (default: 10).")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of --tune (default: 1).")] = None,
     weights_out: WeightsOut = None,
@@ -105,11 +98,11 @@ def rerank(
     chosen = None if weights is None else load_weights(weights, names)
     values = _all_features(sources, lists, feature_models)
     if chosen is None:
-        metric, seed = metric or TuningMetric.bleu, 1 if seed is None else seed
+        metric, seed = metric or "bleu", 1 if seed is None else seed
         tuning_set = _tuning_set(values, lists, references, metric)
         tuned = tune_from_list_score(tuning_set, restarts=10 if restarts is None else restarts, seed=seed)
-        say(f"{metric.value} {tuned.before:.2f} with the scores in the list, {tuned.after:.2f} tuned")
-        _save(tuned, names, {"metric": metric.value, "seed": seed}, weights_out)
+        say(f"{metric} {tuned.before:.2f} with the scores in the list, {tuned.after:.2f} tuned")
+        _save(tuned, names, {"metric": metric, "seed": seed}, weights_out)
         chosen = tuned.weights
     for number, (candidates, own) in enumerate(zip(lists, values, strict=True), start=1):
         ranked = best_first(candidates, own, chosen)
@@ -146,15 +139,15 @@ def _save(tuned: TunedWeights, names: Sequence[str], options: Mapping[str, objec
 
 
 def _tuning_set(
-    values: Sequence[Floats], lists: Sequence[list[Candidate]], references: Sequence[str], metric: TuningMetric
+    values: Sequence[Floats], lists: Sequence[list[Candidate]], references: Sequence[str], metric: CorpusMetric
 ) -> TuningSet:
     """Count the matches of all candidates with their references."""
-    scorer = BLEU() if metric is TuningMetric.bleu else CHRF()
+    scorer = BLEU() if metric == "bleu" else CHRF()
     counts = [
         sentence_counts(scorer, [candidate.text for candidate in candidates], [[reference] * len(candidates)])
         for candidates, reference in zip(lists, references, strict=True)
     ]
-    return TuningSet.from_lists(values, counts, metric.value)
+    return TuningSet.from_lists(values, counts, metric)
 
 
 def _read_lists(src: Path, nbest: Path) -> tuple[list[str], list[list[Candidate]]]:

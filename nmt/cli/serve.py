@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import Device, Engine, Precision, languages
+from nmt.cli.arguments import Device, Engine, languages
 from nmt.cli.engines import choose_engine, load_scorer, load_translator, model_settings
 from nmt.cli.translate_options import MemoryFile, MemoryLimit
 from nmt.logs import warn
-from nmt.recipe import CommandError, DecodeRecipe, ineffective_option, override_decode
+from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, ineffective_option, override_decode
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.memory import ServedMemory
 from nmt.serve.models import ServedModel
@@ -61,8 +61,8 @@ def serve(
     memory: MemoryFile = None,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
-    precision: Annotated[Precision, typer.Option(help="As for nmt translate.")] = Precision.auto,
-    engine: Annotated[Engine, typer.Option(help="As for nmt translate.")] = Engine.auto,
+    precision: Annotated[SearchPrecision, typer.Option(help="As for nmt translate.")] = "auto",
+    engine: Annotated[Engine, typer.Option(help="As for nmt translate.")] = "auto",
 ) -> None:
     """Serve translations over HTTP: a web page, the API of LibreTranslate, and a native API under /v1.
 
@@ -133,7 +133,7 @@ def _load(
     memory: Path | None,
     memory_limit: int | None,
     device: str,
-    precision: Precision,
+    precision: SearchPrecision,
     engine: Engine,
 ) -> ServedModel:
     """Load a model; `decode` has the defaults of requests."""
@@ -147,6 +147,6 @@ def _load(
         load(chosen),
         partial(load_scorer, path, device, decode.tag),
         batching,
-        f"{chosen.engine.value}, {chosen.precision.value}",
+        f"{chosen.engine}, {chosen.precision}",
         None if memory is None else ServedMemory(memory, memory_limit, model_settings([path], decode, chosen)[0]),
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nmt.cli import translate_options as opt
-from nmt.cli.arguments import Device, Engine, ModelArgument, Precision, languages, require_at_most_one
+from nmt.cli.arguments import Device, Engine, ModelArgument, languages, require_at_most_one
 from nmt.cli.engines import (
     EngineChoice,
     choose_engine,
@@ -30,7 +30,7 @@ from nmt.storage.run_folder import find_model
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output, require_distinct, require_not_input
 from nmt.streams.part import Origin
-from nmt.streams.records import Format, RecordReader, RecordWriter
+from nmt.streams.records import DOCUMENT_FORMATS, Format, RecordReader, RecordWriter, format_of_file
 from nmt.streams.source import Source
 from nmt.streams.term_report import TermReport
 from nmt.streams.workers import Load, LoadTranslator, WindowTranslator
@@ -46,7 +46,7 @@ def translate(
     column: opt.Column = None,
     header: opt.Header = False,
     field: opt.Field = None,
-    invalid_utf8: opt.OnInvalidUtf8 = opt.InvalidUtf8.error,
+    invalid_utf8: opt.OnInvalidUtf8 = "error",
     prefixes: opt.Prefixes = None,
     required: opt.Required = None,
     glossary: opt.GlossaryFile = None,
@@ -79,8 +79,8 @@ def translate(
     memory_limit: opt.MemoryLimit = None,
     threads: opt.ThreadsOption = None,
     device: Device = "auto",
-    precision: opt.PrecisionOption = Precision.auto,
-    engine: opt.EngineOption = Engine.auto,
+    precision: opt.PrecisionOption = "auto",
+    engine: opt.EngineOption = "auto",
 ) -> None:
     """Translate text: one output line per input line, in the same order.
 
@@ -90,7 +90,7 @@ def translate(
     named, metadata = _named(given), read_model_metadata(find_model(model))
     decode = _override_decode(metadata.decode, named, settings or (), models[1:])
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
-    source = Source.open(file, reader, invalid_utf8.value, prefixes, required, glossary, metadata.context)
+    source = Source.open(file, reader, invalid_utf8, prefixes, required, glossary, metadata.context)
     writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
     output, report = _make_outputs(source, writer, out, glossary_report, memory, (glossary, decode.shortlist), models)
     load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
@@ -144,7 +144,7 @@ def _make_outputs(
         require_not_input("--memory", memory, inputs)
     if report is None:
         return output, TermReport()
-    if source.glossary is None and writer.reader.format is not Format.jsonl:
+    if source.glossary is None and writer.reader.format != "jsonl":
         raise typer.BadParameter("--glossary-report has no effect without --glossary; add that, or leave it out")
     require_not_input("--glossary-report", report, (*inputs, memory))
     return output, TermReport(report)
@@ -171,23 +171,23 @@ def _make_reader(
     The extensions of the files determine the formats that are not given. Raises BadParameter for an option without
     effect.
     """
-    in_format = Format(input_format) if input_format else Format.of_file(file) or Format.text
-    out_format = output_format or Format.of_file(out) or in_format
-    if in_format is not out_format and (in_format.is_document or out_format.is_document):
+    in_format = input_format or format_of_file(file) or "text"
+    out_format = output_format or format_of_file(out) or in_format
+    if in_format != out_format and (in_format in DOCUMENT_FORMATS or out_format in DOCUMENT_FORMATS):
         raise typer.BadParameter(
-            f"{file} is read as {in_format.value} and {out} is written as {out_format.value}; a document keeps its "
+            f"{file} is read as {in_format} and {out} is written as {out_format}; a document keeps its "
             "format; change --input-format or --output-format"
         )
-    if in_format.is_document:
+    if in_format in DOCUMENT_FORMATS:
         keep = opt.Kinds.parse(("markup", *keep))
-    is_read = f"{file} is read as {in_format.value}"
+    is_read = f"{file} is read as {in_format}"
     for option, is_given in (("--column", column is not None), ("--header", header)):
-        if is_given and in_format is not Format.tsv:
+        if is_given and in_format != "tsv":
             raise typer.BadParameter(f"{option} is for TSV input; {is_read}; leave it out, or give --input-format tsv")
-    has_field = in_format is Format.jsonl or (in_format is Format.text and out_format is Format.jsonl)
+    has_field = in_format == "jsonl" or (in_format == "text" and out_format == "jsonl")
     if field is not None and not has_field:
         raise typer.BadParameter(
-            f"--field is for JSON Lines; {is_read} and written as {out_format.value}; leave it out, or give "
+            f"--field is for JSON Lines; {is_read} and written as {out_format}; leave it out, or give "
             "--input-format jsonl"
         )
     index = column if column is None or not column.lstrip("-").isdecimal() else int(column)
@@ -214,19 +214,19 @@ def _make_writer(
     """
     require_at_most_one({"--keep": bool(keep), "--with-alignments": decode.alignments})
     n_best = decode.n_best if decode.mbr_metric == "none" else 1
-    if out_format.is_document and (with_scores or n_best > 1):
+    if out_format in DOCUMENT_FORMATS and (with_scores or n_best > 1):
         option = "--with-scores" if with_scores else "--n-best"
-        raise typer.BadParameter(f"{option} does not support {out_format.value}; a document has one translation")
+        raise typer.BadParameter(f"{option} does not support {out_format}; a document has one translation")
     if distinct is not None and n_best == 1:
         option = "--distinct" if distinct else "--no-distinct"
         raise typer.BadParameter(f"{option} has no effect on one translation per line; add --n-best, or leave it out")
     if distinct is None:
-        distinct = n_best > 1 and out_format is not Format.jsonl and not decode.sampling
+        distinct = n_best > 1 and out_format != "jsonl" and not decode.sampling
     writer = RecordWriter(source.reader, out_format, n_best, with_scores, decode.alignments, distinct)
-    if with_scores and (writer.is_numbered or out_format is Format.jsonl):
+    if with_scores and (writer.is_numbered or out_format == "jsonl"):
         raise typer.BadParameter("--with-scores has no effect: this output has scores in any case; leave it out")
     needs_beam = distinct and not decode.sampling
-    needs_alignments = "markup" in keep and engine is not Engine.ctranslate2
+    needs_alignments = "markup" in keep and engine != "ctranslate2"
     changes = ({"n_best": decode.beam_size} if needs_beam else {}) | ({"alignments": True} if needs_alignments else {})
     return writer, decode.model_copy(update=changes)
 
@@ -248,12 +248,12 @@ def _origin(
         names[facts["glossary"]] = str(glossary)
     reader = source.reader
     facts |= {
-        "input format": reader.format.value,
+        "input format": reader.format,
         "column": reader.column,
         "field": reader.field,
         "header": reader.header,
         "invalid-utf8": source.invalid_utf8,
-        "output format": writer.format.value,
+        "output format": writer.format,
         "with-scores": writer.with_scores,
         "distinct": writer.distinct,
     }
@@ -286,7 +286,7 @@ def _make_search(
         engine = partial(load_remembering, memory, limit, settings, partial(load, choice))
     search: LoadTranslator = engine
     if keep:
-        search = partial(_load_keeping, engine, keep, languages(models[0]), writer.format is not Format.srt)
+        search = partial(_load_keeping, engine, keep, languages(models[0]), writer.format != "srt")
     return partial(WindowTranslator.load, search, writer, source.glossary)
 
 

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
 
-from nmt.cli.arguments import Engine, Precision
+from nmt.cli.arguments import Engine
 from nmt.keep.items import Kind
+from nmt.recipe import SearchPrecision
+from nmt.search.options import LengthPenalty
 from nmt.streams.records import Format
+from nmt.text.lines import InvalidUtf8
 
-
-class LengthPenalty(StrEnum):
-    """Choices of --length-penalty."""
-
-    gnmt = "gnmt"
-    power = "power"
-    none = "none"
-
-
-class InputFormat(StrEnum):
-    """Choices of --input-format."""
-
-    text = "text"
-    tsv = "tsv"
-    jsonl = "jsonl"
-    html = "html"
-    srt = "srt"
+InputFormat = Literal["text", "tsv", "jsonl", "html", "srt"]
 
 
 class Kinds(tuple[Kind, ...]):
@@ -42,13 +28,6 @@ class Kinds(tuple[Kind, ...]):
             if name not in get_args(Kind):
                 raise typer.BadParameter(f"{name!r} is unknown; it must be one of {', '.join(get_args(Kind))}")
         return cls(kind for kind in get_args(Kind) if kind in names)
-
-
-class InvalidUtf8(StrEnum):
-    """Choices of --invalid-utf8."""
-
-    error = "error"
-    replaced = "replace"
 
 
 # --- Input and output -------------------------------------------------------------------------------------------------
@@ -165,5 +144,5 @@ ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help=_THR
 Processes = Annotated[int | None, typer.Option(min=0, help=_PROCESSES)]
 MemoryFile = Annotated[Path | None, typer.Option("--memory", metavar="FILE", help=_MEMORY)]
 MemoryLimit = Annotated[int | None, typer.Option(min=1, help=_MEMORY_LIMIT)]
-PrecisionOption = Annotated[Precision, typer.Option("--precision", help=_PRECISION)]
+PrecisionOption = Annotated[SearchPrecision, typer.Option("--precision", help=_PRECISION)]
 EngineOption = Annotated[Engine, typer.Option("--engine", help=_ENGINE)]

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from nmt.checkpoint import load_model
-from nmt.devices.precision import SearchPrecision
 from nmt.inference.searchable import searchable
-from nmt.recipe import ModelRecipe, UserError
+from nmt.recipe import ModelRecipe, SearchPrecision, UserError
 from nmt.search.beam_search import StepModel
 from nmt.special_ids import EOS_ID
 from nmt.storage.model_metadata import read_model_metadata, require_kind

@@ -19,14 +19,13 @@ from nmt.decode.task import Task
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Attention, Translation
 from nmt.devices.allocator import keep_freed_memory
-from nmt.devices.precision import SearchPrecision
 from nmt.devices.transfer import to_device
 from nmt.inference.captured import CapturedModel
 from nmt.inference.searchable import searchable
 from nmt.models import TranslationModel
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
-from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UserError
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UserError
 from nmt.search.batches import Batching, choose_batch_tokens, continuous_batches, static_batches
 from nmt.search.beam_search import StepModel, beam_search
 from nmt.search.constraints import ANY_TOKEN

@@ -13,7 +13,6 @@ from nmt.recipe import UserError
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 ComputeType = Literal["fp32", "bf16", "fp16"]
-SearchPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 _REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

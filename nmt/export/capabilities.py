@@ -11,14 +11,19 @@ from pathlib import Path
 from typing import Literal
 
 from nmt.export.packages import load_package
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import DecodeRecipe, SearchPrecision, UserError
 from nmt.search.options import SearchOptions
 
-EnginePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+_COMPUTE_TYPES: Mapping[SearchPrecision, str] = {
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "int8": "int8",
+}
 
-_COMPUTE_TYPES: Mapping[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
-
-PRECISION_OF: Mapping[str, str] = {compute_type: precision for precision, compute_type in _COMPUTE_TYPES.items()}
+PRECISION_OF: Mapping[str, SearchPrecision] = {
+    compute_type: precision for precision, compute_type in _COMPUTE_TYPES.items()
+}
 """The precision for each of CTranslate2's compute types."""
 
 # Search options that CTranslate2 supports only at their defaults; of `stop`, it supports the other values.
@@ -59,7 +64,7 @@ def select_device(device: str) -> EngineDevice:
 
 def require_supported(
     decode: DecodeRecipe,
-    precision: EnginePrecision = "auto",
+    precision: SearchPrecision = "auto",
     device: EngineDevice | None = None,
     ensemble: Sequence[str | Path] = (),
 ) -> None:
@@ -71,7 +76,7 @@ def require_supported(
 
 def unsupported_options(
     decode: DecodeRecipe,
-    precision: EnginePrecision = "auto",
+    precision: SearchPrecision = "auto",
     device: EngineDevice | None = None,
     ensemble: Sequence[str | Path] = (),
 ) -> list[str]:
@@ -102,7 +107,7 @@ def max_hypotheses(options: SearchOptions | DecodeRecipe) -> int:
     return max(1, min(options.beam_size, int(options.beam_size * patience)))
 
 
-def select_compute_type(precision: EnginePrecision, device: EngineDevice) -> str:
+def select_compute_type(precision: SearchPrecision, device: EngineDevice) -> str:
     """Return CTranslate2's name of a precision, without checking that the device supports it."""
     if precision != "auto":
         return _COMPUTE_TYPES[precision]

@@ -32,7 +32,6 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import open_conversion
 from nmt.export.capabilities import (
     EngineDevice,
-    EnginePrecision,
     engine_errors,
     max_hypotheses,
     require_supported,
@@ -41,7 +40,7 @@ from nmt.export.capabilities import (
 )
 from nmt.export.packages import load_package
 from nmt.processes.parallel import num_cores
-from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UserError
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UserError
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.limits import output_limits
 from nmt.search.options import SearchOptions, length_penalty
@@ -415,7 +414,7 @@ class CTranslate2Translator(TextTranslator):
         cls,
         path: str | Path,
         device: str = "auto",
-        precision: EnginePrecision = "auto",
+        precision: SearchPrecision = "auto",
         decode: DecodeRecipe | None = None,
         ensemble: Sequence[str | Path] = (),
         *,
@@ -429,8 +428,8 @@ class CTranslate2Translator(TextTranslator):
         Raises UserError if CTranslate2 is not installed, or with all options that it does not support; ValueError for
         an unknown precision.
         """
-        if precision not in get_args(EnginePrecision):
-            raise ValueError(f"precision must be one of {', '.join(get_args(EnginePrecision))}, got {precision!r}")
+        if precision not in get_args(SearchPrecision):
+            raise ValueError(f"precision must be one of {', '.join(get_args(SearchPrecision))}, got {precision!r}")
         require_list("ensemble", ensemble, "paths")
         engine_device = select_device(device)
         metadata = read_model_metadata(find_model(Path(path)))

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from nmt.devices.precision import SearchPrecision, choose_precision, torch_dtype
+from nmt.devices.precision import choose_precision, torch_dtype
 from nmt.inference.captured import CapturedModel, can_capture
 from nmt.inference.prepacked import prepack
 from nmt.inference.quantized import QuantizedLinear
 from nmt.models import TranslationModel
+from nmt.recipe import SearchPrecision
 
 
 def searchable(

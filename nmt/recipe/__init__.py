@@ -21,7 +21,7 @@ from nmt.recipe.corpora import (
     TreesCorpus,
     TsvCorpus,
 )
-from nmt.recipe.decoding import DecodeRecipe, ineffective_option
+from nmt.recipe.decoding import DecodeRecipe, SearchPrecision, ineffective_option
 from nmt.recipe.errors import CommandError, JobEnded, MemoryFileError, OrderlyEnd, RecipeError, UserError
 from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
 from nmt.recipe.former_options import upgrade_options
@@ -74,6 +74,7 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "SacrebleuCorpus",
+    "SearchPrecision",
     "Section",
     "SgmCorpus",
     "TextCorpus",

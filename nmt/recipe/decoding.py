@@ -13,6 +13,8 @@ from nmt.recipe.corpora import NonNegativeFloat, PositiveFloat, Probability, Sec
 
 Strength = Annotated[float, Field(ge=0.0, le=1_000.0)]
 
+SearchPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+
 
 class DecodeRecipe(Section):
     """Decoding options (paper, section 6.1)."""

@@ -17,7 +17,7 @@ from nmt.recipe import UserError
 from nmt.streams.context import whole_documents
 from nmt.streams.output import Output, Stream
 from nmt.streams.part import InputDigest, Origin, PartFile
-from nmt.streams.records import Record
+from nmt.streams.records import DOCUMENT_FORMATS, Record
 from nmt.streams.source import Source
 from nmt.streams.term_report import TermReport
 from nmt.streams.windows import (
@@ -71,9 +71,9 @@ class TranslationJob:
                 self.output.require_file("--restart")
             if resume:
                 kind = self.source.reader.format
-                if kind.is_document:
+                if kind in DOCUMENT_FORMATS:
                     raise UserError(
-                        f"--resume does not support {kind.value}; a document is translated as a whole; give --restart"
+                        f"--resume does not support {kind}; a document is translated as a whole; give --restart"
                     )
                 self.output.require_file("--resume")
                 if workers.max(int(workers.is_main and self._is_complete(count))):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from nmt.alignment.words import format_links
 from nmt.decode.glossary import Term
@@ -20,32 +19,25 @@ from nmt.text.json_fields import json_values, parse_json, text_or_null
 
 _DECIMALS = 6  # about the precision of float32
 
+# Records are lines, or the texts of a document, which is copied apart from them. moses (n-best lists): output only.
+Format = Literal["text", "tsv", "jsonl", "moses", "html", "srt"]
+DOCUMENT_FORMATS = ("html", "srt")
+_FORMATS: Mapping[str, Format] = {
+    ".txt": "text",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".srt": "srt",
+}
 
-class Format(StrEnum):
-    """Formats of input and output.
 
-    Records are lines, or the texts of a document (html, srt). moses (n-best lists) is for output only.
-    """
-
-    text = "text"
-    tsv = "tsv"
-    jsonl = "jsonl"
-    moses = "moses"
-    html = "html"
-    srt = "srt"
-
-    @property
-    def is_document(self) -> bool:
-        """Whether records are texts of a document, which is copied apart from them."""
-        return self in (Format.html, Format.srt)
-
-    @classmethod
-    def of_file(cls, path: Path) -> Format | None:
-        """Return the format that the extension of a file implies (`.tsv`, `.jsonl.gz`), None if it implies none."""
-        endings = [ending for ending in path.suffixes[-2:] if ending not in (".gz", ".xz", ".zst")]
-        formats = {".txt": cls.text, ".tsv": cls.tsv, ".jsonl": cls.jsonl, ".json": cls.jsonl}
-        formats |= {".html": cls.html, ".htm": cls.html, ".xhtml": cls.html, ".srt": cls.srt}
-        return formats.get(endings[-1]) if endings else None
+def format_of_file(path: Path) -> Format | None:
+    """Return the format that the extension of a file implies (`.tsv`, `.jsonl.gz`), None if it implies none."""
+    endings = [ending for ending in path.suffixes[-2:] if ending not in (".gz", ".xz", ".zst")]
+    return _FORMATS.get(endings[-1]) if endings else None
 
 
 @dataclass(frozen=True)
@@ -120,14 +112,14 @@ class RecordReader:
         """
         where = f"{name}, line {number + (self.names is not None)}"
         match self.format:
-            case Format.moses | Format.html | Format.srt:
+            case "moses" | "html" | "srt":
                 raise AssertionError("not an input format of lines")
-            case Format.text:
+            case "text":
                 return Record(number, line, line)
-            case Format.tsv:
+            case "tsv":
                 line = line.removesuffix("\r")  # output adds columns after it
                 return Record(number, self._text_of_columns(line.split("\t"), where), line)
-            case Format.jsonl:
+            case "jsonl":
                 if not line.strip():
                     return Record(number, "", line)
                 if number == 1 and line.lstrip().startswith("["):
@@ -145,15 +137,9 @@ class RecordReader:
     def read_document(self, lines: Iterable[str], name: str) -> Iterator[Record]:
         """Parse all lines of the document `name`, and yield its texts; raises UserError for one without subtitles."""
         document = "".join(f"{line}\n" for line in lines)
-        segments = html_segments(document) if self.format is Format.html else srt_segments(document)
+        segments = html_segments(document) if self.format == "html" else srt_segments(document)
         for number, one in enumerate(segments, start=1):
-            if (
-                self.format is Format.srt
-                and number == 1
-                and not one.text
-                and document.strip()
-                and "-->" not in document
-            ):
+            if self.format == "srt" and number == 1 and not one.text and document.strip() and "-->" not in document:
                 raise UserError(
                     f"{name} has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500; fix it, "
                     "or give --input-format text"
@@ -197,12 +183,12 @@ class RecordWriter:
     @property
     def is_numbered(self) -> bool:
         """Whether a record may have several lines, each starting with the number of the record."""
-        return self.format is Format.moses or (self.format is Format.text and self.n_best > 1)
+        return self.format == "moses" or (self.format == "text" and self.n_best > 1)
 
     @property
     def shows_scores(self) -> bool:
         """Whether the output depends on scores."""
-        return self.with_scores or self.n_best > 1 or self.format in (Format.jsonl, Format.moses)
+        return self.with_scores or self.n_best > 1 or self.format in ("jsonl", "moses")
 
     @property
     def header(self) -> str:
@@ -210,7 +196,7 @@ class RecordWriter:
 
         Raises UserError if the input already has a column of an added name.
         """
-        if self.format is not Format.tsv or self.reader.names is None:
+        if self.format != "tsv" or self.reader.names is None:
             return ""
         kinds = [*(["score"] if self.with_scores else []), "translation"]
         kinds += ["alignment"] if self.with_alignments else []
@@ -233,16 +219,16 @@ class RecordWriter:
                 first_of_text.setdefault(one.text, one)
             translations = list(first_of_text.values())
         match self.format:
-            case Format.text:
+            case "text":
                 return self._text(record, translations)
-            case Format.tsv:
+            case "tsv":
                 return self._columns(record, translations)
-            case Format.jsonl:
+            case "jsonl":
                 return self._object(record, translations)
-            case Format.html | Format.srt:
+            case "html" | "srt":
                 assert record.segment is not None, "documents are not converted"
                 return record.segment.layout(translations[0].text)
-            case Format.moses:
+            case "moses":
                 return "".join(self._moses(record.number - 1, one) for one in translations[: self.n_best])
             case _:
                 assert_never(self.format)
@@ -266,7 +252,7 @@ class RecordWriter:
 
     def _columns(self, record: Record, translations: Sequence[Translation]) -> str:
         """Return the input columns and those of `n_best` translations; missing translations have empty columns."""
-        is_tsv = self.reader.format is Format.tsv
+        is_tsv = self.reader.format == "tsv"
         columns = [record.line if is_tsv else (record.text or "").removesuffix("\r").replace("\t", " ")]
         shown = translations[: self.n_best] if record.text is not None else []
         for rank in range(self.n_best):
@@ -285,16 +271,16 @@ class RecordWriter:
         if record.text is None:
             fields = dict.fromkeys(fields)
         match self.reader.format:
-            case Format.moses | Format.html | Format.srt:
+            case "moses" | "html" | "srt":
                 raise AssertionError("not an input format of lines")
-            case Format.text:
+            case "text":
                 return _add_fields(_dump(_nested(self.reader.field, record.line)), self.reader.field, fields) + "\n"
-            case Format.tsv:
+            case "tsv":
                 columns = record.line.split("\t")
                 names = self.reader.names
                 given = columns if names is None else dict(zip(names, columns, strict=True))
                 return _dump({"columns": given} | fields) + "\n"
-            case Format.jsonl:
+            case "jsonl":
                 return (_add_fields(record.line, self.reader.field, fields) if record.line.strip() else "") + "\n"
             case _:
                 assert_never(self.reader.format)

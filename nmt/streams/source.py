@@ -16,7 +16,7 @@ from time import monotonic
 from nmt.decode.glossary import Glossary
 from nmt.recipe import NO_CONTEXT, Context, UserError
 from nmt.streams.context import with_context
-from nmt.streams.records import Format, Record, RecordReader
+from nmt.streams.records import DOCUMENT_FORMATS, Record, RecordReader
 from nmt.text.lines import (
     MAX_LINE_BYTES,
     STANDARD_STREAM,
@@ -111,7 +111,7 @@ class Source:
         Raises UserError, with the line number, for a line that is not UTF-8 or has no text in the expected field.
         """
         reader, lines = self.reader, self._lines()
-        if reader.format.is_document:
+        if reader.format in DOCUMENT_FORMATS:
             records = reader.read_document(lines, self.name)
         else:
             records = (reader.read(line, number, self.name) for number, line in enumerate(lines, start=1))
@@ -126,7 +126,7 @@ class Source:
         """Whether required phrases or glossary terms are given, in options or in a file of JSON Lines."""
         if self.required is not None or self.glossary is not None:
             return True
-        if self.pipe is not None or self.reader.format is not Format.jsonl:
+        if self.pipe is not None or self.reader.format != "jsonl":
             return False
         return any(record.required or record.terms for record in self.records())
 

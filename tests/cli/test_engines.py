@@ -13,7 +13,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from nmt.cli.arguments import Engine, Precision
 from nmt.cli.engines import choose_engine
 from nmt.decode.shortlist import Shortlist
 from nmt.devices.precision import choose_precision
@@ -144,10 +143,10 @@ def test_engine_auto_considers_other_options(translate: Nmt, model: Path, text: 
 
 def test_precision_auto_of_torch(model: Path) -> None:
     """A part records it, so that a machine where `auto` is another one does not resume it."""
-    for engine in (Engine.torch, Engine.auto):
+    for engine in ("torch", "auto"):
         decode = DecodeRecipe(stop="exact")
-        chosen = choose_engine(engine, Precision.auto, "cpu", decode, [model], load=Mock(), required=False)
-        assert (chosen.engine, chosen.precision.value) == (Engine.torch, choose_precision("auto", choose_device("cpu")))
+        chosen = choose_engine(engine, "auto", "cpu", decode, [model], load=Mock(), required=False)
+        assert (chosen.engine, chosen.precision) == ("torch", choose_precision("auto", choose_device("cpu")))
 
 
 def said_last(err: str) -> str:

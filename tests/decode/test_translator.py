@@ -19,11 +19,10 @@ from nmt.checkpoint import load_model, model_files, model_tensors
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
-from nmt.devices.precision import SearchPrecision
 from nmt.inference.quantized import supports_int8
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe, SearchPrecision, TokenizerRecipe, UserError
 from nmt.search.batches import Batching, is_out_of_memory, static_batches
 from nmt.search.beam_search import StepModel
 from nmt.special_ids import EOS_ID

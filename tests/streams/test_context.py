@@ -15,12 +15,12 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.recipe import Context
 from nmt.streams.context import rounds, whole_documents, with_context
-from nmt.streams.records import Format, Record, RecordReader, RecordWriter
+from nmt.streams.records import Record, RecordReader, RecordWriter
 from nmt.streams.source import Source
 from nmt.streams.workers import WindowTranslator
 
 SOURCE, BOTH = Context(2), Context(2, "both")
-READER = RecordReader(Format.text)
+READER = RecordReader("text")
 
 
 def records_of(lines: Sequence[str]) -> list[Record]:
@@ -46,7 +46,7 @@ class UpperCase:
 
 def window_translator(context: Context) -> tuple[WindowTranslator, UpperCase]:
     fake = UpperCase(context)
-    return WindowTranslator(cast(TextTranslator, fake), RecordWriter(READER, Format.text)), fake
+    return WindowTranslator(cast(TextTranslator, fake), RecordWriter(READER, "text")), fake
 
 
 def test_lines_get_the_previous_lines_of_their_document(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_field_context_starts_a_document(tmp_path: Path) -> None:
         {"text": "e", "context": None},
     ]
     (tmp_path / "in").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    reader = RecordReader(Format.jsonl)
+    reader = RecordReader("jsonl")
     records = Source.open(tmp_path / "in", reader, "error", context=SOURCE).records()
     assert [record.context for record in records] == [(), ("x", "y z"), ("y z", "b"), ("b", "c"), (), ("d",)]
 
@@ -90,9 +90,9 @@ def test_the_field_context_starts_a_document(tmp_path: Path) -> None:
 def test_a_wrong_context_names_the_line(context: Context, value: object, expected: str) -> None:
     line = json.dumps({"text": "a", "context": value})
     with pytest.raises(UserError) as raised:
-        RecordReader(Format.jsonl, context=context).read(line, 3, "in.jsonl")
+        RecordReader("jsonl", context=context).read(line, 3, "in.jsonl")
     assert str(raised.value).startswith(f"in.jsonl, line 3: field 'context' must be {expected}")
-    assert RecordReader(Format.jsonl).read(line, 3, "in.jsonl").context is None  # another purpose
+    assert RecordReader("jsonl").read(line, 3, "in.jsonl").context is None  # another purpose
 
 
 def test_only_the_start_of_a_document_is_known_if_translations_are_needed() -> None:

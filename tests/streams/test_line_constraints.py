@@ -7,9 +7,9 @@ import pytest
 
 from nmt.decode.glossary import Term
 from nmt.recipe import UserError
-from nmt.streams.records import Format, Record, RecordReader
+from nmt.streams.records import Record, RecordReader
 
-READER = RecordReader(Format.jsonl)
+READER = RecordReader("jsonl")
 
 
 def read(fields: dict[str, Any], reader: RecordReader = READER) -> Record:
@@ -26,7 +26,7 @@ def test_fields_are_read() -> None:
 def test_null_and_the_field_of_the_text_are_no_constraints() -> None:
     nothing = dict.fromkeys(("prefix", "required", "forbidden", "tag", "glossary"))
     assert read(nothing) == Record(3, "a", json.dumps({"text": "a"} | nothing))
-    record = read({"tag": "a dog"}, RecordReader(Format.jsonl, field="tag"))
+    record = read({"tag": "a dog"}, RecordReader("jsonl", field="tag"))
     assert (record.text, record.tag) == ("a dog", None)
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from nmt import Translation, UserError
-from nmt.streams.records import Format, Record, RecordReader, RecordWriter
+from nmt.streams.records import Format, Record, RecordReader, RecordWriter, format_of_file
 
 BEST = Translation("ein Hund", -0.25, -1.123456789, ["▁ein", "▁Hund"], [-0.5, -0.4, -0.22345678])
 SECOND = Translation("der Hund", -0.75, -2.0, ["▁der", "▁Hund"], [-1.0, -0.5, -0.5], [(0, 0), (1, 1)])
 TEXT, TSV, JSONL = (
-    RecordReader(Format.text),
-    RecordReader(Format.tsv, column=1),
-    RecordReader(Format.jsonl, field="page.text"),
+    RecordReader("text"),
+    RecordReader("tsv", column=1),
+    RecordReader("jsonl", field="page.text"),
 )
 
 # JSON that a round trip through `json` would change: numbers, escapes, repeated keys, spaces.
@@ -28,13 +28,13 @@ ODD_JSON = [
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("a.tsv", Format.tsv),
-        ("a.b.tsv.gz", Format.tsv),
-        ("a.jsonl", Format.jsonl),
-        ("a.jsonl.zst", Format.jsonl),
-        ("a.json", Format.jsonl),
-        ("a.txt", Format.text),
-        ("a.tsv.txt.gz", Format.text),
+        ("a.tsv", "tsv"),
+        ("a.b.tsv.gz", "tsv"),
+        ("a.jsonl", "jsonl"),
+        ("a.jsonl.zst", "jsonl"),
+        ("a.json", "jsonl"),
+        ("a.txt", "text"),
+        ("a.tsv.txt.gz", "text"),
         ("a.de", None),
         ("a.gz", None),
         ("tsv", None),
@@ -42,7 +42,7 @@ ODD_JSON = [
     ],
 )
 def test_format_of_file(name: str, expected: Format | None) -> None:
-    assert Format.of_file(Path(name)) is expected
+    assert format_of_file(Path(name)) == expected
 
 
 # --- Reading ----------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_format_of_file(name: str, expected: Format | None) -> None:
         (JSONL, ODD_JSON[1], "a dog\ufffd"),
         (JSONL, ODD_JSON[2], None),
         (JSONL, '{"page.text": "a dog", "page": {"text": "a cat"}}', "a dog"),
-        (RecordReader(Format.jsonl, field="a.b.c"), '{"a": {"b.c": "a dog"}}', "a dog"),
+        (RecordReader("jsonl", field="a.b.c"), '{"a": {"b.c": "a dog"}}', "a dog"),
         (JSONL, '{"page": {"text": "a\\nb"}}\r', "a b"),
         (JSONL, "  ", ""),
     ],
@@ -99,11 +99,11 @@ def test_error_for_a_line_without_text(reader: RecordReader, line: str, expected
 
 
 def test_header() -> None:
-    named = RecordReader(Format.tsv, column="en", header=True)
+    named = RecordReader("tsv", column="en", header=True)
     reader = named.with_header("id\ten\tde\r", "in")
     assert (reader.column, reader.names) == (1, ("id", "en", "de"))
     assert reader.read("7\ta dog\tein Hund", 1, "in") == Record(1, "a dog", "7\ta dog\tein Hund")
-    assert RecordReader(Format.tsv, column=2, header=True).with_header("id\ten\tde", "in").column == 2
+    assert RecordReader("tsv", column=2, header=True).with_header("id\ten\tde", "in").column == 2
     for header, expected in (
         (None, "in is empty; with --header, the first line must name the columns"),
         ("id\tde", "in, line 1 has no column 'en'; it has 'id', 'de'; correct --column"),
@@ -112,7 +112,7 @@ def test_header() -> None:
         with pytest.raises(UserError, match=re.escape(expected)):
             named.with_header(header, "in")
     with pytest.raises(UserError, match="in, line 1 has 2 columns; --column 2"):
-        RecordReader(Format.tsv, column=2, header=True).with_header("id\ten", "in")
+        RecordReader("tsv", column=2, header=True).with_header("id\ten", "in")
     with pytest.raises(UserError, match="in, line 9 has 2 columns and the header has 3; the numbers must be equal"):
         reader.read("7\ta dog", 8, "in")
 
@@ -134,52 +134,52 @@ def write(reader: RecordReader, output: Format, line: str, *, n_best: int = 1, w
 
 def test_moses() -> None:
     record, first = Record(7, "a dog", "a dog"), "6 ||| ein Hund ||| LogProb= -1.1235 ||| -0.2500\n"
-    assert RecordWriter(TEXT, Format.moses).write(record, [BEST, SECOND]) == first
+    assert RecordWriter(TEXT, "moses").write(record, [BEST, SECOND]) == first
     second = "6 ||| der Hund ||| LogProb= -2.0000 ||| -0.7500 ||| 0-0 1-1\n"
-    assert RecordWriter(TEXT, Format.moses, 2, with_alignments=True).write(record, [SECOND]) == second
-    assert RecordWriter(TEXT, Format.moses).is_numbered
+    assert RecordWriter(TEXT, "moses", 2, with_alignments=True).write(record, [SECOND]) == second
+    assert RecordWriter(TEXT, "moses").is_numbered
 
 
 def test_text() -> None:
-    assert write(TEXT, Format.text, "a\tdog") == "ein Hund\n"
-    assert write(TSV, Format.text, "1\ta dog", with_scores=True) == "-0.2500\tein Hund\n"
-    assert write(JSONL, Format.text, ODD_JSON[0], n_best=2) == "7\t-0.2500\tein Hund\n7\t-0.7500\tder Hund\n"
-    assert not RecordWriter(TEXT, Format.text).is_numbered
-    assert RecordWriter(TEXT, Format.text, n_best=2).is_numbered
-    assert not RecordWriter(TEXT, Format.jsonl, n_best=2).is_numbered
+    assert write(TEXT, "text", "a\tdog") == "ein Hund\n"
+    assert write(TSV, "text", "1\ta dog", with_scores=True) == "-0.2500\tein Hund\n"
+    assert write(JSONL, "text", ODD_JSON[0], n_best=2) == "7\t-0.2500\tein Hund\n7\t-0.7500\tder Hund\n"
+    assert not RecordWriter(TEXT, "text").is_numbered
+    assert RecordWriter(TEXT, "text", n_best=2).is_numbered
+    assert not RecordWriter(TEXT, "jsonl", n_best=2).is_numbered
 
 
 def test_tsv_keeps_columns_and_pads_missing_translations() -> None:
-    assert write(TSV, Format.tsv, "1\ta dog\t\r") == "1\ta dog\t\tein Hund\n"
-    assert write(TSV, Format.tsv, "1\ta", n_best=2, with_scores=True) == "1\ta\t-0.2500\tein Hund\t-0.7500\tder Hund\n"
-    assert write(TEXT, Format.tsv, "a\tdog") == "a dog\tein Hund\n"
-    assert write(JSONL, Format.tsv, ODD_JSON[1]) == "a dog\ufffd\tein Hund\n"
-    few = RecordWriter(TSV, Format.tsv, n_best=3, with_scores=True).write(Record(1, "", "\t"), [BEST])
+    assert write(TSV, "tsv", "1\ta dog\t\r") == "1\ta dog\t\tein Hund\n"
+    assert write(TSV, "tsv", "1\ta", n_best=2, with_scores=True) == "1\ta\t-0.2500\tein Hund\t-0.7500\tder Hund\n"
+    assert write(TEXT, "tsv", "a\tdog") == "a dog\tein Hund\n"
+    assert write(JSONL, "tsv", ODD_JSON[1]) == "a dog\ufffd\tein Hund\n"
+    few = RecordWriter(TSV, "tsv", n_best=3, with_scores=True).write(Record(1, "", "\t"), [BEST])
     assert few == "\t\t-0.2500\tein Hund\t\t\t\t\n"
 
 
 def test_distinct_keeps_the_best_of_equal_texts() -> None:
     again = Translation("ein Hund", -0.5, -1.5, ["▁ein", "▁H", "und"], [-0.5, -0.4, -0.3, -0.3])
     found, record = [BEST, again, SECOND], TSV.read("1\ta dog", 7, "in")
-    text = RecordWriter(TSV, Format.text, n_best=2, distinct=True)
+    text = RecordWriter(TSV, "text", n_best=2, distinct=True)
     assert text.write(record, found) == "7\t-0.2500\tein Hund\n7\t-0.7500\tder Hund\n"
     assert text.write(record, [BEST, again]) == "7\t-0.2500\tein Hund\n"
-    columns = RecordWriter(TSV, Format.tsv, n_best=3, distinct=True)
+    columns = RecordWriter(TSV, "tsv", n_best=3, distinct=True)
     assert columns.write(record, found) == "1\ta dog\tein Hund\tder Hund\t\n"
-    written = json.loads(RecordWriter(TSV, Format.jsonl, n_best=2, distinct=True).write(record, found))
+    written = json.loads(RecordWriter(TSV, "jsonl", n_best=2, distinct=True).write(record, found))
     assert [one["translation"] for one in written["n_best"]] == ["ein Hund", "der Hund"]
 
 
 def test_alignments_follow_each_translation() -> None:
     record = TSV.read("1\ta", 7, "in")
-    text = RecordWriter(TSV, Format.text, n_best=2, with_alignments=True).write(record, [BEST, SECOND])
+    text = RecordWriter(TSV, "text", n_best=2, with_alignments=True).write(record, [BEST, SECOND])
     assert text == "7\t-0.2500\tein Hund\t\n7\t-0.7500\tder Hund\t0-0 1-1\n"
-    columns = RecordWriter(TSV, Format.tsv, n_best=2, with_alignments=True)
+    columns = RecordWriter(TSV, "tsv", n_best=2, with_alignments=True)
     assert columns.write(record, [SECOND]) == "1\ta\tder Hund\t0-0 1-1\t\t\n"
 
 
 def test_json_fields() -> None:
-    written = json.loads(write(TEXT, Format.jsonl, "a\tdog\u2028", n_best=2))
+    written = json.loads(write(TEXT, "jsonl", "a\tdog\u2028", n_best=2))
     best = {
         "translation": "ein Hund",
         "score": -0.25,
@@ -190,16 +190,16 @@ def test_json_fields() -> None:
     second = {"translation": "der Hund", "score": -0.75, "log_prob": -2.0, "tokens": ["▁der", "▁Hund"]}
     second |= {"token_log_probs": [-1.0, -0.5, -0.5], "alignment": [[0, 0], [1, 1]]}
     assert written == {"text": "a\tdog\u2028"} | best | {"n_best": [best, second]}
-    assert json.loads(write(TSV, Format.jsonl, "1\ta dog")) == {"columns": ["1", "a dog"]} | best
+    assert json.loads(write(TSV, "jsonl", "1\ta dog")) == {"columns": ["1", "a dog"]} | best
 
 
 @pytest.mark.parametrize("line", ODD_JSON[:2])
 def test_json_input_fields_are_copied_verbatim(line: str) -> None:
-    written = write(JSONL, Format.jsonl, line)
+    written = write(JSONL, "jsonl", line)
     assert written.endswith("}\n")
     assert written.count("\n") == 1
     assert written.startswith(line.strip().removesuffix("}").rstrip() + ', "translation": "ein Hund", ')
-    added = json.loads(write(TEXT, Format.jsonl, ""))
+    added = json.loads(write(TEXT, "jsonl", ""))
     assert repr(json.loads(written)) == repr(json.loads(line) | {key: added[key] for key in list(added)[1:]})
 
 
@@ -209,11 +209,11 @@ def test_json_input_fields_are_copied_verbatim(line: str) -> None:
 def test_replaced_fields_leave_others_as_they_are(odd: str) -> None:
     page, rest = f'{{"text": "a dog", "n": {odd}}}', f' "x" :{odd} , "y": {odd}'
     line = f'{{"score" : 1.50, "page": {page},{rest}, "log_prob":{odd}, "tokens": [[]]}}'
-    written = write(JSONL, Format.jsonl, line)
+    written = write(JSONL, "jsonl", line)
     assert written.startswith(f'{{"score" : -0.25, "page": {page},{rest}, "log_prob":-1.123457, "tokens": ["▁ein"')
-    inside = RecordReader(Format.jsonl, field="translation.en")
+    inside = RecordReader("jsonl", field="translation.en")
     line = f'{{"id": {odd}, "translation": {{"en": "a dog", "score": {odd}, "n": {odd}}}, "end": {odd}}}'
-    written = write(inside, Format.jsonl, line)
+    written = write(inside, "jsonl", line)
     assert written.startswith(
         f'{{"id": {odd}, "translation": {{"en": "a dog", "score": -0.25, "n": {odd}, "translation"'
     )
@@ -223,75 +223,75 @@ def test_replaced_fields_leave_others_as_they_are(odd: str) -> None:
 def test_null_text_gives_null_translation() -> None:
     line, nothing = '{"page": {"text": null}, "score": 7}', [Translation("", 0.0, 0.0, [], alignment=[])]
     record = JSONL.read(line, 7, "in")
-    written = json.loads(RecordWriter(JSONL, Format.jsonl, n_best=2, with_alignments=True).write(record, nothing))
+    written = json.loads(RecordWriter(JSONL, "jsonl", n_best=2, with_alignments=True).write(record, nothing))
     added = ("translation", "score", "log_prob", "tokens", "token_log_probs", "alignment", "n_best")
     assert written == {"page": {"text": None}} | dict.fromkeys(added)
-    assert RecordWriter(JSONL, Format.tsv, with_scores=True).write(record, nothing) == "\t\t\n"
-    assert RecordWriter(JSONL, Format.text).write(record, nothing) == "\n"
-    beside = RecordReader(Format.jsonl, field="translation.en")
+    assert RecordWriter(JSONL, "tsv", with_scores=True).write(record, nothing) == "\t\t\n"
+    assert RecordWriter(JSONL, "text").write(record, nothing) == "\n"
+    beside = RecordReader("jsonl", field="translation.en")
     written = json.loads(
-        RecordWriter(beside, Format.jsonl).write(beside.read('{"translation": {"en": null}}', 1, "in"), nothing)
+        RecordWriter(beside, "jsonl").write(beside.read('{"translation": {"en": null}}', 1, "in"), nothing)
     )
     assert written["translation"]["translation"] is written["translation"]["score"] is None
 
 
 def test_fields_of_the_same_name_are_replaced_and_lone_surrogates_are_escaped() -> None:
-    again = write(JSONL, Format.jsonl, '{"page": {"text": "ü \\ud800"}, "score": "old", "n": 1}')
+    again = write(JSONL, "jsonl", '{"page": {"text": "ü \\ud800"}, "score": "old", "n": 1}')
     assert again.startswith('{"page": {"text": "ü \\ud800"}, "score": -0.25, "n": 1, "translation": ')
-    damaged = json.loads(RecordWriter(TEXT, Format.jsonl).write(Record(1, "\ud800", "\ud800"), [BEST]))
+    damaged = json.loads(RecordWriter(TEXT, "jsonl").write(Record(1, "\ud800", "\ud800"), [BEST]))
     assert damaged["text"] == "\ud800"
-    field = RecordReader(Format.jsonl, field="x")
-    assert write(field, Format.jsonl, '{"x": ""}').startswith('{"x": "", "translation"')
+    field = RecordReader("jsonl", field="x")
+    assert write(field, "jsonl", '{"x": ""}').startswith('{"x": "", "translation"')
 
 
 def test_blank_json_line_stays_blank() -> None:
     nothing = [Translation("", 0.0, 0.0, [])]
-    assert RecordWriter(JSONL, Format.jsonl).write(JSONL.read(" ", 1, "in"), nothing) == "\n"
-    assert RecordWriter(JSONL, Format.tsv).write(JSONL.read("", 1, "in"), nothing) == "\t\n"
+    assert RecordWriter(JSONL, "jsonl").write(JSONL.read(" ", 1, "in"), nothing) == "\n"
+    assert RecordWriter(JSONL, "tsv").write(JSONL.read("", 1, "in"), nothing) == "\t\n"
 
 
 def test_results_are_added_next_to_a_text_that_they_would_replace() -> None:
-    reader = RecordReader(Format.jsonl, field="translation.en")
+    reader = RecordReader("jsonl", field="translation.en")
     line = '{"id": 1, "translation": {"en": "a dog", "de": "der Hund", "score": 3}, "score": 7}'
-    written = json.loads(write(reader, Format.jsonl, line))
+    written = json.loads(write(reader, "jsonl", line))
     assert written["id"] == 1 and written["score"] == 7
     inner = written["translation"]
     assert (inner["en"], inner["de"]) == ("a dog", "der Hund")
     assert (inner["translation"], inner["score"]) == ("ein Hund", -0.25)
-    assert json.loads(write(reader, Format.jsonl, '{"translation": {"en": "a dog"}}'))["translation"]["en"] == "a dog"
+    assert json.loads(write(reader, "jsonl", '{"translation": {"en": "a dog"}}'))["translation"]["en"] == "a dog"
 
 
 def test_field_names_with_a_dot() -> None:
-    reader = RecordReader(Format.jsonl, field="translation.en")
+    reader = RecordReader("jsonl", field="translation.en")
     line = '{"translation.en": "a dog", "translation": "old"}'
-    assert json.loads(write(reader, Format.jsonl, line))["translation"] == "ein Hund"
-    reader = RecordReader(Format.jsonl, field="translation.en.text")
-    inner = json.loads(write(reader, Format.jsonl, '{"translation": {"en.text": "a dog"}}'))["translation"]
+    assert json.loads(write(reader, "jsonl", line))["translation"] == "ein Hund"
+    reader = RecordReader("jsonl", field="translation.en.text")
+    inner = json.loads(write(reader, "jsonl", '{"translation": {"en.text": "a dog"}}'))["translation"]
     assert (inner["en.text"], inner["translation"]) == ("a dog", "ein Hund")
 
 
 def test_dotted_field_for_plain_text_gives_nested_objects() -> None:
-    written = json.loads(write(RecordReader(Format.text, field="page.text"), Format.jsonl, "a dog"))
+    written = json.loads(write(RecordReader("text", field="page.text"), "jsonl", "a dog"))
     assert written["page"] == {"text": "a dog"} and written["translation"] == "ein Hund"
-    written = json.loads(write(RecordReader(Format.text, field="translation.en"), Format.jsonl, "a dog"))
+    written = json.loads(write(RecordReader("text", field="translation.en"), "jsonl", "a dog"))
     assert written["translation"]["en"] == "a dog" and written["translation"]["translation"] == "ein Hund"
 
 
 def test_header_of_the_output() -> None:
-    reader = RecordReader(Format.tsv, 1, header=True).with_header("id\ten", "in")
-    assert RecordWriter(reader, Format.tsv).header == "id\ten\ttranslation\n"
-    several = RecordWriter(reader, Format.tsv, n_best=2, with_scores=True, with_alignments=True)
+    reader = RecordReader("tsv", 1, header=True).with_header("id\ten", "in")
+    assert RecordWriter(reader, "tsv").header == "id\ten\ttranslation\n"
+    several = RecordWriter(reader, "tsv", n_best=2, with_scores=True, with_alignments=True)
     added = "score\ttranslation\talignment\tscore_2\ttranslation_2\talignment_2"
     assert several.header == f"id\ten\t{added}\n"
-    assert RecordWriter(reader, Format.text).header == RecordWriter(TSV, Format.tsv).header == ""
-    assert RecordWriter(reader, Format.jsonl).header == ""
-    assert json.loads(write(reader, Format.jsonl, "1\ta dog"))["columns"] == {"id": "1", "en": "a dog"}
+    assert RecordWriter(reader, "text").header == RecordWriter(TSV, "tsv").header == ""
+    assert RecordWriter(reader, "jsonl").header == ""
+    assert json.loads(write(reader, "jsonl", "1\ta dog"))["columns"] == {"id": "1", "en": "a dog"}
 
 
 def test_repeated_output_column_is_an_error() -> None:
-    reader = RecordReader(Format.tsv, header=True).with_header("en\tscore\ttranslation", "in")
+    reader = RecordReader("tsv", header=True).with_header("en\tscore\ttranslation", "in")
     with pytest.raises(UserError, match="has a column 'translation', which the output adds"):
-        _ = RecordWriter(reader, Format.tsv).header
+        _ = RecordWriter(reader, "tsv").header
     with pytest.raises(UserError, match="has a column 'score'"):
-        _ = RecordWriter(reader, Format.tsv, with_scores=True).header
-    assert RecordWriter(reader, Format.text).header == ""
+        _ = RecordWriter(reader, "tsv", with_scores=True).header
+    assert RecordWriter(reader, "text").header == ""

@@ -11,13 +11,13 @@ import pytest
 import zstandard
 
 from nmt import UserError
-from nmt.streams.records import Format, RecordReader
+from nmt.streams.records import RecordReader
 from nmt.streams.source import PipeLines, Source
 from nmt.streams.windows import split_windows
 from nmt.text import lines as lines_module
 from tests.cli.nasty_lines import as_bytes, nasty_lines
 
-TEXT = RecordReader(Format.text)
+TEXT = RecordReader("text")
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_named_pipe(tmp_path: Path) -> None:
 
 
 def test_header_is_not_a_record(pipe: tuple[int, int], tmp_path: Path) -> None:
-    reader = RecordReader(Format.tsv, column="en", header=True)
+    reader = RecordReader("tsv", column="en", header=True)
     content = b"\xef\xbb\xbfid\ten\n1\tone\n2\ttwo\n3\tthree\tx\n"
     (tmp_path / "in.tsv").write_bytes(content)
     (tmp_path / "prefixes").write_text("eins\nzwei\ndrei\n")
@@ -222,7 +222,7 @@ def test_subtitles_without_time_codes_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "in.srt"
     for content, count in (("", 1), ("\n", 1), ("1\n00:00:01,000 --> 00:00:02,000\nA dog.\n", 2)):
         path.write_text(content)
-        assert Source.open(path, RecordReader(Format.srt), "error").check() == count
+        assert Source.open(path, RecordReader("srt"), "error").check() == count
     path.write_text("A dog.\n")
     with pytest.raises(UserError, match=r"in\.srt has no subtitles; each must follow a line such as"):
-        Source.open(path, RecordReader(Format.srt), "error").check()
+        Source.open(path, RecordReader("srt"), "error").check()

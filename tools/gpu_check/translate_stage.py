@@ -18,9 +18,8 @@ from gpu_check.settings import NO_GPU, Settings
 from nmt import pipeline
 from nmt.data.test_sets import test_sets
 from nmt.decode.translator import Translator
-from nmt.devices.precision import SearchPrecision
 from nmt.evaluate.metrics import score_corpus
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import Recipe, SearchPrecision, UserError
 from nmt.storage.run_folder import list_checkpoints
 
 # The quickstart model reaches about 94.

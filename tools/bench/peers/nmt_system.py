@@ -21,9 +21,8 @@ from nmt.bench.model_specs import find_model_spec
 from nmt.bench.random_model import write_random_model
 from nmt.bench.training import TrainingBench
 from nmt.data.prepare import prepare as prepare_corpus
-from nmt.devices.precision import SearchPrecision
 from nmt.processes.distributed import start_world
-from nmt.recipe import parse_recipe
+from nmt.recipe import SearchPrecision, parse_recipe
 from nmt.text.tokenizer import Tokenizers
 
 # A recipe must name corpora, even if they are not read.
