@@ -29,6 +29,9 @@ _STAMPS_FILE = "stamps.json"
 # Increment when the same recipe and text give a different prepared corpus.
 FORMAT = 2
 
+# Size, modification time and path of an input file.
+Stamp = list[int | str]
+
 
 def preparation_options(recipe: Recipe) -> dict[str, Any]:
     """Return the options that determine a prepared corpus, as JSON values.
@@ -83,24 +86,26 @@ def outdated_splits(recipe: Recipe, directory: Path) -> set[Split]:
     if _training_options(report["recipe"]) != _training_options(options):
         return both
     files = _all_files(recipe)
-    stamps = _read_json(directory / _STAMPS_FILE) or []
+    recorded = _read_json(directory / _STAMPS_FILE) or []
+    stamps = {stamp[2]: stamp for stamp in recorded if len(stamp) > 2}
+    paths = [stamp[2] for stamp in recorded] if stamps else map(str, files)
+    contents = dict(zip(paths, report["inputs"], strict=False))
     missing = [path for path in (*files, *tokenizer_sources(recipe)) if not path.exists()]
+    if any(str(path) not in contents for path in missing if path in files):
+        return both  # a wrong path; reading it raises an error
     if missing:
-        known_paths = [stamp[2] for stamp in stamps if len(stamp) > 2]
-        if missing[0] in files and known_paths and str(missing[0]) not in known_paths:
-            return both  # a wrong path; reading it raises an error
         warn(f"{missing[0].absolute()} no longer exists; using the text prepared from it in {directory}")
-        return set()
-    tokenizers = reused_tokenizers(recipe)
+    tokenizers = reused_tokenizers(recipe) if set(missing) <= set(files) else None
     if tokenizers is not None and report["tokenizers"] != tokenizers.digests():
         return both
-    inputs = report["inputs"]
-    if stamps != _stamps(files):
-        contents = read_inputs(recipe)
-        inputs = [file.report() for file in contents]
-        if inputs == report["inputs"]:
-            with suppress(OSError):  # the directory may be read-only
-                write_stamps(contents, directory)
+    changed = [path for path in files if path not in missing and _stamp(path) != stamps.get(str(path))]
+    read = _read_files(changed)
+    contents |= {str(file.path): file.report() for file in read}
+    inputs = [contents[str(path)] for path in files]
+    if read and not missing and inputs == report["inputs"]:
+        stamps |= {str(file.path): file.stamp() for file in read}
+        with suppress(OSError):  # the directory may be read-only
+            write_stamps([stamps[str(path)] for path in files], directory)
     num_train = len(_files(recipe.data.train, recipe))
     if inputs[:num_train] != report["inputs"][:num_train]:
         return both
@@ -130,10 +135,17 @@ class InputFile:
         """Return the fields that do not depend on the machine."""
         return {"name": self.path.name, "bytes": self.size, "sha256": self.sha256}
 
+    def stamp(self) -> Stamp:
+        """Return the fields that identify the file without reading it."""
+        return [self.size, self.modified, str(self.path)]
+
 
 def read_inputs(recipe: Recipe) -> list[InputFile]:
     """Compute the checksum of each input file, in the order of the recipe; raise UserError if one is unreadable."""
-    files = _all_files(recipe)
+    return _read_files(_all_files(recipe))
+
+
+def _read_files(files: Sequence[Path]) -> list[InputFile]:
     total = sum(path.stat().st_size for path in files if path.exists())
     inputs: list[InputFile] = []
     with progress("computing checksums of the input", total, "bytes") as bar:
@@ -149,9 +161,8 @@ def read_inputs(recipe: Recipe) -> list[InputFile]:
     return inputs
 
 
-def write_stamps(inputs: Sequence[InputFile], directory: Path) -> None:
+def write_stamps(stamps: Sequence[Stamp], directory: Path) -> None:
     """Record sizes, modification times and paths of the input files."""
-    stamps = [[file.size, file.modified, str(file.path)] for file in inputs]
     (directory / _STAMPS_FILE).write_text(json.dumps(stamps) + "\n", encoding="utf-8")
 
 
@@ -178,8 +189,8 @@ def _all_files(recipe: Recipe) -> list[Path]:
     return _files((*recipe.data.train, *recipe.data.valid), recipe)
 
 
-def _stamps(files: Sequence[Path]) -> list[list[int | str]]:
-    return [[path.stat().st_size, path.stat().st_mtime_ns, str(path)] for path in files]
+def _stamp(path: Path) -> Stamp:
+    return [path.stat().st_size, path.stat().st_mtime_ns, str(path)]
 
 
 def _portable(corpus: Corpus, exclude: set[str]) -> dict[str, Any]:

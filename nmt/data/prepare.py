@@ -366,7 +366,8 @@ def _write_report(
         "files": {path.name: path.stat().st_size for path in paths},
         "sha256": {path.name: digests[path.name] for path in paths},
     }
-    write_stamps(inputs, directory)  # not listed in the report, because stamps may be rewritten later
+    stamps = [file.stamp() for file in inputs]
+    write_stamps(stamps, directory)  # not listed in the report, because stamps may be rewritten later
     (directory / REPORT_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return report
 

@@ -15,7 +15,7 @@ import pytest
 
 from nmt.data import prepare as preparation
 from nmt.data.corpus import PAIRS_PER_CHUNK
-from nmt.data.fingerprint import text_identity
+from nmt.data.fingerprint import outdated_splits, text_identity
 from nmt.data.frames import Frame
 from nmt.data.prepare import load_prepared, prepare
 from nmt.data.store import PairStore
@@ -222,6 +222,24 @@ def test_deleted_input_is_up_to_date(folder: Path, capsys: pytest.CaptureFixture
     prepare(recipe_for(folder))
     assert changes(directory) == before
     assert "no longer exists; using the text prepared from it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", ["text", "option", "wrong path"])
+def test_changes_are_found_beside_a_deleted_input(folder: Path, change: str) -> None:
+    prepare(recipe_for(folder))
+    (folder / "text" / "train.en").unlink()
+    options = []
+    match change:
+        case "text":
+            (folder / "text" / "valid.de").write_text("anders\n" * 26, encoding="utf-8")
+        case "option":
+            options.append("model.max_positions=60")
+        case "wrong path":
+            options.append("data.valid=[{kind='text',src='mistyped.en',tgt='mistyped.de'}]")
+    recipe = recipe_for(folder, "run", *options)
+    assert outdated_splits(recipe, recipe.data_directory)
+    with pytest.raises(UserError, match=r"train\.en: No such file"):
+        prepare(recipe)
 
 
 def test_wrong_path_keeps_the_prepared_text(folder: Path) -> None:
