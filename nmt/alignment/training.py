@@ -31,7 +31,7 @@ from nmt.data.corpus import ReadOptions, alignment_file, read_pairs
 from nmt.data.loader import pack_links
 from nmt.data.prepare import Prepared
 from nmt.data.store import PairStore, PairWriter, SideStore
-from nmt.logs import progress, say
+from nmt.logs import progress, say, warn
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import Corpus, Recipe, UserError
 from nmt.storage.checksums import damaged_files, sha256_of
@@ -60,11 +60,13 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
     The same text and files give the same bytes. Raises UserError for an unreadable or wrong file of word alignments.
     """
     folder = prepared.directory / LINKS_FOLDER
-    corpora = _corpora(prepared, recipe)
-    files = [None if corpus.file is None else sha256_of([corpus.file])[corpus.file.name] for corpus in corpora]
+    current = read_json_object(folder / _REPORT_FILE).get("made_from", {})
+    known = dict(enumerate(current.get("alignments", ())))
+    files = [_digest(corpus, recipe.data.root, known.get(i)) for i, corpus in enumerate(recipe.data.train)]
     made_from = {**_text(prepared), "alignments": files}
-    if read_json_object(folder / _REPORT_FILE).get("made_from") == made_from:
+    if current == made_from:
         return
+    corpora = _corpora(prepared, recipe)
     num_links = num_targets = 0
     with reporting_disk_errors(folder):
         shutil.rmtree(folder, ignore_errors=True)
@@ -82,6 +84,18 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
                 sync(path)
     fraction = num_targets / max(len(PairStore(prepared.directory, "train").tgt.tokens), 1)
     say(f"word alignments for guided alignment: {num_links:,} links, for {fraction:.1%} of the target tokens")
+
+
+def _digest(corpus: Corpus, root: Path, known: str | None) -> str | None:
+    """Return the SHA-256 of a corpus's file of word alignments, `known` if it was deleted; None without a file."""
+    try:
+        path = alignment_file(corpus, root)
+    except UserError:
+        if known is None:
+            raise
+        warn(f"{corpus.alignment} no longer exists; the word alignments made from it are used if the text is the same")
+        return known
+    return None if path is None else sha256_of([path])[path.name]
 
 
 def open_links(prepared: Prepared) -> tuple[SideStore, str]:

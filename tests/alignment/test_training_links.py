@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,17 @@ def test_links_are_made_once_and_again_for_another_file(folder: Path, capsys: py
     prepare_links(prepared, recipe)
     assert "word alignments for guided alignment" in capsys.readouterr().err
     assert open_links(prepared)[0].offsets[-1] < sum(map(len, links))
+
+
+def test_a_deleted_file_is_not_needed_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, prepared, links = prepared_links(folder, GIVEN)
+    (folder / "train.links").unlink()
+    prepare_links(prepared, recipe)
+    assert "train.links no longer exists; the word alignments made from it are used" in capsys.readouterr().err
+    assert open_links(prepared)[0].offsets[-1] == sum(map(len, links))
+    shutil.rmtree(prepared.directory / LINKS_FOLDER)
+    with pytest.raises(UserError, match=r"train.links: No such file"):
+        prepare_links(prepared, recipe)
 
 
 @pytest.mark.parametrize(
