@@ -16,7 +16,7 @@ from nmt.recipe.decoding import DecodeRecipe
 from nmt.recipe.errors import RecipeError
 from nmt.recipe.former_options import upgrade_options
 from nmt.recipe.sections import SAVED, Recipe
-from nmt.recipe.validation import explain, explain_with_origin
+from nmt.recipe.validation import explain, explain_with_origin, is_option
 
 # The table whose keys are phrases, which may contain dots and spaces.
 _PHRASES = ("decode", "bias")
@@ -73,7 +73,7 @@ def _parse(root: type[Root], text: str, overrides: Sequence[str], where: str) ->
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{where} is not valid TOML: {error}; fix that line") from error
-    _apply_overrides(tree, overrides)
+    _apply_overrides(root, tree, overrides)
     if root is Recipe and {"noise", "labels"} & set(tree.get("data", ())):
         raise RecipeError(f"{where} is for a classifier; it must be for a translation model; use nmt train-classifier")
     if root is ClassificationRecipe and "src_lang" in tree:
@@ -96,7 +96,7 @@ def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRec
     """Apply overrides such as `beam_size=8` or `decode.beam_size=8`; raises RecipeError as `load_recipe` does."""
     tree = {"decode": decode.model_dump(mode="json", exclude_none=True)}
     names = [override.removeprefix("decode.") for override in overrides]
-    _apply_overrides(tree, names, example="beam_size=8", section="decode.")
+    _apply_overrides(_DecodeSection, tree, names, example="beam_size=8", section="decode.")
     try:
         return _DecodeSection.model_validate(tree).decode
     except ValidationError as error:
@@ -141,7 +141,11 @@ def _corpus_choices(corpus: Corpus | TrainingOptions) -> dict[str, Any]:
 
 
 def _apply_overrides(
-    tree: dict[str, Any], overrides: Sequence[str], example: str = "train.max_steps=1000", section: str = ""
+    root: type[Section],
+    tree: dict[str, Any],
+    overrides: Sequence[str],
+    example: str = "train.max_steps=1000",
+    section: str = "",
 ) -> None:
     """Set each `section.key=value` in the tree; raises RecipeError for a repeated key.
 
@@ -149,14 +153,14 @@ def _apply_overrides(
     """
     given: set[str] = set()
     for override in overrides:
-        option = _apply_override(tree, override, example, section)
+        option = _apply_override(root, tree, override, example, section)
         if option in given:
             raise RecipeError(f"override {override!r}: {option} is given twice; remove one")
         given.add(option)
 
 
-def _apply_override(tree: dict[str, Any], override: str, example: str, section: str) -> str:
-    """Set an option and return its name; a value that is not TOML is a string."""
+def _apply_override(root: type[Section], tree: dict[str, Any], override: str, example: str, section: str) -> str:
+    """Set an option and return its name; a value that is not TOML is a string, and no value restores the default."""
     key, equals, raw = override.partition("=")
     if not equals or not key:
         raise RecipeError(f"override {override!r} has no value; it must be like {example}")
@@ -170,11 +174,15 @@ def _apply_override(tree: dict[str, Any], override: str, example: str, section: 
                 f"override {override!r}: {section_name!r} is not a section; run `nmt config` to see the options"
             )
         tree = inner
+    option = ".".join([*sections, name])
+    if not raw.strip() and (name in tree or is_option([*sections, name], root)):
+        tree.pop(name, None)
+        return option
     try:
         tree[name] = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         tree[name] = raw
-    return ".".join([*sections, name])
+    return option
 
 
 def _phrase_and_value(override: str) -> tuple[str, str]:

@@ -170,6 +170,12 @@ def _is_section(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
+def is_option(location: Sequence[str], root: type[Section]) -> bool:
+    """Return whether a section has an option of this name."""
+    section = _annotation(location[:-1], root)
+    return _is_section(section) and location[-1] in section.model_fields
+
+
 def _known_names(location: Sequence[str | int], root: type[Section]) -> list[str]:
     """Return the options of the section or corpus at a location."""
     section: type[BaseModel] = _annotation(location, root)

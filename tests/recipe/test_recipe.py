@@ -291,6 +291,42 @@ def test_overrides_of_bias_phrases(override: str, phrase: str) -> None:
     assert parse_recipe(SMALL, [whole]).decode.bias == {phrase: 1.0}
 
 
+EXTENDED = (
+    SMALL
+    + """
+[train]
+max_minutes = 2.0
+max_steps = 7
+[decode.bias]
+a = 1.0
+b = 2.0
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("train.max_minutes=", None),
+        ("train.max_steps= ", 100_000),
+        ("run_dir=", None),
+        ("train.start_from=", None),
+        ("decode.bias=", {}),
+        ("decode.tag=", None),
+    ],
+)
+def test_an_empty_override_restores_the_default(override: str, expected: object) -> None:
+    value: object = parse_recipe(EXTENDED, [override])
+    for name in override.partition("=")[0].split("."):
+        value = getattr(value, name)
+    assert value == expected
+
+
+def test_an_empty_override_removes_one_entry() -> None:
+    assert parse_recipe(EXTENDED, ["decode.bias.a="]).decode.bias == {"b": 2.0}
+    assert override_decode(DecodeRecipe(beam_size=9), ["beam_size="]).beam_size == 4
+
+
 def test_overrides_add_missing_sections() -> None:
     recipe = parse_recipe(SMALL, ["seed=3", "decode.beam_size=9"])
     assert (recipe.seed, recipe.decode.beam_size) == (3, 9)
@@ -318,6 +354,9 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
         ("train.max_steps", "override 'train.max_steps' has no value; it must be like train.max_steps=1000"),
         ("=5", "override '=5' has no value; it must be like train.max_steps=1000"),
         ("name.x=5", "override 'name.x=5': 'name' is not a section; run `nmt config` to see the options"),
+        ("train.max_step=", "unknown option 'train.max_step'; did you mean 'max_steps'?"),
+        ("data.test.nosuch=", "data.test.nosuch = ''; it must be a table"),
+        ("src_lang=", "option 'src_lang' is missing; set it"),
         ("train.max_step=5", "unknown option 'train.max_step'; did you mean 'max_steps'?"),
         ("train.lr=1", "unknown option 'train.lr'; did you mean 'learning_rate'?"),
         ("lr=1", "unknown option 'lr'; did you mean 'train.learning_rate'?"),
