@@ -19,7 +19,7 @@ from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, ineffective_
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.memory import ServedMemory
 from nmt.serve.models import ServedModel
-from nmt.serve.server import open_socket, run_server
+from nmt.serve.server import check_origin, open_socket, run_server
 from nmt.serve.service import ApiKeys, Limits, Service
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
@@ -29,6 +29,7 @@ _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 _MODELS = "Model directories, checkpoints or run directories, as PATH or NAME=PATH (default name: SRC-TGT, as en-de)."
 _HOST = "Address to listen on; 0.0.0.0 is all IPv4 addresses of this machine."
 _API_KEYS = "File of API keys, one per line; each request must then have one of them (default: no key is required)."
+_CORS = "Origin of web pages that may use the server, such as https://example.org; '*' allows all. Repeatable."
 _LOG_TEXT = "Log texts and translations to stderr."
 _SET = "An option of section decode for all models: beam_size=8, no_repeat_ngram=4, ... Repeatable."
 _SENTENCES = "Split each line into sentences and translate them separately, for lines that are paragraphs."
@@ -45,6 +46,7 @@ def serve(
     host: Annotated[str, typer.Option(help=_HOST)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 selects a free one.")] = 5000,
     api_keys: Annotated[Path | None, typer.Option(metavar="FILE", help=_API_KEYS)] = None,
+    cors: Annotated[list[str] | None, typer.Option(metavar="ORIGIN", parser=check_origin, help=_CORS)] = None,
     batch_lines: Annotated[int, typer.Option(min=1, help="Maximum lines per batch.")] = BatchingOptions.batch_size,
     max_delay: Annotated[float, typer.Option(min=0.0, max=60.0, help=_MAX_DELAY)] = BatchingOptions.max_delay,
     queue_lines: Annotated[
@@ -85,7 +87,7 @@ def serve(
         for (name, path), decode in zip(paths.items(), defaults, strict=True)
     ]
     limits = Limits(max_bytes, max_characters, max_lines, max_seconds)
-    run_server(Service(served, limits, keys, logs_text=log_text), bound)
+    run_server(Service(served, limits, keys, logs_text=log_text), bound, cors or ())
 
 
 def _named_paths(models: Sequence[str]) -> dict[str, Path]:

@@ -9,22 +9,16 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Translation
 from nmt.recipe import UserError
-from nmt.serve.detection import Detected, rank_languages
-from nmt.serve.documents import TextFormat, join_documents, split_text
+from nmt.serve.documents import join_documents, split_text
 from nmt.serve.events import Event, merge, stream_events, watch
-from nmt.serve.messages import (
-    DetectRequest,
-    JsonLine,
-    LibreTranslateRequest,
-    ScoreRequest,
-    TranslateRequest,
-    request_schema,
-)
+from nmt.serve.libretranslate import add_libretranslate_api
+from nmt.serve.messages import JsonLine, ScoreRequest, TranslateRequest, request_schema
 from nmt.serve.metrics import CONTENT_TYPE
 from nmt.serve.models import Line, Pair, RequestOptions, ServedModel, Translated
 from nmt.serve.page import add_page
@@ -32,15 +26,24 @@ from nmt.serve.service import Service
 
 _MAX_ALTERNATIVES = 32  # each needs a search of its own
 _SERVED_WHILE_DRAINING = ("/health", "/metrics")
+_UNKNOWN = {
+    "Not Found": "the path is unknown; see /openapi.json",
+    "Method Not Allowed": "the path does not accept this method; see /openapi.json",
+}
 
 
-def build_app(service: Service) -> FastAPI:
-    """Build the application, without FastAPI's documentation pages, which load scripts from other hosts."""
+def build_app(service: Service, origins: Sequence[str] = ()) -> FastAPI:
+    """Build the application, without FastAPI's documentation pages, which load scripts from other hosts.
+
+    origins: of the web pages that browsers let use the server besides its own, or `*` for all
+    """
     app = FastAPI(title="nmt", docs_url=None, redoc_url=None, default_response_class=JsonLine)
     app.add_middleware(_Middleware, service=service)
+    if origins:
+        allowed = ["Authorization", "Content-Type"]
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=allowed)
     app.add_exception_handler(AnyHTTPException, _http_error)
-    app.add_exception_handler(Exception, _internal_error)
-    _add_libretranslate_api(app, service)
+    add_libretranslate_api(app, service)
     _add_native_api(app, service)
     add_page(app)
 
@@ -57,72 +60,6 @@ def build_app(service: Service) -> FastAPI:
         return Response(service.metrics.render(service.models.values()), media_type=CONTENT_TYPE)
 
     return app
-
-
-def _add_libretranslate_api(app: FastAPI, service: Service) -> None:
-    @app.post("/translate", openapi_extra=request_schema(LibreTranslateRequest, form=True))
-    async def translate(request: Request) -> Response:
-        """Translate a text or a list of texts, line by line, or HTML block by block."""
-        body = await service.read_body(request, LibreTranslateRequest)
-        if body.format not in ("text", "html"):
-            raise HTTPException(400, f"format {body.format!r} is not supported; it must be 'text' or 'html'")
-        is_single, texts = isinstance(body.q, str), body.texts
-        detected = _detect(service, texts, body.target)[0] if body.source == "auto" else None
-        model = _find_model(service, detected.language if detected else body.source, body.target)
-        kind: TextFormat = "html" if body.format == "html" else "text"
-        documents = [split_text(text, kind) for text in texts]
-        # Different token sequences may give the same text, so distinct alternatives need the whole beam.
-        n_best, keep = model.decode.beam_size if body.alternatives else 1, ("markup",) if body.format == "html" else ()
-        options = RequestOptions(n_best=n_best, keep=keep)
-        lines = [Line(segment.text) for document in documents for segment in document]
-        n_best_lists = await service.translate(request, model, options, lines)
-        translated = join_documents(documents, n_best_lists, body.alternatives + 1)
-        response: dict[str, Any] = {"translatedText": translated[0][0] if is_single else [t[0] for t in translated]}
-        if body.alternatives:
-            response["alternatives"] = translated[0][1:] if is_single else [t[1:] for t in translated]
-        if detected:
-            language = detected._asdict()
-            response["detectedLanguage"] = language if is_single else [language] * len(texts)
-        return JsonLine(response)
-
-    @app.post("/detect", openapi_extra=request_schema(DetectRequest, form=True))
-    async def detect(request: Request) -> Response:
-        """Rank the served source languages by their probability for a text, or for texts in one language."""
-        body = await service.read_body(request, DetectRequest)
-        service.check_size(body.texts)
-        return JsonLine([detected._asdict() for detected in _detect(service, body.texts)])
-
-    @app.get("/languages")
-    async def languages() -> Response:
-        """List the source languages with their target languages."""
-        targets: dict[str, list[str]] = {}
-        for source, target in dict.fromkeys(model.languages for model in service.models.values()):
-            targets.setdefault(source, []).append(target)
-        return JsonLine([{"code": code, "name": code, "targets": own} for code, own in targets.items()])
-
-
-def _detect(service: Service, texts: Sequence[str], target: str | None = None) -> list[Detected]:
-    """Rank the source languages of all models, or of those for a target; raises HTTPException if there is none."""
-    sources = {model.languages[0] for model in service.models.values() if target in (None, model.languages[1])}
-    if not sources:
-        raise _no_model(service, "auto", str(target))
-    try:
-        return rank_languages(sources, texts)
-    except UserError as error:
-        raise HTTPException(400, str(error)) from error
-
-
-def _find_model(service: Service, source: str, target: str) -> ServedModel:
-    """Return the first model of a language pair; raises HTTPException if there is none."""
-    for model in service.models.values():
-        if model.languages == (source, target):
-            return model
-    raise _no_model(service, source, target)
-
-
-def _no_model(service: Service, source: str, target: str) -> HTTPException:
-    pairs = ", ".join(" to ".join(map(repr, model.languages)) for model in service.models.values())
-    return HTTPException(400, f"no model translates {source!r} to {target!r}; choose one of {pairs}")
 
 
 def _add_native_api(app: FastAPI, service: Service) -> None:
@@ -278,15 +215,12 @@ def _fields(translation: Translation, options: RequestOptions) -> dict[str, Any]
 
 def _http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, AnyHTTPException)
-    return JsonLine({"error": " ".join(str(error.detail).split())}, error.status_code, error.headers)
-
-
-def _internal_error(_request: Request, error: Exception) -> Response:
-    return JsonLine({"error": f"internal error: {type(error).__name__}; see the server log"}, 500)
+    problem = _UNKNOWN.get(error.detail, error.detail)
+    return JsonLine({"error": " ".join(problem.split())}, error.status_code, error.headers)
 
 
 class _Middleware:
-    """Refuses requests while the server drains, and counts all requests."""
+    """Refuses requests while the server drains, describes internal errors, and counts all requests."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
@@ -296,7 +230,7 @@ class _Middleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        service, start, status = self._service, monotonic(), 500
+        service, start, status = self._service, monotonic(), 0
 
         async def send_and_record(message: Message) -> None:
             nonlocal status
@@ -310,6 +244,11 @@ class _Middleware:
                 await refusal(scope, receive, send_and_record)
             else:
                 await self._app(scope, receive, send_and_record)
+        except Exception as error:  # the server logs the traceback
+            if not status:
+                problem = f"internal error: {type(error).__name__}; see the server log"
+                await JsonLine({"error": problem}, 500)(scope, receive, send_and_record)
+            raise
         finally:
             service.num_active -= 1
             path = getattr(scope.get("route"), "path", "other")

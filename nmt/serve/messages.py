@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Annotated, Any, TypeVar
-from urllib.parse import parse_qs
 
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
@@ -17,15 +17,14 @@ from pydantic import (
     PlainValidator,
     Strict,
     ValidationError,
+    model_validator,
 )
 
 from nmt.keep.items import Kind
 from nmt.serve.documents import TextFormat
+from nmt.serve.forms import MULTIPART, URL_ENCODED, media_type, parse_form, parse_query
 from nmt.text.clean import valid_unicode
 
-FORM = "application/x-www-form-urlencoded"
-
-_MAX_FORM_FIELDS = 1_000
 _MAX_PHRASES = 100  # each step of the search checks all forbidden phrases
 _MAX_BEAM_SIZE = 32  # time and memory of a request grow with it
 
@@ -61,10 +60,16 @@ Flag = Annotated[bool, Strict()]
 
 
 class LibreTranslateMessage(BaseModel):
-    """Fields of all requests that LibreTranslate defines; unknown ones are ignored."""
+    """Fields of all requests that LibreTranslate defines; unknown ones are ignored, and null is the default."""
 
     q: Texts
     api_key: Text = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _remove_empty(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Many clients send null or an empty string for an option that they do not use."""
+        return {name: value for name, value in fields.items() if value is not None and (value != "" or name == "q")}
 
     @property
     def texts(self) -> list[str]:
@@ -135,20 +140,20 @@ class JsonLine(JSONResponse):
 Message = TypeVar("Message", bound=BaseModel)
 
 
-def parse_message(content_type: str, body: bytes, kind: type[Message]) -> Message:
-    """Parse a request body; raises HTTPException if it is not valid.
+def parse_message(content_type: str, query: bytes, body: bytes, kind: type[Message]) -> Message:
+    """Parse the fields of a request; raises HTTPException if they are not valid.
 
-    Only LibreTranslate requests may be forms. Native requests are always JSON, because curl declares any data a form.
+    Only LibreTranslate requests may be forms or have a query string. Native requests are always JSON, because curl
+    declares any data a form.
     """
-    media_type = content_type.partition(";")[0].strip().lower()
+    is_native = not issubclass(kind, LibreTranslateMessage)
     try:
-        is_form = media_type == FORM and issubclass(kind, LibreTranslateMessage)
-        fields = _parse_form(body) if is_form else json.loads(body)
+        fields = _parse_json(body) if is_native else _parse_any(content_type, query, body)
     except (ValueError, RecursionError) as error:
-        kinds = "a JSON object or a URL-encoded form" if issubclass(kind, LibreTranslateMessage) else "a JSON object"
+        kinds = "a JSON object" if is_native else "a JSON object or a form"
         raise HTTPException(400, f"invalid request body: {error}; send {kinds}") from error
-    if not isinstance(fields, dict):
-        raise HTTPException(400, "the request body is not a JSON object; send one")
+    if is_native and query:
+        raise HTTPException(400, "the query string has no effect; send its fields in the JSON body")
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
@@ -158,14 +163,41 @@ def parse_message(content_type: str, body: bytes, kind: type[Message]) -> Messag
         raise HTTPException(400, f"{field}: {problem}; see the schema in /openapi.json") from error
 
 
-def _parse_form(body: bytes) -> dict[str, str | list[str]]:
-    """Parse a URL-encoded form; repeated fields become lists."""
-    fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS, errors="strict")
-    return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
+def _parse_any(content_type: str, query: bytes, body: bytes) -> dict[str, Any]:
+    """Parse a form or JSON, and the query string."""
+    in_query: dict[str, Any] = dict(parse_query(query))
+    is_form = media_type(content_type) in (URL_ENCODED, MULTIPART)
+    if not body and (in_query or is_form):
+        return in_query
+    in_body = parse_form(content_type, body) if is_form else _parse_json(body)
+    for name in in_query.keys() & in_body.keys():
+        raise ValueError(f"field {name!r} is also in the query string")
+    return in_query | in_body
+
+
+def _parse_json(body: bytes) -> dict[str, Any]:
+    """Parse a JSON object; raises ValueError for anything else."""
+    fields = json.loads(body, object_pairs_hook=_unique, parse_constant=_not_json)
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a JSON object")
+    return fields
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object; the standard parser keeps only the last value of a repeated field."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        ((repeated, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"field {valid_unicode(repeated)!r} is repeated")
+    return fields
+
+
+def _not_json(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON value")
 
 
 def request_schema(kind: type[BaseModel], *, form: bool = False) -> dict[str, Any]:
     """Return the OpenAPI description of a request body."""
     schema = {"schema": kind.model_json_schema()}
-    content = {"application/json": schema} | ({FORM: schema} if form else {})
+    content = {"application/json": schema} | ({URL_ENCODED: schema, MULTIPART: schema} if form else {})
     return {"requestBody": {"required": True, "content": content}}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+from collections.abc import Sequence
 from types import FrameType
 
 import uvicorn
@@ -14,6 +16,9 @@ from nmt.processes.interruption import Interrupted
 from nmt.recipe import UserError
 from nmt.serve.app import build_app
 from nmt.serve.service import Service
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\sA-Z/?#@]+")
+_DEFAULT_PORT = re.compile(r"http://.*:80|https://.*:443")
 
 HEADER_TIMEOUT = 10
 """Seconds until a request head must be complete, after connecting or after the previous response."""
@@ -31,13 +36,22 @@ def open_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def run_server(service: Service, bound: socket.socket) -> None:
+def check_origin(origin: str) -> str:
+    """Return an origin; raises ValueError if browsers never send it."""
+    if origin != "*" and (not _ORIGIN.fullmatch(origin) or _DEFAULT_PORT.fullmatch(origin)):
+        problem = "is not an origin; it must be '*' or like https://example.org or http://localhost:8080"
+        raise ValueError(f"{origin!r} {problem}, in lower case and without path and default port")
+    return origin
+
+
+def run_server(service: Service, bound: socket.socket, origins: Sequence[str] = ()) -> None:
     """Serve until SIGTERM or Ctrl-C, then finish accepted requests and return.
 
+    origins: see `build_app`
     Raises Interrupted immediately after a second signal.
     """
     config = uvicorn.Config(
-        build_app(service),
+        build_app(service, origins),
         http=_Protocol,
         ws="none",
         lifespan="off",

@@ -83,7 +83,8 @@ class Service:
             raise HTTPException(408, problem, {"connection": "close"}) from error
         except ClientDisconnect as error:
             raise _client_disconnected() from error
-        message = parse_message(request.headers.get("content-type", ""), body, kind)
+        content_type, query = request.headers.get("content-type", ""), request.scope["query_string"]
+        message = parse_message(content_type, query, body, kind)
         self._authorize(request.headers.get("authorization", ""), getattr(message, "api_key", ""))
         return message
 
@@ -171,6 +172,8 @@ class Service:
 
     async def _receive_body(self, request: Request) -> bytes:
         """Receive the body of a request, and stop reading at the limit."""
+        if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
+            raise HTTPException(415, f"content-encoding {encoding} is not supported; send the body uncompressed")
         limit = self.limits.body_bytes
         body = bytearray()
         too_large = HTTPException(413, f"the request body is too large; the limit is {limit:,} bytes; split it")

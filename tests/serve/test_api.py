@@ -148,7 +148,10 @@ def test_concurrent_clients_get_their_own_translations(echo_service: MakeService
 
 
 def test_models_languages_and_paths_are_listed(client: TestClient) -> None:
-    assert client.get("/languages").json() == [{"code": "en", "name": "en", "targets": ["de"]}]
+    assert client.get("/languages").json() == [
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "de", "name": "German", "targets": []},
+    ]
     (listed,) = client.get("/v1/models").json()["models"]
     assert (listed["name"], listed["source"], listed["target"], listed["beam_size"]) == ("en-de", "en", "de", 2)
     assert client.get("/health").json() == {"status": "ok"}
@@ -157,6 +160,7 @@ def test_models_languages_and_paths_are_listed(client: TestClient) -> None:
         "/translate",
         "/detect",
         "/languages",
+        "/frontend/settings",
         "/health",
         "/metrics",
         "/v1/translate",
@@ -183,8 +187,8 @@ DEEP = "[" * 9_000
 INVALID_REQUESTS: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
     (T, "", 400, "invalid request body"),
     (T, "{", 400, "invalid request body"),
-    (T, "[]", 400, "the request body is not a JSON object"),
-    (T, "null", 400, "the request body is not a JSON object"),
+    (T, "[]", 400, "invalid request body: it is not a JSON object"),
+    (T, "null", 400, "invalid request body: it is not a JSON object"),
     (T, DEEP, 400, "invalid request body"),
     (T, '{"q": ' + "9" * 5_000 + "}", 400, "invalid request body"),
     (T, b'{"q": "\xff"}', 400, "invalid request body"),
@@ -394,6 +398,7 @@ def test_a_draining_server_refuses_requests(echo_service: MakeService) -> None:
 
 GUIDE = (Path(__file__).resolve().parents[2] / "nmt" / "guide" / "serving.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"curl localhost:5000(/\S+)(?: -H 'content-type: (\S+)')?(?: \\\n )?(?: -d '(.*)')?\n", GUIDE)
+assert len(EXAMPLES) >= 10
 
 
 @pytest.mark.parametrize(("path", "kind", "body"), EXAMPLES)

@@ -148,6 +148,7 @@ def test_slow_and_invalid_requests_do_not_block_the_server(start: Any) -> None:
     [
         (["--max-lines", 11, "--queue-lines", 10], 2, "--max-lines is 11; it must be at most --queue-lines (10)"),
         (["en-de=MODEL"], 2, "both named 'en-de'; names must differ; give NAME=PATH"),
+        (["--cors", "https://example.org/"], 2, "--cors': 'https://example.org/' is not an origin; it must be '*' or"),
         (["--api-keys", "none"], 1, "cannot read none: "),
         (["--host", "a" * 99], 1, "port 5000: "),
         (["--host", "256.0.0.1"], 1, "cannot listen on 256.0.0.1, port 5000: "),

@@ -1,0 +1,120 @@
+"""The HTTP API of LibreTranslate, for its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request, Response
+
+from nmt.recipe import UserError
+from nmt.serve.detection import Detected, rank_languages
+from nmt.serve.documents import TextFormat, join_documents, split_text
+from nmt.serve.messages import DetectRequest, JsonLine, LibreTranslateRequest, request_schema
+from nmt.serve.models import Line, RequestOptions, ServedModel
+from nmt.serve.service import Service
+
+_NAMED_LANGUAGES = """
+    af Afrikaans, ar Arabic, az Azerbaijani, be Belarusian, bg Bulgarian, bn Bengali, bs Bosnian, ca Catalan,
+    cs Czech, cy Welsh, da Danish, de German, el Greek, en English, eo Esperanto, es Spanish, et Estonian,
+    eu Basque, fa Persian, fi Finnish, fr French, ga Irish, gl Galician, gu Gujarati, he Hebrew, hi Hindi,
+    hr Croatian, hu Hungarian, hy Armenian, id Indonesian, is Icelandic, it Italian, ja Japanese, ka Georgian,
+    kk Kazakh, km Khmer, kn Kannada, ko Korean, ky Kyrgyz, la Latin, lt Lithuanian, lv Latvian, mk Macedonian,
+    ml Malayalam, mn Mongolian, mr Marathi, ms Malay, mt Maltese, my Burmese, nb Norwegian Bokmål, ne Nepali,
+    nl Dutch, nn Norwegian Nynorsk, no Norwegian, pa Punjabi, pl Polish, ps Pashto, pt Portuguese, ro Romanian,
+    ru Russian, si Sinhala, sk Slovak, sl Slovenian, so Somali, sq Albanian, sr Serbian, sv Swedish, sw Swahili,
+    ta Tamil, te Telugu, th Thai, tl Tagalog, tr Turkish, uk Ukrainian, ur Urdu, uz Uzbek, vi Vietnamese, xh Xhosa,
+    zh Chinese, zu Zulu
+"""
+_NAMES = dict(named.strip().split(" ", 1) for named in _NAMED_LANGUAGES.split(","))
+
+
+def add_libretranslate_api(app: FastAPI, service: Service) -> None:
+    """Serve the requests of LibreTranslate's clients."""
+
+    @app.post("/translate", openapi_extra=request_schema(LibreTranslateRequest, form=True))
+    async def translate(request: Request) -> Response:
+        """Translate a text or a list of texts, line by line, or HTML block by block."""
+        body = await service.read_body(request, LibreTranslateRequest)
+        if body.format not in ("text", "html"):
+            raise HTTPException(400, f"format {body.format!r} is not supported; it must be 'text' or 'html'")
+        is_single, texts = isinstance(body.q, str), body.texts
+        detected = _detect(service, texts, body.target)[0] if body.source == "auto" else None
+        model = _find_model(service, detected.language if detected else body.source, body.target)
+        kind: TextFormat = "html" if body.format == "html" else "text"
+        documents = [split_text(text, kind) for text in texts]
+        # Different token sequences may give the same text, so distinct alternatives need the whole beam.
+        n_best, keep = model.decode.beam_size if body.alternatives else 1, ("markup",) if body.format == "html" else ()
+        options = RequestOptions(n_best=n_best, keep=keep)
+        lines = [Line(segment.text) for document in documents for segment in document]
+        n_best_lists = await service.translate(request, model, options, lines)
+        translated = join_documents(documents, n_best_lists, body.alternatives + 1)
+        response: dict[str, Any] = {"translatedText": translated[0][0] if is_single else [t[0] for t in translated]}
+        if body.alternatives:
+            response["alternatives"] = translated[0][1:] if is_single else [t[1:] for t in translated]
+        if detected:
+            language = detected._asdict()
+            response["detectedLanguage"] = language if is_single else [language] * len(texts)
+        return JsonLine(response)
+
+    @app.post("/detect", openapi_extra=request_schema(DetectRequest, form=True))
+    async def detect(request: Request) -> Response:
+        """Rank the served source languages by their probability for a text, or for texts in one language."""
+        body = await service.read_body(request, DetectRequest)
+        service.check_size(body.texts)
+        return JsonLine([detected._asdict() for detected in _detect(service, body.texts)])
+
+    @app.get("/languages")
+    async def languages() -> Response:
+        """List the languages with the target languages of each, none for those that are only targets."""
+        targets: dict[str, list[str]] = {}
+        pairs = dict.fromkeys(model.languages for model in service.models.values())
+        for source, target in pairs:
+            targets.setdefault(source, []).append(target)
+        targets |= {target: [] for _, target in pairs if target not in targets}
+        return JsonLine([_named(code) | {"targets": own} for code, own in targets.items()])
+
+    @app.get("/frontend/settings")
+    async def settings() -> Response:
+        """Return what LibreTranslate's web page asks first."""
+        source, target = next(iter(service.models.values())).languages
+        return JsonLine(
+            {
+                "charLimit": service.limits.characters,
+                "frontendTimeout": 500,  # milliseconds after the last key
+                "apiKeys": service.requires_key,
+                "keyRequired": service.requires_key,
+                "suggestions": False,
+                "filesTranslation": False,
+                "supportedFilesFormat": [],
+                "language": {"source": _named(source), "target": _named(target)},
+            }
+        )
+
+
+def _named(code: str) -> dict[str, Any]:
+    return {"code": code, "name": _NAMES.get(code.lower(), code)}
+
+
+def _detect(service: Service, texts: Sequence[str], target: str | None = None) -> list[Detected]:
+    """Rank the source languages of all models, or of those for a target; raises HTTPException if there is none."""
+    sources = {model.languages[0] for model in service.models.values() if target in (None, model.languages[1])}
+    if not sources:
+        raise _no_model(service, "auto", str(target))
+    try:
+        return rank_languages(sources, texts)
+    except UserError as error:
+        raise HTTPException(400, str(error)) from error
+
+
+def _find_model(service: Service, source: str, target: str) -> ServedModel:
+    """Return the first model of a language pair; raises HTTPException if there is none."""
+    for model in service.models.values():
+        if model.languages == (source, target):
+            return model
+    raise _no_model(service, source, target)
+
+
+def _no_model(service: Service, source: str, target: str) -> HTTPException:
+    pairs = ", ".join(" to ".join(map(repr, model.languages)) for model in service.models.values())
+    return HTTPException(400, f"no model translates {source!r} to {target!r}; choose one of {pairs}")
