@@ -31,7 +31,11 @@ _NAMES = dict(named.strip().split(" ", 1) for named in _NAMED_LANGUAGES.split(",
 
 def add_libretranslate_api(app: FastAPI, service: Service) -> None:
     """Serve the requests of LibreTranslate's clients."""
+    _add_translation(app, service)
+    _add_descriptions(app, service)
 
+
+def _add_translation(app: FastAPI, service: Service) -> None:
     @app.post("/translate", openapi_extra=request_schema(LibreTranslateRequest, form=True))
     async def translate(request: Request) -> Response:
         """Translate a text or a list of texts, line by line, or HTML block by block."""
@@ -64,6 +68,8 @@ def add_libretranslate_api(app: FastAPI, service: Service) -> None:
         service.check_size(body.texts)
         return JsonLine([detected._asdict() for detected in _detect(service, body.texts)])
 
+
+def _add_descriptions(app: FastAPI, service: Service) -> None:
     @app.get("/languages")
     async def languages() -> Response:
         """List the languages with the target languages of each, none for those that are only targets."""
