@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -107,6 +108,7 @@ def starter_recipe(
 ) -> StarterRecipe:
     """Write a recipe for a corpus, with a comment for each choice.
 
+    name:         of the recipe; characters that a name cannot have are replaced
     languages:    source and target
     train, valid: options of the corpora
     tokens:       number of tokens on the target side
@@ -117,7 +119,7 @@ def starter_recipe(
         src_lang=src,
         tgt_lang=tgt,
         pairs=pairs,
-        name=toml_value(name),
+        name=toml_value(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or f"{src}-{tgt}"),
         src=toml_value(src),
         tgt=toml_value(tgt),
         train=toml_value(train),

@@ -64,6 +64,13 @@ def test_tsv_and_existing_output(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.M
     assert one_line(err) == "en-de.toml already exists; -o must be a new file; give another name"
 
 
+@pytest.mark.parametrize(("file", "name"), [("ä ö.toml", "en-de"), ("my text ü.toml", "my-text")])
+def test_any_file_name_gives_a_valid_recipe(file: str, name: str, tmp_path: Path, nmt: Nmt) -> None:
+    status, _, err = nmt("new", "en", "de", *options(tmp_path, 7), "-o", tmp_path / file)
+    assert status == 0, err
+    assert load_recipe(tmp_path / file).name == name
+
+
 def test_invalid_input(tmp_path: Path, nmt: Nmt) -> None:
     given = options(tmp_path, 7)
     for arguments, expected in (
