@@ -161,10 +161,11 @@ def _write_average(
 
 
 def require_test_sets(recipe: Recipe) -> None:
-    """Raise UserError, before training, for a test set that cannot be read or scored."""
+    """Raise UserError, before training, for a test set that cannot be read or scored; warn of empty references."""
     for test in test_sets(recipe).values():
         if recipe.is_language_model:
             continue
+        test.warn_of_empty_references()
         first = [stream[:1] for stream in test.refs]
         score_corpus(
             first[0], first, recipe.evaluate.metrics, tgt_lang=recipe.tgt_lang, tokenize=recipe.evaluate.tokenize
@@ -197,7 +198,7 @@ def _prepare(recipe: Recipe) -> Prepared:
 
 def _train(recipe: Recipe, world: World) -> TrainState:
     require_same_run(recipe)
-    world.run_on_main(lambda: require_disk_space(recipe, recipe.tokenizer.vocab_size))
+    world.run_on_main(lambda: require_disk_space(recipe))
     world.run_on_main(lambda: _require_validation_bleu(recipe))
     world.run_on_main(lambda: _prepare(recipe))
     prepared = load_prepared(recipe.data_directory)

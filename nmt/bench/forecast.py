@@ -17,6 +17,7 @@ from nmt.bench.model_specs import ModelSpec
 from nmt.bench.training import TrainingBench
 from nmt.data.fingerprint import outdated_splits
 from nmt.data.prepare import Prepared, load_prepared
+from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.data.workload import Workload
 from nmt.devices.precision import autocast
 from nmt.evaluate.forecast import Forecast, SpeedForecast, TextForecast, WorkForecast
@@ -45,10 +46,10 @@ def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Fo
     Without an up-to-date prepared corpus, the forecast has only model and disk.
     """
     prepared = _prepared(recipe)
-    sizes = (recipe.tokenizer.vocab_size,) * 2
+    sizes = expected_vocab_sizes(recipe)
     if prepared is not None:
         sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
-    disk = disk_need(recipe, sizes[1])
+    disk = disk_need(recipe, sizes)
     forecast = Forecast(
         dump_choices(recipe), model_parameters(recipe, *sizes), disk.checkpoint, disk.total, disk.available
     )

@@ -12,7 +12,7 @@ from nmt.classify.examples import Texts, class_indices
 from nmt.classify.text_classifier import ClassifierMetadata, TextClassifier
 from nmt.evaluate.classification import score_classes, score_tables
 from nmt.evaluate.tables import format_tables
-from nmt.logs import progress, say
+from nmt.logs import counted, progress, say
 from nmt.recipe import UserError
 from nmt.text.lines import input_name, read_lines
 
@@ -46,8 +46,8 @@ def classify_files(
         found = np.concatenate(collected) if collected else np.empty((0, len(names)))
         if len(found) != len(answers) or not answers:
             raise UserError(
-                f"{gold} has {len(answers):,} labels and the input has {len(found):,} lines; there must be one label "
-                "per line; check both"
+                f"{gold} has {counted(len(answers), 'label')} and the input has {counted(len(found), 'line')}; there "
+                "must be one label per line; check both"
             )
         say(format_tables(score_tables(str(gold), score_classes(found, np.array(answers), names)), "text").rstrip())
 
@@ -61,7 +61,9 @@ def _windows(files: Sequence[Path], metadata: ClassifierMetadata) -> Iterator[li
     for number, texts in enumerate(zip_longest(*(read_lines(path, allow_pipe=True) for path in files)), start=1):
         if None in texts:
             ended = input_name(files[texts.index(None)])
-            raise UserError(f"{ended} ends after {number - 1:,} lines; both files must match line by line; check both")
+            raise UserError(
+                f"{ended} ends after {counted(number - 1, 'line')}; both files must match line by line; check both"
+            )
         window.append(texts)
         if len(window) == _WINDOW:
             yield window

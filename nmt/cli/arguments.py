@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmt.logs import say
+from nmt.logs import counted, say
 from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
@@ -94,8 +94,8 @@ def require_same_length(first: Path, first_lines: list[str], second: Path, secon
     """Raise UserError unless two inputs have the same number of lines."""
     if len(first_lines) != len(second_lines):
         raise UserError(
-            f"{input_name(first)} has {len(first_lines):,} lines and {input_name(second)} has {len(second_lines):,}; "
-            "they must match line by line; check both"
+            f"{input_name(first)} has {counted(len(first_lines), 'line')} and {input_name(second)} has "
+            f"{len(second_lines):,}; they must match line by line; check both"
         )
 
 

@@ -18,7 +18,7 @@ from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say, warn
 from nmt.recipe import UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
-from nmt.text.lines import input_name, read_lines
+from nmt.text.lines import input_name, read_lines, warn_of_empty
 
 RefOption = Annotated[
     list[Path] | None, typer.Option("--ref", help="Reference translations; repeatable for several references.")
@@ -79,7 +79,10 @@ class TestSet:
 
 
 def read_test_set(ref: Sequence[Path] | None, src: Path | None, test_set: str | None, lang_pair: str | None) -> TestSet:
-    """Read the test set of the options; raises UserError if they are inconsistent or line counts differ."""
+    """Read the test set of the options; raises UserError if they are inconsistent or line counts differ.
+
+    Warns of empty lines in references.
+    """
     if bool(ref) == (test_set is not None):
         raise UserError("the reference is missing or ambiguous; give either --ref FILE or --test-set NAME")
     if lang_pair is not None and test_set is None:
@@ -96,13 +99,16 @@ def read_test_set(ref: Sequence[Path] | None, src: Path | None, test_set: str | 
     references = {input_name(path): list(read_lines(path, allow_pipe=True)) for path in files}
     source = None if src is None else list(read_lines(src, allow_pipe=True))
     check_aligned(references | ({input_name(src): source} if src is not None and source is not None else {}))
+    for name, lines in references.items():
+        remark = "any translation of them counts as wrong; is it the right file?"
+        warn_of_empty(name, lines, [] if source is None else [source], remark)
     return TestSet(references, files, source, tgt_lang)
 
 
 def read_systems(files: Sequence[Path], text: TestSet) -> dict[str, list[str]]:
     """Read the translations of each system, by file name; raises UserError if they cannot belong to the test set.
 
-    Warns of files that are empty or equal to a reference or the source.
+    Warns of files that have empty lines, or are equal to a reference or the source.
     """
     systems: dict[str, list[str]] = {}
     for path in files:
@@ -113,8 +119,7 @@ def read_systems(files: Sequence[Path], text: TestSet) -> dict[str, list[str]]:
         if any(path.resolve() == reference.resolve() for reference in text.reference_files):
             raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
         check_aligned({**text.references, system: lines})
-        if not any(line.strip() for line in lines):
-            warn(f"all lines of {system} are empty; is it the right file?")
+        warn_of_empty(system, lines, text.streams, "is it the right file, and complete?")
         known = {**text.references, **({"the source": text.source} if text.source is not None else {})}
         for name, others in known.items():
             if lines == others:

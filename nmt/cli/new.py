@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nmt.cli.arguments import write_new
-from nmt.logs import say
+from nmt.logs import counted, say
 from nmt.recipe import CommandError, UserError, parse_recipe
 from nmt.recipe.starter import starter_recipe
 from nmt.text.lines import read_lines
@@ -75,8 +75,8 @@ class _Text:
         (pairs, _), (others, characters) = counts[0], counts[-1]
         if pairs != others:
             raise UserError(
-                f"{self.files[0]} has {pairs:,} lines and {self.files[1]} has {others:,}; they must match line by "
-                "line; check both"
+                f"{self.files[0]} has {counted(pairs, 'line')} and {self.files[1]} has {others:,}; they must match "
+                "line by line; check both"
             )
         if not pairs:
             raise UserError(f"{self.files[0]} is empty; it must have one sentence per line; check the file")

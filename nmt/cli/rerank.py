@@ -24,7 +24,7 @@ from nmt.cli.arguments import (
 )
 from nmt.decode.scoring import Scorer
 from nmt.evaluate.sentence_counts import sentence_counts
-from nmt.logs import progress, say
+from nmt.logs import counted, progress, say
 from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.rerank.corpus_counts import CorpusMetric
 from nmt.rerank.mert import TunedWeights, TuningSet, tune_from_list_score
@@ -156,7 +156,7 @@ def _read_lists(src: Path, nbest: Path) -> tuple[list[str], list[list[Candidate]
     require_lines(src, sources)
     if len(sources) != len(lists):
         raise UserError(
-            f"{input_name(src)} has {len(sources):,} lines and {input_name(nbest)} has translations of {len(lists):,}; "
-            "they must have the same number of lines; check both"
+            f"{input_name(src)} has {counted(len(sources), 'line')} and {input_name(nbest)} has translations of "
+            f"{len(lists):,}; they must have the same number of lines; check both"
         )
     return sources, lists

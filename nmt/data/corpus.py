@@ -17,6 +17,7 @@ from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt.data.store import Side
 from nmt.grammar import generate, source_files
+from nmt.logs import counted
 from nmt.recipe import (
     NO_CONTEXT,
     Context,
@@ -271,8 +272,8 @@ def _existing(path: Path, root: Path) -> Path:
 
 def _unequal_sides(src: Path, src_count: int, tgt: Path, tgt_count: int) -> UserError:
     return UserError(
-        f"{src} has {src_count:,} sentences and {tgt} has {tgt_count:,}; both sides must be aligned line by line; "
-        "download both files again, or find the misaligned lines"
+        f"{src} has {counted(src_count, 'sentence')} and {tgt} has {tgt_count:,}; both sides must be aligned line by "
+        "line; download both files again, or find the misaligned lines"
     )
 
 

@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any
 
 from nmt.data.cleaning import ChunkCleaner, CleanText, clean_corpora
-from nmt.data.corpus import OnRead, ReadOptions, count_pairs, read_chunks
+from nmt.data.corpus import OnRead, ReadOptions, count_pairs, input_files, read_chunks
 from nmt.data.encoding import EncodedChunk, PairEncoder, PairFormat, encode_frames
 from nmt.data.fingerprint import (
     FORMAT,
@@ -41,7 +41,7 @@ from nmt.data.mixture import Mixture
 from nmt.data.reused_tokenizers import reused_tokenizers
 from nmt.data.store import PairWriter, Split, token_dtype
 from nmt.data.test_sets import TestSet
-from nmt.logs import format_duration, progress, say
+from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.parallel import num_cores
 from nmt.recipe import NO_LANGUAGE, SEPARATOR, Corpus, Recipe, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
@@ -231,6 +231,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
         train = _store(directory, "train", tokenizers, encoded, bar.advance)
     drops = text.drops + train.drops
     _require_pairs(train.pairs.total(), text, drops)
+    _warn_of_empty_corpora(recipe, text.num_read, train.pairs)
     valid = _encode_valid(recipe, directory, tokenizers)
     text.path.unlink()
 
@@ -383,6 +384,18 @@ def _require_pairs(num_pairs: int, text: CleanText, drops: Counter[str]) -> None
         f"all {num_read:,} training pairs were dropped, {count:,} of them as {reason!r}; "
         "some must be left; check the languages, the files and section data"
     )
+
+
+def _warn_of_empty_corpora(recipe: Recipe, num_read: Sequence[int], num_kept: Counter[int]) -> None:
+    for index, (corpus, count) in enumerate(zip(recipe.data.train, num_read, strict=True)):
+        if not num_kept[index]:
+            files = ", ".join(path.name for path in input_files(corpus, recipe.data.root)[:2])
+            wrong = f"all its {counted(count, 'pair')} were dropped" if count else "it is empty"
+            tag = f"; no pair teaches its tag {corpus.tag}" if corpus.tag is not None else ""
+            warn(
+                f"data.train.{index} ({files or corpus.kind}) has no pair in the training text: {wrong}{tag}; "
+                "correct or remove it"
+            )
 
 
 def _summary(report: dict[str, Any], seconds: float) -> str:

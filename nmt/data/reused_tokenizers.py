@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import SEPARATOR, Recipe, UserError
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, read_manifest
-from nmt.text.tokenizer import Tokenizers
+from nmt.text.tokenizer import Tokenizers, planned_vocab_size
 
 
 def tokenizer_sources(recipe: Recipe) -> list[Path]:
@@ -28,6 +28,19 @@ def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
             "have different tokenizers; weights need their own tokenizer; remove tokenizer.start_from"
         )
     return loaded[0] if loaded else None
+
+
+def expected_vocab_sizes(recipe: Recipe) -> tuple[int, int]:
+    """Return the sizes of the source and the target vocabulary before the text is prepared."""
+    is_there = all(path.exists() for path in tokenizer_sources(recipe))  # not needed to resume a run
+    tokenizers = reused_tokenizers(recipe) if is_there else None
+    if tokenizers is not None:
+        return tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
+    symbols = {*recipe.tokenizer.user_symbols, *((SEPARATOR,) if recipe.data.context else ())}
+    with_tags = symbols | {corpus.tag for corpus in recipe.data.train if corpus.tag is not None}
+    sides = (with_tags, with_tags if recipe.tokenizer.joint else symbols)
+    src, tgt = (planned_vocab_size(recipe.tokenizer, len(side)) for side in sides)
+    return src, tgt
 
 
 def load_verified_tokenizers(directory: Path) -> Tokenizers:

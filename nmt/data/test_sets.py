@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nmt.data.corpus import Labels, ReadOptions, read_documents, read_labels, read_pairs, sacrebleu_files
 from nmt.recipe import Context, Corpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus, UserError
 from nmt.text.context import is_blank, with_previous
+from nmt.text.lines import warn_of_empty
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,13 @@ class TestSet:
     def ref(self) -> list[str]:
         """The first reference of each sentence."""
         return self.refs[0]
+
+    def warn_of_empty_references(self) -> None:
+        """Warn of sentences without a reference, such as null in JSON Lines: any translation of them is wrong."""
+        for number, stream in enumerate(self.refs, start=1):
+            name = f"reference {number}" if len(self.refs) > 1 else "the reference"
+            remark = "any translation of them counts as wrong; correct them"
+            warn_of_empty(f"{name} of data.test.{self.name}", stream, [self.src], remark)
 
 
 def test_sets(recipe: Recipe) -> dict[str, TestSet]:

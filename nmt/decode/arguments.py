@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from nmt.decode.glossary import Glossary, Required
 from nmt.decode.task import Previous, TranslatorInput
+from nmt.logs import counted
 from nmt.recipe import DecodeRecipe, UserError
 
 Item = TypeVar("Item")
@@ -29,7 +30,9 @@ def translator_inputs(
     glossaries = [glossary] * len(lines) if isinstance(glossary, Glossary) else glossary
     for given, kind, empty in ((prefixes, "prefixes", "empty ones"), (required, "lists of required phrases", "[]")):
         if given is not None and len(given) != len(lines):
-            raise UserError(f"got {len(given)} {kind} for {len(lines)} lines; expected one per line; add {empty}")
+            raise UserError(
+                f"got {len(given)} {kind} for {counted(len(lines), 'line')}; expected one per line; add {empty}"
+            )
     fields = ((prefixes, ""), (required, ()), (context, ()), (glossaries, None))
     columns: Any = [[empty] * len(lines) if values is None else values for values, empty in fields]
     return [TranslatorInput(*one) for one in zip(lines, *columns, strict=True)]

@@ -26,6 +26,7 @@ from nmt.evaluate.brackets import BracketF1
 from nmt.evaluate.moses import MosesTokenizer, split_compounds
 from nmt.evaluate.rouge import Rouge
 from nmt.evaluate.sentence_counts import SentenceMetric
+from nmt.logs import counted
 from nmt.recipe import Metric, UserError
 
 # sacreBLEU exposes details and intervals only as text; this many decimals restore the exact value.
@@ -233,7 +234,7 @@ def check_aligned(streams: Mapping[str, Sequence[object]]) -> None:
     for name, lines in others:
         if len(lines) != len(first_lines):
             raise UserError(
-                f"{first} has {len(first_lines):,} lines and {name} has {len(lines):,}; "
+                f"{first} has {counted(len(first_lines), 'line')} and {name} has {len(lines):,}; "
                 "they must match line by line; check that both belong to the same test set"
             )
 

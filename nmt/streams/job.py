@@ -93,8 +93,8 @@ class TranslationJob:
             if not isinstance(sink, PartFile) or not sink.records:
                 raise
             raise Interrupted(
-                f"interrupted; {sink.path} has the first {sink.records:,} lines; to continue, add --resume to the "
-                "command",
+                f"interrupted; {sink.path} has the first {counted(sink.records, 'line')}; to continue, add --resume "
+                "to the command",
                 error.status,
             ) from error
 
@@ -109,12 +109,12 @@ class TranslationJob:
         count = sum(1 for _ in self.source.records()) if count is None else count
         if done != count:
             raise UserError(
-                f"{self.output.path} has {done:,} lines, {self.source.name} has {count:,}, and there is no "
+                f"{self.output.path} has {counted(done, 'line')}, {self.source.name} has {count:,}, and there is no "
                 f"{self.output.part.name} to resume; give the same input, or leave out --resume to translate it again"
             )
         say(
-            f"{self.output.path} is complete: {done:,} lines, as many as {self.source.name}; its model and options are "
-            "not recorded; leave out --resume to translate it again"
+            f"{self.output.path} is complete: {counted(done, 'line')}, as many as {self.source.name}; its model and "
+            "options are not recorded; leave out --resume to translate it again"
         )
         return True
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from nmt.logs import counted
 from nmt.recipe import CommandError, UserError
 from nmt.streams.records import Record
 from nmt.streams.sink import Sink, write_errors
@@ -119,9 +120,13 @@ class PartFile:
     def check_input(self, digest: InputDigest, name: str) -> None:
         """Raise CommandError unless the input `name` starts with the records that the part was made from."""
         if digest.records < self.start.records:
-            wrong = f"{name} has {digest.records:,} lines; {self.path} has translations of {self.start.records:,}"
+            wrong = (
+                f"{name} has {counted(digest.records, 'line')}; {self.path} has translations of {self.start.records:,}"
+            )
         elif self.start.records and digest.hexdigest() != self.start.sha256:
-            wrong = f"the first {digest.records:,} lines of {name} are not those that {self.path} was made from"
+            wrong = (
+                f"the first {counted(digest.records, 'line')} of {name} are not those that {self.path} was made from"
+            )
         else:
             return
         raise CommandError(f"{wrong} ({self.before.input}); give the same input, or --restart to start over")
@@ -223,8 +228,8 @@ def _find_start(
         return Mark()
     if not resume:
         raise CommandError(
-            f"{part} has {marks[-1].records:,} lines of an interrupted command; it is not overwritten; give --resume "
-            "to continue, or --restart to start over"
+            f"{part} has {counted(marks[-1].records, 'line')} of an interrupted command; it is not overwritten; give "
+            "--resume to continue, or --restart to start over"
         )
     if different := origin.differences(before):
         raise CommandError(

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from nmt.decode.glossary import Glossary
+from nmt.logs import counted
 from nmt.recipe import NO_CONTEXT, Context, UserError
 from nmt.streams.context import with_context
 from nmt.streams.records import DOCUMENT_FORMATS, Record, RecordReader
@@ -100,8 +101,8 @@ class Source:
         for path in filter(None, (self.prefixes, self.required)):
             if (found := count_lines(path)) != count:
                 raise UserError(
-                    f"{path} has {found:,} lines and {self.name} has {count:,}; it must have one, possibly empty, for "
-                    "each line of text; check both"
+                    f"{path} has {counted(found, 'line')} and {self.name} has {count:,}; it must have one, possibly "
+                    "empty, for each line of text; check both"
                 )
         return count
 
@@ -154,8 +155,8 @@ class Source:
             line = next(lines, None)
             if line is None:
                 raise UserError(
-                    f"{path} has {record.number - 1:,} lines and {self.name} has more; it must have one, possibly "
-                    "empty, for each line of text; check both"
+                    f"{path} has {counted(record.number - 1, 'line')} and {self.name} has more; it must have one, "
+                    "possibly empty, for each line of text; check both"
                 )
             yield add(record, line)
         if next(lines, None) is not None:

@@ -11,13 +11,14 @@ import io
 import lzma
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import zstandard
 
+from nmt.logs import counted, warn
 from nmt.recipe import UserError
 
 InvalidUtf8 = Literal["error", "replace"]
@@ -80,6 +81,20 @@ def decode_lines(
 def input_name(path: Path) -> str:
     """Return the name of an input for errors and tables: its path, or `standard input` for `-`."""
     return "standard input" if path == STANDARD_STREAM else str(path)
+
+
+def warn_of_empty(name: str, lines: Sequence[str], others: Sequence[Sequence[str]], remark: str) -> None:
+    """Warn of empty lines of a text, with their number, the first one and a remark.
+
+    others: aligned texts, if any; lines that are empty in all of them do not count
+    """
+    empty = [
+        number
+        for number, (line, *other) in enumerate(zip(lines, *others, strict=True), start=1)
+        if not line.strip() and (not other or any(map(str.strip, other)))
+    ]
+    if empty:
+        warn(f"{len(empty):,} of {counted(len(lines), 'line')} of {name} are empty, first line {empty[0]:,}; {remark}")
 
 
 def count_lines(path: Path) -> int:

@@ -208,6 +208,11 @@ class Tokenizers:
             (directory / name).write_bytes(content)
 
 
+def planned_vocab_size(recipe: TokenizerRecipe, num_symbols: int) -> int:
+    """Return the size of the vocabulary to train, the maximum for `char`. num_symbols: user symbols and tags."""
+    return _BYTE_VOCAB_SIZE + num_symbols if recipe.algorithm == "byte" else recipe.vocab_size
+
+
 def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -> Tokenizer:
     """Train a subword model on normalized lines and write it to `path`, a `.model` file.
 
@@ -222,7 +227,7 @@ def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -
                 sentence_iterator=iter(["a b c"]) if is_byte else (valid_unicode(line) for line in lines),
                 model_writer=written,
                 model_type="char" if is_byte else recipe.algorithm,
-                vocab_size=_BYTE_VOCAB_SIZE + len(recipe.user_symbols) if is_byte else recipe.vocab_size,
+                vocab_size=planned_vocab_size(recipe, len(recipe.user_symbols)),
                 character_coverage=recipe.character_coverage,
                 user_defined_symbols=list(recipe.user_symbols),
                 pad_id=PAD_ID,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.models import build_model
 from nmt.recipe import Recipe, UserError
 from nmt.storage.run_folder import list_checkpoints
@@ -38,20 +39,20 @@ class DiskNeed:
         return self.free + self.occupied
 
 
-def disk_need(recipe: Recipe, vocab_size: int) -> DiskNeed:
-    """Return the disk space that the checkpoints of a recipe need and have. vocab_size: of each side."""
-    checkpoint = checkpoint_bytes(recipe, vocab_size)
+def disk_need(recipe: Recipe, vocab_sizes: tuple[int, int]) -> DiskNeed:
+    """Return the disk space that the checkpoints of a recipe need and have. vocab_sizes: of source and target."""
+    checkpoint = checkpoint_bytes(recipe, vocab_sizes)
     count = recipe.train.keep_last + recipe.train.keep_best + 1  # one is written before another is removed
     path = recipe.directory.absolute()
     free = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.is_dir())).free
     files = (file for checkpoint in list_checkpoints(recipe.directory) for file in checkpoint.iterdir())
     occupied = sum(file.stat().st_size for file in files if file.is_file())
-    return DiskNeed(checkpoint, count, count * checkpoint + model_bytes(recipe, vocab_size), free, occupied)
+    return DiskNeed(checkpoint, count, count * checkpoint + model_bytes(recipe, vocab_sizes), free, occupied)
 
 
-def require_disk_space(recipe: Recipe, vocab_size: int) -> None:
+def require_disk_space(recipe: Recipe) -> None:
     """Raise UserError unless the disk of the run directory has space for the checkpoints that the recipe keeps."""
-    need = disk_need(recipe, vocab_size)
+    need = disk_need(recipe, expected_vocab_sizes(recipe))
     if need.total > need.available:
         raise UserError(
             f"{recipe.directory.absolute()}: {format_bytes(need.free)} of disk space free; {need.count} checkpoints of "
@@ -66,15 +67,15 @@ def model_parameters(recipe: Recipe, src_vocab_size: int, tgt_vocab_size: int) -
         return build_model(recipe.model, src_vocab_size, tgt_vocab_size).num_parameters()
 
 
-def model_bytes(recipe: Recipe, vocab_size: int) -> int:
+def model_bytes(recipe: Recipe, vocab_sizes: tuple[int, int]) -> int:
     """Return the size of a saved model."""
-    return BYTES_PER_ELEMENT * model_parameters(recipe, vocab_size, vocab_size)
+    return BYTES_PER_ELEMENT * model_parameters(recipe, *vocab_sizes)
 
 
-def checkpoint_bytes(recipe: Recipe, vocab_size: int) -> int:
+def checkpoint_bytes(recipe: Recipe, vocab_sizes: tuple[int, int]) -> int:
     """Return the size of a checkpoint: parameters, Adam's moments, and the EMA if there is one."""
     copies = 1 + ADAM_MOMENTS + (1 if recipe.train.ema_decay else 0)
-    return copies * model_bytes(recipe, vocab_size)
+    return copies * model_bytes(recipe, vocab_sizes)
 
 
 def format_bytes(size: int) -> str:

@@ -206,7 +206,7 @@ def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: 
     for arguments, expected in (
         ((forward, folder / "one", nbest, *tune), "has translations of 5"),
         ((forward, src, src, *tune), "line 1, is malformed"),
-        ((forward, src, nbest, "--tune", folder / "one"), "one has 1 lines"),
+        ((forward, src, nbest, "--tune", folder / "one"), "one has 1 line"),
         ((forward, src, nbest, "--weights", tmp_path / "w.toml"), "for given; expected given, length"),
         ((forward, src, nbest, *tune, "--model", folder / "reverse"), "--model must translate from en to de"),
         ((forward, src, nbest, *tune, "--reverse-model", forward), "--reverse-model must translate from de to en"),

@@ -49,9 +49,7 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path)
         "--label is 'neutral'; it must be one of negative, positive; correct it"
     )
     (reviews / "gold").write_text("positive\n")
-    assert error("classify", model, "texts", "--gold", "gold").startswith(
-        "gold has 1 labels and the input has 2 lines;"
-    )
+    assert error("classify", model, "texts", "--gold", "gold").startswith("gold has 1 label and the input has 2 lines;")
     assert error("translate", model, "texts").endswith(
         "runs/reviews is a classifier; expected a translation model; use it with nmt classify"
     )

@@ -297,7 +297,7 @@ def test_rules_of_the_search_can_be_given(run_dir: Path, tmp_path: Path, nmt: Nm
     (tmp_path / "begin.txt").write_text("Heute\n")
     status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--prefixes", tmp_path / "begin.txt")
     assert status == 1
-    assert "has 1 lines and" in one_line(err)
+    assert "has 1 line and" in one_line(err)
 
     status, out, _ = nmt(
         "translate", run_dir, tmp_path / "in.txt", "--set", "no_repeat_ngram=1", "--set", "forbid=['der']"
@@ -325,7 +325,7 @@ def test_search_can_be_steered(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "held.txt").write_text("Heute\n")
     status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--required", tmp_path / "held.txt")
     assert status == 1
-    assert "has 1 lines and" in one_line(err)
+    assert "has 1 line and" in one_line(err)
 
     options = ["beam_groups=2", "bias={ Heute = 9.0 }", "require=['schnell']"]
     settings = [word for option in options for word in ("--set", option)]

@@ -93,7 +93,7 @@ def test_the_seed_of_the_intervals_is_sacrebleus(texts: Path, nmt: Nmt, monkeypa
     assert rounded(next(iter(json.loads(out).values()))) == expected
     assert "seed:77" in next(iter(expected))
     monkeypatch.setenv("SACREBLEU_SEED", "many")
-    status, _, err = nmt("evaluate", "--ref", texts / "ref", texts / "poor", "--confidence")
+    status, _, err = nmt("evaluate", "--ref", texts / "ref", texts / "good", "--confidence")
     assert (status, "SACREBLEU_SEED must be an integer" in one_line(err)) == (
         1,
         True,
@@ -223,10 +223,26 @@ def test_short_options_are_those_of_sacrebleu(short: list[str], long: list[str],
 def test_warning_for_empty_translations(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "nothing").write_text(" \n" * 66)
     status, out, err = nmt("evaluate", tmp_path / "nothing", "--ref", texts / "ref", "-m", "bleu")
-    assert (status, err) == (0, f"warning: all lines of {tmp_path / 'nothing'} are empty; is it the right file?\n")
+    remark = "is it the right file, and complete?"
+    assert (status, err) == (
+        0,
+        f"warning: 66 of 66 lines of {tmp_path / 'nothing'} are empty, first line 1; {remark}\n",
+    )
     assert "  0.00\n" in out
-    (tmp_path / "nothing").write_text(" \n" * 65 + "Hund\n")
-    assert nmt("evaluate", tmp_path / "nothing", "--ref", texts / "ref", "-m", "bleu")[2] == ""
+    (tmp_path / "some").write_text("Hund\n\t\n" * 33)
+    for command in (("evaluate",), ("compare", texts / "good")):
+        err = nmt(*command, tmp_path / "some", "--ref", texts / "ref", "-m", "bleu")[2]
+        assert err == f"warning: 33 of 66 lines of {tmp_path / 'some'} are empty, first line 2; {remark}\n"
+
+
+def test_warning_for_empty_references(tmp_path: Path, nmt: Nmt) -> None:
+    for name, text in (("src", "a\n\nc\n"), ("ref", "A\n\n\n"), ("out", "A\n\nB\n")):
+        (tmp_path / name).write_text(text)
+    given = ("evaluate", tmp_path / "out", "--ref", tmp_path / "ref", "-m", "bleu")
+    remark = "any translation of them counts as wrong; is it the right file?"
+    assert nmt(*given)[2] == f"warning: 2 of 3 lines of {tmp_path / 'ref'} are empty, first line 2; {remark}\n"
+    err = nmt(*given, "--src", tmp_path / "src")[2]  # a line is empty on both sides
+    assert err == f"warning: 1 of 3 lines of {tmp_path / 'ref'} are empty, first line 3; {remark}\n"
 
 
 # --- Breakdowns -------------------------------------------------------------------------------------------------------
@@ -237,7 +253,7 @@ def test_everything_at_once_as_json(texts: Path, nmt: Nmt) -> None:
         "evaluate", "--ref", texts / "ref", texts / "good", texts / "poor", "--src", texts / "src", "--by-length",
         "--train-tgt", texts / "ref2", "--differences", 2, "--confidence", "--resamples", 50, "--format", "json",
     )  # fmt: skip
-    assert (status, err) == (0, "")
+    assert status == 0 and err.startswith("warning: 1 of 66 lines of ") and err.count("\n") == 1
     found = json.loads(out)
     good, poor = (str(texts / name) for name in ("good", "poor"))
     assert list(found["systems"]) == [good, poor]

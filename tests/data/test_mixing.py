@@ -199,6 +199,17 @@ def test_counts_of_each_corpus(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
+def test_corpora_without_pairs_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(recipe_for(folder, "talks", "empty", "talks,tag='<b>'", "news"))
+    warnings = [line for line in capsys.readouterr().err.split("\n") if line.startswith("warning")]
+    assert warnings == [
+        "warning: data.train.1 (empty.en, empty.de) has no pair in the training text: it is empty; "
+        "correct or remove it",
+        "warning: data.train.2 (talks.en, talks.de) has no pair in the training text: all its 10 pairs were dropped; "
+        "no pair teaches its tag <b>; correct or remove it",
+    ]
+
+
 def test_several_corpora_are_stored_like_their_concatenation(folder: Path) -> None:
     write_text(folder, "all", [pair for name in ("news", "web", "talks") for pair in CORPORA[name]])
     apart = contents(prepare(recipe_for(folder, run="apart")).directory)

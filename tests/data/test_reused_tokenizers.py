@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nmt.data.prepare import Prepared, prepare
+from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.data.store import PairStore
 from nmt.recipe import Recipe, TokenizerRecipe, UserError, parse_recipe
 from nmt.storage.sealed import write_directory
@@ -196,3 +197,18 @@ def test_all_pairs_dropped(folder: Path, tokenizers: dict[str, Tokenizers]) -> N
     with pytest.raises(UserError, match=r"all 144 training pairs were dropped, \d+ of them as 'too many tokens'"):
         prepare(recipe)
     assert list(recipe.directory.iterdir()) == []
+
+
+def test_expected_sizes_of_vocabularies_are_those_of_the_prepared_corpus(folder: Path) -> None:
+    options = ("model.tied_embeddings='none'", "tokenizer.joint=false", "tokenizer.algorithm='byte'")
+    apart = recipe_for(folder, "apart", None, *options, "tokenizer.user_symbols=['<x>']")
+    plans = {
+        "bpe": recipe_for(folder, "bpe", None),
+        "byte": recipe_for(folder, "byte", None, "tokenizer.algorithm='byte'"),
+        "apart": apart,
+        "reused": recipe_for(folder, "reused", prepare(apart).tokenizers),
+    }
+    for name, recipe in plans.items():
+        expected_sizes = expected_vocab_sizes(recipe)
+        assert expected_sizes == tuple(prepare(recipe).report["vocab_size"].values()), name
+    assert expected_vocab_sizes(apart) == (264, 262)  # two tags on the source side

@@ -79,3 +79,15 @@ def test_empty_test_set(folder: Path) -> None:
         (folder / name).write_bytes(b"")
     with pytest.raises(UserError, match=r"data\.test\.news has no sentences"):
         read_test_sets(recipe_for(folder, "{news={kind='text',src='news.en',tgt='news.de'}}"))
+
+
+def test_warning_for_sentences_without_reference(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "news.jsonl").write_text('{"s": "a", "t": null}\n{"s": "b", "t": "B"}\n{"s": "c", "t": ""}\n')
+    tests = (
+        "{news={kind='text',src='news.en',tgt='news.de'}, two={kind='text',src='news.en',tgt=['other.de','news.de']},"
+        "json={kind='jsonl',path='news.jsonl',src_field='s',tgt_field='t'}}"
+    )
+    for test in read_test_sets(recipe_for(folder, tests)).values():
+        test.warn_of_empty_references()
+    remark = "are empty, first line 1; any translation of them counts as wrong; correct them"
+    assert capsys.readouterr().err == f"warning: 2 of 3 lines of the reference of data.test.json {remark}\n"

@@ -392,7 +392,7 @@ def test_a_stream_has_as_many_prefixes_as_lines(tokenizers: Tokenizers) -> None:
         assert len([next(stream), next(stream)]) == 2
         with pytest.raises(UserError, match="has more items than there are lines; expected one per line"):
             next(stream)
-    with pytest.raises(UserError, match="got 0 prefixes for 1 lines"):
+    with pytest.raises(UserError, match="got 0 prefixes for 1 line"):
         list(translator.stream(lines, 1, ["the"]))
 
 

@@ -201,7 +201,7 @@ def test_changed_input_is_an_error(tmp_path: Path) -> None:
                 CommandError, match=r"the first 2 lines of in2 are not those that .*out\.part was made from"
             ):
                 part.check_input(digest(first, other), "in2")
-        with pytest.raises(CommandError, match=r"in2 has 1 lines; .*out\.part has translations of 2 \(in\.txt\)"):
+        with pytest.raises(CommandError, match=r"in2 has 1 line; .*out\.part has translations of 2 \(in\.txt\)"):
             part.check_input(digest(first), "in2")
         raise KeyboardInterrupt
 

@@ -202,14 +202,14 @@ def test_prefixes(tmp_path: Path) -> None:
     source = open_file(tmp_path / "in", tmp_path / "prefixes")
     assert source.check() == 2
     assert [(record.text, record.prefix) for record in source.records()] == [("one", "eins"), ("two", "")]
-    for content, counted in (("eins\n", "1"), ("a\nb\nc\n", "3")):
+    for content, counted in (("eins\n", "1 line"), ("a\nb\nc\n", "3 lines")):
         (tmp_path / "prefixes").write_text(content)
-        with pytest.raises(UserError, match=f"prefixes has {counted} lines and .*in has 2"):
+        with pytest.raises(UserError, match=f"prefixes has {counted} and .*in has 2"):
             source.check()
     (tmp_path / "prefixes").write_text("eins\n")
     records = source.records()
     assert next(records).prefix == "eins"
-    with pytest.raises(UserError, match=r"has 1 lines and .*in has more"):
+    with pytest.raises(UserError, match=r"has 1 line and .*in has more"):
         next(records)
     (tmp_path / "prefixes").write_text("eins\nzwei\ndrei\n")
     records = source.records()  # as of a pipe, which is not counted before

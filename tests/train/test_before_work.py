@@ -15,7 +15,7 @@ from nmt.processes.distributed import World
 from nmt.recipe import UserError, load_recipe, load_saved_recipe
 from nmt.storage.model_metadata import read_model_recipe
 from nmt.storage.run_folder import list_checkpoints
-from nmt.train.disk_space import checkpoint_bytes, model_bytes
+from nmt.train.disk_space import checkpoint_bytes, disk_need, model_bytes
 from nmt.train.state import require_same_run
 from nmt.train.warm_start import with_start_model
 from tests.calling import Nmt
@@ -242,8 +242,8 @@ def test_too_little_disk_space_is_an_early_error(
     recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = load_recipe(recipe, [f"run_dir={tmp_path / 'run'}"])
-    size = checkpoint_bytes(plan, 300)
-    needed = 7 * size + model_bytes(plan, 300)  # keep_last 5, keep_best 1, and the one that is being written
+    size = checkpoint_bytes(plan, (300, 300))
+    needed = 7 * size + model_bytes(plan, (300, 300))  # keep_last 5, keep_best 1, and the one that is being written
     for free, status in ((needed - 1, 1), (needed, 0)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
         found, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'run'}")
@@ -256,6 +256,14 @@ def test_too_little_disk_space_is_an_early_error(
     assert size <= tensors <= size + 20_000  # names, shapes and Adam's step counters besides
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - size))
     assert nmt("train", recipe, f"run_dir={tmp_path / 'run'}", "train.max_steps=4")[0] == 0  # what is there counts
+
+
+def test_disk_need_has_the_vocabulary_of_each_side(recipe: Path) -> None:
+    plan = load_recipe(recipe, ["model.tied_embeddings='none'", "tokenizer.joint=false"])
+    one, more_src, more_tgt = (model_bytes(plan, sizes) for sizes in ((300, 300), (301, 300), (300, 301)))
+    assert more_src - one == 4 * 16  # an embedding
+    assert more_tgt - one == 4 * (16 + 16)  # an embedding, and a row of the output layer
+    assert disk_need(plan, (301, 300)).checkpoint == 3 * more_src
 
 
 def test_a_refused_recipe_is_not_written_into_the_run(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
