@@ -169,6 +169,8 @@ def _parse_any(content_type: str, query: bytes, body: bytes) -> dict[str, Any]:
     is_form = media_type(content_type) in (URL_ENCODED, MULTIPART)
     if not body and (in_query or is_form):
         return in_query
+    if media_type(content_type) == URL_ENCODED and body.lstrip().startswith(b"{"):  # curl's default for any data
+        raise ValueError("it is JSON, but its content type is not application/json")
     in_body = parse_form(content_type, body) if is_form else _parse_json(body)
     for name in in_query.keys() & in_body.keys():
         raise ValueError(f"field {name!r} is also in the query string")

@@ -1,8 +1,10 @@
 """The HTTP API: translations equal those of the translator, and every error is one line of JSON."""
 
 import asyncio
+import gzip
 import json
 import re
+import shlex
 import threading
 from pathlib import Path
 from typing import Any
@@ -192,6 +194,12 @@ INVALID_REQUESTS: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
     (T, DEEP, 400, "invalid request body"),
     (T, '{"q": ' + "9" * 5_000 + "}", 400, "invalid request body"),
     (T, b'{"q": "\xff"}', 400, "invalid request body"),
+    (T, '{"q": "a", "source": "en", "q": "b", "target": "de"}', 400, "invalid request body: field 'q' is repeated"),
+    (V, '{"text": "a", "n_best": 1, "n_best": 2}', 400, "invalid request body: field 'n_best' is repeated"),
+    (V, '{"text": "a", "preferred": {"b": 1, "b": 2}}', 400, "invalid request body: field 'b' is repeated"),
+    (V, '{"text": "a", "length_alpha": NaN}', 400, "invalid request body: NaN is not a JSON value"),
+    (V, '{"text": "a", "preferred": {"b": -Infinity}}', 400, "invalid request body: -Infinity is not a JSON value"),
+    (V, '{"text": "a", "length_alpha": 1e999}', 400, "length_alpha: "),
     (T, {}, 400, "q: Field required"),
     (T, {"q": 5} | PAIR, 400, "q: must be a string or a list of strings"),
     (T, {"q": ["a", None]} | PAIR, 400, "q: must be a string or a list of strings"),
@@ -249,7 +257,22 @@ def test_an_invalid_request_gets_one_line(
 )
 def test_an_unknown_path_or_method_gets_one_line(client: TestClient, method: str, path: str, status: int) -> None:
     response = client.request(method, path)
-    assert (response.status_code, list(response.json())) == (status, ["error"])
+    problem = "the path is unknown" if status == 404 else "the path does not accept this method"
+    assert (response.status_code, response.json()) == (status, {"error": f"{problem}; see /openapi.json"})
+
+
+@pytest.mark.parametrize("path", [T, V, S, "/detect"])
+def test_a_compressed_body_is_refused(client: TestClient, path: str) -> None:
+    response = client.post(path, content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"})
+    problem = "content-encoding gzip is not supported; send the body uncompressed"
+    assert (response.status_code, response.json()) == (415, {"error": problem})
+
+
+@pytest.mark.parametrize("content_type", [{}, {"content-type": "application/x-www-form-urlencoded"}])
+def test_json_without_its_content_type_says_so(client: TestClient, content_type: dict[str, str]) -> None:
+    response = client.post(T, content=json.dumps({"q": "a"} | PAIR), headers=content_type)
+    assert response.status_code == (400 if content_type else 200)
+    assert ("its content type is not application/json" in response.text) == bool(content_type)
 
 
 @pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", "application/x-www-form-urlencoded"])
@@ -399,6 +422,9 @@ def test_a_draining_server_refuses_requests(echo_service: MakeService) -> None:
 GUIDE = (Path(__file__).resolve().parents[2] / "nmt" / "guide" / "serving.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"curl localhost:5000(/\S+)(?: -H 'content-type: (\S+)')?(?: \\\n )?(?: -d '(.*)')?\n", GUIDE)
 assert len(EXAMPLES) >= 10
+FORMS = re.findall(r"curl localhost:5000(/\S+)((?: -F \S+| -F '[^']+')+)\n", GUIDE)
+assert len(FORMS) == 1
+assert len(EXAMPLES) + len(FORMS) == GUIDE.count("curl localhost:5000")
 
 
 @pytest.mark.parametrize(("path", "kind", "body"), EXAMPLES)
@@ -406,3 +432,11 @@ def test_the_requests_of_the_guide_succeed(client: TestClient, path: str, kind: 
     headers = {"content-type": kind or "application/x-www-form-urlencoded"}  # curl's default
     response = client.post(path, content=body, headers=headers) if body else client.get(path)
     assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize(("path", "options"), FORMS)
+def test_the_forms_of_the_guide_succeed(client: TestClient, path: str, options: str) -> None:
+    fields = dict(option.split("=", 1) for option in shlex.split(options) if option != "-F")
+    response = client.post(path, files={name: (None, value) for name, value in fields.items()})
+    assert response.status_code == 200, response.text
+    assert response.json() == client.post(path, json=fields).json()
