@@ -67,7 +67,8 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
     ]
     if report is not None:
         lines += [*_scores(report), *_training(report, _corpora(loaded.directory))]
-    lines += ["## Architecture", "", *_table(loaded.model.recipe.model_dump(mode="json")), ""]
+    recipe = loaded.model.recipe
+    lines += ["## Architecture", "", *_table(recipe.model_dump(mode="json", exclude=recipe.ineffective_options)), ""]
     search = metadata.decode.model_dump(
         mode="json", exclude_defaults=True, exclude={"shortlist", "fusion"}
     )  # local paths

@@ -16,6 +16,9 @@ from nmt.text.tokenizer import Tokenizers
 _UNSUPPORTED = ("max_length_ratio", "min_length_ratio", "beam_groups", "require", "bias", "tag", "shortlist", "fusion")
 _DEFAULTS = DecodeRecipe().model_dump()
 
+NOT_SEARCHED = ("split_sentences", "long_lines", "alignments", "alignment_layer", "alignment_heads", "alignment_at")
+"""Options of what nmt does before and after the search; no export has them."""
+
 
 def to_generation_config(
     decode: DecodeRecipe, max_positions: int, max_tokens: int, forbidden: Sequence[Sequence[int]]
@@ -28,6 +31,7 @@ def to_generation_config(
     max_tokens: length of the longest training sentence
     forbidden:  token ids of the phrases in `decode.forbid`
     """
+    limits = [max_tokens + decode.max_extra_tokens] + ([] if decode.max_tokens is None else [decode.max_tokens])
     config: dict[str, Any] = {
         "pad_token_id": PAD_ID,
         "bos_token_id": BOS_ID,
@@ -37,7 +41,7 @@ def to_generation_config(
         "suppress_tokens": [PAD_ID, UNK_ID, BOS_ID],
         "num_beams": 1 if decode.sampling else decode.beam_size,
         "early_stopping": "never" if decode.stop == "exact" else True,
-        "max_length": min(max_positions, max_tokens + decode.max_extra_tokens + 2),
+        "max_length": min(max_positions, min(limits) + 2),
         "length_penalty": 0.0 if decode.length_penalty == "none" else decode.length_alpha,
     }
     lost = []
@@ -60,8 +64,14 @@ def to_generation_config(
         config["bad_words_ids"] = sequences
     if decode.mbr_metric != "none":
         lost.append("minimum Bayes risk")
-    lost += [f"decode.{name}" for name in _UNSUPPORTED if getattr(decode, name) != _DEFAULTS[name]]
-    return config, lost
+    if decode.max_extra_tokens != _DEFAULTS["max_extra_tokens"]:
+        lost.append(f"decode.max_extra_tokens (replaced by the limit of the longest input, {config['max_length']})")
+    return config, lost + changed_options(decode, (*_UNSUPPORTED, *NOT_SEARCHED))
+
+
+def changed_options(decode: DecodeRecipe, names: Sequence[str]) -> list[str]:
+    """Return those of the options, as decode.NAME, that do not have their defaults."""
+    return [f"decode.{name}" for name in names if getattr(decode, name) != _DEFAULTS[name]]
 
 
 def forbidden_tokens(tokenizers: Tokenizers, metadata: ModelMetadata) -> list[list[int]]:

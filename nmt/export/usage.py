@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nmt.export.capabilities import unsupported_search_options
+from nmt.export.capabilities import max_hypotheses, unsupported_search_options
 from nmt.export.engine import length_exponent, search_arguments
-from nmt.export.generation import forbidden_tokens
+from nmt.export.generation import NOT_SEARCHED, changed_options, forbidden_tokens
 from nmt.recipe import DecodeRecipe
 from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
@@ -83,6 +83,7 @@ print(translate("A sentence."))"""
 def _ctranslate2_options(metadata: ModelMetadata, tokenizers: Tokenizers) -> list[str]:
     """Return the arguments of `translate_batch` as Python code."""
     one_best = metadata.decode.model_copy(update={"sampling": False, "n_best": 1})
+    count = 1 if metadata.decode.sampling else min(metadata.decode.n_best, max_hypotheses(metadata.decode))
     arguments = search_arguments(
         SearchOptions.from_recipe(one_best, forbidden=forbidden_tokens(tokenizers, metadata)),
         tokenizers.tgt.pieces(range(tokenizers.tgt.vocab_size)),
@@ -91,13 +92,14 @@ def _ctranslate2_options(metadata: ModelMetadata, tokenizers: Tokenizers) -> lis
         *(f"{name}={value!r}" for name, value in arguments.items() if value != _DEFAULT_ARGUMENTS.get(name)),
         "max_decoding_length=longest + 1",
         f"min_decoding_length={_min_length(metadata.decode)}",
+        *([f"num_hypotheses={count}"] if count > 1 else []),
     ]
 
 
 def _max_length(decode: DecodeRecipe) -> str:
     limits = [f"len(pieces) + {decode.max_extra_tokens}"]
     if decode.max_length_ratio is not None:
-        limits.append(f"-int(-{decode.max_length_ratio} * len(pieces) // 1)")  # rounded up
+        limits.append(f"-int(-round({decode.max_length_ratio} * len(pieces), 6) // 1)")  # rounded up
     if decode.max_tokens is not None:
         limits.append(str(decode.max_tokens))
     return limits[0] if len(limits) == 1 else f"min({', '.join(limits)})"
@@ -106,7 +108,7 @@ def _max_length(decode: DecodeRecipe) -> str:
 def _min_length(decode: DecodeRecipe) -> str:
     if not decode.min_length_ratio:
         return str(decode.min_tokens)
-    return f"max({decode.min_tokens}, int({decode.min_length_ratio} * len(pieces)))"
+    return f"max({decode.min_tokens}, int(round({decode.min_length_ratio} * len(pieces), 6)))"
 
 
 def lost_by_ctranslate2(decode: DecodeRecipe) -> list[str]:
@@ -116,4 +118,5 @@ def lost_by_ctranslate2(decode: DecodeRecipe) -> list[str]:
         ours, theirs = f"((5+n)/6)^{decode.length_alpha:g}", f"n^{length_exponent(decode):g}"
         lost.append(f"length penalty gnmt, {ours} (the example uses {theirs})")
     names = unsupported_search_options(decode) + (["mbr_metric"] if decode.mbr_metric != "none" else [])
-    return lost + [f"decode.{name}" + (" 'exact'" if name == "stop" else "") for name in names]
+    lost += [f"decode.{name}" + (" 'exact'" if name == "stop" else "") for name in names]
+    return lost + [name for name in changed_options(decode, NOT_SEARCHED) if name not in lost]

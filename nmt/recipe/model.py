@@ -90,6 +90,12 @@ class ModelRecipe(Section):
         return (1, 1) if self.architecture == "gru" else (self.num_decoder_layers, self.num_heads)
 
     @property
+    def ineffective_options(self) -> set[str]:
+        """Options that do not apply to this model."""
+        others = set(_TRANSFORMER_ONLY if self.architecture == "gru" else _GRU_ONLY)
+        return others if self.positions == "relative" else others | {"max_distance"}
+
+    @property
     def description(self) -> str:
         """The architecture and its sizes in one phrase."""
         layers = f"{self.num_encoder_layers}+{self.num_decoder_layers} layers, d_model {self.d_model}"

@@ -1,6 +1,7 @@
 """Model cards: front matter, scores with signatures, and their reports."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,6 +48,7 @@ def test_the_card_of_a_run_has_its_scores(run: Path) -> None:
     assert "| news | bleu | 27.35 | `nrefs:1|case:mixed` |" in body or "| news | bleu | 27.34 |" in body
     assert "| training pairs | 29,000 |" in body
     assert "| norm_order | post |" in body
+    assert not re.search(r"\| (attention|input_feeding|max_distance) \|", body)  # without effect on this model
     assert "| length_penalty | power |" in body
     assert "git" not in body
     assert "- Parity check passed: details.\n" in body
@@ -73,6 +75,8 @@ def test_a_model_without_a_run_has_a_card(make_model: MakeModel) -> None:
     assert "lower case" not in card
     lowercase = load_model(make_model(lowercase=True), torch.device("cpu"))
     assert "in lower case" in write_card(lowercase, Card("ctranslate2", None, "", ()))
+    relative = load_model(make_model(positions="relative", max_distance=4), torch.device("cpu"))
+    assert "| max_distance | 4 |" in write_card(relative, Card("ctranslate2", None, "", ()))
 
 
 def test_the_card_of_a_model_with_context_says_so(run: Path) -> None:

@@ -1,11 +1,18 @@
 """Conversion between search options and generation configurations."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nmt.export.generation import from_generation_config, to_generation_config
+from nmt.export.generation import forbidden_tokens, from_generation_config, to_generation_config
+from nmt.export.usage import ctranslate2_usage, lost_by_ctranslate2
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.storage.model_metadata import read_model_metadata
+from nmt.text.tokenizer import Tokenizers
+
+MakeModel = Callable[..., Path]
 
 SPECIAL = {
     "pad_token_id": 0,
@@ -38,7 +45,7 @@ def test_supported_options_round_trip() -> None:
         "no_repeat_ngram_size": 4,
         "bad_words_ids": [[7], [8, 9]],
     }
-    assert lost == []
+    assert lost == ["decode.max_extra_tokens (replaced by the limit of the longest input, 200)"]
     assert from_generation_config(config) == DecodeRecipe(
         beam_size=5, length_penalty="power", length_alpha=0.7, no_repeat_ngram=4, min_tokens=3
     )
@@ -64,6 +71,76 @@ def test_lost_options_are_named() -> None:
         "decode.max_length_ratio",
         "decode.shortlist",
     ]
+
+
+@pytest.mark.parametrize(("max_tokens", "max_length"), [(5, 7), (305, 307), (306, 308), (400, 308)])
+def test_the_maximum_length_includes_max_tokens(max_tokens: int, max_length: int) -> None:
+    config, lost = to_generation_config(
+        DecodeRecipe(max_tokens=max_tokens, length_penalty="power", length_alpha=0.6), 1024, 256, []
+    )
+    assert (config["max_length"], lost) == (max_length, [])  # with BOS and EOS
+
+
+# A value of each option, with the options that it needs.
+EACH: dict[str, dict[str, object]] = {
+    "beam_size": {"beam_size": 5},
+    "length_penalty": {"length_penalty": "none"},
+    "length_alpha": {"length_alpha": 0.3},
+    "stop": {"stop": "exact"},
+    "patience": {"stop": "patience", "patience": 2.0},
+    "beam_groups": {"beam_groups": 2},
+    "diversity_penalty": {"beam_groups": 2, "diversity_penalty": 0.1},
+    "max_extra_tokens": {"max_extra_tokens": 9},
+    "max_length_ratio": {"max_length_ratio": 1.5},
+    "max_tokens": {"max_tokens": 9},
+    "min_tokens": {"min_tokens": 2},
+    "min_length_ratio": {"min_length_ratio": 0.5},
+    "no_repeat_ngram": {"no_repeat_ngram": 3},
+    "forbid": {"forbid": ["Hund"]},
+    "require": {"require": ["Hund"]},
+    "bias": {"bias": {"Hund": 1.0}},
+    "n_best": {"n_best": 3},
+    "tag": {"tag": "<web>"},
+    "long_lines": {"long_lines": "truncate"},
+    "split_sentences": {"split_sentences": True},
+    "mbr_metric": {"n_best": 3, "mbr_metric": "chrf"},
+    "sampling": {"sampling": True},
+    "sampling_seed": {"sampling": True, "sampling_seed": 2},
+    "temperature": {"sampling": True, "temperature": 0.5},
+    "top_k": {"sampling": True, "top_k": 5},
+    "top_p": {"sampling": True, "top_p": 0.5},
+    "min_p": {"sampling": True, "min_p": 0.5},
+    "alignments": {"alignments": True},
+    "alignment_layer": {"alignment_layer": 0},
+    "alignment_heads": {"alignment_heads": [0]},
+    "alignment_at": {"alignment_at": "input"},
+    "shortlist": {"shortlist": "list"},
+    "fusion": {"fusion": "lm"},
+    "fusion_weight": {"fusion": "lm", "fusion_weight": 0.5},
+}
+# Options that need another one, which is named if it is lost.
+DEPENDENT = {"diversity_penalty": "beam_groups", "sampling_seed": "sampling", "fusion_weight": "fusion"}
+# Options without effect on one model, or on its translations.
+IGNORED = {"ensemble_mean", "batch_tokens"}
+
+
+def test_each_option_is_converted_or_named(make_model: MakeModel) -> None:
+    assert EACH.keys() | IGNORED == DecodeRecipe.model_fields.keys()
+    model = make_model()
+    metadata, tokenizers = read_model_metadata(model), Tokenizers.load(model)
+
+    def exports(options: dict[str, object]) -> tuple[tuple[object, list[str]], tuple[object, list[str]]]:
+        decode = DecodeRecipe.model_validate(options)
+        changed = replace(metadata, decode=decode)
+        usage = ctranslate2_usage(changed, tokenizers, Path("out"), None)
+        forbidden = forbidden_tokens(tokenizers, changed)
+        return to_generation_config(decode, 1024, 256, forbidden), (usage, lost_by_ctranslate2(decode))
+
+    for name, options in EACH.items():
+        base = {key: value for key, value in options.items() if key != name}
+        for (own, named), (default, named_for_default) in zip(exports(options), exports(base), strict=True):
+            is_named = named != named_for_default or any(DEPENDENT.get(name, "sampling") in note for note in named)
+            assert own != default or is_named, name
 
 
 def test_an_invalid_configuration_is_one_line() -> None:
