@@ -19,6 +19,7 @@ SCRIPTS = (
     "tools/batch-invariance",
     "tools/environment",
     "tools/gpu-check",
+    "tools/keep-proof",
     "tools/ngram-baseline",
     "tools/quickstart",
     "tools/test",

@@ -4,9 +4,9 @@ import random
 from xml.etree import ElementTree
 
 import pytest
+from keep_proof.marked_lines import marked_line
 
 from nmt.keep.markup import MarkedText, apply_edits
-from tests.keep.marked_lines import marked_line
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from typing import cast
 from xml.etree import ElementTree
 
 import pytest
+from keep_proof.marked_lines import marked_line
+from keep_proof.noisy_translator import NoisyTranslator
 
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
@@ -13,8 +15,6 @@ from nmt.decode.translation import Translation
 from nmt.keep.items import ItemGrammar
 from nmt.keep.markup import MarkedText
 from nmt.keep.translator import Fallbacks, KeepingTranslator
-from tests.keep.marked_lines import marked_line
-from tests.keep.noisy_translator import NoisyTranslator
 
 KINDS = ("markup", "numbers", "urls", "emails", "placeholders")
 GRAMMAR = ItemGrammar(KINDS, "en", "de")

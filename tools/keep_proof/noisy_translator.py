@@ -28,12 +28,14 @@ class NoisyTranslator:
     def start_translation(
         self, inputs: Sequence[TranslatorInput], n_best: int | None = None
     ) -> Callable[[], list[list[Translation]]]:
+        """See `TextTranslator.start_translation`."""
         self.calls.append([one.text for one in inputs])
         self.context = [list(one.context) for one in inputs]
         found = [[self._translate(one.text, one.prefix, cast(Sequence[str], one.required))] for one in inputs]
         return lambda: found
 
     def translate_inputs(self, inputs: Sequence[TranslatorInput], n_best: int | None = None) -> list[list[Translation]]:
+        """See `TextTranslator.translate_inputs`."""
         return self.start_translation(inputs, n_best)()
 
     def _translate(self, line: str, prefix: str, required: Sequence[str]) -> Translation:
