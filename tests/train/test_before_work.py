@@ -18,7 +18,7 @@ from nmt.storage.run_folder import list_checkpoints
 from nmt.train.disk_space import checkpoint_bytes, disk_need, model_bytes
 from nmt.train.state import require_same_run
 from nmt.train.warm_start import with_start_model
-from tests.calling import Nmt
+from tests.calling import Nmt, one_line
 
 RECIPE = """
 name = "small"
@@ -175,6 +175,25 @@ def test_validation_bleu_without_its_tokenizer_is_an_early_error(
     status, out, err = nmt(command, recipe, f"run_dir={tmp_path / 'run'}", *bleu)
     assert (status, out) == (1, "")
     assert "is not available: Japanese tokenization requires extra dependencies" in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "train"])
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("train.device=gpu", "device 'gpu' is unknown"),
+        ("train.device='cuda:99'", "device 'cuda:99' does not exist"),
+        ("train.start_from=nowhere", "nowhere does not exist; expected a model directory"),
+        ("train.start_from=.", ". has no model; expected a model directory"),
+    ],
+)
+def test_a_wrong_device_or_start_model_is_an_early_error(
+    command: str, option: str, message: str, recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    status, out, err = nmt(command, recipe, f"run_dir={tmp_path / 'run'}", option)
+    assert (status != 0, out) == (True, "")
+    assert message in one_line(err)
     assert not (tmp_path / "run").exists()
 
 
