@@ -203,7 +203,7 @@ def state_digest(model: Tensors, optimizer: Tensors, average: Tensors) -> str:
 
 
 def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
-    """Return the newest valid checkpoint; rename corrupt ones and report them through `say`."""
+    """Return the newest valid checkpoint; rename corrupt ones. Reports these and a restart through `say`."""
     directories = list_checkpoints(run)
     while directories:
         directory = directories.pop()
@@ -215,6 +215,8 @@ def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Chec
             directory.rename(aside)
             instead = "using the previous checkpoint" if directories else "no other checkpoint is left"
             say(f"{error}; set aside as {aside.name}; {instead}")
+    if (metrics := run / "metrics.jsonl").exists() and metrics.stat().st_size:
+        say(f"{run} has metrics but no checkpoint; training restarts from step 0 and replaces the metrics")
     return None
 
 

@@ -1,17 +1,13 @@
-"""Progress and metrics: lines and progress bars on stderr, `metrics.jsonl` and TensorBoard."""
+"""Output on stderr: lines and progress bars."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
-
-from nmt.recipe import UserError
 
 if TYPE_CHECKING:
     from nmt.terminal_bar import TerminalBar
@@ -139,59 +135,3 @@ def format_duration(seconds: float) -> str:
     if seconds >= 60:
         return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
     return f"{seconds:.1f} s"
-
-
-class MetricsWriter:
-    """Writes metrics per update to `metrics.jsonl` (one JSON object per line) and TensorBoard."""
-
-    def __init__(self, directory: Path, after_step: int = 0, *, validates_again: bool = False) -> None:
-        """Open the files in `directory`, and drop metrics after `after_step`, which a resumed run writes again.
-
-        validates_again: the resumed run validates at `after_step` again, so drop those metrics too
-
-        Raises UserError for a damaged file.
-        """
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - slow to import, and not needed by workers
-
-        directory.mkdir(parents=True, exist_ok=True)
-        path = directory / "metrics.jsonl"
-        try:
-            entries = [(line, json.loads(line)) for line in _complete_lines(path)]
-            kept = [line for line, entry in entries if not _is_repeated(entry, after_step, validates_again)]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{path} is damaged; it must have the metrics of this run, one JSON object per line; remove it"
-            ) from error
-        path.write_text("".join(kept), encoding="utf-8")
-        self._lines = path.open("a", encoding="utf-8")
-        self._tensorboard = SummaryWriter(str(directory / "tensorboard"), purge_step=after_step + 1)
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write metrics by name for an update."""
-        self._lines.write(json.dumps({"step": step, **values}) + "\n")
-        self._lines.flush()
-        for name, value in values.items():
-            self._tensorboard.add_scalar(name, value, step)
-
-    def text(self, step: int, name: str, text: str) -> None:
-        """Write a Markdown text, such as sample translations, to TensorBoard."""
-        self._tensorboard.add_text(name, text, step)
-
-    def close(self) -> None:
-        """Flush and close the files."""
-        self._lines.close()
-        self._tensorboard.close()
-
-
-def _is_repeated(entry: Mapping[str, float], after_step: int, validates_again: bool) -> bool:
-    """Return whether a run that resumes after `after_step` writes these metrics again."""
-    is_validation = any(name.startswith("valid/") for name in entry)
-    return entry["step"] > after_step or (validates_again and is_validation and entry["step"] == after_step)
-
-
-def _complete_lines(path: Path) -> list[str]:
-    """Return the lines of a file, without an incomplete last line."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8") as file:
-        return [line for line in file if line.endswith("\n")]

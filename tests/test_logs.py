@@ -1,64 +1,11 @@
-"""metrics.jsonl, TensorBoard, progress lines, durations and verbosity."""
+"""Progress lines, durations and verbosity."""
 
-import json
 import re
-from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from nmt import logs
-from nmt.logs import MetricsWriter, format_duration, progress
-from nmt.recipe import UserError
-
-
-def test_resumed_run_does_not_repeat_metrics(tmp_path: Path) -> None:
-    writer = MetricsWriter(tmp_path)
-    for step in (1, 2, 3):
-        writer.write(step, {"train/loss": 10.0 - step})
-    writer.close()
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 4, "train/lo')  # killed while writing
-    writer = MetricsWriter(tmp_path, after_step=2)
-    writer.write(3, {"train/loss": 0.5})
-    writer.close()
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert lines == [
-        {"step": 1, "train/loss": 9.0},
-        {"step": 2, "train/loss": 8.0},
-        {"step": 3, "train/loss": 0.5},
-    ]
-
-
-def test_repeated_validation_is_written_once(tmp_path: Path) -> None:
-    writer = MetricsWriter(tmp_path)
-    for step in (1, 2):
-        writer.write(step, {"train/loss": 10.0 - step})
-        writer.write(step, {"valid/loss": 5.0 - step})
-    writer.close()
-    MetricsWriter(tmp_path, after_step=2, validates_again=True).close()
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert lines == [{"step": 1, "train/loss": 9.0}, {"step": 1, "valid/loss": 4.0}, {"step": 2, "train/loss": 8.0}]
-
-
-@pytest.mark.parametrize("content", [b"\x80\x04N.\n", b"[]\n", b"{}\n", b"no JSON\n"])
-def test_damaged_metrics_are_an_error(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(content)
-    with pytest.raises(UserError, match="damaged"):
-        MetricsWriter(tmp_path)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == content
-
-
-def test_tensorboard_has_metrics_and_texts(tmp_path: Path) -> None:
-    writer = MetricsWriter(tmp_path)
-    writer.write(5, {"valid/bleu": 33.25})
-    writer.text(5, "valid/samples", "| a | b |")
-    writer.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    (scalar,) = events.Scalars("valid/bleu")
-    assert (scalar.step, scalar.value) == (5, 33.25)
-    assert events.Tags()["tensors"] == ["valid/samples/text_summary"]
+from nmt.logs import format_duration, progress
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ from nmt.classify.text_classifier import TextClassifier, classifier_files, class
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.devices.precision import autocast, choose_precision
 from nmt.devices.transfer import to_device
-from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say, warn
+from nmt.logs import ProgressBar, format_duration, progress, say, warn
 from nmt.recipe import ClassificationRecipe, TrainRecipe, UserError, dump_recipe
+from nmt.train.metrics_writer import MetricsWriter
 from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
 from nmt.train.schedule import learning_rate, unreached_peak
 from nmt.train.signals import Stopped, StopRequest, stop_requests

@@ -73,10 +73,12 @@ def text_identity(report: dict[str, Any], recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def outdated_splits(recipe: Recipe, directory: Path) -> set[Split]:
+def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True) -> set[Split]:
     """Return the splits of `directory` that are incomplete or depend on something that has changed.
 
     If the training text is outdated, so is the validation text. Raises UserError if reused tokenizers are corrupt.
+
+    warns: warn of deleted input files
     """
     both: set[Split] = {"train", "valid"}
     report = read_report(directory)
@@ -93,7 +95,7 @@ def outdated_splits(recipe: Recipe, directory: Path) -> set[Split]:
     missing = [path for path in (*files, *tokenizer_sources(recipe)) if not path.exists()]
     if any(str(path) not in contents for path in missing if path in files):
         return both  # a wrong path; reading it raises an error
-    if missing:
+    if missing and warns:
         warn(f"{missing[0].absolute()} no longer exists; using the text prepared from it in {directory}")
     tokenizers = reused_tokenizers(recipe) if set(missing) <= set(files) else None
     if tokenizers is not None and report["tokenizers"] != tokenizers.digests():

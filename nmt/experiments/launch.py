@@ -186,7 +186,7 @@ def _gpus() -> list[str]:
 
 def _is_prepared(run: Run) -> bool:
     directory = run.recipe.data_directory
-    return read_report(directory) is not None and not outdated_splits(run.recipe, directory)
+    return read_report(directory) is not None and not outdated_splits(run.recipe, directory, warns=False)
 
 
 def _copy_data(source: Path, target: Path) -> None:

@@ -85,6 +85,8 @@ class Sweep:
         try:
             return overrides, load_recipe(self.recipe_file, overrides)
         except RecipeError as error:
+            if not self.variants[variant]:
+                raise
             raise RecipeError(f"variant {variant}: {error}") from error
 
 

@@ -70,7 +70,7 @@ def require_same_text(recipe: Recipe) -> None:
     directory = recipe.data_directory
     if not list_checkpoints(recipe.directory) or read_report(directory) is None:
         return
-    if "train" in outdated_splits(recipe, directory):
+    if "train" in outdated_splits(recipe, directory, warns=False):
         raise UserError(_text_error(recipe, "its training text or a corpus file has changed since it was prepared"))
 
 

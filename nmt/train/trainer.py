@@ -18,7 +18,7 @@ from nmt.data.loader import DataPosition, TrainingBatches, Update
 from nmt.data.prepare import Prepared
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.precision import autocast
-from nmt.logs import MetricsWriter, ProgressBar, format_duration, progress, say, warn
+from nmt.logs import ProgressBar, format_duration, progress, say, warn
 from nmt.models import TranslationModel, build_model
 from nmt.processes.distributed import World
 from nmt.processes.parallel import num_cores
@@ -29,6 +29,7 @@ from nmt.train.compilation import compile_layers, is_one_graph
 from nmt.train.data import TrainingData, TranslateValidation
 from nmt.train.ema import ExponentialMovingAverage
 from nmt.train.loss import TrainingLoss
+from nmt.train.metrics_writer import MetricsWriter
 from nmt.train.optimizer import load_optimizer_tensors, optimizer_tensors
 from nmt.train.resume import (
     choose_checkpoint,

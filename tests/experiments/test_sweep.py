@@ -78,6 +78,8 @@ def test_error_of_a_variant_has_its_name(recipe: Path, tmp_path: Path) -> None:
         make_sweep(recipe, 1, (), ["model.num_head=4"]).runs(tmp_path)
     with pytest.raises(RecipeError, match=r"variant num_heads=7: .*must be"):
         make_sweep(recipe, 1, (), ["model.num_heads=8,7"]).runs(tmp_path)
+    with pytest.raises(RecipeError, match=r"^unknown option 'model.num_head'"):
+        make_sweep(recipe, 1, ("model.num_head=4",), ()).runs(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["table3-wmt14", "table3-multi30k"])

@@ -96,6 +96,14 @@ def test_a_changed_corpus_is_rejected_without_changing_files(
     assert nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")[0] == 0
 
 
+def test_a_deleted_corpus_is_reported_once(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    assert nmt("train", recipe, f"run_dir={tmp_path / 'run'}")[0] == 0
+    (tmp_path / "train.de").unlink()
+    status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'run'}", "train.max_steps=8")
+    assert status == 0, err
+    assert err.count("train.de no longer exists; using the text prepared from it") == 1
+
+
 def test_another_language_is_rejected(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0

@@ -38,6 +38,18 @@ def test_extending_a_finished_schedule_needs_a_restart(
     assert rates[12:] == pytest.approx(rates[:12])  # the whole schedule once more
 
 
+def test_a_restart_without_checkpoints_is_reported(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, message = with_train(tiny_recipe, max_steps=6), "has metrics but no checkpoint; training restarts from step"
+    train_tiny(recipe, tiny_data)
+    train_tiny(recipe, tiny_data)
+    assert message not in capsys.readouterr().err
+    shutil.rmtree(recipe.directory / "checkpoints")
+    assert train_tiny(recipe, tiny_data).step == 6
+    assert capsys.readouterr().err.count(f"warning: {recipe.directory} {message}") == 1
+
+
 def test_changed_options_are_logged(tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=6)
     train_tiny(recipe, tiny_data)
