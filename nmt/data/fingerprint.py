@@ -2,13 +2,16 @@
 
 The training text depends on its options, its input files and reused tokenizers; the validation text also on its own
 options and files. Input files are identified by SHA-256. `stamps.json` records their size, modification time and path:
-files with the same stamp are not read again, and a deleted file can be distinguished from a wrong path.
+files with the same stamp are not read again, and a deleted file can be distinguished from a wrong path. A dataset on
+the Hub is identified by its commit.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,8 +21,8 @@ from typing import Any
 from nmt.data.corpus import input_files
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.store import Split
-from nmt.logs import progress, warn
-from nmt.recipe import Corpus, Recipe
+from nmt.logs import progress, say, warn
+from nmt.recipe import Corpus, HuggingFaceCorpus, Recipe
 from nmt.storage.run_folder import read_json_object
 from nmt.text.lines import read_blocks
 
@@ -70,6 +73,8 @@ def text_identity(report: dict[str, Any], recipe: Recipe) -> str:
     """Return the SHA-256 of everything that determines the prepared training text and its tokenizers."""
     inputs = report["inputs"][: len(_files(recipe.data.train, recipe))]
     content = [_training_options(report["recipe"]), inputs, report["tokenizers"]]
+    if report.get("commits", {}).get("train"):  # the same text may be in several commits
+        content.append({name: digest for name, digest in report["sha256"].items() if name.startswith("train.")})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -109,9 +114,45 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True) -> s
         with suppress(OSError):  # the directory may be read-only
             write_stamps([stamps[str(path)] for path in files], directory)
     num_train = len(_files(recipe.data.train, recipe))
-    if inputs[:num_train] != report["inputs"][:num_train]:
+    if inputs[:num_train] != report["inputs"][:num_train] or _changed_on_hub("train", recipe, report):
         return both
-    return set() if (options, inputs) == (report["recipe"], report["inputs"]) else {"valid"}
+    is_same = (options, inputs) == (report["recipe"], report["inputs"])
+    return set() if is_same and not _changed_on_hub("valid", recipe, report) else {"valid"}
+
+
+def hub_commits(recipe: Recipe, split: Split) -> dict[str, str]:
+    """Return the newest commit of each dataset on the Hub whose revision may change; "" if the Hub does not answer."""
+    root, commits = recipe.data.root, dict[str, str]()
+    for corpus in recipe.data.train if split == "train" else recipe.data.valid:
+        if not isinstance(corpus, HuggingFaceCorpus) or re.fullmatch("[0-9a-f]{40}", corpus.revision or ""):
+            continue
+        if not (root.expanduser() / corpus.dataset).expanduser().is_dir():
+            name = corpus.dataset + (f"@{corpus.revision}" if corpus.revision else "")
+            commits[name] = _hub_commit(corpus.dataset, corpus.revision)
+    return commits
+
+
+def _hub_commit(dataset: str, revision: str | None) -> str:
+    from huggingface_hub import HfApi  # noqa: PLC0415 - few corpora need it
+
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every connection attempt
+    try:
+        return HfApi().dataset_info(dataset, revision=revision, timeout=10).sha or ""
+    except Exception:  # network: a dozen packages; reading the dataset raises an error that names the reason
+        return ""
+
+
+def _changed_on_hub(split: Split, recipe: Recipe, report: dict[str, Any]) -> bool:
+    for name, commit in hub_commits(recipe, split).items():
+        recorded = report.get("commits", {}).get(split, {}).get(name, "")
+        if not (commit and recorded):
+            why = "the Hub does not answer" if recorded else "its commit was not recorded"
+            fix = "set its `revision` to a commit to fix its text"
+            warn(f"cannot check whether dataset {name} has changed ({why}); using the text prepared from it; {fix}")
+        elif commit != recorded:
+            say(f"dataset {name} has changed on the Hub: commit {recorded[:12]} was prepared, now {commit[:12]}")
+            return True
+    return False
 
 
 def read_report(directory: Path) -> dict[str, Any] | None:

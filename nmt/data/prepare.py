@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, get_args
 
 from nmt.data.cleaning import ChunkCleaner, CleanText, clean_corpora
 from nmt.data.corpus import OnRead, ReadOptions, count_pairs, input_files, read_chunks
@@ -29,6 +29,7 @@ from nmt.data.fingerprint import (
     FORMAT,
     REPORT_FILE,
     InputFile,
+    hub_commits,
     outdated_splits,
     preparation_options,
     read_inputs,
@@ -204,7 +205,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
         find_separators(tokenizers, data.context_options)
         tokenizers.save(directory)
     num_pairs = _count_training_pairs(recipe)
-    inputs = read_inputs(recipe)
+    inputs, commits = read_inputs(recipe), {split: hub_commits(recipe, split) for split in get_args(Split)}
     workers = data.workers or (1 if num_pairs is not None and num_pairs < _MIN_PAIRS_FOR_PROCESSES else num_cores())
 
     # Read and clean.
@@ -249,6 +250,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
         "valid": _valid_report(valid),
         "vocab_size": {"src": tokenizers.src.vocab_size, "tgt": tokenizers.tgt.vocab_size},
         "tokenizers": tokenizers.digests(),
+        **({"commits": commits} if any(commits.values()) else {}),
     }
     return _write_report(report, inputs, directory)
 
@@ -256,13 +258,15 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
 def _prepare_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, Any]:
     """Prepare only the validation text in an empty directory; reuse the other files of `current`."""
     report = load_prepared(current).report
-    inputs = read_inputs(recipe)
+    inputs, commits = read_inputs(recipe), hub_commits(recipe, "valid")
     for name in report["files"]:
         if not name.startswith("valid."):
             link_or_copy(current / name, directory / name)
     valid = _encode_valid(recipe, directory, Tokenizers.load(directory))
     known = {name: digest for name, digest in report.get("sha256", {}).items() if not name.startswith("valid.")}
     changed = {"recipe": recorded_options(recipe, report), "valid": _valid_report(valid)}
+    if commits or "commits" in report:
+        changed["commits"] = {**report.get("commits", {"train": {}}), "valid": commits}
     return _write_report({**report, **changed}, inputs, directory, known)
 
 

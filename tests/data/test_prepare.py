@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -443,3 +444,44 @@ def test_other_directories_are_not_overwritten(folder: Path) -> None:
 def test_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="run `nmt prepare`"):
         load_prepared(tmp_path)
+
+
+def test_a_changed_dataset_of_the_hub_is_prepared_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs, commits = sentence_pairs(200), {"a/train": "1" * 40, "a/valid": "2" * 40}
+
+    def dataset_info(self: object, name: str, **options: object) -> SimpleNamespace:
+        if not commits:
+            raise OSError("no network")
+        return SimpleNamespace(sha=commits[name])
+
+    def load_dataset(name: str, *args: object, **options: object) -> list[object]:
+        return [{"translation": {"en": src, "de": tgt}} for src, tgt in pairs]
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", dataset_info)
+    monkeypatch.setattr("datasets.load.load_dataset", load_dataset)
+    corpora = (f"data.{split}=[{{kind='huggingface', dataset='a/{split}'}}]" for split in ("train", "valid"))
+    recipe = recipe_for(folder, "run", *corpora)
+    assert prepare(recipe).report["commits"] == {
+        name: {f"a/{name}": commits[f"a/{name}"]} for name in ("train", "valid")
+    }
+    identity = text_identity(load_prepared(recipe.data_directory).report, recipe)
+    assert outdated_splits(recipe, recipe.data_directory) == set()
+    commits["a/valid"] = "3" * 40
+    assert outdated_splits(recipe, recipe.data_directory) == {"valid"}
+    assert prepare(recipe).report["commits"]["valid"] == {"a/valid": "3" * 40}
+    commits["a/train"] = "4" * 40
+    assert outdated_splits(recipe, recipe.data_directory) == {"train", "valid"}
+    assert text_identity(prepare(recipe).report, recipe) == identity, "the commit changed another file"
+    pairs, commits["a/train"] = pairs[1:], "5" * 40
+    assert text_identity(prepare(recipe).report, recipe) != identity
+    commits.clear()
+    capsys.readouterr()
+    assert prepare(recipe).report["commits"]["train"] == {"a/train": "5" * 40}
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert [line.partition(" (")[0].rpartition(" ")[0] for line in warnings] == [
+        "warning: cannot check whether dataset a/train has",
+        "warning: cannot check whether dataset a/valid has",
+    ]
+    assert all("set its `revision` to a commit" in line for line in warnings)
