@@ -198,7 +198,7 @@ class HuggingFaceCorpus(TrainingOptions):
     split: str = "train"
     """Split of the dataset."""
     revision: str | None = None
-    """Commit, tag or branch on the Hub. Other revisions than commits may change; training text is then prepared again."""
+    """Commit, tag or branch on the Hub. Use a commit: text of other revisions is prepared again when they change."""
     src_field: str | None = None
     """Source field; by default `translation.<src_lang>`."""
     tgt_field: str | None = None
