@@ -1,0 +1,116 @@
+"""The tables of bad input in the guide: each row gets the answer that it states, and no field or option is missing."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import BaseModel
+
+from nmt.serve.app import build_app
+from nmt.serve.messages import DetectRequest, LibreTranslateRequest, ScoreRequest, TranslateRequest
+from nmt.serve.service import ApiKeys
+from tests.serve.conftest import MakeService
+from tests.serve.test_api import GUIDE
+
+KINDS: dict[str, type[BaseModel]] = {
+    "/translate": LibreTranslateRequest,
+    "/detect": DetectRequest,
+    "/v1/translate": TranslateRequest,
+    "/v1/score": ScoreRequest,
+}
+VALID: dict[str, dict[str, Any]] = {
+    "/translate": {"q": "Hello", "source": "en", "target": "de"},
+    "/detect": {"q": "Hello"},
+    "/v1/translate": {"text": "Hello"},
+    "/v1/score": {"pairs": [["Hello", "Hallo"]]},
+}
+JSON = {"content-type": "application/json"}
+# Inputs that the guide describes in words. The limits are those of the fixture `client`.
+DESCRIBED: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
+    "an empty body": lambda valid: b"",
+    "a body that is not UTF-8": lambda valid: b'{"q": "\xff"}',
+    "JSON with 9,000 levels": lambda valid: b"[" * 9_000,
+    "a body of more than `--max-bytes`": lambda valid: b" " * 20_001,
+    "more than `--max-characters`": lambda valid: _with_text(valid, "a" * 2_001),
+    "more than `--max-lines`": lambda valid: _with_text(valid, *["a"] * 21),
+    "no key": lambda valid: valid,
+    "": lambda valid: valid,
+}
+
+
+def _with_text(valid: dict[str, Any], *texts: str) -> dict[str, Any]:
+    """Replace the text of a valid request."""
+    if "pairs" in valid:
+        return valid | {"pairs": [["", text] for text in texts]}
+    return valid | {next(iter(valid)): list(texts)}
+
+
+def read_table(heading: str) -> list[list[str]]:
+    """Return the cells of the table under a heading of the guide, without its head."""
+    section = re.split(r"^#", GUIDE.partition(f"\n{heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
+
+
+REQUESTS = [
+    (request, *cells) for requests, *cells in read_table("### Invalid requests") for request in requests.split(", ")
+]
+
+
+def send(client: TestClient, request: str, given: str) -> tuple[int, str]:
+    """Send the request of a row; `given` changes a valid request."""
+    method, _, path = request.strip("`").rpartition(" ")
+    valid = VALID.get(path, {})
+    headers, query, body = dict(JSON), "", DESCRIBED[given](valid) if given in DESCRIBED else valid
+    kind, code = re.fullmatch(r"(?:(\w+) )?`(.*)`", given).groups() if given not in DESCRIBED else (given, "")  # type: ignore[union-attr]
+    match kind:
+        case None:
+            body = valid | json.loads(code)
+        case "no":
+            body = {name: value for name, value in valid.items() if name != code}
+        case "body":
+            body = code.encode()
+        case "form":
+            headers, body = {"content-type": "application/x-www-form-urlencoded"}, code.encode()
+        case "header":
+            name, _, value = code.partition(": ")
+            headers |= {name: value}
+        case "query":
+            query = f"?{code}"
+        case _:
+            assert kind == given
+    content = body if isinstance(body, bytes) else json.dumps(body)
+    response = client.request(method or "POST", path + query, content=content, headers=headers)
+    assert response.text.count("\n") == 1
+    return response.status_code, response.json()["error"]
+
+
+@pytest.mark.parametrize(("request_", "given", "status", "answer"), REQUESTS, ids=lambda cell: cell[:30])
+def test_a_bad_request_gets_the_answer_of_the_guide(
+    client: TestClient,
+    echo_service: MakeService,
+    tmp_path: Path,
+    request_: str,
+    given: str,
+    status: str,
+    answer: str,
+) -> None:
+    if given.endswith(", with `--api-keys`"):
+        (tmp_path / "keys").write_text("key\n")
+        client, given = TestClient(build_app(echo_service(None, ApiKeys(tmp_path / "keys")))), given.rpartition(", ")[0]
+    actual, error = send(client, request_, given)
+    assert actual == int(status), error
+    assert error.startswith(answer.strip("`"))
+
+
+def test_the_guide_has_a_bad_request_for_every_endpoint_and_field(client: TestClient) -> None:
+    requests = {request.strip("`").rpartition(" ")[2] for request, *_ in REQUESTS}
+    assert set(client.get("/openapi.json").json()["paths"]) <= requests
+    for path, kind in KINDS.items():
+        inputs = " ".join(given for request, given, *_ in REQUESTS if request.strip("`") == path)
+        missing = [name for name in kind.model_fields if f'"{name}":' not in inputs]
+        assert not missing, path
