@@ -20,6 +20,7 @@ SCRIPTS = (
     "tools/environment",
     "tools/gpu-check",
     "tools/keep-proof",
+    "tools/interval-coverage",
     "tools/ngram-baseline",
     "tools/quickstart",
     "tools/test",

@@ -5,7 +5,8 @@ m + a_s + b_i + e_si. With k runs and n sentences, the variance of the mean scor
 var(e) / kn. The variance of the k scores over k estimates the sum of the first and the third term. The variance of the
 mean score over bootstrap resamples of sentences estimates the sum of the second and the third. The third term, counted
 twice, is estimated from the difference between the resampling variance of single runs and that of their mean. The
-degrees of freedom follow Satterthwaite (1946).
+degrees of freedom follow Satterthwaite (1946). A difference assumes that both systems vary equally with the seed:
+separate variances of two seeds each have too few degrees of freedom, and the intervals would be too wide.
 """
 
 from __future__ import annotations
@@ -85,13 +86,19 @@ def estimate(system: RunScores, baseline: RunScores | None = None) -> Estimate:
         return Estimate(value, math.nan)
     resampled = system.resampled.mean(axis=0) - (0.0 if baseline is None else baseline.resampled.mean(axis=0))
     over_sentences = max(0.0, float(resampled.var(ddof=1)) - sum(map(_interaction_variance, groups)))
-    over_seeds = [group.deviation**2 / len(group.whole) for group in groups]
-    variance = sum(over_seeds) + over_sentences
+    over_seeds, seed_degrees = _seed_variance(groups)
+    variance = over_seeds + over_sentences
     if variance == 0.0:
         return Estimate(value, 0.0)
-    spread = sum(one**2 / (len(group.whole) - 1) for one, group in zip(over_seeds, groups, strict=True))
-    degrees = variance**2 / spread if spread else math.inf
+    degrees = seed_degrees * (variance / over_seeds) ** 2 if over_seeds else math.inf
     return Estimate(value, student_t_quantile(_CONFIDENCE, degrees) * math.sqrt(variance))
+
+
+def _seed_variance(groups: Sequence[RunScores]) -> tuple[float, int]:
+    """Return the variance of the difference of means over seeds, pooled as in Student's t-test, and its degrees."""
+    degrees = sum(len(group.whole) - 1 for group in groups)
+    pooled = sum((len(group.whole) - 1) * group.deviation**2 for group in groups) / degrees
+    return pooled * sum(1 / len(group.whole) for group in groups), degrees
 
 
 def _interaction_variance(group: RunScores) -> float:

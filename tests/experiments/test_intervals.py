@@ -1,44 +1,43 @@
 """Intervals over seeds and sentences: coverage in simulations, and scores against sacreBLEU."""
 
 import math
+import re
 
 import numpy as np
 import pytest
+from interval_coverage import coverage, main
 
 from nmt.evaluate.metrics import make_scorer, score_corpus
 from nmt.experiments.intervals import Estimate, RunScores, estimate, score_runs
 
-SENTENCES, RESAMPLES = 150, 200
-
-
-def mean_scores(values: np.ndarray, weights: np.ndarray) -> RunScores:
-    """Scores of runs as means over sentences of `values` (runs, sentences)."""
-    return RunScores(values.mean(axis=1), values @ weights.T / SENTENCES)
-
 
 @pytest.mark.parametrize(
-    ("runs", "of_seed", "of_sentence", "of_both"),
-    [(2, 0.5, 0.5, 0.3), (3, 0.0, 0.1, 0.8), (5, 0.3, 0.6, 0.3)],
+    ("seeds", "deviations"), [(2, (0.5, 0.5, 0.3)), (2, (0.5, 0.0, 0.1)), (3, (0.0, 0.1, 0.8)), (5, (0.3, 0.6, 0.3))]
 )
 def test_intervals_contain_the_true_difference_in_95_percent_of_experiments(
-    runs: int, of_seed: float, of_sentence: float, of_both: float
+    seeds: int, deviations: tuple[float, ...]
 ) -> None:
-    """The last three parameters are standard deviations of a run's score by source."""
-    generator, experiments, true = np.random.default_rng(7), 1000, 0.4
-    weights = generator.multinomial(SENTENCES, np.full(SENTENCES, 1 / SENTENCES), size=RESAMPLES)
-    root = math.sqrt(SENTENCES)
-    contained = 0
-    for _ in range(experiments):
-        shared = generator.normal(0, root, SENTENCES)  # hard sentences are hard for both
-        systems = []
-        for mean in (true, 0.0):
-            own = generator.normal(0, of_sentence * root, SENTENCES)
-            each = generator.normal(0, of_both * root, (runs, SENTENCES))
-            seeds = generator.normal(0, of_seed, (runs, 1))
-            systems.append(mean_scores(mean + shared + own + each + seeds, weights))
-        found = estimate(*systems)
-        contained += abs(found.value - true) <= found.half_width
-    assert 0.93 <= contained / experiments <= 0.97
+    """The margin is three standard deviations of 1,000 experiments."""
+    assert coverage(seeds, deviations, 1000) == pytest.approx(0.95, abs=0.02)
+
+
+def test_runs_of_systems_with_different_numbers_of_seeds_are_pooled() -> None:
+    """Compare with Student's t-test, to which the interval reduces if sentences have no variance."""
+    more, fewer = np.array([30.0, 31.0, 33.0, 34.0]), np.array([28.0, 29.0])
+    found = estimate(*(RunScores(runs, np.repeat(runs[:, None], 50, axis=1)) for runs in (more, fewer)))
+    # 4 degrees of freedom: t = 2.776445; sums of squares 10 and 0.5
+    assert found.value == 3.5
+    assert found.half_width == pytest.approx(2.776445 * math.sqrt(10.5 / 4 * (1 / 4 + 1 / 2)), rel=1e-5)
+
+
+def test_the_tool_prints_a_row_per_kind_of_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--experiments", "2"]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert len(rows) == 16
+    assert re.fullmatch(r"\| 2 \| 0.5 \| 0.5 \| 0.3 \| (0.0|50.0|100.0)% \|", rows[0])
+    with pytest.raises(SystemExit):
+        main(["--experiments", "0"])
+    assert "--experiments must be at least 1" in capsys.readouterr().err
 
 
 def test_equal_scores_have_an_interval_of_zero() -> None:
