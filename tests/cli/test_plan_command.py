@@ -4,13 +4,17 @@ import itertools
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import plan_check
 import pytest
 
 from nmt.bench.training import Repetition, TrainingBench
 from nmt.checkpoint import load_checkpoint
+from nmt.cli.arguments import find_recipe
 from nmt.data.store import PairStore
 from nmt.evaluate.forecast import read_forecast, write_forecast
+from nmt.recipe import UserError, load_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.state import TrainState
 from tests.calling import Nmt, one_line
@@ -125,3 +129,55 @@ def test_wrong_input(recipe: Path, nmt: Nmt) -> None:
         status, _, err = nmt("plan", recipe, "--processes", wrong)
         assert status == 1 and one_line(err).startswith("--processes must be numbers such as 1,2,4, got")
     assert nmt("plan", recipe, "--seconds", -1)[0] == 2
+
+
+def test_plan_check_forecasts_and_executes_the_same_run(
+    recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_process(*arguments: object) -> str:
+        status, out, err = nmt(*arguments)
+        assert status == 0, err
+        return out
+
+    monkeypatch.setattr(plan_check, "nmt", in_process)
+    monkeypatch.setattr(plan_check, "TRIAL_SECONDS", 0.05)
+    monkeypatch.setattr(plan_check, "TRIAL_UPDATES", 5)
+    overrides = ("train.batch_tokens=300",)
+    report = plan_check.check(str(recipe), overrides, tmp_path / "check", seconds=0.1, measurement=0.05)
+    forecast, training = report["forecast"], report["training"]
+    assert forecast["options"] == report["recipe"]
+    assert forecast["text"]["tgt_tokens"] == training["tgt_tokens"]
+    assert forecast["text"]["updates"] == training["steps"]
+    line, ratio = plan_check.row("small", report)
+    assert line.startswith(f"| small | {training['steps']:,} | ")
+    assert ratio == pytest.approx(forecast["speed"]["seconds"] / training["seconds"])
+
+
+def test_plan_check_counts_accurate_forecasts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speeds = [{"seconds": seconds, "low": 50.0, "high": 70.0} for seconds in (54.5, 66.5)]
+    reports = [{"forecast": {"speed": speed}, "training": {"seconds": 60.0, "steps": 1200}} for speed in speeds]
+    monkeypatch.setattr(plan_check, "check", Mock(side_effect=reports * 5))
+    assert plan_check.main([]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "| toy | 1,200 | 54.5 (50.0 to 70.0) | 60.0 | 0.908 |"
+    assert lines[-1] == "within 10% in 5 of 10 runs"
+    monkeypatch.setattr(plan_check, "check", Mock(side_effect=reports))
+    assert plan_check.main(["--only", "toy"]) == 0
+
+
+def test_plan_check_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan_check.main(["--only", "toys"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("plan-check: --only 'toys': there is no such run; runs: toy;")
+    with pytest.raises(UserError, match=r"nmt prepare failed with exit status 2: .*missing\.toml"):
+        plan_check.nmt("prepare", "missing.toml")
+
+
+def test_recipes_of_plan_check_are_valid(tmp_path: Path) -> None:
+    for data in (None, tmp_path):
+        runs = plan_check.runs_of(data, ())
+        assert len(runs) == 10
+        recipes = [load_recipe(find_recipe(name), [*more, *plan_check.SHORT]) for name, *more in runs.values()]
+        assert len({recipe.model_dump_json() for recipe in recipes}) == 10
