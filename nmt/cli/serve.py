@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import Device, Engine, languages
+from nmt.cli.arguments import MOST_THREADS, Device, Engine, languages
 from nmt.cli.engines import choose_engine, load_scorer, load_translator, model_settings
 from nmt.cli.translate_options import MemoryFile, MemoryLimit
 from nmt.logs import warn
@@ -59,7 +59,7 @@ def serve(
     log_text: Annotated[bool, typer.Option("--log-text", help=_LOG_TEXT)] = False,
     split_sentences: Annotated[bool, typer.Option("--split-sentences", help=_SENTENCES)] = False,
     settings: Settings = None,
-    processes: Annotated[int, typer.Option(min=0, help=_PROCESSES)] = 0,
+    processes: Annotated[int, typer.Option(min=0, max=MOST_THREADS, help=_PROCESSES)] = 0,
     memory: MemoryFile = None,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
@@ -86,6 +86,8 @@ def serve(
         _load(name, path, batching, decode, processes, memory, memory_limit, device, precision, engine)
         for (name, path), decode in zip(paths.items(), defaults, strict=True)
     ]
+    if processes and all(model.description.startswith("torch") for model in served):
+        raise CommandError("--processes has no effect with torch; leave it out, or give --engine ctranslate2")
     limits = Limits(max_bytes, max_characters, max_lines, max_seconds)
     run_server(Service(served, limits, keys, logs_text=log_text), bound, cors or ())
 
@@ -116,13 +118,19 @@ def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[Dec
         own = read_model_metadata(find_model(model)).decode
         update = {"alignments": False} | ({"n_best": 1} if own.mbr_metric == "none" else {})
         decode = override_decode(own.model_copy(update=update), settings)
-        if "n_best" in names and decode.mbr_metric == "none":
-            problems.append("n_best has no effect without mbr_metric; requests set their own")
+        if "alignments" in names:
+            problems.append("alignments has no effect, because requests set it; leave it out")
+        elif "n_best" in names and decode.mbr_metric == "none":
+            problems.append(
+                "n_best has no effect without mbr_metric, because requests set it; add that, or leave it out"
+            )
+        elif problem := ineffective_option(names, decode, has_ensemble=False, needs_alignments=True):
+            problems.append(f"{problem}; add that, or leave it out")
         else:
-            problems.append(ineffective_option(names, decode, has_ensemble=False, needs_alignments=True))
+            problems.append(None)
         found.append(decode)
     if all(problems):
-        raise typer.BadParameter(f"--set {problems[0]}; add that, or leave it out")
+        raise typer.BadParameter(f"--set {problems[0]}")
     return found
 
 

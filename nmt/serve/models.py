@@ -16,7 +16,7 @@ from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.translator import KeepingTranslator
-from nmt.recipe import DecodeRecipe, UserError, explain
+from nmt.recipe import DecodeRecipe, UserError, explain, ineffective_option
 from nmt.serve.batching import Batcher, BatchingOptions
 from nmt.serve.memory import ServedMemory
 
@@ -185,9 +185,13 @@ class ServedModel:
             "alignments": options.alignments or ("markup" in options.keep and "alignments" not in self.unsupported),
         }
         try:
-            return DecodeRecipe.model_validate(self.decode.model_dump() | changes)
+            decode = DecodeRecipe.model_validate(self.decode.model_dump() | changes)
         except ValidationError as error:
             raise UserError(explain(error)) from error
+        sent = [name for name in ("beam_size", "length_alpha") if getattr(options, name) is not None]
+        if problem := ineffective_option(sent, decode, has_ensemble=False, needs_alignments=True):
+            raise UserError(f"{problem}, which the server sets; leave it out")
+        return decode
 
     def _score(self, pairs: Sequence[Pair]) -> list[TextScore]:
         scorer = self._scorer()

@@ -15,7 +15,7 @@ from starlette.types import Message
 
 from nmt.decode.scoring import Scorer
 from nmt.decode.translator import Translator
-from nmt.recipe import UserError
+from nmt.recipe import DecodeRecipe, UserError
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.messages import JsonLine
@@ -108,6 +108,25 @@ def test_options_of_a_request_are_added_to_those_of_the_model(echo: EchoTranslat
     assert TestClient(build_app(echo_service())).post("/v1/translate", json=body).status_code == 200
     (decode,) = echo.decode_options
     assert (decode.n_best, decode.tag, decode.forbid, decode.alignments) == (2, "<web>", ("x", "y"), True)
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "needed"),
+    [
+        ({"length_penalty": "none"}, {"length_alpha": 1.0}, "another length_penalty than 'none'"),
+        ({"sampling": True}, {"beam_size": 2}, "a search (sampling=false)"),
+    ],
+)
+def test_an_option_without_effect_on_the_search_of_the_server_is_an_error(
+    echo_service: MakeService, options: dict[str, Any], field: dict[str, Any], needed: str
+) -> None:
+    service = echo_service()
+    service.models["en-de"].decode = DecodeRecipe.model_validate(options)
+    client = TestClient(build_app(service))
+    assert client.post("/v1/translate", json={"text": "a"}).status_code == 200
+    response = client.post("/v1/translate", json={"text": "a"} | field)
+    problem = f"{next(iter(field))} has no effect without {needed}, which the server sets; leave it out"
+    assert (response.status_code, response.json()) == (400, {"error": problem})
 
 
 def test_lone_surrogates_are_replaced_in_responses() -> None:

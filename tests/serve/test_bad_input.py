@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
+from nmt.cli.program import COMMANDS
 from nmt.serve.app import build_app
 from nmt.serve.messages import DetectRequest, LibreTranslateRequest, ScoreRequest, TranslateRequest
 from nmt.serve.service import ApiKeys
+from tests.calling import Nmt, one_line
 from tests.serve.conftest import MakeService
 from tests.serve.test_api import GUIDE
 
@@ -114,3 +118,30 @@ def test_the_guide_has_a_bad_request_for_every_endpoint_and_field(client: TestCl
         inputs = " ".join(given for request, given, *_ in REQUESTS if request.strip("`") == path)
         missing = [name for name in kind.model_fields if f'"{name}":' not in inputs]
         assert not missing, path
+
+
+OPTIONS = read_table("### Invalid options")
+
+
+@pytest.mark.parametrize(("options", "status", "answer"), OPTIONS, ids=lambda cell: cell[:30])
+def test_bad_options_get_the_answer_of_the_guide(
+    model: Path, nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, status: str, answer: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.txt").touch()
+    Path("notes.txt").write_text("Notes\n")
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        values = {"MODEL": str(model), "IN_USE": str(occupied.getsockname()[1])}
+        given = re.sub("MODEL|IN_USE", lambda found: values[found[0]], options.strip("`"))
+        defaults = {"--device": "cpu", "--engine": "torch", "--port": "0"}
+        arguments = [word for name, value in defaults.items() if name not in given for word in (name, value)]
+        actual, out, err = nmt("serve", model, *arguments, *shlex.split(given))
+    assert (actual, out) == (int(status), "")
+    assert one_line(err).startswith(answer.replace("MODEL", str(model)))
+
+
+def test_the_guide_has_a_bad_value_for_every_option() -> None:
+    given = {option for options, *_ in OPTIONS for option in re.findall(r"--[a-z-]+", options)}
+    command = COMMANDS["serve"].load("serve")
+    options = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
+    assert options - {"--help"} == given
