@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from nmt.alignment.training import prepare_links
+from nmt.alignment.term_markup import prepare_alignments
 from nmt.checkpoint import Tensors, average_checkpoints, model_files, write_ema
 from nmt.data import prepare as preparation
 from nmt.data.leaks import SetLeaks, begin_search, read_leaks, record_leaks
@@ -191,8 +191,7 @@ def _prepare(recipe: Recipe) -> Prepared:
     prepared = preparation.prepare(recipe, None if search is None else search.add)
     require_same_tokenizers(recipe, prepared.tokenizers)
     record_leaks(recipe, prepared.report, search)
-    if recipe.train.guided_alignment:
-        prepare_links(prepared, recipe)
+    prepare_alignments(prepared, recipe)
     return prepared
 
 

@@ -1,19 +1,86 @@
-"""Stored pairs for the statistical aligner, in chunks that bound its memory."""
+"""Stored pairs for the statistical aligner, in chunks that bound its memory, and the corpora that they are from."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.corpus import alignment_file
+from nmt.data.prepare import Prepared
 from nmt.data.store import PairStore, SideStore
+from nmt.recipe import Corpus, Recipe
 
 # (source token, target token) cells of a chunk.
 CHUNK_CELLS = 4_000_000
 
 Ids = NDArray[np.integer[Any]]
+TokenLink = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class StoredCorpus:
+    """The pairs `start` to `stop` of the token store, whose sources have a tag if `tagged`.
+
+    file: word alignments; None for the statistical aligner
+    """
+
+    corpus: Corpus
+    start: int
+    stop: int
+    file: Path | None
+
+    @property
+    def tagged(self) -> bool:
+        """Whether the first token of a source is a tag."""
+        return self.corpus.tag is not None
+
+    def ids(self, fraction: float = 1.0) -> NDArray[np.int64]:
+        """Return the ids of a fraction of the pairs, at equal distances."""
+        count = self.stop - self.start
+        shown = math.ceil(count * fraction)
+        return self.start + np.arange(shown) * count // max(shown, 1)
+
+
+def stored_corpora(prepared: Prepared, recipe: Recipe) -> list[StoredCorpus]:
+    """Return the training corpora of a recipe with their stored pairs."""
+    ends = accumulate((corpus["pairs"] for corpus in prepared.report["train"]["corpora"]), initial=0)
+    return [
+        StoredCorpus(corpus, start, stop, alignment_file(corpus, recipe.data.root))
+        for corpus, (start, stop) in zip(recipe.data.train, pairwise(ends), strict=True)
+    ]
+
+
+class PairReader:
+    """Reads stored pairs in reading order, without tags."""
+
+    def __init__(self, directory: Path, reverse_target: bool) -> None:
+        self.store = PairStore(directory, "train")
+        self._reverse_target = reverse_target
+
+    def pairs(self, ids: Ids, tagged: bool) -> list[tuple[list[int], list[int]]]:
+        """Return the token ids of some pairs of a corpus."""
+        pairs = read_pairs(self.store, ids, -1 if self._reverse_target else 1)
+        return [(src[1:], tgt) for src, tgt in pairs] if tagged else pairs
+
+    def as_stored(self, links: Iterable[TokenLink], tagged: bool, tgt_len: int) -> set[TokenLink]:
+        """Return links between stored tokens, given those between tokens in reading order."""
+        if self._reverse_target:
+            links = ((source, tgt_len - 1 - target) for source, target in links)
+        return {(source + tagged, target) for source, target in links}
+
+    def in_reading_order(self, links: Ids, tagged: bool, tgt_len: int) -> list[TokenLink]:
+        """Undo `as_stored`. links: packed, see `nmt.data.loader.pack_links`"""
+        links = links.astype(np.int64)
+        sources, targets = (links >> 16) - int(tagged), links & 0xFFFF
+        targets = tgt_len - 1 - targets if self._reverse_target else targets
+        return list(zip(sources.tolist(), targets.tolist(), strict=True))
 
 
 def in_chunks(store: PairStore, ids: Ids) -> list[Ids]:

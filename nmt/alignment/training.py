@@ -1,4 +1,4 @@
-"""Word alignments of the training text, for guided alignment.
+"""Word alignments of the training text, for guided alignment and markup of terms.
 
 They are computed after the text is prepared, and stored with it in `alignment`. They link tokens of the token store.
 Corpora with a file of word alignments use those: all tokens of linked words are linked. The others are aligned by the
@@ -11,21 +11,19 @@ This is exact: preparation drops pairs, but keeps their order.
 from __future__ import annotations
 
 import json
-import math
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, islice, pairwise, repeat, zip_longest
+from itertools import islice, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmt.alignment import stored_pairs
 from nmt.alignment.lexical import PASSES, LexicalAligner, Pairs
+from nmt.alignment.stored_pairs import PairReader, StoredCorpus, TokenLink, stored_corpora
 from nmt.alignment.words import Links, parse_links, words_as_given, words_of_starts
 from nmt.data.corpus import ReadOptions, alignment_file, read_pairs
 from nmt.data.loader import pack_links
@@ -51,8 +49,6 @@ _MAX_PAIRS = 200_000
 # For fewer pairs, starting processes takes longer than they save.
 _MIN_PAIRS_FOR_PROCESSES = 150_000
 
-TokenLink = tuple[int, int]
-
 
 def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
     """Bring the links of the training text up to date; `recipe` must be the recipe of the prepared corpus.
@@ -63,10 +59,10 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
     current = read_json_object(folder / _REPORT_FILE).get("made_from", {})
     known = dict(enumerate(current.get("alignments", ())))
     files = [_digest(corpus, recipe.data.root, known.get(i)) for i, corpus in enumerate(recipe.data.train)]
-    made_from = {**_text(prepared), "alignments": files}
+    made_from = {**identify_text(prepared), "alignments": files}
     if current == made_from:
         return
-    corpora = _corpora(prepared, recipe)
+    corpora = stored_corpora(prepared, recipe)
     num_links = num_targets = 0
     with reporting_disk_errors(folder):
         shutil.rmtree(folder, ignore_errors=True)
@@ -83,7 +79,7 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
             for path in paths:
                 sync(path)
     fraction = num_targets / max(len(PairStore(prepared.directory, "train").tgt.tokens), 1)
-    say(f"word alignments for guided alignment: {num_links:,} links, for {fraction:.1%} of the target tokens")
+    say(f"word alignments: {num_links:,} links, for {fraction:.1%} of the target tokens")
 
 
 def _digest(corpus: Corpus, root: Path, known: str | None) -> str | None:
@@ -105,8 +101,10 @@ def open_links(prepared: Prepared) -> tuple[SideStore, str]:
     """
     folder = prepared.directory / LINKS_FOLDER
     report = read_json_object(folder / _REPORT_FILE)
-    if {**_text(prepared), "alignments": report.get("made_from", {}).get("alignments")} != report.get("made_from"):
-        raise UserError(f"{folder} has no word alignments of the text; guided alignment needs them; run `nmt prepare`")
+    if {**identify_text(prepared), "alignments": report.get("made_from", {}).get("alignments")} != report.get(
+        "made_from"
+    ):
+        raise UserError(f"{folder} has no word alignments of the text; training needs them; run `nmt prepare`")
     if damaged := damaged_files(folder, report["sha256"]):
         raise UserError(
             f"{damaged[0]} is damaged: its SHA-256 is not the one in {_REPORT_FILE}; remove {folder}, then rerun to "
@@ -115,7 +113,7 @@ def open_links(prepared: Prepared) -> tuple[SideStore, str]:
     return SideStore(folder, "train", "links"), json.dumps(report["sha256"], sort_keys=True)
 
 
-def _text(prepared: Prepared) -> dict[str, Any]:
+def identify_text(prepared: Prepared) -> dict[str, Any]:
     """Return what identifies the training text, for the report."""
     digests = prepared.report.get("sha256", prepared.report["files"])  # early versions have no checksums
     return {"format": _FORMAT, "text": {name: one for name, one in digests.items() if not name.startswith("valid.")}}
@@ -124,61 +122,11 @@ def _text(prepared: Prepared) -> dict[str, Any]:
 # --- Links of each corpus ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _StoredCorpus:
-    """The pairs `start` to `stop` of the token store, whose sources have a tag if `tagged`.
-
-    file: word alignments; None for the statistical aligner
-    """
-
-    corpus: Corpus
-    start: int
-    stop: int
-    file: Path | None
-
-    @property
-    def tagged(self) -> bool:
-        return self.corpus.tag is not None
-
-    def ids(self, fraction: float = 1.0) -> NDArray[np.int64]:
-        """Return the ids of a fraction of the pairs, at equal distances."""
-        count = self.stop - self.start
-        shown = math.ceil(count * fraction)
-        return self.start + np.arange(shown) * count // max(shown, 1)
-
-
-def _corpora(prepared: Prepared, recipe: Recipe) -> list[_StoredCorpus]:
-    ends = accumulate((corpus["pairs"] for corpus in prepared.report["train"]["corpora"]), initial=0)
-    return [
-        _StoredCorpus(corpus, start, stop, alignment_file(corpus, recipe.data.root))
-        for corpus, (start, stop) in zip(recipe.data.train, pairwise(ends), strict=True)
-    ]
-
-
-class _Reader:
-    """Reads stored pairs in reading order, without tags."""
-
-    def __init__(self, directory: Path, reverse_target: bool) -> None:
-        self.store = PairStore(directory, "train")
-        self._reverse_target = reverse_target
-
-    def pairs(self, ids: stored_pairs.Ids, tagged: bool) -> list[tuple[list[int], list[int]]]:
-        """Return the token ids of some pairs of a corpus."""
-        pairs = stored_pairs.read_pairs(self.store, ids, -1 if self._reverse_target else 1)
-        return [(src[1:], tgt) for src, tgt in pairs] if tagged else pairs
-
-    def as_stored(self, links: Iterable[TokenLink], tagged: bool, tgt_len: int) -> set[TokenLink]:
-        """Return links between stored tokens, given those between tokens in reading order."""
-        if self._reverse_target:
-            links = ((source, tgt_len - 1 - target) for source, target in links)
-        return {(source + tagged, target) for source, target in links}
-
-
 class _ChunkAligner:
     """Aligns chunks of a corpus in a worker process. lexicons: of `LexicalAligner.save`."""
 
     def __init__(self, directory: Path, reverse_target: bool, lexicons: Path, vocab: int) -> None:
-        self._reader, self._aligner = _Reader(directory, reverse_target), LexicalAligner.load(lexicons, vocab)
+        self._reader, self._aligner = PairReader(directory, reverse_target), LexicalAligner.load(lexicons, vocab)
 
     def __call__(self, job: tuple[stored_pairs.Ids, bool]) -> list[set[TokenLink]]:
         pairs, tagged = self._reader.pairs(*job), job[1]
@@ -189,10 +137,10 @@ class _ChunkAligner:
 class _Builder:
     """Aligns the pairs of a prepared corpus. temporary: a folder for files of this object"""
 
-    def __init__(self, prepared: Prepared, recipe: Recipe, corpora: Sequence[_StoredCorpus], temporary: Path) -> None:
+    def __init__(self, prepared: Prepared, recipe: Recipe, corpora: Sequence[StoredCorpus], temporary: Path) -> None:
         self._recipe, self._corpora, self._tokenizers = recipe, corpora, prepared.tokenizers
         self._directory, self._lexicons = prepared.directory, temporary / "lexicons"
-        self._reader = _Reader(prepared.directory, recipe.data.reverse_target)
+        self._reader = PairReader(prepared.directory, recipe.data.reverse_target)
         self._store = self._reader.store
         self._vocab = max(prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size)
 
@@ -229,7 +177,7 @@ class _Builder:
 
             return LexicalAligner.train(read, self._vocab)
 
-    def _given_chunks(self, corpus: _StoredCorpus, path: Path) -> Generator[list[set[TokenLink]]]:
+    def _given_chunks(self, corpus: StoredCorpus, path: Path) -> Generator[list[set[TokenLink]]]:
         """Yield the links of a corpus with a file of word alignments."""
         given = self._given(corpus, path)
         for ids in stored_pairs.in_chunks(self._store, corpus.ids()):
@@ -238,7 +186,7 @@ class _Builder:
             yield [self._reader.as_stored(*own) for own in zip(links, repeat(corpus.tagged), lengths, strict=False)]
         next(given, None)  # compares the number of lines
 
-    def _given(self, corpus: _StoredCorpus, path: Path) -> Iterator[set[TokenLink]]:
+    def _given(self, corpus: StoredCorpus, path: Path) -> Iterator[set[TokenLink]]:
         """Yield the links of the tokens of each stored pair from a file of word alignments."""
         recipe = self._recipe
         cleaner = Cleaner(recipe.data, recipe.src_lang, recipe.tgt_lang)

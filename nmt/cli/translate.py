@@ -50,6 +50,7 @@ def translate(
     prefixes: opt.Prefixes = None,
     required: opt.Required = None,
     glossary: opt.GlossaryFile = None,
+    glossary_mode: opt.GlossaryModeOption = None,
     glossary_report: opt.GlossaryReport = None,
     out: opt.Out = Path("-"),
     output_format: opt.OutputFormat = None,
@@ -86,15 +87,14 @@ def translate(
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
-    given, started, models = locals(), monotonic(), [model, *(ensemble or ())]
-    named, metadata = _named(given), read_model_metadata(find_model(model))
-    decode = _override_decode(metadata.decode, named, settings or (), models[1:])
+    named, models, metadata = _named(locals()), [model, *(ensemble or ())], read_model_metadata(find_model(model))
+    started, decode = monotonic(), _override_decode(metadata.decode, named, settings or (), models[1:])
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
     source = Source.open(file, reader, invalid_utf8, prefixes, required, glossary, metadata.context)
     writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
-    output, report = _make_outputs(source, writer, out, glossary_report, memory, (glossary, decode.shortlist), models)
+    output, report = _make_outputs(source, writer, out, glossary_report, memory, glossary, models, decode)
     load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
-    choice = choose_engine(engine, precision, device, search_decode, models, load, required=source.has_required)
+    choice = choose_engine(engine, precision, device, search_decode, models, load, required=source.has_required(decode))
     origin, delay = _origin(models, decode, source, writer, choice, keep, glossary), _max_delay(source, max_delay)
     search = _make_search(memory, memory_limit, load, models, search_decode, choice, writer, keep, source)
     job = TranslationJob(source, output, origin, report, search, window, delay, models, choice.note, started, memory)
@@ -110,7 +110,7 @@ def _named(given: Mapping[str, Any]) -> dict[str, object]:
         is_given = {f"--{name}": given[name] not in (None, False) for name in (first, second)}
         require_at_most_one(is_given)
     own = ("beam_size", "n_best", "batch_tokens", "tag", "length_penalty", "length_alpha", "shortlist", "fusion")
-    named: dict[str, object] = {name: given[name] for name in (*own, "fusion_weight")}
+    named: dict[str, object] = {name: given[name] for name in (*own, "fusion_weight", "glossary_mode")}
     named |= {"sampling_seed": given["seed"], "alignments": given["with_alignments"] or None}
     return named | {"split_sentences": given["split_sentences"] or None}
 
@@ -128,26 +128,27 @@ def _make_outputs(
     out: Path,
     report: Path | None,
     memory: Path | None,
-    files: Sequence[Path | None],
+    glossary: Path | None,
     models: Sequence[Path],
+    decode: DecodeRecipe,
 ) -> tuple[Output, TermReport]:
-    """Make the output and the report of glossary terms. files: inputs besides source, models and memory
+    """Make the output and the report of glossary terms.
 
     Raises UserError for a file that would overwrite an input, and BadParameter if the report would be empty.
     """
     output = Output(out, writer.is_numbered, writer.header)
-    inputs = (source.path, source.prefixes, source.required, *files, *map(find_model, models))
+    inputs = (source.path, source.prefixes, source.required, glossary, decode.shortlist, *map(find_model, models))
     for name, path in (output.written or {"-o": output.path}).items():
         require_not_input(name, path, (*inputs, memory))
     require_distinct(output.written | {"--memory": memory, "--glossary-report": report})
     if memory is not None:
         require_not_input("--memory", memory, inputs)
     if report is None:
-        return output, TermReport()
+        return output, TermReport(mode=decode.glossary_mode)
     if source.glossary is None and writer.reader.format != "jsonl":
         raise typer.BadParameter("--glossary-report has no effect without --glossary; add that, or leave it out")
     require_not_input("--glossary-report", report, (*inputs, memory))
-    return output, TermReport(report)
+    return output, TermReport(report, decode.glossary_mode)
 
 
 def _max_delay(source: Source, given: float | None) -> float:

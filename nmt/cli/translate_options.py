@@ -9,7 +9,7 @@ import typer
 
 from nmt.cli.arguments import MOST_THREADS, Engine
 from nmt.keep.items import Kind
-from nmt.recipe import SearchPrecision
+from nmt.recipe import GlossaryMode, SearchPrecision
 from nmt.search.options import LengthPenalty
 from nmt.streams.records import Format
 from nmt.text.lines import InvalidUtf8
@@ -47,6 +47,10 @@ _GLOSSARY = (
     "TSV file of terms: source term, translation (alternatives and inflected forms separated by |), and optionally yes "
     "or no (case-sensitive) and a note. Terms in a line are required in its translation."
 )
+_GLOSSARY_MODE = (
+    "constrain: each translation must contain a form of each term; annotate: terms are written into the source, and "
+    "the model inflects them (default: annotate for models trained with train.glossary_markup)."
+)
 _GLOSSARY_REPORT = "TSV file of glossary terms in each line: used or missed. A summary goes to stderr in any case."
 _OUT = "Output file, compressed if its name ends in .gz; - is standard output."
 _OUTPUT_FORMAT = (
@@ -76,6 +80,7 @@ OnInvalidUtf8 = Annotated[InvalidUtf8, typer.Option(help=_INVALID_UTF8)]
 Prefixes = Annotated[Path | None, typer.Option("--prefixes", help=_PREFIXES)]
 Required = Annotated[Path | None, typer.Option("--required", help=_REQUIRED)]
 GlossaryFile = Annotated[Path | None, typer.Option("--glossary", metavar="FILE", help=_GLOSSARY)]
+GlossaryModeOption = Annotated[GlossaryMode | None, typer.Option("--glossary-mode", help=_GLOSSARY_MODE)]
 GlossaryReport = Annotated[Path | None, typer.Option("--glossary-report", metavar="FILE", help=_GLOSSARY_REPORT)]
 Out = Annotated[Path, typer.Option("-o", "--out", help=_OUT)]
 OutputFormat = Annotated[Format | None, typer.Option(help=_OUTPUT_FORMAT)]

@@ -22,7 +22,7 @@ from nmt.data.corpus import input_files
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.store import Split
 from nmt.logs import progress, say, warn
-from nmt.recipe import Corpus, HuggingFaceCorpus, Recipe
+from nmt.recipe import TERM_MARKERS, Corpus, HuggingFaceCorpus, Recipe
 from nmt.storage.run_folder import read_json_object
 from nmt.text.lines import read_blocks
 
@@ -52,6 +52,8 @@ def preparation_options(recipe: Recipe) -> dict[str, Any]:
     data["train"] = [_portable(corpus, exclude={"weight", "alignment"}) for corpus in recipe.data.train]
     data["valid"] = [_portable(corpus, exclude={"weight", "tag", "alignment"}) for corpus in recipe.data.valid]
     trained = recipe.tokenizer.model_dump(mode="json", exclude={"start_from"})
+    if recipe.train.glossary_markup:
+        trained["markers"] = list(TERM_MARKERS)
     is_reused = bool(tokenizer_sources(recipe))
     return {
         "src_lang": recipe.src_lang,

@@ -44,7 +44,7 @@ from nmt.data.store import PairWriter, Split, token_dtype
 from nmt.data.test_sets import TestSet
 from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.parallel import num_cores
-from nmt.recipe import NO_LANGUAGE, SEPARATOR, Corpus, Recipe, UserError
+from nmt.recipe import NO_LANGUAGE, SEPARATOR, TERM_MARKERS, Corpus, Recipe, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
 from nmt.storage.checksums import damaged_files, sha256_of
 from nmt.text.clean import DROP_REASONS, Pair, normalize
@@ -287,7 +287,7 @@ def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Token
         pairs = text.sample(num_pairs, mixture)
         return ((last_sentence(src), last_sentence(tgt)) for src, tgt in pairs) if recipe.data.context else pairs
 
-    symbols = (SEPARATOR,) if recipe.data.context else ()
+    symbols = (SEPARATOR,) if recipe.data.context else TERM_MARKERS if recipe.train.glossary_markup else ()
     symbols = tuple(dict.fromkeys((*recipe.tokenizer.user_symbols, *symbols)))
     options = recipe.tokenizer.model_copy(update={"user_symbols": symbols})
     return train_tokenizers(sample, options, directory, tuple(tags))

@@ -7,6 +7,7 @@ from pathlib import Path
 from nmt.recipe import SEPARATOR, Recipe, UserError
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, read_manifest
+from nmt.text.term_markup import TermMarkers
 from nmt.text.tokenizer import Tokenizers, planned_vocab_size
 
 
@@ -19,7 +20,8 @@ def tokenizer_sources(recipe: Recipe) -> list[Path]:
 def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
     """Load the tokenizers that a recipe reuses; return None if it trains its own.
 
-    Raises UserError if a model or its tokenizers are missing or corrupt, or if two models have different tokenizers.
+    Raises UserError if a model or its tokenizers are missing or corrupt, if two models have different tokenizers, or
+    if `train.glossary_markup` needs markers that they lack.
     """
     loaded = [load_verified_tokenizers(find_model(path)) for path in tokenizer_sources(recipe)]
     if any(tokenizers.files() != loaded[0].files() for tokenizers in loaded):
@@ -27,6 +29,8 @@ def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
             f"tokenizer.start_from ({recipe.tokenizer.start_from}) and train.start_from ({recipe.train.start_from}) "
             "have different tokenizers; weights need their own tokenizer; remove tokenizer.start_from"
         )
+    if loaded and recipe.train.glossary_markup:
+        TermMarkers.find(loaded[0], "train.glossary_markup")
     return loaded[0] if loaded else None
 
 

@@ -9,24 +9,15 @@ A glossary is a dictionary from sequences of words to terms. Its cost per line d
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from nmt.recipe import UserError
 from nmt.text.lines import read_lines
-
-# Thai, Lao, Burmese, Khmer, Japanese and Chinese.
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
-_UNSPACED += "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
-
-_END_OF_MARKS = 0x20000  # later marks only select variants of Chinese characters
+from nmt.text.words import find_words, split_words
 
 _CASE = {"": False, "no": False, "yes": True}
 _COLUMNS = "source term, translation, and optionally yes or no (case-sensitive) and a note"
@@ -129,6 +120,12 @@ class Glossary:
         """Return the forms of each term in a line, of which its translation must contain one."""
         return [term.required for term in self.find(text)]
 
+    def locate(self, text: str) -> list[tuple[Span, Term]]:
+        """Return the terms in a line with their characters, in order."""
+        words = find_words(text)
+        found = sorted(self._matches([word.text for word in words]), key=lambda one: one[0])
+        return [((words[start].start, words[end - 1].end), term) for (start, end), term in found]
+
     def check(self, text: str, translation: str) -> list[TermUse]:
         """Return the terms of a line, and whether its translation uses them; upper and lower case count as equal."""
         terms = self.find(text)
@@ -160,20 +157,6 @@ class Glossary:
 def forms_of(required: Required) -> Sequence[str]:
     """Return the alternatives of a required phrase."""
     return [required] if isinstance(required, str) else required
-
-
-def split_words(text: str) -> list[str]:
-    """Split a text into words and punctuation marks, normalized to NFKC."""
-    return _word_pattern().findall(text if text.isascii() else unicodedata.normalize("NFKC", text))
-
-
-@cache
-def _word_pattern() -> re.Pattern[str]:
-    r"""Return the pattern of a word; `\w` lacks the marks of many scripts, such as the vowels of Devanagari."""
-    codes = [code for code in range(_END_OF_MARKS) if unicodedata.category(chr(code)).startswith("M")]
-    runs = groupby(enumerate(codes), lambda pair: pair[1] - pair[0])
-    marks = "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in ([code for _, code in own] for _, own in runs))
-    return re.compile(rf"[{_UNSPACED}][{marks}]*|(?:(?![{_UNSPACED}])[\w{marks}])+|[^\s\w]")
 
 
 def _delimited(text: str) -> str:

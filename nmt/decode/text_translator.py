@@ -31,6 +31,7 @@ from nmt.text.sentences import split_sentences
 from nmt.text.spelling import Spelling
 from nmt.text.splitting import Alternatives, Part, as_lists, assign_phrases, split_line
 from nmt.text.subword_file import SPACE, spell
+from nmt.text.term_markup import Mark, TermMarkers, token_span
 from nmt.text.tokenizer import Tokenizers
 
 _RIGHT_TO_LEFT = "the model decodes from right to left; prefixes need a left-to-right model"
@@ -113,7 +114,12 @@ class TextTranslator(ABC):
         require_options(decode)
         self._decode = decode
         self._context.require_supported(decode)
+        if decode.glossary_mode == "annotate" and self._context.context.size:
+            raise UserError("glossary_mode 'annotate' does not support models with context; set it to 'constrain'")
+        annotates = decode.glossary_mode == "annotate"
+        self._markers = TermMarkers.find(self._tokenizers, "glossary_mode 'annotate'") if annotates else None
         forbidden = [self._encode_phrase(phrase) for phrase in decode.forbid]
+        forbidden += [[token] for token in TermMarkers.ids_of(self._tokenizers.tgt)]
         bias = [(self._encode_phrase(phrase), value) for phrase, value in decode.bias.items()]
         self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias)
         self._require = decode.require
@@ -152,7 +158,8 @@ class TextTranslator(ABC):
         prefixes: text that each translation begins with, such as a user's input to complete; "" for none
         required: words and phrases that each translation contains, in addition to the recipe's; a tuple has
                   alternatives, such as inflected forms, of which it contains one
-        glossary: of all lines, or one for each line; terms that would exceed the maximum output length are not required
+        glossary: of all lines, or one for each line, see `decode.glossary_mode`; terms that would exceed the maximum
+                  length are left out
         context:  previous sentences of each line, see `nmt.decode.context`
         """
         n_best = 1 if self._utility is None else None  # MBR needs all candidates
@@ -337,8 +344,26 @@ class TextTranslator(ABC):
         assigned = assign_phrases(phrases, outputs, [best.log_prob for best in unconstrained], search)
         return [task._replace(required=as_lists(own)) for task, own in zip(tasks, assigned, strict=True)]
 
+    def _mark_terms(self, tokens: list[int], part: Part, glossary: Glossary, markers: TermMarkers) -> list[int]:
+        """Write the first form of each term of a part after its words, as many as fit the maximum length."""
+        _, starts = self._tokenizers.src.encode_with_starts(part.text)
+        marks, capacity = list[Mark](), self._max_tokens - len(self._tag) - len(tokens)
+        for span, term in glossary.locate(part.text):
+            translation = self._tokenizers.src.encode(normalize(term.forms[0], self._unicode_form))
+            mark = Mark(*token_span(starts, span), translation)
+            follows = not marks or mark.first >= marks[-1].end
+            if follows and mark.end <= len(part.tokens) and mark.added <= capacity:
+                marks.append(mark)
+                capacity -= mark.added
+        return markers.mark(tokens, marks)
+
     def _add_terms(self, tasks: Sequence[Task], parts: Sequence[Part], glossary: Glossary) -> list[Task]:
-        """Require the terms of each part of a line, as many as fit the maximum output length."""
+        """Require the terms of each part of a line, as many as fit the maximum output length, or annotate them."""
+        if (markers := self._markers) is not None:
+            return [
+                task._replace(sentence=self._mark_terms(task.sentence, part, glossary, markers))
+                for task, part in zip(tasks, parts, strict=True)
+            ]
         if self._samples:
             raise UserError("sampling does not support glossaries; they need beam search; set decode.sampling to false")
         max_tokens, added = self._options.max_tokens, []

@@ -462,7 +462,8 @@ class CTranslate2Translator(TextTranslator):
     @property
     def unsupported(self) -> dict[str, str]:
         """See `TextTranslator.unsupported`."""
-        own = ("required", "glossary", "preferred", "partial_word", "alignments", "attention")
+        own = ["required", "preferred", "partial_word", "alignments", "attention"]
+        own += [] if self._markers else ["glossary"]
         return super().unsupported | dict.fromkeys(own, "CTranslate2 does not support it; use --engine torch")
 
     def _next_tokens(self, task: Task, count: int) -> list[int]:

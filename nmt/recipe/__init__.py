@@ -21,7 +21,7 @@ from nmt.recipe.corpora import (
     TreesCorpus,
     TsvCorpus,
 )
-from nmt.recipe.decoding import DecodeRecipe, SearchPrecision, ineffective_option
+from nmt.recipe.decoding import DecodeRecipe, GlossaryMode, SearchPrecision, ineffective_option
 from nmt.recipe.errors import CommandError, JobEnded, MemoryFileError, OrderlyEnd, RecipeError, UserError
 from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
 from nmt.recipe.former_options import upgrade_options
@@ -33,6 +33,7 @@ from nmt.recipe.sections import (
     TokenizerRecipe,
     TrainRecipe,
 )
+from nmt.recipe.term_markers import TERM_MARKERS
 from nmt.recipe.toml import (
     dump_choices,
     dump_recipe,
@@ -51,6 +52,7 @@ __all__ = [
     "NO_CONTEXT",
     "NO_LANGUAGE",
     "SEPARATOR",
+    "TERM_MARKERS",
     "BleuTokenizer",
     "ClassificationRecipe",
     "CommandError",
@@ -60,6 +62,7 @@ __all__ = [
     "DataRecipe",
     "DecodeRecipe",
     "EvaluateRecipe",
+    "GlossaryMode",
     "HuggingFaceCorpus",
     "JobEnded",
     "JsonLinesCorpus",

@@ -89,8 +89,8 @@ class TrainingOptions(Section):
     tag: Annotated[str | None, AfterValidator(_not_reserved)] = Field(default=None, pattern=TAG_PATTERN)
     """Token prepended to each source sentence to identify the corpus or domain, such as `<web>`."""
     alignment: Path | None = None
-    """Word alignments for `train.guided_alignment`: a file in Pharaoh format (`0-0 1-2`) with a line for each pair of
-    the corpus. By default, a statistical aligner finds them."""
+    """Word alignments for `train.guided_alignment` and `train.glossary_markup`: a file in Pharaoh format (`0-0 1-2`)
+    with a line for each pair of the corpus. By default, a statistical aligner finds them."""
 
 
 ReferenceFiles = Path | Annotated[tuple[Path, ...], Field(min_length=1)]

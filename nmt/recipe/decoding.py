@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_
 
 from nmt.recipe.corpora import NonNegativeFloat, PositiveFloat, Probability, Section
 
+GlossaryMode = Literal["constrain", "annotate"]
 Strength = Annotated[float, Field(ge=0.0, le=1_000.0)]
 
 SearchPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
@@ -53,6 +54,10 @@ class DecodeRecipe(Section):
     require: tuple[str, ...] = ()
     """Positive lexical constraints: phrases that every output must contain, as segmented on their own. Use a beam
     larger than their number of tokens."""
+    glossary_mode: GlossaryMode = "constrain"
+    """How a translation gets the terms of a glossary: `constrain` requires a form of each term as it is written;
+    `annotate` writes the first form of each term into the source, and the model may inflect it. The default of models
+    trained with `train.glossary_markup`, which `annotate` needs, is `annotate`."""
     bias: dict[str, Annotated[float, Field(ge=-1_000.0, le=1_000.0)]] = Field(default_factory=dict)
     """Phrases to prefer (above 0) or avoid (below 0): value added to the log-probability of an output, for the first
     occurrence of a preferred phrase and each occurrence of an avoided one."""
@@ -141,6 +146,8 @@ class DecodeRecipe(Section):
         Batches are not included, because they change it only by rounding, nor files, which need a digest.
         """
         options = self.model_dump(mode="json", exclude={"batch_tokens", "shortlist", "fusion"})
+        if self.glossary_mode == "constrain":
+            del options["glossary_mode"]  # absent from settings that earlier versions recorded
         return {f"decode.{name}": value for name, value in options.items()}
 
     @model_validator(mode="after")

@@ -125,10 +125,11 @@ def require_effect(recipe: Recipe) -> None:
             raise ValueError(
                 f"data.train.{index}.weight has no effect on a single training corpus; add another, or leave it out"
             )
-        if corpus.alignment is not None and not recipe.train.guided_alignment:
+        is_aligned = recipe.train.guided_alignment or recipe.train.glossary_markup
+        if corpus.alignment is not None and not is_aligned:
             raise ValueError(
-                f"data.train.{index}.alignment has no effect without guided alignment; set train.guided_alignment to "
-                "true, or leave it out"
+                f"data.train.{index}.alignment has no effect without guided alignment or markup of terms; set "
+                "train.guided_alignment to true or train.glossary_markup, or leave it out"
             )
     _require(_NEEDS, recipe, recipe)
     _require(_TRAIN_NEEDS, recipe.train, recipe)

@@ -24,6 +24,7 @@ from nmt.recipe.decoding import DecodeRecipe
 from nmt.recipe.effects import require_effect
 from nmt.recipe.evaluation import EvaluateRecipe
 from nmt.recipe.model import ModelRecipe
+from nmt.recipe.term_markers import TERM_MARKERS
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 LANGUAGE_PATTERN = r"^[a-z]{2,3}$"
@@ -213,6 +214,10 @@ class TrainRecipe(Section):
     guided_alignment_weight: PositiveFloat = 0.1
     """Weight of the loss of `guided_alignment`, the cross-entropy of the attention with the links of each target token;
     Marian's default is 0.1, Garg et al. use 0.05."""
+    glossary_markup: Probability = 0.0
+    """Fraction of the training pairs with marked terms, for `nmt translate --glossary`: one to three aligned words,
+    each followed by a base form of its translation between reserved tokens, which the model learns to inflect (Dinu et
+    al. 2019, with a fraction of 0.1; Bergmanis and Pinnis 2021). 0 disables this."""
     subword_sampling: Probability = 0.0
     """Subword regularization: sample a new segmentation in each epoch. For bpe, the probability of dropping a merge
     (BPE-dropout, Provilkov et al. 2020, who use 0.1); for unigram, the sampling exponent (Kudo 2018, who uses 0.1 to
@@ -338,6 +343,50 @@ class Recipe(Section):
             )
         return decode.model_copy(update={"alignment_heads": decode.alignment_heads or (0,)})
 
+    @field_validator("decode")
+    @classmethod
+    def _annotate_marked_terms(cls, decode: DecodeRecipe, info: ValidationInfo) -> DecodeRecipe:
+        """Annotate terms by default if training marks them."""
+        train = info.data.get("train")
+        if train is None or not train.glossary_markup or "glossary_mode" in decode.model_fields_set:
+            return decode
+        return decode.model_copy(update={"glossary_mode": "annotate"})
+
+    @model_validator(mode="after")
+    def _markup_fits(self) -> Recipe:
+        is_reused = self.tokenizer.start_from is not None or self.train.start_from is not None
+        if self.decode.glossary_mode == "annotate" and not self.train.glossary_markup and not is_reused:
+            raise ValueError(
+                "decode.glossary_mode is 'annotate', which needs a model trained with marked terms; set "
+                "train.glossary_markup to 0.1, or glossary_mode to 'constrain'"
+            )
+        if not self.train.glossary_markup:
+            return self
+        if self.train.guided_alignment or self.train.subword_sampling:
+            other = "guided_alignment" if self.train.guided_alignment else "subword_sampling"
+            raise ValueError(
+                f"train.glossary_markup adds tokens to the source, which train.{other} does not support; set one of "
+                "them to 0 or false"
+            )
+        if self.is_language_model:
+            raise ValueError("train.glossary_markup needs a source; a language model has none; set it to 0")
+        if self.data.context:
+            raise ValueError(
+                "train.glossary_markup marks terms of single sentences, and data.context adds others; set one of them "
+                "to 0"
+            )
+        if not self.tokenizer.joint and not is_reused:
+            raise ValueError(
+                "train.glossary_markup writes target words in the source, which needs one tokenizer for both "
+                "languages; set tokenizer.joint to true"
+            )
+        for index, corpus in enumerate(self.data.train):
+            if corpus.tag in TERM_MARKERS:
+                raise ValueError(
+                    f"data.train.{index}.tag is {corpus.tag!r}, which train.glossary_markup uses; choose another tag"
+                )
+        return self
+
     @model_validator(mode="after")
     def _sections_fit_together(self, info: ValidationInfo) -> Recipe:
         if info.context is not SAVED:
@@ -385,10 +434,10 @@ class Recipe(Section):
                 f"data.max_tokens is {self.data.max_tokens}; the model also needs a position for EOS; "
                 f"set model.max_positions to {self.data.max_tokens + 1} or more"
             )
-        if self.train.guided_alignment and self.data.max_tokens > 65_535:
+        if (self.train.guided_alignment or self.train.glossary_markup) and self.data.max_tokens > 65_535:
+            option = "guided_alignment" if self.train.guided_alignment else "glossary_markup"
             raise ValueError(
-                f"data.max_tokens is {self.data.max_tokens}; it must be at most 65535 with train.guided_alignment; "
-                "lower it"
+                f"data.max_tokens is {self.data.max_tokens}; it must be at most 65535 with train.{option}; lower it"
             )
         if self.train.micro_batch_tokens != "auto" and self.data.max_tokens + 1 > self.train.micro_batch_tokens:
             raise ValueError(

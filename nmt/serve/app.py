@@ -73,10 +73,10 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         if body.format != "text":
             return await _translate_documents(service, request, model, body, texts)
         _require_single_lines(texts)
-        glossary = _make_glossary(body)
-        required = [(*body.required, *glossary.required(text)) for text in texts]
-        prefixes = [body.prefix if text.strip() else "" for text in texts]
-        lines = [Line(*fields, tuple(body.context)) for fields in zip(texts, prefixes, required, strict=True)]
+        lines = [
+            line._replace(prefix=body.prefix if line.text.strip() else "", context=tuple(body.context))
+            for line in _lines_with_terms(texts, body, model)
+        ]
         if body.context and len(texts) != 1:
             raise HTTPException(400, "context needs a request with one text; send each line with its own context")
         if body.attention and (len(texts) != 1 or body.stream or body.stream_tokens):
@@ -126,10 +126,9 @@ async def _translate_documents(
     service: Service, request: Request, model: ServedModel, body: TranslateRequest, texts: list[str]
 ) -> Response:
     """Translate HTML pages or subtitle files; no other output is available for them."""
-    glossary = _make_glossary(body)
     documents = [split_text(text, body.format) for text in texts]
     segments = [segment.text for document in documents for segment in document]
-    lines = [Line(text, required=(*body.required, *glossary.required(text))) for text in segments]
+    lines = _lines_with_terms(segments, body, model)
     joined = join_documents(documents, await service.translate(request, model, _request_options(body), lines))
     return JsonLine({"model": model.name, "translations": [[{"text": text}] for (text,) in joined]})
 
@@ -177,6 +176,16 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
         alignments=body.alignments,
         scores=body.scores,
     )
+
+
+def _lines_with_terms(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:
+    """Return lines whose terms are required or annotated, as the model does by default."""
+    glossary = _make_glossary(body)
+    if model.decode.glossary_mode == "constrain" or not body.glossary:
+        return [Line(text, required=(*body.required, *glossary.required(text))) for text in texts]
+    if body.alternatives:
+        raise HTTPException(400, "alternatives and glossary are mutually exclusive for this model; send one of them")
+    return [Line(text, required=tuple(body.required), glossary=glossary) for text in texts]
 
 
 def _make_glossary(body: TranslateRequest) -> Glossary:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from nmt.decode.glossary import Required
+from nmt.decode.glossary import Glossary, Required
 from nmt.decode.memory import RememberingTranslator
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
@@ -61,8 +61,9 @@ class RequestOptions:
 class Line(NamedTuple):
     """A line to translate, the prefix of its translation, and the phrases that it must contain.
 
-    context: previous sentences of its document, see `nmt.decode.context`
-    on_text: receives the output so far, in the worker thread or one of the engine
+    context:  previous sentences of its document, see `nmt.decode.context`
+    glossary: terms to annotate; those to require are in `required`
+    on_text:  receives the output so far, in the worker thread or one of the engine
     """
 
     text: str
@@ -70,6 +71,7 @@ class Line(NamedTuple):
     required: tuple[Required, ...] = ()
     context: tuple[Previous, ...] = ()
     on_text: Callable[[str], None] = lambda text: None
+    glossary: Glossary | None = None
 
 
 class Pair(NamedTuple):
@@ -145,7 +147,7 @@ class ServedModel:
             ]
         if options.watched and len(lines) > 1:
             return [found for line in lines for found in self._translate(options, [line])]
-        inputs = [TranslatorInput(line.text, line.prefix, line.required, line.context) for line in lines]
+        inputs = [TranslatorInput(line.text, line.prefix, line.required, line.context, line.glossary) for line in lines]
         if options.watched or options.partial_word:
             translator = translator.watched(lines[0].on_text) if options.watched else translator
             n_best_lists = translator.translate_inputs(inputs, partial_word=options.partial_word)

@@ -8,14 +8,13 @@ import select
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from time import monotonic
 
 from nmt.decode.glossary import Glossary
 from nmt.logs import counted
-from nmt.recipe import NO_CONTEXT, Context, UserError
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UserError
 from nmt.streams.context import with_context
 from nmt.streams.records import DOCUMENT_FORMATS, Record, RecordReader
 from nmt.text.lines import (
@@ -122,14 +121,17 @@ class Source:
             records = self._add_lines(records, self.required, _with_required)
         return with_context(records, reader.context) if reader.context.size else records
 
-    @cached_property
-    def has_required(self) -> bool:
-        """Whether required phrases or glossary terms are given, in options or in a file of JSON Lines."""
-        if self.required is not None or self.glossary is not None:
+    def has_required(self, decode: DecodeRecipe) -> bool:
+        """Return whether required phrases or glossary terms are given, in options or in a file of JSON Lines.
+
+        Terms that are annotated in the source are not required.
+        """
+        annotates = decode.glossary_mode == "annotate"
+        if self.required is not None or (self.glossary is not None and not annotates):
             return True
         if self.pipe is not None or self.reader.format != "jsonl":
             return False
-        return any(record.required or record.terms for record in self.records())
+        return any(record.required or (record.terms and not annotates) for record in self.records())
 
     def _with_prefix(self, record: Record, line: str) -> Record:
         if record.prefix and line:

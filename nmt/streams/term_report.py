@@ -27,9 +27,9 @@ def format_use(number: int, use: TermUse) -> str:
 class TermReport:
     """Counts the uses of terms, and writes them to a TSV file."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """Raises UserError if `path` exists and is not a report."""
-        self._path = path
+    def __init__(self, path: Path | None = None, mode: str = "constrain") -> None:
+        """Raises UserError if `path` exists and is not a report. mode: `decode.glossary_mode`, for the summary"""
+        self._path, self._mode = path, mode
         self._file: FileIO | None = None
         self._kept: str | None = None
         self._used, self._missed = 0, Counter[str]()
@@ -75,7 +75,8 @@ class TermReport:
             return
         most = ", ".join(f"{term} ({count:,})" for term, count in self._missed.most_common(_SHOWN_TERMS))
         details = f"; missed most often: {most}" if missed else ""
-        say(f"glossary: {self._used:,} of {counted(total, 'term')} used ({self._used / total:.1%}){details}")
+        used = f"{self._used:,} of {counted(total, 'term')} used ({self._used / total:.1%})"
+        say(f"glossary ({self._mode}): {used}{details}")
 
     def _write(self, text: str) -> None:
         if self._file is not None:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nmt.alignment.term_markup import open_markup
 from nmt.alignment.training import open_links
 from nmt.data.fingerprint import text_identity
 from nmt.data.mixture import Mixture
@@ -23,7 +24,7 @@ class TrainingData:
 
     mixture:        pairs of each corpus in an epoch; None shows every pair once
     epochs:         subword segmentations sampled for each epoch; None uses those of `train`
-    identity:       fingerprint of the training text and its links; "" if unknown
+    identity:       fingerprint of the training text, its links and marked terms; "" if unknown
     valid_identity: fingerprint of the validation text, see `nmt.data.prepare.Prepared.valid_identity`
     links:          word alignments of `train` for guided alignment; None without it
     """
@@ -57,8 +58,12 @@ class TrainingData:
         if recipe.train.guided_alignment:
             links, digest = open_links(prepared)
             identity = hashlib.sha256(f"{identity} {digest}".encode()).hexdigest()
+        train = PairStore(directory, "train")
+        if recipe.train.glossary_markup:
+            train, digest = open_markup(prepared, recipe)
+            identity = hashlib.sha256(f"{identity} {digest}".encode()).hexdigest()
         return cls(
-            PairStore(directory, "train"),
+            train,
             PairStore(directory, "valid"),
             prepared.mixture(recipe),
             epochs,

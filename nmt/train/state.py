@@ -212,7 +212,8 @@ def _recipe_of(run_dir: Path) -> Recipe | None:
 
 def _identity(recipe: Recipe) -> dict[str, object]:
     """Return the options that must not change during a run, by full name."""
-    own_state = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop", "guided_alignment"}
+    own_state = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop"}
+    own_state |= {"guided_alignment", "glossary_markup"}
     guided = {"alignment_layer", "alignment_heads", "alignment_at"} if recipe.train.guided_alignment else set[str]()
     sampling = {"subword_sampling", "subword_sampling_sides"}
     sections = {

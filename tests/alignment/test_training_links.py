@@ -182,7 +182,7 @@ def test_links_are_made_once_and_again_for_another_file(folder: Path, capsys: py
     file = folder / "train.links"
     file.write_text(file.read_text().replace(" 2-1", ""))
     prepare_links(prepared, recipe)
-    assert "word alignments for guided alignment" in capsys.readouterr().err
+    assert "word alignments: " in capsys.readouterr().err
     assert open_links(prepared)[0].offsets[-1] < sum(map(len, links))
 
 

@@ -23,7 +23,7 @@ def test_terms_are_required_and_reported(model: Path, tmp_path: Path, nmt: Nmt) 
     header, *rows = [row.split("\t") for row in report.read_text().splitlines()]
     assert header == ["line", "term", "translation", "result"]
     assert [row[:2] for row in rows] == [["1", "Cat"], ["3", "Cat"], ["3", "dog"]]
-    assert f"glossary: {sum(row[3] == 'used' for row in rows)} of 3 terms used" in err
+    assert f"glossary (constrain): {sum(row[3] == 'used' for row in rows)} of 3 terms used" in err
 
 
 def test_constraints_of_single_lines(model: Path, tmp_path: Path, nmt: Nmt) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nmt.decode.glossary import Glossary, Term, split_words
+from nmt.decode.glossary import Glossary, Term
 from nmt.recipe import UserError
+from nmt.text.words import split_words
 
 
 def glossary(*pairs: tuple[str, str]) -> Glossary:

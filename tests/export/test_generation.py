@@ -121,7 +121,7 @@ EACH: dict[str, dict[str, object]] = {
 # Options that need another one, which is named if it is lost.
 DEPENDENT = {"diversity_penalty": "beam_groups", "sampling_seed": "sampling", "fusion_weight": "fusion"}
 # Options without effect on one model, or on its translations.
-IGNORED = {"ensemble_mean", "batch_tokens"}
+IGNORED = {"glossary_mode", "ensemble_mean", "batch_tokens"}
 
 
 def test_each_option_is_converted_or_named(make_model: MakeModel) -> None:

@@ -595,7 +595,7 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         ),
         (
             ["data.train=[{kind='toy', alignment='links'}]"],
-            "data.train.0.alignment has no effect without guided alignment; set train.guided_alignment to true, or",
+            "data.train.0.alignment has no effect without guided alignment or markup of terms; set",
         ),
         (
             ["evaluate.metrics=['chrf']", "evaluate.tokenize=intl"],

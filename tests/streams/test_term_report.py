@@ -23,7 +23,7 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         report.add(rows[1])
     report.log()
     assert path.read_text() == HEADER + "".join(rows)
-    assert "glossary: 1 of 2 terms used (50.0%); missed most often: cat (1)" in capsys.readouterr().err
+    assert "glossary (constrain): 1 of 2 terms used (50.0%); missed most often: cat (1)" in capsys.readouterr().err
 
     with path.open("a") as file:
         file.write("4\tdog\tHu")  # the command was killed

@@ -1,0 +1,82 @@
+"""Words of a text: runs of letters, digits and marks, and punctuation marks; in scripts without spaces, characters."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache
+from itertools import accumulate, groupby, takewhile
+from typing import NamedTuple
+
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+_UNSPACED += "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+
+_END_OF_MARKS = 0x20000  # later marks only select variants of Chinese characters
+
+_MIN_STEM = 3
+
+
+class Word(NamedTuple):
+    """A word in NFKC, and the characters of the text that it has."""
+
+    text: str
+    start: int
+    end: int
+
+
+def split_words(text: str) -> list[str]:
+    """Split a text into words and punctuation marks, normalized to NFKC."""
+    return _word_pattern().findall(text if text.isascii() else unicodedata.normalize("NFKC", text))
+
+
+def find_words(text: str) -> list[Word]:
+    """Return the words of `split_words` with their positions; a character that NFKC spells as several has all."""
+    if text.isascii() or unicodedata.is_normalized("NFKC", text):
+        return [Word(match[0], *match.span()) for match in _word_pattern().finditer(text)]
+    groups = _composable_pattern().findall(text)
+    starts = [0, *accumulate(map(len, groups))]
+    normalized = [unicodedata.normalize("NFKC", group) for group in groups]
+    origin = [number for number, group in enumerate(normalized) for _ in group]
+    return [
+        Word(match[0], starts[origin[match.start()]], starts[origin[match.end() - 1] + 1])
+        for match in _word_pattern().finditer("".join(normalized))
+    ]
+
+
+def share_stem(first: str, second: str) -> bool:
+    """Return whether two words have the same beginning: three letters or more, and half of the longer word.
+
+    Case and diacritics do not count, so that Mann and Männer share it. A stand-in for a lemmatizer: it also accepts
+    other words of a family and compounds, such as Strand and Strandbad, and misses irregular forms.
+    """
+    folded = _without_marks(first.casefold()), _without_marks(second.casefold())
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*folded, strict=False)))
+    return common >= _MIN_STEM and 2 * common >= max(map(len, folded))
+
+
+def _without_marks(word: str) -> str:
+    return "".join(
+        character for character in unicodedata.normalize("NFD", word) if not unicodedata.combining(character)
+    )
+
+
+@cache
+def _marks() -> str:
+    codes = [code for code in range(_END_OF_MARKS) if unicodedata.category(chr(code)).startswith("M")]
+    runs = groupby(enumerate(codes), lambda pair: pair[1] - pair[0])
+    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in ([code for _, code in own] for _, own in runs))
+
+
+@cache
+def _word_pattern() -> re.Pattern[str]:
+    r"""Return the pattern of a word; `\w` lacks the marks of many scripts, such as the vowels of Devanagari."""
+    marks = _marks()
+    return re.compile(rf"[{_UNSPACED}][{marks}]*|(?:(?![{_UNSPACED}])[\w{marks}])+|[^\s\w]")
+
+
+@cache
+def _composable_pattern() -> re.Pattern[str]:
+    """Return the pattern of characters that normalization may compose: one with its marks, or Hangul letters."""
+    hangul = "\u1100-\u11ff\u3131-\u318e\ua960-\ua97c\uac00-\ud7a3\ud7b0-\ud7fb\uffa0-\uffdc"
+    return re.compile(rf"(?s:[{hangul}]+|.)[{_marks()}\uff9e\uff9f]*")

@@ -1,0 +1,87 @@
+"""Annotated glossary terms: what the model reads, and that no marker is written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt.decode.glossary import Glossary, Term
+from nmt.decode.task import Task
+from nmt.decode.translator import Translator
+from nmt.recipe import TERM_MARKERS, TokenizerRecipe, UserError
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions
+from nmt.text.tokenizer import Tokenizers, train_tokenizers
+from nmt.text.words import find_words, share_stem, split_words
+from tests.decode.test_translator import CopyModel, make_translator, text_lines
+
+TERMS = Glossary([Term("dog", ("Hund", "Hunde")), Term("old red", ("alt rot",)), Term("go", ("gehen",))])
+
+
+def make_tokenizers(folder: Path, symbols: tuple[str, ...]) -> Tokenizers:
+    folder.mkdir()
+    recipe = TokenizerRecipe(vocab_size=340, user_symbols=symbols)
+    return train_tokenizers(lambda: [(line, "Dog Hund alt rot gehen") for line in text_lines(300)], recipe, folder)
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
+    return make_tokenizers(tmp_path_factory.mktemp("marked") / "tokenizer", TERM_MARKERS)
+
+
+def annotating(tokenizers: Tokenizers, **options: int) -> Translator:
+    return make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, glossary_mode="annotate", **options)
+
+
+def read_by_model(translator: Translator, line: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the source tokens of the search."""
+    sources: list[list[int]] = []
+
+    def search(tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
+        assert not any(task.required for task in tasks)
+        sources.extend(task.sentence for task in tasks)
+        return [[Hypothesis([], 0.0, 0.0, [])] for _ in tasks]
+
+    monkeypatch.setattr(translator, "_search", search)
+    translator.translate([line], glossary=TERMS)
+    return sources[0]
+
+
+def test_the_model_reads_the_first_form_after_each_term(marked: Tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = read_by_model(annotating(marked), "the Dog sees the old red tree, go!", monkeypatch)
+    assert "".join(marked.src.pieces(tokens)).replace("\u2581", "") == (
+        "the<term-source>Dog<term-target>Hund<term-end>seesthe<term-source>oldred<term-target>altrot<term-end>"
+        "tree,<term-source>go<term-target>gehen<term-end>!"
+    )
+
+
+def test_terms_that_exceed_the_limit_are_left_out(marked: Tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = marked.src.encode("the dog sees the dog")
+    tokens = read_by_model(annotating(marked, max_tokens=len(plain) + 2), "the dog sees the dog", monkeypatch)
+    assert tokens == plain
+
+
+def test_no_marker_is_written(marked: Tokenizers) -> None:
+    # The model copies its source, markers included, unless they are excluded.
+    found = annotating(marked, max_extra_tokens=20).translate_n_best(["the dog <term-end>"], glossary=TERMS)
+    assert not any(marker in piece for one in found[0] for piece in one.pieces for marker in TERM_MARKERS)
+
+
+def test_models_without_markers_refuse_to_annotate(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^the model has no markers of terms[^\n]*glossary_markup = 0\.1$"):
+        annotating(make_tokenizers(tmp_path / "plain", ()))
+
+
+@given(st.text(alphabet=st.sampled_from("aA \u0308\u00e9\uff76\uff9e\u00bd\u2026\ufb01\u1100\u1161\uac00\u6211.")))
+def test_found_words_are_the_split_ones(text: str) -> None:
+    words = find_words(text)
+    assert [word.text for word in words] == split_words(text)
+    assert all(0 <= word.start < word.end <= len(text) for word in words)
+
+
+def test_words_that_share_a_stem() -> None:
+    pairs = [("Mann", "M\u00e4nner"), ("steht", "stehen"), ("Hund", "Hundes")]
+    assert all(share_stem(*pair) for pair in pairs)
+    assert not any(share_stem(*pair) for pair in [("die", "das"), ("Hund", "Hundeh\u00fctte"), ("gut", "besser")])
