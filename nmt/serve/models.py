@@ -190,8 +190,8 @@ class ServedModel:
             decode = DecodeRecipe.model_validate(self.decode.model_dump() | changes)
         except ValidationError as error:
             raise UserError(explain(error)) from error
-        sent = [name for name in ("beam_size", "length_alpha") if getattr(options, name) is not None]
-        if problem := ineffective_option(sent, decode, has_ensemble=False, needs_alignments=True):
+        changed = [name for name in ("beam_size", "length_alpha") if changes[name] != getattr(self.decode, name)]
+        if problem := ineffective_option(changed, decode, has_ensemble=False, needs_alignments=True):
             raise UserError(f"{problem}, which the server sets; leave it out")
         return decode
 
