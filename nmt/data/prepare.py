@@ -56,7 +56,7 @@ from nmt.text.context import (
     last_sentence,
     normalize_joined,
 )
-from nmt.text.lines import read_lines
+from nmt.text.lines import read_lines, warn_of_empty
 from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
@@ -298,6 +298,11 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
     counts = _store(directory, "valid", tokenizers, _valid_chunks(recipe, directory, tokenizers))
     if not counts.pairs.total():
         raise UserError("data.valid has no sentence that fits the model; it must have some; correct data.valid")
+    src, tgt = (list(read_lines(directory / name)) for name in _VALID_FILES)
+    remark = "they make the loss and BLEU wrong; correct them"
+    warn_of_empty("the target of data.valid", tgt, [src] if recipe.src_lang != NO_LANGUAGE else [], remark)
+    if recipe.src_lang != NO_LANGUAGE:
+        warn_of_empty("the source of data.valid", src, [tgt], remark)
     return counts
 
 

@@ -102,6 +102,8 @@ def count_lines(path: Path) -> int:
     count, last = 0, b"\n"
     with decompressed(path) as file:
         while block := file.read(_BLOCK_BYTES):
+            if not count:
+                _reject_utf16(block, str(path))
             count += block.count(b"\n")
             last = block
     return count + (not last.endswith(b"\n"))
@@ -121,9 +123,11 @@ def read_blocks(path: Path) -> Iterator[bytes]:
 def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.BufferedIOBase]:
     """Open a file and decompress it according to its first bytes. See `read_lines` for `allow_pipe`."""
     try:
+        if not allow_pipe and path.is_fifo():  # opening it could wait forever
+            raise _pipe(path)
         with _open_input(path) if allow_pipe else path.open("rb") as file:
             if not (allow_pipe or file.seekable()):
-                raise UserError(f"{path} is a pipe, but is read more than once; it must be a file; write it to one")
+                raise _pipe(path)
             magic = file.peek(6)[:6]
             if magic.startswith(b"\x1f\x8b"):
                 with gzip.GzipFile(fileobj=file) as plain:
@@ -140,6 +144,10 @@ def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.Buffere
         raise UserError(f"{path} is damaged or truncated ({error}); download it again") from error
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _pipe(path: Path) -> UserError:
+    return UserError(f"{path} is a pipe, but is read more than once; it must be a file; write it to one")
 
 
 def unreadable(path: Path, error: OSError) -> UserError:

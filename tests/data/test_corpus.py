@@ -1,6 +1,7 @@
 import gzip
 import json
 import lzma
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -526,3 +527,18 @@ def test_malformed_tree(tmp_path: Path, lines: list[str], where: str) -> None:
     write(tmp_path / "trees", lines)
     with pytest.raises(UserError, match=rf"trees, {where}: .*; expected a tree such as \(S \(NP \(NN dog\)\)"):
         read(TreesCorpus(path="trees"), tmp_path)
+
+
+def test_counting_utf16_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes("\n".join(SRC).encode("utf-16"))
+    write(tmp_path / "b", TGT)
+    with pytest.raises(UserError, match="a is UTF-16; nmt reads UTF-8"):
+        count_pairs(TextCorpus(src="a", tgt="b"), tmp_path)
+
+
+def test_a_named_pipe_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "a")
+    write(tmp_path / "b", TGT)
+    monkeypatch.setattr(Path, "open", lambda *arguments: pytest.fail("it waits for a writer"))
+    with pytest.raises(UserError, match="a is a pipe, but is read more than once; it must be a file"):
+        count_pairs(TextCorpus(src="a", tgt="b"), tmp_path)

@@ -150,6 +150,16 @@ def test_validation_text_is_unmodified(folder: Path) -> None:
     assert store.src.lengths.max() == 40
 
 
+def test_empty_validation_sentences_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_corpus(folder / "text", sentence_pairs(200), [*sentence_pairs(20), ("a cat", ""), ("", "")])
+    prepare(recipe_for(folder))
+    (warning,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("warning"))
+    assert warning == (
+        "warning: 1 of 22 lines of the target of data.valid are empty, first line 21; "
+        "they make the loss and BLEU wrong; correct them"
+    )
+
+
 def test_output_is_independent_of_the_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other_folder = tmp_path_factory.mktemp("other_folder")
     shutil.copytree(folder / "text", other_folder / "text")  # keeps modification times
