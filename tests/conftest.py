@@ -59,3 +59,9 @@ def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> N
         return (code if isinstance(code, int) else 0), out, err
 
     return call
+
+
+@pytest.fixture
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no curves at the end of `nmt run`, which takes longer than the rest of a tiny run."""
+    monkeypatch.setattr("nmt.pipeline._draw_curves", lambda recipe: (None, ()))

@@ -10,6 +10,8 @@ from nmt.recipe import dump_recipe, load_recipe
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
 
+pytestmark = pytest.mark.usefixtures("no_curves")
+
 RECIPE = """# mine
 name = "tiny"
 src_lang = "en"

@@ -31,7 +31,7 @@ LABELS = {
 
 @pytest.fixture(scope="module")
 def train() -> list[ToyPair]:
-    return list(generate("train", 50_000, seed=1))
+    return list(generate("train", 20_000, seed=1))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_pairs_do_not_depend_on_the_hash_seed(train: list[ToyPair]) -> None:
 def test_each_english_sentence_has_one_translation() -> None:
     translations: dict[str, str] = {}
     for split in ("train", "test"):
-        for tree in sentences(split, 10_000):
+        for tree in sentences(split, 4_000):
             src, tgt, _ = translate(tree)
             assert translations.setdefault(src, tgt) == tgt
 
@@ -78,7 +78,7 @@ def test_source_files_lists_all_modules() -> None:
 
 
 def test_pairs_are_distinct(train: list[ToyPair]) -> None:
-    assert len(train) == len({pair.src for pair in train}) == 50_000
+    assert len(train) == len({pair.src for pair in train}) == 20_000
 
 
 def test_an_exhausted_grammar_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

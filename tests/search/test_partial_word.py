@@ -49,8 +49,8 @@ def test_a_beam_that_drops_nothing_finds_the_best_outputs_with_the_text(
     seed: int, prefixes: list[Prefix], texts: list[bytes]
 ) -> None:
     table = random_table(seed, len(WORDS))
-    sources = [source_of(length, name) for name, length in enumerate((3, 2, 3))]
-    options = SearchOptions(beam_size=400, n_best=3, max_extra_tokens=2, stop="exact")
+    sources = [source_of(length, name) for name, length in enumerate((2, 1, 2))]
+    options = SearchOptions(beam_size=100, n_best=3, max_extra_tokens=2, stop="exact")
     model = PartialWordModel(TableModel(table), Spelling(SPELLED), prefixes, texts)
     found = beam_search(model, PackedSequences.from_lists(sources), options, prefixes)
     for hypotheses, source, prefix, text in zip(found, sources, prefixes, texts, strict=True):

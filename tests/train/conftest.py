@@ -53,7 +53,7 @@ def tiny_recipe(tmp_path: Path) -> Recipe:
                 "precision": "fp32",  # what is compared with other computations must be exact
                 "max_steps": 24,
                 "batch_tokens": 150,
-                "micro_batch_tokens": 60,
+                "micro_batch_tokens": 80,
                 "schedule": "linear",
                 "learning_rate": 3e-3,
                 "warmup_steps": 5,

@@ -20,6 +20,8 @@ from nmt.train.state import require_same_run
 from nmt.train.warm_start import with_start_model
 from tests.calling import Nmt, one_line
 
+pytestmark = pytest.mark.usefixtures("no_curves")
+
 RECIPE = """
 name = "small"
 src_lang = "en"

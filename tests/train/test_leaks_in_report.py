@@ -11,6 +11,8 @@ from nmt.evaluate.metrics import score_corpus
 from tests.calling import Nmt
 from tests.train.test_before_work import MODEL, RECIPE
 
+pytestmark = pytest.mark.usefixtures("no_curves")
+
 OPTIONS = ["evaluate.resamples=0", "train.max_steps=2", 'evaluate.metrics=["bleu", "chrf"]']
 
 
