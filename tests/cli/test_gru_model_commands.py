@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from nmt.checkpoint import load_model, model_files, model_tensors
+from nmt.cli.align import load_aligner
 from nmt.models import build_model
+from nmt.plots.attention import read_panels
 from nmt.recipe import ModelRecipe
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
@@ -58,6 +61,20 @@ def test_it_aligns_scores_and_describes_itself(gru: Path, texts: Path, nmt: Nmt)
     assert status == 0, err
     assert "GRU of 1+1 layers, d_model 16, additive attention, dropout 0.1" in out
     assert "cannot run this model: model.architecture is 'gru'" in out or "not installed" in out
+
+
+def test_its_attention_is_drawn(gru: Path, texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+    pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
+    for more in ((), ("--each-layer",)):
+        status, _, err = nmt("plot", "alignment", gru, texts / "src", texts / "ref", "-o", tmp_path / "map.png", *more)
+        assert status == 0, err
+        assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+        (tmp_path / "map.png").unlink()
+    src, tgt = ((texts / name).read_text(encoding="utf-8").splitlines()[0] for name in ("src", "ref"))
+    tokens, targets, (panel,) = read_panels(load_aligner(gru, None, None, None, "cpu"), src, tgt)
+    assert panel.weights.shape == (len(targets), len(tokens))
+    np.testing.assert_allclose(panel.weights.sum(axis=1), 1.0, atol=1e-5)
+    assert panel.weights.std() > 0.0
 
 
 @pytest.mark.parametrize(
