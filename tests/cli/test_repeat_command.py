@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nmt.experiments import launch
+from nmt.storage.run_folder import list_checkpoints
 from tests.calling import Nmt, one_line
 
 RECIPE = """
@@ -138,21 +140,56 @@ def test_a_sweep_names_its_variants_itself(recipe: Path, nmt: Nmt) -> None:
 
 @pytest.mark.slow
 def test_sigterm_stops_all_processes(recipe: Path) -> None:
-    command = ["repeat", str(recipe), "train.max_steps=1000000", "--seeds", "2", "--jobs", "2", "-o", "out"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nmt", *command],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(launch.__file__).parents[2])},
-    )
+    process = start(recipe, "train.max_steps=1000000", "train.threads=1", "--jobs", "2")
     metrics = [Path("out/tiny") / f"seed-{seed}" / "metrics.jsonl" for seed in (1, 2)]
-    deadline = time.monotonic() + 120
-    while not all(path.exists() and path.stat().st_size for path in metrics):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.2)
+    wait_for(lambda: all(path.exists() and path.stat().st_size for path in metrics), process)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 143
     assert "incomplete: 2 runs; rerun the command to continue" in err.splitlines()[-1]
     for seed in (1, 2):
         assert list(Path("out/tiny", f"seed-{seed}", "checkpoints").iterdir())  # each has saved
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_resumes_and_ends_in_the_table(recipe: Path, nmt: Nmt) -> None:
+    options = ("train.max_steps=60", "train.save_every=2", "train.log_every=2", "train.threads=1")
+    first, second = (Path("out/tiny") / f"seed-{seed}" for seed in (1, 2))
+    process = start(recipe, *options)
+    wait_for(lambda: bool(list_checkpoints(second)), process)
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    os.kill(int(child), signal.SIGKILL)
+    process.communicate(timeout=120)
+    assert not (second / "report.json").exists()
+    complete = (first / "report.json").stat().st_mtime_ns
+    status, out, err = nmt("repeat", recipe, *options, "--seeds", 2, "-o", "out")
+    assert status == 0, err
+    assert "tiny, seed 2: complete" in err and "tiny, seed 1" not in err
+    assert (first / "report.json").stat().st_mtime_ns == complete
+    assert "resuming from out/tiny/seed-2/checkpoints/step-" in second.with_name("seed-2.log").read_text()
+    steps = [json.loads(line)["step"] for line in (second / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps) and steps[-1] == 60
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("tiny ")]
+    assert row[2] == "2"
+    assert len(json.loads(Path("out/report.json").read_text())["tests"][0]["variants"][0]["scores"]) == 2
+
+
+def start(recipe: Path, *options: str) -> subprocess.Popen[str]:
+    """Start a sweep of two seeds."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "nmt", "repeat", str(recipe), *options, "--seeds", "2", "-o", "out"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(launch.__file__).parents[2])},
+    )
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait until a condition holds, which must be while the process runs."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        if time.monotonic() > deadline:
+            process.terminate()
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
