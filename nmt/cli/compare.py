@@ -21,11 +21,10 @@ from nmt.cli.metric_options import (
     RefOption,
     TestSetOption,
     TokenizeOption,
-    hint_at_case,
     print_results,
-    read_systems,
     read_test_set,
 )
+from nmt.evaluate.inputs import hint_at_case, read_systems
 from nmt.evaluate.result_tables import comparison_tables
 from nmt.evaluate.significance import compare_systems
 from nmt.experiments.run_comparison import ComparedRun, compare_runs, difference_table

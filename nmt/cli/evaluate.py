@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -24,17 +21,15 @@ from nmt.cli.metric_options import (
     RefOption,
     TestSetOption,
     TokenizeOption,
-    hint_at_case,
     print_results,
-    read_systems,
     read_test_set,
 )
-from nmt.evaluate.breakdown import count_words, read_word_counts
+from nmt.evaluate.breakdown import training_frequencies
+from nmt.evaluate.inputs import hint_at_case, read_systems
 from nmt.evaluate.result_tables import Evaluation
 from nmt.evaluate.systems import EvaluatedSystems
 from nmt.logs import say
 from nmt.recipe import UserError
-from nmt.text.lines import input_name, read_lines
 
 Hypotheses = Annotated[
     list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system; - is standard input.")
@@ -118,25 +113,12 @@ def evaluate(
     )
     if train_tgt or word_counts:
         words, description = options.words(test)
-        frequencies = _frequencies(train_tgt or [], word_counts, words)
+        frequencies = training_frequencies(train_tgt or [], word_counts, words)
         results = replace(results, by_frequency=evaluated.by_frequency(frequencies, words), words=description)
     if differences:
         ahead, behind = evaluated.differences(differences)
         results = replace(results, ahead=ahead, behind=behind)
     _echo(results, output, as_json)
-
-
-def _frequencies(
-    train_tgt: Sequence[Path], word_counts: Path | None, words: Callable[[str], Sequence[str]]
-) -> Counter[str]:
-    """Count the words of training text and add given counts; raises UserError if there are no words."""
-    frequencies = count_words(chain.from_iterable(read_lines(path, allow_pipe=True) for path in train_tgt), words)
-    if word_counts is not None:
-        frequencies += read_word_counts(read_lines(word_counts, allow_pipe=True), input_name(word_counts))
-    if not frequencies:
-        names = ", ".join(map(str, [*train_tgt, *([word_counts] if word_counts else [])]))
-        raise UserError(f"{names} has no words; it must be training text; check the file")
-    return frequencies
 
 
 def _echo(results: Evaluation, output: Format | None, as_json: bool) -> None:

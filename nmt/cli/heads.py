@@ -20,19 +20,14 @@ from nmt.cli.arguments import (
     require_output,
 )
 from nmt.evaluate.tables import format_tables
-from nmt.heads.analysis import Analysis, MaskedBleu, measure_curves, removal_steps
-from nmt.heads.behavior import measure_behavior
-from nmt.heads.importance import nll_without, sensitivity
-from nmt.heads.masks import Head, HeadMasks, all_heads
-from nmt.heads.pairs import Pairs
+from nmt.heads.analysis import Analysis, analyze
 from nmt.heads.pruning import most_important, write_pruned
-from nmt.logs import progress, say
+from nmt.logs import say
 from nmt.plots.figure import require_drawable
 from nmt.plots.heads import draw_head_removal
 from nmt.processes.distributed import choose_device
 from nmt.recipe import ModelRecipe
 from nmt.storage.sealed import require_new
-from nmt.text.tokenizer import Tokenizers
 
 Stack = Literal["encoder", "decoder"]
 Prune = Annotated[
@@ -89,7 +84,7 @@ def heads(
         torch.set_num_threads(threads)
     loaded = load_model(model, choose_device(device))
     kept = None if prune is None else _numbers_to_keep(prune, stack, loaded.transformer.recipe)
-    analysis = _analyze(loaded, sources, references, bleu, plots=plot is not None)
+    analysis = analyze(loaded, sources, references, bleu, plots=plot is not None)
     if as_json:
         typer.echo(json.dumps(analysis.document(), indent=1))
     else:
@@ -121,40 +116,6 @@ def _numbers_to_keep(text: str, stack: Stack | None, recipe: ModelRecipe) -> tup
             )
         kept.append(num_heads - removed)
     return kept[0], kept[1]
-
-
-def _analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu: int, *, plots: bool) -> Analysis:
-    """Measure all heads; `bleu`: number of heads whose effect on BLEU is measured."""
-    model, tokenizers = loaded.transformer, Tokenizers.load(loaded.directory)
-    device = model.tgt_embedding.weight.device
-    pairs = Pairs.encode(loaded, tokenizers, sources, references)
-    measure_bleu = MaskedBleu(loaded, tokenizers, sources, references) if bleu or plots else None
-    masks, known = HeadMasks(model), all_heads(model)
-    batches = [batch for _, batch in pairs.batches(device)]
-    with progress("measuring heads", 3 * len(batches), "batches") as bar:
-        importance = sensitivity(model, masks, batches, lambda: bar.advance(1))
-        behavior = measure_behavior(model, pairs, device, lambda: bar.advance(1))
-        nll, *without = nll_without(model, masks, batches, [[], *([head] for head in known)], lambda: bar.advance(1))
-    removal = {head: value - nll for head, value in zip(known, without, strict=True)}
-    analysis = Analysis(len(sources), nll, importance, removal, behavior)
-    if measure_bleu is not None:
-        _add_bleu(analysis, measure_bleu, bleu, plots)
-    return analysis
-
-
-def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, plots: bool) -> None:
-    """Add BLEU of all heads, without each of the `number` heads that affect the nll most, and along the curves."""
-    largest: list[Head] = sorted(analysis.removal, key=lambda head: -abs(analysis.removal[head]))[:number]
-    points = sum(map(len, removal_steps(analysis.sensitivity).values())) if plots else 0
-    with progress("translating", 1 + len(largest) + points, "translations") as bar:
-        whole = measure.without([])
-        bar.advance(1)
-        analysis.bleu, analysis.signature = whole, measure.signature
-        for head in largest:
-            analysis.bleu_change[head] = measure.without([head]) - whole
-            bar.advance(1)
-        if plots:
-            analysis.curves = measure_curves(measure, analysis.sensitivity, whole, lambda: bar.advance(1))
 
 
 def _prune(loaded: LoadedModel, analysis: Analysis, kept: tuple[int, int], out: Path) -> None:

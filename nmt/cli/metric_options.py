@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nmt.data.corpus import sacrebleu_files
-from nmt.evaluate.metrics import Scorer, bleu_tokenizer, check_aligned, make_scorer
+from nmt.evaluate.inputs import TestSet
+from nmt.evaluate.metrics import Scorer, bleu_tokenizer, make_scorer
 from nmt.evaluate.moses import LANGUAGES
 from nmt.evaluate.tables import Table, format_tables
-from nmt.logs import say, warn
+from nmt.logs import warn
 from nmt.recipe import UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
-from nmt.text.lines import input_name, read_lines, warn_of_empty
 
 RefOption = Annotated[
     list[Path] | None, typer.Option("--ref", help="Reference translations; repeatable for several references.")
@@ -63,21 +63,6 @@ Format = Literal["text", "json", "markdown", "latex"]
 FormatOption = Annotated[Format, typer.Option("-f", "--format", help="Output format; json has full precision.")]
 
 
-@dataclass(frozen=True)
-class TestSet:
-    """A test set, with the lines of each reference by file name."""
-
-    references: dict[str, list[str]]
-    reference_files: tuple[Path, ...]
-    source: list[str] | None
-    tgt_lang: str | None
-
-    @property
-    def streams(self) -> list[list[str]]:
-        """The lines of each reference."""
-        return list(self.references.values())
-
-
 def read_test_set(ref: Sequence[Path] | None, src: Path | None, test_set: str | None, lang_pair: str | None) -> TestSet:
     """Read the test set of the options; raises UserError if they are inconsistent or line counts differ.
 
@@ -93,39 +78,7 @@ def read_test_set(ref: Sequence[Path] | None, src: Path | None, test_set: str | 
             raise UserError(f"--test-set {test_set} needs its languages; give --lang-pair, such as --lang-pair en-de")
         source_file, ref = sacrebleu_files(test_set, lang_pair)
         src, tgt_lang = src or source_file, lang_pair.partition("-")[2]
-    files = tuple(ref or ())
-    if same := [path for path in files if files.count(path) > 1]:
-        raise UserError(f"--ref {same[0]} is given twice; references must be different files; remove one")
-    references = {input_name(path): list(read_lines(path, allow_pipe=True)) for path in files}
-    source = None if src is None else list(read_lines(src, allow_pipe=True))
-    check_aligned(references | ({input_name(src): source} if src is not None and source is not None else {}))
-    for name, lines in references.items():
-        remark = "any translation of them counts as wrong; is it the right file?"
-        warn_of_empty(name, lines, [] if source is None else [source], remark)
-    return TestSet(references, files, source, tgt_lang)
-
-
-def read_systems(files: Sequence[Path], text: TestSet) -> dict[str, list[str]]:
-    """Read the translations of each system, by file name; raises UserError if they cannot belong to the test set.
-
-    Warns of files that have empty lines, or are equal to a reference or the source.
-    """
-    systems: dict[str, list[str]] = {}
-    for path in files:
-        system = input_name(path)
-        if system in systems:
-            raise UserError(f"{path} is given twice; systems must have different files; remove one")
-        lines = list(read_lines(path, allow_pipe=True))
-        if any(path.resolve() == reference.resolve() for reference in text.reference_files):
-            raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
-        check_aligned({**text.references, system: lines})
-        warn_of_empty(system, lines, text.streams, "is it the right file, and complete?")
-        known = {**text.references, **({"the source": text.source} if text.source is not None else {})}
-        for name, others in known.items():
-            if lines == others:
-                warn(f"{system} is identical to {name}; is it the right file?")
-        systems[system] = lines
-    return systems
+    return TestSet.read(ref or (), src, tgt_lang)
 
 
 @dataclass(frozen=True)
@@ -198,24 +151,6 @@ class MetricOptions:
         if not names:
             raise UserError("--metrics is empty; it must be a list such as bleu,chrf,ter; name at least one metric")
         return names
-
-
-def hint_at_case(systems: Mapping[str, Sequence[str]], text: TestSet, scorers: Sequence[Scorer]) -> None:
-    """Log systems that are lower-cased while the references are not, for case-sensitive metrics."""
-    case_sensitive = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
-    if not case_sensitive or not any(_has_upper_case(stream) for stream in text.streams):
-        return
-    for name, lines in systems.items():
-        if not _has_upper_case(lines) and any(line != line.upper() for line in lines):
-            say(
-                f"hint: {name} is lower-cased and the reference is not; {', '.join(case_sensitive)} are "
-                "case-sensitive; to ignore case, give --lowercase (bleu), --chrf-lowercase (chrf, chrf++) or --metrics "
-                "bleu-tokenized-lc"
-            )
-
-
-def _has_upper_case(lines: Sequence[str]) -> bool:
-    return any(line != line.lower() for line in lines)
 
 
 def print_results(document: Mapping[str, Any], tables: Sequence[Table], output: Format) -> None:

@@ -6,8 +6,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 
 from nmt.recipe import UserError
+from nmt.text.lines import input_name, read_lines
 
 # Upper bounds of the length classes, in words; longer sentences form the last class.
 _MAX_LENGTHS = (10, 20, 30, 40, 50, 60)
@@ -68,6 +71,19 @@ def read_word_counts(lines: Iterable[str], name: str) -> Counter[str]:
             )
         counts[word.strip()] += int(count)
     return counts
+
+
+def training_frequencies(
+    train_tgt: Sequence[Path], word_counts: Path | None, words: Callable[[str], Sequence[str]]
+) -> Counter[str]:
+    """Count the words of training text and add given counts; raises UserError if there are no words."""
+    frequencies = count_words(chain.from_iterable(read_lines(path, allow_pipe=True) for path in train_tgt), words)
+    if word_counts is not None:
+        frequencies += read_word_counts(read_lines(word_counts, allow_pipe=True), input_name(word_counts))
+    if not frequencies:
+        names = ", ".join(map(str, [*train_tgt, *([word_counts] if word_counts else [])]))
+        raise UserError(f"{names} has no words; it must be training text; check the file")
+    return frequencies
 
 
 def score_words(

@@ -11,10 +11,13 @@ from nmt.checkpoint import LoadedModel
 from nmt.decode.translator import Translator
 from nmt.evaluate.metrics import make_scorer
 from nmt.evaluate.tables import Table
-from nmt.heads.behavior import Behavior
-from nmt.heads.masks import Head, HeadMasks
+from nmt.heads.behavior import Behavior, measure_behavior
+from nmt.heads.importance import nll_without, sensitivity
+from nmt.heads.masks import Head, HeadMasks, all_heads
+from nmt.heads.pairs import Pairs
 from nmt.heads.pruning import most_important
 from nmt.inference.prepacked import prepack
+from nmt.logs import progress
 from nmt.recipe import DecodeRecipe
 from nmt.text.clean import UnicodeForm
 from nmt.text.tokenizer import Tokenizers
@@ -188,3 +191,37 @@ def measure_curves(
             advance()
         curves.append(BleuCurve(name, points))
     return curves
+
+
+def analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu: int, *, plots: bool) -> Analysis:
+    """Measure all heads; `bleu`: number of heads whose effect on BLEU is measured."""
+    model, tokenizers = loaded.transformer, Tokenizers.load(loaded.directory)
+    device = model.tgt_embedding.weight.device
+    pairs = Pairs.encode(loaded, tokenizers, sources, references)
+    measure_bleu = MaskedBleu(loaded, tokenizers, sources, references) if bleu or plots else None
+    masks, known = HeadMasks(model), all_heads(model)
+    batches = [batch for _, batch in pairs.batches(device)]
+    with progress("measuring heads", 3 * len(batches), "batches") as bar:
+        importance = sensitivity(model, masks, batches, lambda: bar.advance(1))
+        behavior = measure_behavior(model, pairs, device, lambda: bar.advance(1))
+        nll, *without = nll_without(model, masks, batches, [[], *([head] for head in known)], lambda: bar.advance(1))
+    removal = {head: value - nll for head, value in zip(known, without, strict=True)}
+    analysis = Analysis(len(sources), nll, importance, removal, behavior)
+    if measure_bleu is not None:
+        _add_bleu(analysis, measure_bleu, bleu, plots)
+    return analysis
+
+
+def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, plots: bool) -> None:
+    """Add BLEU of all heads, without each of the `number` heads that affect the nll most, and along the curves."""
+    largest: list[Head] = sorted(analysis.removal, key=lambda head: -abs(analysis.removal[head]))[:number]
+    points = sum(map(len, removal_steps(analysis.sensitivity).values())) if plots else 0
+    with progress("translating", 1 + len(largest) + points, "translations") as bar:
+        whole = measure.without([])
+        bar.advance(1)
+        analysis.bleu, analysis.signature = whole, measure.signature
+        for head in largest:
+            analysis.bleu_change[head] = measure.without([head]) - whole
+            bar.advance(1)
+        if plots:
+            analysis.curves = measure_curves(measure, analysis.sensitivity, whole, lambda: bar.advance(1))

@@ -1,0 +1,83 @@
+"""Test sets and translations of systems, read from files and checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from nmt.evaluate.metrics import Scorer, check_aligned
+from nmt.logs import say, warn
+from nmt.recipe import UserError
+from nmt.text.lines import input_name, read_lines, warn_of_empty
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """A test set, with the lines of each reference by file name."""
+
+    references: dict[str, list[str]]
+    reference_files: tuple[Path, ...]
+    source: list[str] | None
+    tgt_lang: str | None
+
+    @property
+    def streams(self) -> list[list[str]]:
+        """The lines of each reference."""
+        return list(self.references.values())
+
+    @classmethod
+    def read(cls, ref: Sequence[Path], src: Path | None, tgt_lang: str | None) -> Self:
+        """Read references and source; raises UserError if line counts differ. Warns of empty lines in references."""
+        files = tuple(ref)
+        if same := [path for path in files if files.count(path) > 1]:
+            raise UserError(f"--ref {same[0]} is given twice; references must be different files; remove one")
+        references = {input_name(path): list(read_lines(path, allow_pipe=True)) for path in files}
+        source = None if src is None else list(read_lines(src, allow_pipe=True))
+        check_aligned(references | ({input_name(src): source} if src is not None and source is not None else {}))
+        for name, lines in references.items():
+            remark = "any translation of them counts as wrong; is it the right file?"
+            warn_of_empty(name, lines, [] if source is None else [source], remark)
+        return cls(references, files, source, tgt_lang)
+
+
+def read_systems(files: Sequence[Path], text: TestSet) -> dict[str, list[str]]:
+    """Read the translations of each system, by file name; raises UserError if they cannot belong to the test set.
+
+    Warns of files that have empty lines, or are equal to a reference or the source.
+    """
+    systems: dict[str, list[str]] = {}
+    for path in files:
+        system = input_name(path)
+        if system in systems:
+            raise UserError(f"{path} is given twice; systems must have different files; remove one")
+        lines = list(read_lines(path, allow_pipe=True))
+        if any(path.resolve() == reference.resolve() for reference in text.reference_files):
+            raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
+        check_aligned({**text.references, system: lines})
+        warn_of_empty(system, lines, text.streams, "is it the right file, and complete?")
+        known = {**text.references, **({"the source": text.source} if text.source is not None else {})}
+        for name, others in known.items():
+            if lines == others:
+                warn(f"{system} is identical to {name}; is it the right file?")
+        systems[system] = lines
+    return systems
+
+
+def hint_at_case(systems: Mapping[str, Sequence[str]], text: TestSet, scorers: Sequence[Scorer]) -> None:
+    """Log systems that are lower-cased while the references are not, for case-sensitive metrics."""
+    case_sensitive = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
+    if not case_sensitive or not any(_has_upper_case(stream) for stream in text.streams):
+        return
+    for name, lines in systems.items():
+        if not _has_upper_case(lines) and any(line != line.upper() for line in lines):
+            say(
+                f"hint: {name} is lower-cased and the reference is not; {', '.join(case_sensitive)} are "
+                "case-sensitive; to ignore case, give --lowercase (bleu), --chrf-lowercase (chrf, chrf++) or --metrics "
+                "bleu-tokenized-lc"
+            )
+
+
+def _has_upper_case(lines: Sequence[str]) -> bool:
+    return any(line != line.lower() for line in lines)
