@@ -55,7 +55,7 @@ def serve(
     max_bytes: Annotated[int, typer.Option(min=1, help="Maximum bytes per request.")] = Limits.body_bytes,
     max_characters: Annotated[int, typer.Option(min=1, help="Maximum characters per request.")] = Limits.characters,
     max_lines: Annotated[int, typer.Option(min=1, help="Maximum lines per request.")] = Limits.lines,
-    max_seconds: Annotated[float, typer.Option(min=0.001, help=_MAX_SECONDS)] = Limits.seconds,
+    max_seconds: Annotated[float, typer.Option(min=0.001, max=86_400.0, help=_MAX_SECONDS)] = Limits.seconds,
     log_text: Annotated[bool, typer.Option("--log-text", help=_LOG_TEXT)] = False,
     split_sentences: Annotated[bool, typer.Option("--split-sentences", help=_SENTENCES)] = False,
     settings: Settings = None,

@@ -122,5 +122,5 @@ def _find_model(service: Service, source: str, target: str) -> ServedModel:
 
 
 def _no_model(service: Service, source: str, target: str) -> HTTPException:
-    pairs = ", ".join(" to ".join(map(repr, model.languages)) for model in service.models.values())
-    return HTTPException(400, f"no model translates {source!r} to {target!r}; choose one of {pairs}")
+    pairs = dict.fromkeys(" to ".join(map(repr, model.languages)) for model in service.models.values())
+    return HTTPException(400, f"no model translates {source!r} to {target!r}; choose one of {', '.join(pairs)}")

@@ -41,7 +41,7 @@ class ApiKeys:
     def __init__(self, path: Path) -> None:
         """Read a file with one key a line; raises UserError if it cannot be read or has none."""
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read {path}: {error}; it must contain one API key a line; check it") from error
         self._keys = [line.strip().encode() for line in lines if line.strip()]

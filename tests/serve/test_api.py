@@ -382,7 +382,7 @@ def test_reading_stops_at_the_body_limit(echo_service: MakeService) -> None:
 def test_api_keys(
     tmp_path: Path, echo_service: MakeService, headers: dict[str, str], body: dict[str, str], status: int
 ) -> None:
-    (tmp_path / "keys").write_text("good\n\n bétter \n", encoding="utf-8")
+    (tmp_path / "keys").write_text("good\n\n bétter \n", encoding="utf-8-sig")  # as editors of Windows write it
     client = TestClient(build_app(echo_service(Limits(), ApiKeys(tmp_path / "keys"))))
     content = json.dumps({"q": "a"} | PAIR | body)
     assert client.post("/translate", content=content, headers=headers).status_code == status
