@@ -64,7 +64,7 @@ from nmt.train.disk_space import require_disk_space
 from nmt.train.resume import require_same_text, require_same_tokenizers
 from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import ModelFiles, Trainer
-from nmt.train.warm_start import with_start_model
+from nmt.train.warm_start import require_start_model, with_start_model
 
 # Test sentences per window, and validation sentences per rank between two checks for a stop signal. On a GPU, batches
 # are up to 16 times as large as on a CPU, or a few times as large beside training.
@@ -199,6 +199,7 @@ def _train(recipe: Recipe, world: World) -> TrainState:
     require_same_run(recipe)
     world.run_on_main(lambda: require_disk_space(recipe))
     world.run_on_main(lambda: _require_validation_bleu(recipe))
+    world.run_on_main(lambda: require_start_model(recipe))
     world.run_on_main(lambda: _prepare(recipe))
     prepared = load_prepared(recipe.data_directory)
     verify_data(prepared, world)

@@ -149,7 +149,8 @@ def main() -> None:
     except UserError as error:
         sys.exit(_fail(str(error), 1))
     except OrderlyEnd as end:
-        print_line(str(end))
+        if os.environ.get("RANK", "0") == "0":  # all processes end together
+            print_line(str(end))
         sys.exit(end.status)
     except Interrupted as interrupted:
         sys.exit(_fail_once(str(interrupted), interrupted.status))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -92,11 +93,8 @@ class Trainer:
             local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             torch.set_num_threads(recipe.train.threads or max(1, num_cores() // local_processes))
         self.model = model.to(world.device)
-        start = load_start_weights(self.model, recipe.train.start_from) if recipe.train.start_from else None
-        if start is not None and world.is_main:
-            say(f"initial weights: {start}; optimizer state: {recipe.train.start_optimizer}")
-            if differences := text_differences(start, recipe):
-                warn(f"the start model was trained on other text: {differences}")
+        resumed = choose_checkpoint(recipe.directory, world)
+        start = self._load_start_model() if resumed is None else None
         freeze(self.model, recipe.train.freeze)
         self.model.use_activation_checkpointing(recipe.train.activation_checkpointing)
         self.loss = TrainingLoss.from_recipe(self.model, recipe)
@@ -106,9 +104,9 @@ class Trainer:
         if start is not None and recipe.train.start_optimizer == "kept":
             load_start_optimizer(self.updater.optimizer, self.model, start)
         self.average = ExponentialMovingAverage(self.model, recipe.train.ema_decay) if recipe.train.ema_decay else None
-        self._resume()
-        num_averages = int(self.average is not None)
-        self.batching = Batching.choose(recipe, world, text, self.updater, num_averages, self.state)
+        if resumed is not None:
+            self._resume(*resumed)
+        self.batching = Batching.choose(recipe, world, text, self.updater, int(self.average is not None), self.state)
         if world.is_main:
             self.batching.announce(recipe, self.state)
         self.state.text, self.state.valid = text.identity, text.valid_identity
@@ -368,12 +366,19 @@ class Trainer:
         save_checkpoint(run_dir, step, checkpoint, files, dump_recipe(self.recipe))
         prune_checkpoints(run_dir, self.train_recipe.keep_last, best_steps, interim_steps(run_dir, step))
 
-    def _resume(self) -> None:
-        """Resume from the newest valid checkpoint, if there is one."""
-        newest = choose_checkpoint(self.recipe.directory, self.world)
-        if newest is None:
-            return
-        directory, checkpoint = newest
+    def _load_start_model(self) -> Path | None:
+        """Load the weights of the start model, if there is one, and return its directory."""
+        if self.train_recipe.start_from is None:
+            return None
+        start = load_start_weights(self.model, self.train_recipe.start_from)
+        if self.world.is_main:
+            say(f"initial weights: {start}; optimizer state: {self.train_recipe.start_optimizer}")
+            if differences := text_differences(start, self.recipe):
+                warn(f"the start model was trained on other text: {differences}")
+        return start
+
+    def _resume(self, directory: Path, checkpoint: Checkpoint) -> None:
+        """Resume from a checkpoint."""
         require_same_run(self.recipe)
         self.state = TrainState.read(checkpoint.state, directory)
         require_same_identity(self.recipe, self.state, self.text.identity)

@@ -75,6 +75,16 @@ def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
         raise
 
 
+def require_start_model(recipe: Recipe) -> None:
+    """Raise UserError, before preparing text, if the start model of a new run is damaged or has no optimizer state."""
+    start = recipe.train.start_from
+    if start is None or list_checkpoints(recipe.directory):
+        return
+    verify_directory(directory := find_model(start))
+    if recipe.train.start_optimizer == "kept":
+        _optimizer_file(directory)
+
+
 def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
     """Load the parameters of a model directory, checkpoint or run; return their directory.
 
@@ -112,13 +122,17 @@ def _differences(start: ModelRecipe, here: ModelRecipe) -> str:
 
 def load_start_optimizer(optimizer: torch.optim.Optimizer, model: TranslationModel, directory: Path) -> None:
     """Load the optimizer state of a checkpoint; raises UserError for a model directory without it."""
+    load_optimizer_tensors(optimizer, model, read_tensors(_optimizer_file(directory)))
+
+
+def _optimizer_file(directory: Path) -> Path:
     path = directory / "optimizer.safetensors"
     if not path.exists():
         raise UserError(
             f"{directory} has no optimizer state; train.start_optimizer 'kept' needs a checkpoint "
             "(RUN/checkpoints/step-...); give one, or set it to 'fresh'"
         )
-    load_optimizer_tensors(optimizer, model, read_tensors(path))
+    return path
 
 
 def freeze(model: TranslationModel, patterns: tuple[str, ...]) -> int:

@@ -259,6 +259,24 @@ def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path:
     assert not (tmp_path / "other").exists()
 
 
+def test_an_unusable_start_model_is_an_early_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    first, run = tmp_path / "first", tmp_path / "run"
+    assert nmt("train", recipe, f"run_dir={first}")[0] == 0
+    (saved,) = list_checkpoints(first)
+    assert nmt("average", first, "--last", 1, "-o", tmp_path / "model")[0] == 0
+    flip_a_bit(saved / "model.safetensors")
+    damaged, averaged = (
+        (first, "model.safetensors is missing or corrupt"),
+        (tmp_path / "model", "has no optimizer state"),
+    )
+    for start, message in (damaged, averaged):
+        start_from = f"train.start_from={start}"
+        status, _, err = nmt("train", recipe, f"run_dir={run}", start_from, "train.start_optimizer=kept")
+        assert status == 1
+        assert message in err.splitlines()[-1]
+        assert not run.exists()
+
+
 def test_too_little_disk_space_is_an_early_error(
     recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

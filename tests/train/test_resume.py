@@ -50,6 +50,19 @@ def test_a_restart_without_checkpoints_is_reported(
     assert capsys.readouterr().err.count(f"warning: {recipe.directory} {message}") == 1
 
 
+def test_a_resume_does_not_need_the_start_model(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    small: dict[str, Any] = {"validate_every": 2, "save_every": 2, "schedule": "constant"}
+    train_tiny(with_train(tiny_recipe, start, max_steps=2, **small), tiny_data)
+    train_tiny(with_train(tiny_recipe, max_steps=2, start_from=str(start), **small), tiny_data)
+    start.rename(tmp_path / "moved")
+    longer = with_train(tiny_recipe, max_steps=4, start_from=str(start), **small)
+    assert train_tiny(longer, tiny_data).step == 4
+    shutil.rmtree(longer.directory / "checkpoints")
+    with pytest.raises(UserError, match="start does not exist"):
+        train_tiny(longer, tiny_data)
+
+
 def test_changed_options_are_logged(tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=6)
     train_tiny(recipe, tiny_data)
