@@ -114,6 +114,27 @@ def test_the_environment_is_created_once(tmp_path: Path) -> None:
     assert make() == (f"{venv}\n", [])
 
 
+def test_coverage_is_combined_and_reported(tmp_path: Path) -> None:
+    venv, log = tmp_path / "venv", tmp_path / "log"
+    (venv / "bin").mkdir(parents=True)
+    python = venv / "bin" / "python"
+    python.write_text(f'#!/usr/bin/env bash\nprintf "%s\\n" "$*" >>"{log}"\n')
+    python.chmod(0o755)
+    environment = {**os.environ, "NMT_VENV": str(venv)}
+    for arguments, started in (
+        (["tests/model", "-x"], ["-m pytest tests/model -x"]),
+        (
+            ["--coverage", "tests/model"],
+            ["-m coverage run -m pytest tests/model", "-m coverage combine", "-m coverage report"],
+        ),
+    ):
+        log.write_text("")
+        subprocess.run([ROOT / "tools/test", *arguments], env=environment, capture_output=True, check=True)
+        lines = log.read_text().splitlines()
+        ran = lines[lines.index("-m mypy --strict") + 1 :]
+        assert len(ran) == len(started) and all(map(str.startswith, ran, started))
+
+
 def test_an_old_python_is_a_one_line_error(tmp_path: Path) -> None:
     for tool in ("bash", "cat", "cksum", "dirname"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or pytest.fail(f"{tool} is missing"))
