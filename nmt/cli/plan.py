@@ -14,7 +14,7 @@ from nmt.cli.arguments import Overrides, RecipeArgument
 from nmt.evaluate.forecast import Forecast, SpeedForecast, write_forecast
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import format_duration, say
-from nmt.recipe import Recipe, UserError, load_recipe
+from nmt.recipe import CommandError, Recipe, load_recipe
 from nmt.train.disk_space import format_bytes
 from nmt.train.warm_start import with_start_model
 
@@ -53,7 +53,7 @@ def plan(
 def _numbers(text: str) -> list[int]:
     numbers = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
     if min(numbers) < 1:
-        raise UserError(f"--processes must be numbers such as 1,2,4, got {text!r}; correct it")
+        raise CommandError(f"--processes must be numbers such as 1,2,4, got {text!r}; correct it")
     return numbers
 
 
