@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ from nmt.cli.arguments import MOST_THREADS, Device, Engine, languages
 from nmt.cli.engines import choose_engine, load_scorer, load_translator, model_settings
 from nmt.cli.translate_options import MemoryFile, MemoryLimit
 from nmt.logs import warn
-from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, ineffective_option, override_decode
+from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, UserError, ineffective_option, override_decode
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.memory import ServedMemory
 from nmt.serve.models import ServedModel
@@ -23,6 +23,10 @@ from nmt.serve.server import check_origin, open_socket, run_server
 from nmt.serve.service import ApiKeys, Limits, Service
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
+from nmt.storage.sealed import manifest_digest
+
+if TYPE_CHECKING:  # imports torch, which takes seconds
+    from nmt.decode.scoring import Scorer
 
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
@@ -147,7 +151,8 @@ def _load(
     engine: Engine,
 ) -> ServedModel:
     """Load a model; `decode` has the defaults of requests."""
-    metadata = read_model_metadata(find_model(path))
+    path = find_model(path)  # a run in training makes further ones
+    metadata, digest = read_model_metadata(path), manifest_digest(path)
     load = partial(load_translator, [path], device, decode, processes, True)
     chosen = choose_engine(engine, precision, device, decode, [path], load, required=False)
     return ServedModel(
@@ -155,8 +160,17 @@ def _load(
         (metadata.src_lang, metadata.tgt_lang),
         decode,
         load(chosen),
-        partial(load_scorer, path, device, decode.tag),
+        partial(_load_scorer, path, digest, device, decode.tag),
         batching,
         f"{chosen.engine}, {chosen.precision}",
         None if memory is None else ServedMemory(memory, memory_limit, model_settings([path], decode, chosen)[0]),
     )
+
+
+def _load_scorer(model: Path, digest: str, device: str, tag: str | None) -> Scorer:
+    """Load the scorer of a served model; raises UserError if its files are no longer those with this digest."""
+    if manifest_digest(find_model(model)) != digest:
+        raise UserError(
+            f"{model} was replaced after the server loaded it; scores need the same model; restart the server"
+        )
+    return load_scorer(model, device, tag)

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,13 +13,17 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http.client import HTTPConnection
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from nmt.cli.program import COMMANDS
 from nmt.serve import server
+from nmt.serve.app import build_app
+from nmt.serve.service import Service
 from tests.calling import Nmt, one_line
 from tests.serve.test_api import GUIDE
 
@@ -165,6 +170,24 @@ def test_an_invalid_option_is_one_line(model: Path, nmt: Nmt, options: list[obje
     actual, out, err = nmt("serve", model, *arguments)
     assert (actual, out) == (status, "")
     assert message in one_line(err)
+
+
+def test_scores_come_from_the_model_that_is_served(
+    model: Path, nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[Service] = []
+    monkeypatch.setattr(import_module("nmt.cli.serve"), "run_server", lambda service, *_: served.append(service))
+    shutil.copytree(model, tmp_path / "model")
+    assert nmt("serve", tmp_path / "model", "--port", 0, "--device", "cpu", "--engine", "torch")[0] == 0
+    client = TestClient(build_app(served[0]))
+    manifest = tmp_path / "model" / "manifest.json"
+    content = manifest.read_bytes()
+    for replaced, status in ((b" ", 400), (b"", 200)):
+        manifest.write_bytes(content + replaced)
+        response = client.post("/v1/score", json={"pairs": [["a", "b"]]})
+        assert response.status_code == status, response.text
+        assert ("was replaced after the server loaded it" in response.text) == (status == 400)
+    served[0].models["en-de"].batcher.close()
 
 
 def test_a_port_in_use_is_one_line(model: Path, nmt: Nmt) -> None:
