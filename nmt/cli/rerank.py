@@ -39,7 +39,7 @@ from nmt.rerank.rerank import (
     save_weights,
 )
 from nmt.storage.run_folder import find_model
-from nmt.text.lines import input_name, read_lines
+from nmt.text.lines import input_name, read_lines, warn_of_empty
 
 NBestArgument = Annotated[
     Path, typer.Argument(help="n-best lists, as written by `nmt translate --n-best`; - is standard input.")
@@ -93,6 +93,7 @@ def rerank(
     references = [] if tune_on is None else list(read_lines(tune_on, allow_pipe=True))
     if tune_on is not None:
         require_same_length(tune_on, references, src, sources)
+        warn_of_empty(input_name(tune_on), references, [sources], "any translation of them counts as wrong")
     feature_models = _load_models([model, *(models or ())], reverse_models or (), device)
     names = feature_names(feature_models)
     chosen = None if weights is None else load_weights(weights, names)

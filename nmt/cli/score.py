@@ -12,6 +12,7 @@ from nmt.cli.arguments import Device, ModelArgument, Threads, languages, read_pa
 from nmt.decode.scoring import Likelihood, Scorer
 from nmt.logs import counted, progress, say
 from nmt.recipe import NO_LANGUAGE
+from nmt.text.lines import input_name, warn_of_empty
 
 SCORING_WINDOW = 64  # pairs per call of the scorer
 
@@ -35,6 +36,9 @@ def score(
     if (tgt is None) != (languages(model)[0] == NO_LANGUAGE):
         wrong = "a translation model, which scores SRC and TGT" if tgt is None else "a language model, which scores SRC"
         raise typer.BadParameter(f"{model} is {wrong}; {'add TGT' if tgt is None else 'leave out TGT'}")
+    if tgt is not None:
+        for path, lines, others in ((src, sources, targets), (tgt, targets, sources)):
+            warn_of_empty(input_name(path), lines, [others], "their log-probabilities count; check both files")
     if threads is not None:
         torch.set_num_threads(threads)
     scorer = Scorer.load(model, device, tag)

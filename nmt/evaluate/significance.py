@@ -70,6 +70,8 @@ def compare_systems(
         raise UserError("a comparison needs at least two systems, got 1")
     if not resamples and not trials:
         raise UserError("a comparison needs a test; set --resamples or --trials above 0")
+    if resamples == 1:
+        raise UserError("1 resample has no interval; --resamples must be 0 or at least 2; correct it")
     check_seed()
     seed = os.environ.get("SACREBLEU_SEED", "12345")
     if seed.isdigit() and int(seed) == 0:

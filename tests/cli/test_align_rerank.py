@@ -183,6 +183,16 @@ def test_tune_and_apply_weights(folder: Path, nbest: Path, tmp_path: Path, nmt: 
     assert nmt(*command, "--weights", weights)[:2] == (0, tuned)
 
 
+def test_empty_lines_are_named(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "ref").write_text("\n".join(["", *TARGETS[1:], ""]))
+    named = f"warning: 1 of {len(TARGETS)} lines of {tmp_path / 'ref'} are empty, first line 1; "
+    command = ("rerank", folder / "forward", folder / "src", nbest, "--restarts", 0)
+    assert f"{named}any translation of them counts as wrong\n" in nmt(*command, "--tune", tmp_path / "ref")[2]
+    err = nmt("score", folder / "forward", folder / "src", tmp_path / "ref")[2]
+    assert f"{named}their log-probabilities count; check both files\n" in err
+    assert named in nmt("score", folder / "forward", tmp_path / "ref", folder / "tgt")[2]
+
+
 def test_weights_of_a_single_feature(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "given.toml").write_text("[weights]\ngiven = 1.0\nlength = 0.0\nmodel = 0.0\n")
     command = ("rerank", folder / "forward", folder / "src", nbest, "--n-best", 9)

@@ -112,6 +112,7 @@ def test_equal_outputs_are_not_significant(texts: Path, tmp_path: Path, nmt: Nmt
         (["good", "good"], {}, "is given twice"),
         (["good", "ref"], {}, "is both a translation and the reference"),
         (["good", "fair", "--resamples", "0", "--trials", "0"], {}, "a comparison needs a test"),
+        (["good", "fair", "--resamples", "1"], {}, "1 resample has no interval"),
         (["good", "fair"], {"SACREBLEU_SEED": "0"}, "SACREBLEU_SEED must not be 0"),
         (
             ["good", "fair"],
