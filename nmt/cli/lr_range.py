@@ -15,6 +15,7 @@ from nmt.cli.arguments import Overrides, RecipeArgument, require_output
 from nmt.data.prepare import load_prepared
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say
+from nmt.plots.figure import require_drawable
 from nmt.plots.rates import draw_rate_range
 from nmt.processes.distributed import start_world
 from nmt.recipe import Recipe, UserError, load_recipe
@@ -42,6 +43,7 @@ def lr_range(
     if not 0 < lowest < highest < math.inf:
         raise UserError(f"--lowest must be positive and less than --highest, got {lowest:g} and {highest:g}")
     require_output("-o", out)
+    require_drawable(out)
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     prepared = load_prepared(loaded.data_directory)
     with start_world(loaded.train.device, "rerun the command") as world:

@@ -106,3 +106,5 @@ def test_wrong_input(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert status == 1 and one_line(err) == "--lowest must be positive and less than --highest, got 1 and 0.1"
     status, _, err = nmt("lr-range", recipe, f"run_dir={tmp_path / 'none'}", "-o", tmp_path / "a.png")
     assert status == 1 and "run `nmt prepare` with its recipe" in one_line(err)
+    status, result, err = nmt("lr-range", recipe, "-o", tmp_path / "a.txt")
+    assert (status, result) == (1, "") and "a.txt: the name needs an extension such as .png" in one_line(err)
