@@ -27,8 +27,16 @@ def translator_inputs(
     Raises TypeError for an argument of a wrong type, and UserError for a number of items other than that of lines.
     """
     _require_texts(lines, prefixes, required, glossary)
+    if context is not None:
+        for sentences in _require_collection("context", context, "lists of previous sentences"):
+            _require_collection("the context of a line", sentences, "previous sentences")
     glossaries = [glossary] * len(lines) if isinstance(glossary, Glossary) else glossary
-    for given, kind, empty in ((prefixes, "prefixes", "empty ones"), (required, "lists of required phrases", "[]")):
+    for given, kind, empty in (
+        (prefixes, "prefixes", "empty ones"),
+        (required, "lists of required phrases", "[]"),
+        (context, "lists of previous sentences", "[]"),
+        (glossaries, "glossaries", "None"),
+    ):
         if given is not None and len(given) != len(lines):
             raise UserError(
                 f"got {len(given)} {kind} for {counted(len(lines), 'line')}; expected one per line; add {empty}"

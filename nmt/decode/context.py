@@ -94,6 +94,14 @@ class ContextEncoder:
         """Return the text of output tokens without the previous translations."""
         return self._tokenizers.tgt.decode(tokens[after_last(tokens, self._tgt_separator) :])
 
+    def searched(self, options: SearchOptions) -> SearchOptions:
+        """Return the options of a search whose best hypotheses include those without the previous translations.
+
+        The search ranks with the length of the previous translations, and `remove` without.
+        """
+        is_ranked_again = self._tgt_separator is not None and options.beam_groups == 1
+        return replace(options, n_best=options.beam_size) if is_ranked_again else options
+
     def remove(self, hypotheses: Sequence[Hypothesis], options: SearchOptions) -> list[Hypothesis]:
         """Remove the previous translations from outputs, and score them without these."""
         if self._tgt_separator is None:

@@ -84,13 +84,15 @@ class TextTranslator(ABC):
         self._set_decode(decode)
 
     def with_decode(self, decode: DecodeRecipe, *, scores: bool = True) -> Self:
-        """Return a translator with the same model and other options; raises UserError as the constructor does.
+        """Return a translator with the same model and other options; options that are not given stay.
+
+        Raises UserError as the constructor does, and ValueError for inconsistent options or those without effect.
 
         scores: whether scores of translations are needed; without them some engines are faster
         """
         other = copy(self)
         other._shows_scores = scores
-        other._set_decode(decode)
+        other._set_decode(require_options(decode).over(self._decode))
         return other
 
     def watched(self, on_text: Callable[[str], None]) -> Self:
@@ -213,10 +215,11 @@ class TextTranslator(ABC):
             for one, parts in zip(inputs, parts_of_lines, strict=True)
             for task in self._tasks(one, parts, partial_word=partial_word)
         ]
-        finish_search = self._start_search(tasks, options)
+        searched = options if self._decode.sampling else self._context.searched(options)
+        finish_search = self._start_search(tasks, searched)
 
         def finish() -> list[list[Translation]]:
-            outputs = finish_search()
+            outputs = [hypotheses[: options.n_best] for hypotheses in finish_search()]
             translations = [self._translations(hypotheses) for hypotheses in outputs]
             aligned = iter(self._align([one.text for one in inputs], parts_of_lines, outputs, translations))
             return [self._combine([next(aligned) for _ in parts]) for parts in parts_of_lines]

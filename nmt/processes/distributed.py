@@ -145,7 +145,7 @@ def _find_device(name: str) -> torch.device:
         return torch.device("cuda", _local_rank()) if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise UserError(f"device {name!r} is unknown; it must be auto, cpu, cuda or cuda:N; choose one") from error
     if device.type == "cuda":
         count = torch.cuda.device_count()

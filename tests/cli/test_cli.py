@@ -17,7 +17,7 @@ import sacrebleu
 import nmt as nmt_package
 from nmt import DecodeRecipe, Translator
 from nmt.checkpoint import write_with_decode
-from nmt.recipe import parse_recipe
+from nmt.recipe import UserError, parse_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
 from tests.calling import Nmt, Result
@@ -206,6 +206,11 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
             lambda t: t.translate(["a"], required=[[("b", 1)]]),
             "the phrases of a line must be strings, got int at index 1",
         ),
+        (lambda t: t.translate(["a"], context="x"), "context must be a list of lists of previous sentences, got str"),
+        (
+            lambda t: t.translate(["a"], context=["x"]),
+            "the context of a line must be a list of previous sentences, got",
+        ),
         (lambda t: t.translate(["a"], glossary={"a": "b"}), "glossary must be a list of Glossary objects, or one"),
         (lambda t: t.translate(["a"], glossary=["b"]), "glossary must be a Glossary, got str"),
         (lambda t: t.translate_n_best(["a"], n_best="3"), "n_best must be an integer, got str"),
@@ -229,6 +234,14 @@ def test_options_in_python_come_on_top_of_the_models(run_dir: Path) -> None:
     ours = Translator.load(run_dir, "cpu", decode=DecodeRecipe(beam_size=3))
     same = Translator.load(run_dir, "cpu", decode=merged)
     assert ours.translate([long]) == same.translate([long])
+    assert ours.with_decode(DecodeRecipe(min_tokens=2))._decode == merged.model_copy(update={"min_tokens": 2})
+    with pytest.raises(ValueError, match="fusion_weight has no effect without fusion"):
+        ours.with_decode(DecodeRecipe(fusion_weight=0.5))
+    for wrong in ([], [["x"], ["y"]]):
+        with pytest.raises(UserError, match="lists of previous sentences for 1 line; expected one per line; add"):
+            ours.translate([long], context=wrong)
+    with pytest.raises(UserError, match="device None is unknown"):
+        Translator.load(run_dir, device=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

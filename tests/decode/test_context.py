@@ -19,6 +19,8 @@ from nmt.export.description import describe_model, description_lines
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch
 from nmt.recipe import Context, DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+from nmt.search.hypothesis import Hypothesis
+from nmt.search.options import SearchOptions
 from nmt.special_ids import UNK_ID
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.sealed import write_directory
@@ -110,6 +112,26 @@ def test_previous_translations_begin_the_output(load: Callable[[Context], Path],
         assert one.token_log_probs == pytest.approx(scored.token_log_probs[num_previous:], abs=1e-3)
         assert one.log_prob == pytest.approx(sum(one.token_log_probs))
         assert one.score == pytest.approx(one.log_prob / ((5 + len(one.pieces) + 1) / 6) ** 0.6)
+
+
+def test_the_best_translation_is_chosen_without_the_previous_translations(
+    load: Callable[[Context], Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = Translator.load(load(BOTH), "cpu", "fp32", DecodeRecipe(n_best=1, length_penalty="none"))
+    before = [*tokenizer.encode("he"), tokenizer.tag_id("<sep>")]
+
+    def search(tasks: list[Task], options: SearchOptions) -> list[list[Hypothesis]]:
+        first, second = ([*before, *tokenizer.encode(text)] for text in ("it", "the dog"))
+        pairs = [(first, -1.0), (second, -0.5)]  # log-probabilities of the tokens after the previous translations
+        found = [Hypothesis(tokens, 0.0, 0.0, [0.0] * (len(tokens)) + [log_prob]) for tokens, log_prob in pairs][
+            : options.n_best
+        ]
+        return [translator._in_reading_order(found) for _ in tasks]
+
+    monkeypatch.setattr(translator, "_search", search)
+    for n_best, expected in ((1, ["the dog"]), (2, ["the dog", "it"])):
+        (found,) = translator.translate_n_best(["it is red"], n_best, context=[[("the dog sleeps", "he")]])
+        assert [one.text for one in found] == expected
 
 
 @pytest.mark.parametrize("context", [SOURCE, BOTH])
