@@ -21,6 +21,7 @@ SCRIPTS = (
     "tools/gpu-check",
     "tools/interval-coverage",
     "tools/keep-proof",
+    "tools/memory-proof",
     "tools/ngram-baseline",
     "tools/quickstart",
     "tools/test",

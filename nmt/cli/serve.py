@@ -153,7 +153,7 @@ def _load(
     """Load a model; `decode` has the defaults of requests."""
     path = find_model(path)  # a run in training makes further ones
     metadata, digest = read_model_metadata(path), manifest_digest(path)
-    load = partial(load_translator, [path], device, decode, processes, True)
+    load = partial(load_translator, [path], device, decode, processes, True, pads=memory is None)
     chosen = choose_engine(engine, precision, device, decode, [path], load, required=False)
     return ServedModel(
         name,

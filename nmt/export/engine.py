@@ -11,6 +11,8 @@ Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the
 Limits   A call has one maximum length for all its sentences. Sentences whose outputs exceed their own limit are
          searched again with that limit.
 EOS      A hypothesis that reaches the limit has no EOS.
+Padding  Attention over a padded source is rounded differently, which int8 amplifies. Without padding (`pads`), int8
+         results hardly ever depend on the batch; in fp32, matmuls do.
 """
 
 from __future__ import annotations
@@ -77,11 +79,19 @@ class CTranslate2Engine:
     """
 
     def __init__(
-        self, directory: Path, tokenizers: Tokenizers, device: EngineDevice, compute_type: str, translators: int = 1
+        self,
+        directory: Path,
+        tokenizers: Tokenizers,
+        device: EngineDevice,
+        compute_type: str,
+        translators: int = 1,
+        *,
+        pads: bool = True,
     ) -> None:
         """Load the CTranslate2 model in `directory`; raises UserError if that fails.
 
         translators: number of batches decoded in parallel, each by one thread; they share the weights
+        pads:        whether sentences of different lengths may form a batch
         """
         with engine_errors():
             self._translator = load_package("ctranslate2").Translator(
@@ -93,7 +103,7 @@ class CTranslate2Engine:
                 intra_threads=1,
                 max_queued_batches=-1,  # a full queue would block and delay signals; `_post` limits it instead
             )
-        self.num_translators = translators
+        self.num_translators, self._pads = translators, pads
         self._lock = Lock()
         self._max_posted = _MAX_POSTED_BATCHES * translators
         self._waiting: deque[_Batch] = deque()
@@ -186,21 +196,15 @@ class CTranslate2Engine:
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], batch_tokens: int) -> list[list[float]]:
         """Return the log-probabilities of each target's tokens and EOS; pairs have no special tokens."""
-        if not pairs:
-            return []
-        sources = [[self._src_pieces[token] for token in src] for src, _ in pairs]
-        targets = [[self._tgt_pieces[token] for token in tgt] for _, tgt in pairs]
+        pending: dict[int, Any] = {}
         with engine_errors():
-            pending = self._translator.score_batch(
-                sources,
-                targets,
-                max_batch_size=batch_tokens,
-                batch_type="tokens",
-                max_input_length=0,
-                asynchronous=True,
-            )
-            _poll(lambda: all(result.done() for result in pending))
-            return [list(result.result().log_probs) for result in pending]
+            for indices in _split_batches([(len(src), len(tgt)) for src, tgt in pairs], batch_tokens, pads=self._pads):
+                sources = [[self._src_pieces[token] for token in pairs[i][0]] for i in indices]
+                targets = [[self._tgt_pieces[token] for token in pairs[i][1]] for i in indices]
+                results = self._translator.score_batch(sources, targets, max_input_length=0, asynchronous=True)
+                pending.update(zip(indices, results, strict=True))
+            _poll(lambda: all(result.done() for result in pending.values()))
+            return [list(pending[i].result().log_probs) for i in range(len(pairs))]
 
     def _rescore(
         self, tasks: Sequence[Task], outputs: dict[int, list[_Output]], indices: Iterable[int], batch_tokens: int
@@ -230,7 +234,8 @@ class CTranslate2Engine:
     def _start(self, tasks: Sequence[Task], arguments: dict[str, Any], batch_tokens: int) -> _Search:
         """Start to translate tasks; either all or none have a prefix."""
         batches = []
-        for indices in _split_batches([len(task.sentence) + 1 for task in tasks], batch_tokens):
+        lengths = [(len(task.sentence), len(task.prefix)) for task in tasks]
+        for indices in _split_batches(lengths, batch_tokens, pads=self._pads):
             sources = [[self._src_pieces[token] for token in tasks[i].sentence] for i in indices]
             prefixes = [[self._tgt_pieces[token] for token in tasks[i].prefix] for i in indices]
             post = partial(
@@ -321,11 +326,16 @@ class _Output(NamedTuple):
         return not self.is_finished or len(self.tokens) >= limit
 
 
-def _split_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield the indices of batches of at most `batch_tokens` padded tokens, longest sentences first."""
+def _split_batches(lengths: Sequence[tuple[int, int]], batch_tokens: int, *, pads: bool) -> Iterator[list[int]]:
+    """Yield the indices of batches of at most `batch_tokens` padded source tokens, longest sentences first.
+
+    lengths: of source and target (or its prefix), without EOS; pads: whether those of a batch may differ
+    """
     batch: list[int] = []
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > batch_tokens:
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):
+        longest = lengths[batch[0]] if batch else (0, 0)
+        is_full = (len(batch) + 1) * (longest[0] + 1) > batch_tokens
+        if batch and (is_full or not (pads or lengths[i] == longest)):
             yield batch
             batch = []
         batch.append(i)
@@ -420,11 +430,13 @@ class CTranslate2Translator(TextTranslator):
         *,
         translators: int = 0,
         scores: bool = True,
+        pads: bool = True,
     ) -> CTranslate2Translator:
         """Load a model like `Translator.load`. Its conversion is cached inside its directory.
 
         precision:   `auto` is int8 on a CPU; on a GPU, bf16 if supported, else fp32
         translators: number of batches decoded in parallel; 0 means one per core on a CPU, and one on a GPU
+        pads:        see `CTranslate2Engine`; without padding, few lines take longer
         Raises UserError if CTranslate2 is not installed, or with all options that it does not support; ValueError for
         an unknown precision.
         """
@@ -445,7 +457,7 @@ class CTranslate2Translator(TextTranslator):
         with open_conversion(Path(path), "int8" if compute_type == "int8" else "float32") as conversion:
             tokenizers = Tokenizers.load(conversion.model)
             return cls(
-                CTranslate2Engine(conversion.directory, tokenizers, engine_device, compute_type, count),
+                CTranslate2Engine(conversion.directory, tokenizers, engine_device, compute_type, count, pads=pads),
                 tokenizers,
                 options,
                 max_positions=conversion.recipe.max_positions,

@@ -43,11 +43,13 @@ def test_output_is_the_same(model: Path, nmt: Nmt, tmp_path: Path, out: str, opt
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_kept_items_are_those_of_a_run_without_a_memory(model: Path, nmt: Nmt, tmp_path: Path, engine: str) -> None:
+    precision = "fp32"
     if engine == "ctranslate2":
         pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+        precision = "int8"  # in fp32, its scores depend on the size of a batch
     before = [*MARKED, *(f"<i>the old dog</i> {number} sees {{name}}" for number in range(4))]
     after = ["<b>the</b> old dog 2 sees {name}", *before[:-1], "a new line", "the <u>old cat &amp; I</u>"]
-    options = ("--engine", engine, "--precision", "fp32", "--keep", "markup,numbers,placeholders", "--with-scores")
+    options = ("--engine", engine, "--precision", precision, "--keep", "markup,numbers,placeholders", "--with-scores")
     for name, lines in (("before", before), ("after", after)):
         (tmp_path / name).write_bytes(as_bytes(lines))
     memory = ("--memory", tmp_path / "memory.db")

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ import pytest
 from nmt.decode.scoring import Scorer
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
-from nmt.export import cache
+from nmt.export import cache, engine
 from nmt.export import ctranslate2 as conversion
 from nmt.export.capabilities import EngineDevice, select_compute_type, select_device
 from nmt.export.engine import CTranslate2Translator
@@ -418,3 +419,21 @@ def test_with_decode_shares_the_model(model: Path) -> None:
         assert without_scores.translate(["the cat sees a dog"]) == translator.translate(["the cat sees a dog"])
         with pytest.raises(UserError, match="tag '<no>' is unknown"):
             translator.with_decode(search(tag="<no>"))
+
+
+@pytest.mark.parametrize("pads", [True, False])
+def test_batches_without_padding_have_equal_lengths(pads: bool) -> None:
+    rng = random.Random(1)
+    lengths = [(rng.randint(1, 9), rng.randint(0, 1)) for _ in range(300)]
+    batches = list(engine._split_batches(lengths, 40, pads=pads))
+    assert sorted(i for batch in batches for i in batch) == list(range(300))
+    assert all(len(batch) * (max(lengths[i][0] for i in batch) + 1) <= 40 for batch in batches)
+    assert all(len({lengths[i] for i in batch}) == 1 for batch in batches) is not pads
+
+
+@pytest.mark.parametrize("prefix", ["", "The "])
+def test_int8_results_do_not_depend_on_the_batch_without_padding(model: Path, lines: list[str], prefix: str) -> None:
+    translator = CTranslate2Translator.load(model, "cpu", "int8", search(n_best=2), translators=1, pads=False)
+    prefixes = [prefix * (number % 3) for number in range(len(lines))]
+    alone = [translator.translate_n_best([line], prefixes=[own])[0] for line, own in zip(lines, prefixes, strict=True)]
+    assert translator.translate_n_best(lines, prefixes=prefixes) == alone

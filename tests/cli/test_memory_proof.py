@@ -1,0 +1,56 @@
+"""`tools/memory-proof`: edited files get the same translations with and without a memory."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import memory_proof
+import pytest
+
+from nmt.decode.task import TranslatorInput
+from nmt.decode.translation import Translation
+from tests.cli.nasty_lines import sentence
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    rng = random.Random(2)
+    (tmp_path / "text").write_text("".join(f"{sentence(rng)}\n" for _ in range(200)), encoding="utf-8")
+    return tmp_path / "text"
+
+
+@pytest.mark.slow
+def test_edited_files(model: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    assert memory_proof.main([str(model), str(text), "--files", "20"]) == 0
+    torch, ctranslate2 = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:])
+    assert torch[0] == "torch fp32" and torch[4] == "0"
+    assert ctranslate2[0] == "ctranslate2 int8" and ctranslate2[4:] == ["0", "0"]
+    assert float(ctranslate2[3].rstrip("%")) > 80
+
+
+def test_a_translation_that_depends_on_other_lines_is_reported(
+    model: Path, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Numbering:
+        """Gives each line its number in the batch."""
+
+        def start_translation(
+            self, inputs: Sequence[TranslatorInput], n_best: int | None = None
+        ) -> Callable[[], list[list[Translation]]]:
+            return lambda: [[Translation(str(number), 0.0, 0.0, [], [])] for number in range(len(inputs))]
+
+        def translate_inputs(self, inputs: Sequence[TranslatorInput]) -> list[list[Translation]]:
+            return self.start_translation(inputs)()
+
+    monkeypatch.setattr(memory_proof, "load", lambda *_: Numbering())
+    assert memory_proof.main([str(model), str(text), "--files", "3", "--lines", "10"]) == 1
+    assert "| torch fp32 | 4 |" in capsys.readouterr().out
+
+
+def test_edits_change_few_lines_and_keep_the_size() -> None:
+    rng, lines = random.Random(1), [f"a b {number}" for number in range(10)]
+    for _ in range(500):
+        edited = memory_proof.edit(rng, lines, ["x y", "z"], 10)
+        assert len(set(edited) - set(lines)) <= 5 and 1 <= len(edited) <= 25
+        lines = edited
