@@ -58,6 +58,34 @@ def test_parity_reports_a_missing_file_in_one_line(
     assert capsys.readouterr().err.startswith(f"parity: cannot read {tmp_path / 'src'}: ")
 
 
+@pytest.mark.parametrize(
+    ("src", "ref", "options", "message"),
+    [
+        ("a\nb\n", "a\n", ["--lines", "1"], "has 2 lines and {}/ref 1; they must match, and not be empty; check both"),
+        ("", "", [], "has 0 lines and {}/ref 0; they must match, and not be empty; check both"),
+        ("a\n", "a\n", ["--lines", "0"], "--lines must be at least 1, got 0"),
+        ("a\n", "a\n", ["--beam-size", "0"], "--beam-size must be at least 1, got 0"),
+    ],
+)
+def test_parity_rejects_wrong_arguments(
+    src: str,
+    ref: str,
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "src").write_text(src)
+    (tmp_path / "ref").write_text(ref)
+    monkeypatch.setattr(sys, "argv", ["parity", "model", str(tmp_path / "src"), str(tmp_path / "ref"), *options])
+    try:
+        assert parity_table.main() == 1
+    except SystemExit as ended:
+        assert ended.code == 2
+    assert capsys.readouterr().err.endswith(f"{message.format(tmp_path)}\n")
+
+
 def test_continuous_integration_runs_tools_test() -> None:
     assert "tools/test" in (ROOT / ".ci/run").read_text(encoding="utf-8")
 

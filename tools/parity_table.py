@@ -37,8 +37,15 @@ def main() -> int:
     parser.add_argument("--lines", type=int, default=1000, help="lines of the text to translate (1000)")
     parser.add_argument("--hf-lines", type=int, default=200, help="lines for transformers, which is slow (200)")
     options = parser.parse_args()
+    for name in ("beam_size", "lines", "hf_lines"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
     try:
-        src, ref = (list(read_lines(path))[: options.lines] for path in (options.src, options.ref))
+        src, ref = (list(read_lines(path)) for path in (options.src, options.ref))
+        if len(src) != len(ref) or not src:
+            lengths = f"{options.src} has {len(src):,} lines and {options.ref} {len(ref):,}"
+            raise UserError(f"{lengths}; they must match, and not be empty; check both")
+        src, ref = src[: options.lines], ref[: options.lines]
         row(f"{'search':<10}{'program':<24}{'lines':>6}{'equal':>9}{'BLEU':>9}{'seconds':>9}")
         for beam_size in (1, options.beam_size):
             decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=options.length_alpha)
