@@ -23,4 +23,4 @@ class Hypothesis:
 
 def in_reading_order(values: list[float]) -> list[float]:
     """Reverse the values of the tokens of a right-to-left output; the value of EOS stays last."""
-    return [*values[-2::-1], values[-1]]
+    return [*values[-2::-1], *values[-1:]]

@@ -14,6 +14,7 @@ from nmt.decode.translator import Translator
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+from nmt.search.hypothesis import in_reading_order
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.sealed import write_directory
@@ -120,3 +121,9 @@ def _occurs(part: list[str], whole: list[str]) -> bool:
 def test_ensembles_of_both_directions_are_rejected(models: tuple[Path, Path]) -> None:
     with pytest.raises(UserError, match="opposite directions"):
         Translator.load(models[0], "cpu", ensemble=[models[1]])
+
+
+def test_reading_order_keeps_eos_last_and_needs_no_scores() -> None:
+    assert in_reading_order([-1.0, -2.0, -3.0]) == [-2.0, -1.0, -3.0]
+    assert in_reading_order([-1.0]) == [-1.0]
+    assert in_reading_order([]) == []  # CTranslate2 without scores
