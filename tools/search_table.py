@@ -157,14 +157,17 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds (default: 3)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
     options = parser.parse_args()
+    if options.repetitions < 1:
+        parser.error(f"--repetitions must be at least 1, got {options.repetitions}")
     try:
         lowercase = Tokenizers.load(find_model(options.model)).tgt.lowercases()
         rows = [Row(search) for search in searches(options.model, options.ensemble, options.device)]
-        src, ref = (list(read_lines(path))[: options.lines] for path in (options.src, options.ref))
+        src, ref = (list(read_lines(path)) for path in (options.src, options.ref))
         if len(src) != len(ref) or not src:
             raise UserError(
                 f"{options.src} has {len(src)} lines and {options.ref} {len(ref)}; they must match; check both"
             )
+        src, ref = src[: options.lines], ref[: options.lines]
         measure(rows, options.device, src, ref, options.repetitions, lowercase)
     except UserError as error:
         sys.stderr.write(f"search-table: {error}\n")
