@@ -1,4 +1,7 @@
-"""HTML pages and SubRip subtitles: their text, and all between that is copied."""
+"""HTML pages and SubRip subtitles: their text, and all between that is copied.
+
+Parsers of libraries, such as html.parser and srt, normalize what they read. Here each copied character must stay.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 The tags of a line become a tree of elements. The words of an element are aligned with words of the translation, and the
 element is placed around the interval that contains most of them and fewest others. Elements of one parent get disjoint
 intervals within that of their parent, so the result is well nested.
+XML and HTML parsers do not fit: a line may have half of a pair of tags, and its tags must stay as written.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A sentence ends at a period, question mark, exclamation mark or ellipsis, with c
 space and the start of a sentence follow: a capital letter, a digit, or a letter of a script without case, after opening
 quotes, brackets and dashes. Abbreviations, initials and ordinal numbers are exceptions. The lists of the three
 languages are used together, so the language of a text need not be known. Chinese and Japanese sentences end without
-white space.
+white space. The rules need no library, and `nmt serve` and `nmt translate` split alike without a further dependency.
 """
 
 from __future__ import annotations
