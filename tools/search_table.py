@@ -157,8 +157,8 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds (default: 3)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
     options = parser.parse_args()
-    if options.repetitions < 1:
-        parser.error(f"--repetitions must be at least 1, got {options.repetitions}")
+    if min(options.repetitions, options.lines) < 1:
+        parser.error("--repetitions and --lines must be at least 1")
     try:
         lowercase = Tokenizers.load(find_model(options.model)).tgt.lowercases()
         rows = [Row(search) for search in searches(options.model, options.ensemble, options.device)]
