@@ -157,7 +157,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds (default: 3)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
     options = parser.parse_args()
-    if min(options.repetitions, options.lines) < 1:
+    if options.repetitions < 1 or (options.lines is not None and options.lines < 1):
         parser.error("--repetitions and --lines must be at least 1")
     try:
         lowercase = Tokenizers.load(find_model(options.model)).tgt.lowercases()

@@ -56,6 +56,6 @@ def test_texts_of_different_length(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path(texts[1]).write_text("a cat\n")
-    monkeypatch.setattr(sys, "argv", ["search-table", str(model), *texts, "--lines", "1"])
+    monkeypatch.setattr(sys, "argv", ["search-table", str(model), *texts])
     assert search_table.main() == 1
     assert capsys.readouterr().err.endswith(f"has 5 lines and {texts[1]} 1; they must match; check both\n")
