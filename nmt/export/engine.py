@@ -107,7 +107,7 @@ class CTranslate2Engine:
         self._lock = Lock()
         self._max_posted = _MAX_POSTED_BATCHES * translators
         self._waiting: deque[_Batch] = deque()
-        self._posted: deque[_Batch] = deque()
+        self._posted: list[_Batch] = []
         self._src_pieces = tokenizers.src.pieces(range(tokenizers.src.vocab_size))
         self._tgt_pieces = self._src_pieces
         if not tokenizers.joint:
@@ -252,8 +252,7 @@ class CTranslate2Engine:
     def _post(self) -> None:
         """Pass further batches to CTranslate2: only a few, because posted batches cannot be canceled."""
         with self._lock:
-            while self._posted and self._posted[0].is_done:
-                self._posted.popleft()
+            self._posted = [batch for batch in self._posted if not batch.is_done]
             while self._waiting and len(self._posted) < self._max_posted:
                 batch = self._waiting.popleft()
                 with engine_errors():
@@ -272,9 +271,10 @@ class CTranslate2Engine:
         return outputs
 
     def _advance(self, batch: _Batch) -> bool:
-        """Post further batches, and return whether this one is done."""
+        """Post further batches, and return whether this one is done; then no thread reads its state."""
         self._post()
-        return batch.is_done
+        with self._lock:
+            return bool(batch.results) and batch not in self._posted
 
     def _outputs(self, result: Any, longest: int, exponent: float) -> list[_Output]:
         """Convert the distinct hypotheses of one source; those without EOS are truncated to the limit."""
@@ -287,7 +287,7 @@ class CTranslate2Engine:
         return list(outputs.values())
 
 
-@dataclass
+@dataclass(eq=False)
 class _Batch:
     """Sources that are decoded together: their indices, the call that posts them, and then its results."""
 

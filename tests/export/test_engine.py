@@ -1,6 +1,7 @@
 """Parity of CTranslate2Translator and Translator for all search options, and the conversion cache."""
 
 import errno
+import itertools
 import os
 import random
 import subprocess
@@ -178,6 +179,36 @@ def test_threads_get_the_translations_of_their_own_lines(model: Path, lines: lis
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda line: translator.translate([line])[0], lines * 3))
     assert found == expected * 3
+
+
+class CollectedOnce:
+    """A result of CTranslate2 that has no state once it is collected; every second question finds one done."""
+
+    answers = itertools.cycle((False, True))
+
+    def __init__(self, result: Any) -> None:
+        self._result, self._is_collected = result.result(), False
+
+    def done(self) -> bool:
+        assert not self._is_collected
+        return next(self.answers)
+
+    def result(self) -> Any:
+        self._is_collected = True
+        return self._result
+
+
+def test_no_state_is_read_after_results_are_collected(model: Path, lines: list[str]) -> None:
+    translator = CTranslate2Translator.load(model, "cpu", "fp32", search(batch_tokens=1), translators=1)
+    expected = translator.translate(lines)
+    theirs = translator._engine._translator
+    translator._engine._translator = Mock(
+        wraps=theirs,
+        translate_batch=lambda *given, **options: [
+            CollectedOnce(one) for one in theirs.translate_batch(*given, **options)
+        ],
+    )
+    assert translator.translate(lines) == expected
 
 
 def test_all_unsupported_options_are_named(model: Path) -> None:
