@@ -34,6 +34,7 @@ class ServedMemory(TranslationMemory):
         self.settings = settings
         self.num_reused = self.num_missing = self.num_errors = 0
         self._resumes_at = 0.0
+        self._identity = _identity(path)
 
     def find(self, keys: Iterable[bytes]) -> dict[bytes, list[Translation]]:
         """Return the entries of these keys that exist; none after an error."""
@@ -56,9 +57,20 @@ class ServedMemory(TranslationMemory):
         if monotonic() < self._resumes_at:
             return otherwise
         try:
+            if _identity(self._path) != self._identity:
+                raise MemoryFileError(f"{self._path} was deleted or replaced; restart the server to use the new file")
             return call()
         except MemoryFileError as error:
             self.num_errors += 1
             self._resumes_at = monotonic() + _PAUSE_SECONDS
             warn(f"{error}; lines are translated without it for {_PAUSE_SECONDS:g} seconds")
             return otherwise
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file, None if it does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -110,6 +110,20 @@ def test_an_unusable_file_is_logged_once_and_loses_no_request(
     assert 'nmt_memory_errors_total{model="en-de"} 1\n' in remembering.get("/metrics").text
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_is_gone_is_reported(
+    remembering: TestClient, tmp_path: Path, capfd: pytest.CaptureFixture[str], is_replaced: bool
+) -> None:
+    body = {"q": "a cat", "source": "en", "target": "de"}
+    expected = answer(remembering, "/translate", body)
+    (tmp_path / "memory.db").rename(tmp_path / "moved.db")
+    if is_replaced:
+        ServedMemory(tmp_path / "memory.db", None, {"model": "a"}).close()
+    assert answer(remembering, "/translate", body) == expected
+    (logged,) = capfd.readouterr().err.splitlines()
+    assert logged.startswith(f"warning: {tmp_path / 'memory.db'} was deleted or replaced; restart the server")
+
+
 def test_a_locked_file_is_used_again_later(
     remembering: TestClient, memory: ServedMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
