@@ -104,11 +104,14 @@ def translate(
 def _named(given: Mapping[str, Any]) -> dict[str, object]:
     """Return the command's own options by their names in the recipe, None if not given.
 
-    given: the arguments of `translate`; raises BadParameter for mutually exclusive ones
+    given: the arguments of `translate`; raises BadParameter for mutually exclusive ones and one without effect
     """
     for first, second in (("threads", "processes"), ("resume", "restart")):
         is_given = {f"--{name}": given[name] not in (None, False) for name in (first, second)}
         require_at_most_one(is_given)
+    has_terms = given["glossary"] or (given["input_format"] or format_of_file(given["file"])) == "jsonl"
+    if given["glossary_mode"] and not has_terms:
+        raise typer.BadParameter("--glossary-mode has no effect without --glossary; add that, or leave it out")
     own = ("beam_size", "n_best", "batch_tokens", "tag", "length_penalty", "length_alpha", "shortlist", "fusion")
     named: dict[str, object] = {name: given[name] for name in (*own, "fusion_weight", "glossary_mode")}
     named |= {"sampling_seed": given["seed"], "alignments": given["with_alignments"] or None}

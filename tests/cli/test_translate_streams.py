@@ -223,6 +223,8 @@ def test_invalid_input_is_reported_before_translation(
             ("--with-scores", "--output-format", "jsonl"),
             "--with-scores has no effect: this output has scores",
         ),
+        ("in.txt", ("--glossary-report", "terms"), "--glossary-report has no effect without --glossary"),
+        ("in.txt", ("--glossary-mode", "constrain"), "--glossary-mode has no effect without --glossary"),
         ("in.txt", ("--threads", 1, "--processes", 1), "--threads and --processes are mutually exclusive"),
     ],
 )
