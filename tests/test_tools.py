@@ -119,14 +119,18 @@ def test_the_oldest_constraints_are_the_lower_bounds() -> None:
         assert pinned[name] in (bounds[name], f"{bounds[name]}.0", f"{bounds[name]}.0.0"), name
 
 
-def test_the_environment_is_created_once(tmp_path: Path) -> None:
-    # A fake Python that only logs its arguments.
+def fake_python(tmp_path: Path) -> tuple[Path, Path, dict[str, str]]:
+    """Make an environment whose Python only logs its arguments; return it, the log, and variables that select it."""
     venv, log = tmp_path / "venv", tmp_path / "log"
     (venv / "bin").mkdir(parents=True)
     python = venv / "bin" / "python"
     python.write_text(f'#!/usr/bin/env bash\nprintf "%s\\n" "$*" >>"{log}"\n')
     python.chmod(0o755)
-    environment = {**os.environ, "NMT_VENV": str(venv)}
+    return venv, log, {**os.environ, "NMT_VENV": str(venv)}
+
+
+def test_the_environment_is_created_once(tmp_path: Path) -> None:
+    venv, log, environment = fake_python(tmp_path)
 
     def make() -> tuple[str, list[str]]:
         log.write_text("")
@@ -144,12 +148,7 @@ def test_the_environment_is_created_once(tmp_path: Path) -> None:
 
 
 def test_coverage_is_combined_and_reported(tmp_path: Path) -> None:
-    venv, log = tmp_path / "venv", tmp_path / "log"
-    (venv / "bin").mkdir(parents=True)
-    python = venv / "bin" / "python"
-    python.write_text(f'#!/usr/bin/env bash\nprintf "%s\\n" "$*" >>"{log}"\n')
-    python.chmod(0o755)
-    environment = {**os.environ, "NMT_VENV": str(venv)}
+    _, log, environment = fake_python(tmp_path)
     for arguments, started in (
         (["tests/model", "-x"], ["-m pytest tests/model -x"]),
         (
