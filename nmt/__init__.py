@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DecodeRecipe", "Translation", "Translator", "UserError", "__version__"]
 
-# Imported when they are first used: many processes need none of them, and torch takes a second.
+# Imported lazily, because importing torch takes a second.
 _MODULES = {
     "DecodeRecipe": "nmt.recipe",
     "Translation": "nmt.decode.translation",

@@ -52,7 +52,7 @@ class LoadedModel:
 
     @property
     def transformer(self) -> Transformer:
-        """The model, for what needs a Transformer; raises UserError for another architecture."""
+        """The model as a Transformer; raises UserError for another architecture."""
         require_transformer(self.model.recipe, self.directory)
         return cast(Transformer, self.model)
 
@@ -109,7 +109,7 @@ def load_tensors(model: nn.Module, tensors: Tensors) -> None:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file; raises CorruptError if it is not one."""
     try:
-        return renamed(load_file(path))
+        return upgrade_tensors(load_file(path))
     except (SafetensorError, OSError) as error:
         raise CorruptError(f"{path} is not a readable safetensors file ({error}); copy it again") from error
 
@@ -119,17 +119,17 @@ _PROJECTION = re.compile(r"(.*\.)(cross_attention|attention)\.(q|k|v)\.(weight|b
 _FUSED = {"attention": "qkv", "cross_attention": "kv"}
 
 
-def renamed(tensors: Tensors) -> dict[str, Tensor]:
-    """Return the tensors of a model or optimizer of any version under their current names."""
+def upgrade_tensors(tensors: Tensors) -> dict[str, Tensor]:
+    """Convert the tensors of a model or optimizer that any version saved to the current names and fused matrices."""
     upgraded: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        older = _PROJECTION.fullmatch(name)
-        fused = _FUSED[older[2]] if older else ""
-        if older is None or older[3] not in fused:
+        match = _PROJECTION.fullmatch(name)
+        fused = _FUSED[match[2]] if match else ""
+        if match is None or match[3] not in fused:
             upgraded[re.sub(r"\boutput_(?=weight$|bias$)", "output.", name)] = tensor
-        elif older[3] == fused[0]:
-            parts = [tensors.get(f"{older[1]}{older[2]}.{part}.{older[4]}", tensor.new_empty(0)) for part in fused]
-            upgraded[f"{older[1]}{older[2]}.{fused}.{older[4]}"] = torch.cat(parts) if tensor.ndim else tensor
+        elif match[3] == fused[0]:
+            parts = [tensors.get(f"{match[1]}{match[2]}.{part}.{match[4]}", tensor.new_empty(0)) for part in fused]
+            upgraded[f"{match[1]}{match[2]}.{fused}.{match[4]}"] = torch.cat(parts) if tensor.ndim else tensor
     return upgraded
 
 
@@ -203,7 +203,7 @@ def state_digest(model: Tensors, optimizer: Tensors, average: Tensors) -> str:
 
 
 def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
-    """Return the newest valid checkpoint; rename corrupt ones. Reports these and a restart through `say`."""
+    """Return the newest valid checkpoint; rename corrupt ones. `say` reports these, and a restart from step 0."""
     directories = list_checkpoints(run)
     while directories:
         directory = directories.pop()
@@ -233,7 +233,7 @@ def remove_leftovers(run: Path) -> None:
 def prune_checkpoints(
     run: Path, keep_last: int, keep_steps: Collection[int], remove_steps: Collection[int] = ()
 ) -> None:
-    """Remove the checkpoints of `remove_steps`, and of the others all but the newest `keep_last` and `keep_steps`."""
+    """Remove the checkpoints at `remove_steps`; keep the newest `keep_last` of the others and those at `keep_steps`."""
     kept = [path for path in list_checkpoints(run) if checkpoint_step(path) not in remove_steps][-keep_last:]
     for directory in list_checkpoints(run):
         step = checkpoint_step(directory)
@@ -289,7 +289,7 @@ def write_ema(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None) -
 
 
 def _write_derived(
-    model: Path, tensors: Tensors, origin: dict[str, Any], out: Path, decode: DecodeRecipe | None = None
+    model: Path, tensors: Tensors, origin: dict[str, Any], out: Path, decode: DecodeRecipe | None
 ) -> None:
     """Write a model directory like `model` with other parameters or search options, and their origin."""
     model_recipe, metadata = read_model_toml(model / "model.toml")

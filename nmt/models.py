@@ -1,4 +1,4 @@
-"""The choice of the architecture of a model."""
+"""Builds a model of either architecture."""
 
 from __future__ import annotations
 

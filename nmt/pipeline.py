@@ -66,8 +66,8 @@ from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import ModelFiles, Trainer
 from nmt.train.warm_start import require_start_model, with_start_model
 
-# Test sentences per window, and validation sentences per rank between two checks for a stop signal. On a GPU, batches
-# are up to 16 times as large as on a CPU, or a few times as large beside training.
+# Test sentences per window, and validation sentences per rank between two checks for a stop signal. GPU batches are up
+# to 16 times as large as CPU batches; during training, memory for 4 times as many sentences is left.
 _TEST_WINDOW, _TEST_GPU_FACTOR = 256, 16
 _VALIDATION_WINDOW, _VALIDATION_GPU_FACTOR = 32, 4
 _VALIDATION_BATCH_TOKENS = 2_048
@@ -148,13 +148,11 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
     return sorted(candidates[-number:])
 
 
-def _write_average(
-    checkpoints: Sequence[Path], kind: AverageKind, out: Path, decode: DecodeRecipe | None = None
-) -> None:
+def _write_average(paths: Sequence[Path], kind: AverageKind, out: Path, decode: DecodeRecipe | None = None) -> None:
     if kind == "ema":
-        write_ema(checkpoints[-1], out, decode)
+        write_ema(paths[-1], out, decode)
     else:
-        average_checkpoints(checkpoints, out, decode)
+        average_checkpoints(paths, out, decode)
 
 
 # --- Training -------------------------------------------------------------------------------------------------------
@@ -162,14 +160,13 @@ def _write_average(
 
 def require_test_sets(recipe: Recipe) -> None:
     """Raise UserError, before training, for a test set that cannot be read or scored; warn of empty references."""
-    for test in test_sets(recipe).values():
-        if recipe.is_language_model:
-            continue
+    tests = test_sets(recipe)
+    if recipe.is_language_model:
+        return
+    for test in tests.values():
         test.warn_of_empty_references()
         first = [stream[:1] for stream in test.refs]
-        score_corpus(
-            first[0], first, recipe.evaluate.metrics, tgt_lang=recipe.tgt_lang, tokenize=recipe.evaluate.tokenize
-        )
+        score_corpus(first[0], first, recipe.evaluate.metrics, **_scoring_options(recipe, lowercase=False))
 
 
 def _require_validation_bleu(recipe: Recipe) -> None:
@@ -361,13 +358,16 @@ def _translate_tests(
 
 def _score_texts(recipe: Recipe, world: World, leaks: Mapping[str, SetLeaks]) -> tuple[tuple[ScoredTestSet, ...], int]:
     """Score the test sets with a language model; return the scores and the number of parameters."""
-    scorer, tests = TextScorer.load(recipe.directory / "model", str(world.device)), []
+    scorer = TextScorer.load(recipe.directory / "model", str(world.device))
+    tests = []
     for name, test in test_sets(recipe).items():
-        started, found = time.perf_counter(), leaks.get(f"data.test.{name}")
+        started = time.perf_counter()
+        found = leaks.get(f"data.test.{name}")
         clean = [] if found is None else [test.ref[index] for index in found.clean()]
-        scores, counts = score_text(scorer, test.ref), None if found is None else found.counts()
+        scores = score_text(scorer, test.ref)
         clean_scores = score_text(scorer, clean) if 0 < len(clean) < len(test.ref) else ()
         seconds = time.perf_counter() - started
+        counts = None if found is None else found.counts()
         tests.append(ScoredTestSet(name, len(test.ref), seconds, scores, leaks=counts, clean_scores=clean_scores))
     return tuple(tests), scorer.num_parameters
 

@@ -1,3 +1,3 @@
-"""Ids that every tokenizer of this project gives its special tokens."""
+"""Ids of the special tokens, the same for all tokenizers."""
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3

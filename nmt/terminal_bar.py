@@ -1,4 +1,4 @@
-"""The progress bar on a terminal, drawn by rich; imported when one is shown, because rich takes long to import."""
+"""Progress bar on a terminal, drawn by rich. Imported lazily, because importing rich is slow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.progress import (
 from rich.text import Text
 
 console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
-"""The terminal of stderr; lines that it prints appear above the bar."""
+"""Console on stderr; printed lines appear above the bar."""
 
 
 class _Rate(ProgressColumn):

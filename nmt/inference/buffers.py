@@ -102,7 +102,7 @@ class Buffers:
         return cls(**tensors, layers=layers)
 
     def extend(self, hypotheses: int) -> Tensor:
-        """See `StepState.extend`: from now on each hypothesis attends to its slot of the current step."""
+        """See `DecoderStepState.extend`: from now on each hypothesis attends to its slot of the current step."""
         assert hypotheses == len(self.slots), "every step computes every hypothesis"
         return self.mask.index_copy_(3, self.slots, self._diagonal.expand(len(self.mask), 1, -1, -1))
 

@@ -68,22 +68,22 @@ def heads_first(keys_values: Tensor) -> Tensor:
     return keys_values.permute(2, 0, 3, 1, 4)
 
 
-AnyCache = TypeVar("AnyCache", bound=Cache)
+CacheT = TypeVar("CacheT", bound=Cache)
 
 
 @dataclass
-class LayerState(Generic[AnyCache]):
+class LayerState(Generic[CacheT]):
     """State of one decoder layer.
 
     memory: cross-attention keys and values, shared by all hypotheses, (2, batch, num_heads, padded src_len, d_head)
     """
 
-    cache: AnyCache
+    cache: CacheT
     memory: Tensor
 
 
-class StepState(Protocol):
-    """State read and updated by a decoder step: `DecoderState`, or buffers of fixed size."""
+class DecoderStepState(Protocol):
+    """State that a decoder step reads and updates: `DecoderState`, or buffers of fixed size."""
 
     @property
     def layers(self) -> Sequence[LayerState[Any]]:
@@ -114,7 +114,7 @@ class DecoderState:
     length: int = 0
 
     def extend(self, hypotheses: int) -> Tensor:
-        """See `StepState.extend`. In the first step the hypotheses of a sentence are equal and may share one slot."""
+        """See `DecoderStepState.extend`. In the first step, all hypotheses of a sentence may share one slot."""
         first, self.slots = self.slots, self.slots + hypotheses
         width = padded_width(self.slots)
         if width > self.mask.shape[3]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nmt.model.cache import DecoderState, KeyValueCache, LayerState, StepState
+from nmt.model.cache import DecoderState, DecoderStepState, KeyValueCache, LayerState
 from nmt.model.layers import FeedForward, Residual, final_norm
 from nmt.model.multi_head import CrossAttention, SelfAttention
 from nmt.packing.packed import PackedSequences
@@ -54,7 +54,7 @@ class Decoder(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.recompute = False  # activation checkpointing
+        self.activation_checkpointing = False
         self.layers = cast(
             Sequence[DecoderLayer], nn.ModuleList(DecoderLayer(recipe) for _ in range(recipe.num_decoder_layers))
         )
@@ -62,10 +62,10 @@ class Decoder(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
         """Target embeddings (tgt.total, d_model) and encoder output (src.total, d_model) -> (tgt.total, d_model)."""
-        recompute = self.recompute and self.training
+        use_checkpoint = self.activation_checkpointing and self.training
         for layer in self.layers:
             inputs = (x, memory, tgt, src)
-            x = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
+            x = checkpoint(layer, *inputs, use_reentrant=False) if use_checkpoint else layer(*inputs)
         return self.norm(x)
 
     def cross_weights(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Iterator[Tensor]:
@@ -79,13 +79,13 @@ class Decoder(nn.Module):
 
     def start(self, memory: Tensor, src: PackedSequences, beam_size: int) -> DecoderState:
         """Return the state before the first token: cross-attention keys and values, and an empty cache."""
-        memories = [layer.cross_attention.cache_memory(memory, src) for layer in self.layers]
-        layers = [LayerState(KeyValueCache(like=cached), cached) for cached in memories]
-        memory_mask = src.padding_mask[:, None, None, :].to(memories[0].dtype)
+        cached = [layer.cross_attention.cache_memory(memory, src) for layer in self.layers]
+        layers = [LayerState(KeyValueCache(like=keys_values), keys_values) for keys_values in cached]
+        memory_mask = src.padding_mask[:, None, None, :].to(cached[0].dtype)
         mask = memory_mask.new_empty(src.num_sentences, 1, beam_size, 0)
         return DecoderState(layers, memory_mask, mask)
 
-    def step(self, x: Tensor, positions: Tensor, state: StepState) -> Tensor:
+    def step(self, x: Tensor, positions: Tensor, state: DecoderStepState) -> Tensor:
         """Embeddings of the last tokens (batch, beam, d_model) -> decoder output (batch, beam, d_model).
 
         positions: positions of the last tokens, (batch, beam). In the first step beam is 1, because all hypotheses are

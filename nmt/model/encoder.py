@@ -35,7 +35,7 @@ class Encoder(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.recompute = False  # activation checkpointing
+        self.activation_checkpointing = False
         self.layers = cast(
             Sequence[EncoderLayer], nn.ModuleList(EncoderLayer(recipe) for _ in range(recipe.num_encoder_layers))
         )
@@ -43,7 +43,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, src: PackedSequences) -> Tensor:
         """Source embeddings (src.total, d_model) -> encoder output (src.total, d_model)."""
-        recompute = self.recompute and self.training
+        use_checkpoint = self.activation_checkpointing and self.training
         for layer in self.layers:
-            x = checkpoint(layer, x, src, use_reentrant=False) if recompute else layer(x, src)
+            x = checkpoint(layer, x, src, use_reentrant=False) if use_checkpoint else layer(x, src)
         return self.norm(x)

@@ -22,7 +22,7 @@ from nmt.recipe import ModelRecipe
 
 
 class EncoderDecoder(nn.Module, ABC):
-    """Embeddings and output projection, their tying, and what does not depend on the architecture between them."""
+    """Base of both architectures: embeddings, output projection and their tying."""
 
     def __init__(self, recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> None:
         """Raises ValueError if three-way tying has vocabularies of different sizes."""
@@ -131,7 +131,7 @@ class Transformer(EncoderDecoder):
         Gradients are unchanged, bit for bit on a CPU: recomputing repeats the dropout (Chen et al. 2016, "Training Deep
         Nets with Sublinear Memory Cost").
         """
-        self.encoder.recompute = self.decoder.recompute = enabled
+        self.encoder.activation_checkpointing = self.decoder.activation_checkpointing = enabled
 
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
         """Yield the cross-attention weights of each decoder layer, computed lazily.

@@ -34,17 +34,17 @@ class GruStack(nn.Module):
         self.layers = cast(Sequence[nn.GRU], nn.ModuleList(layers))
         self.dropout = Dropout(recipe.dropout)
 
-    def forward(self, x: Tensor, batch_sizes: Tensor, initial: Tensor | None, *, recompute: bool = False) -> Tensor:
+    def forward(self, x: Tensor, batch_sizes: Tensor, initial: Tensor | None, *, checkpointed: bool = False) -> Tensor:
         """Rows in the order of `TimeMajor`, (total, in_width) -> outputs of the top layer, (total, d_model).
 
         initial: states before the first position, (num_layers, rows of the first position, d_model); None: zeros
-        recompute: save only the inputs of each layer for the gradient
+        checkpointed: activation checkpointing, see `Transformer.use_activation_checkpointing`
         """
         for index, layer in enumerate(self.layers):
             below = self.dropout(x) if index else x
             state = None if initial is None else initial[index : index + 1]
             inputs = (layer, below, batch_sizes, state)
-            output = checkpoint(_run_layer, *inputs, use_reentrant=False) if recompute else _run_layer(*inputs)
+            output = checkpoint(_run_layer, *inputs, use_reentrant=False) if checkpointed else _run_layer(*inputs)
             x = x + output if index else output
         return x
 
@@ -72,15 +72,15 @@ class Encoder(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.recompute = False  # activation checkpointing
+        self.activation_checkpointing = False
         self.stack = GruStack(recipe, recipe.num_encoder_layers, recipe.d_model, bidirectional=True)
         self.dropout = Dropout(recipe.dropout)
 
     def forward(self, x: Tensor, src: PackedSequences) -> Tensor:
         """Source embeddings (src.total, d_model) -> encoder output (src.total, d_model)."""
         rows = TimeMajor.of(src)
-        recompute = self.recompute and self.training
-        output = self.stack(rows.from_packed(x), rows.batch_sizes, None, recompute=recompute)
+        use_checkpoint = self.activation_checkpointing and self.training
+        output = self.stack(rows.from_packed(x), rows.batch_sizes, None, checkpointed=use_checkpoint)
         return self.dropout(rows.to_packed(output))
 
 
@@ -93,7 +93,7 @@ class Decoder(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.recompute = False  # activation checkpointing
+        self.activation_checkpointing = False
         self.num_layers, self.input_feeding = recipe.num_decoder_layers, recipe.input_feeding
         in_width = recipe.d_model * (2 if recipe.input_feeding else 1)
         self.initial = nn.Linear(recipe.d_model // 2, recipe.num_decoder_layers * recipe.d_model)
@@ -108,8 +108,8 @@ class Decoder(nn.Module):
         """
         run = self._forward_by_position if self.input_feeding else self._forward_together
         inputs = (x, encoded, tgt, src)
-        recompute = self.recompute and self.training
-        outputs, weights = checkpoint(run, *inputs, use_reentrant=False) if recompute else run(*inputs)
+        use_checkpoint = self.activation_checkpointing and self.training
+        outputs, weights = checkpoint(run, *inputs, use_reentrant=False) if use_checkpoint else run(*inputs)
         return self.dropout(outputs), weights
 
     def _forward_together(

@@ -91,7 +91,7 @@ class GruModel(EncoderDecoder):
 
     def use_activation_checkpointing(self, enabled: bool) -> None:
         """Save only the inputs of encoder layers and decoder in training; see `Transformer`."""
-        self.encoder.recompute = self.decoder.recompute = enabled
+        self.encoder.activation_checkpointing = self.decoder.activation_checkpointing = enabled
 
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
         """Yield the weights of the only attention, (num_sentences, 1, tgt_len, src_len) float32, padded."""

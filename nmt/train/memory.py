@@ -279,8 +279,9 @@ class MemoryProbe:
 
     @property
     def _or_recompute(self) -> str:
-        """Another remedy for the messages, unless it is already set."""
-        return "" if self.loss.model.encoder.recompute else ", or set train.activation_checkpointing to true"
+        """Activation checkpointing as a remedy in messages, unless it is already set."""
+        is_set = self.loss.model.encoder.activation_checkpointing
+        return "" if is_set else ", or set train.activation_checkpointing to true"
 
 
 def fit_micro_batch(budget: int | Literal["auto"], at_least: int, probe: MemoryProbe) -> int:
