@@ -16,11 +16,23 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from nmt.logs import is_verbose, print_line, set_verbosity
 from nmt.processes.interruption import Interrupted
 from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
+
+
+class _OneValueEach(TyperCommand):
+    """A command that rejects a repeated option, whose first value would otherwise be ignored."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments; raises BadParameter for a repeated option that takes one value."""
+        _, _, given = self.make_parser(ctx).parse_args(list(args))
+        for index, option in enumerate(given):
+            if isinstance(option, TyperOption) and not option.multiple and option in given[:index]:
+                raise typer.BadParameter(f"{option.opts[-1]} is given twice; it takes one value; remove one", ctx)
+        return super().parse_args(ctx, args)
 
 
 @dataclass(frozen=True)
@@ -39,9 +51,11 @@ class Command:
         """Import the command."""
         loaded: typer.Typer | Callable[..., None] = getattr(import_module(self.module), self.attribute)
         if isinstance(loaded, typer.Typer):
+            for subcommand in loaded.registered_commands:
+                subcommand.cls = _OneValueEach
             return typer.main.get_group(loaded)
         alone = typer.Typer(add_completion=False)
-        alone.command(name)(loaded)
+        alone.command(name, cls=_OneValueEach)(loaded)
         return typer.main.get_command(alone)
 
 
