@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 from collections.abc import Sequence
@@ -11,8 +12,7 @@ from types import FrameType
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from nmt.logs import say
-from nmt.processes.interruption import Interrupted
+from nmt.logs import print_line, say
 from nmt.recipe import UserError
 from nmt.serve.app import build_app
 from nmt.serve.service import Service
@@ -48,7 +48,7 @@ def run_server(service: Service, bound: socket.socket, origins: Sequence[str] = 
     """Serve until SIGTERM or Ctrl-C, then finish accepted requests and return.
 
     origins: see `build_app`
-    Raises Interrupted immediately after a second signal.
+    A second signal ends the process immediately, with status 143 or 130.
     """
     config = uvicorn.Config(
         build_app(service, origins),
@@ -63,10 +63,9 @@ def run_server(service: Service, bound: socket.socket, origins: Sequence[str] = 
     )
     server = _Server(config, service)
     server.run([bound])
-    if server.force_exit:
-        raise Interrupted(status=128 + server.signal)
-    for model in service.models.values():
-        model.batcher.close()
+    with server.capture_signals():
+        for model in service.models.values():
+            model.batcher.close()
 
 
 class _Server(uvicorn.Server):
@@ -74,14 +73,15 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
-        self.signal = 0
         self._service = service
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain after the first signal and exit at the second."""
-        self.signal = sig
         if self._service.is_draining:
-            self.should_exit = self.force_exit = True
+            try:
+                print_line("nmt: interrupted")
+            finally:  # an orderly exit waits for the threads of torch, or aborts
+                os._exit(128 + sig)
         self._service.is_draining = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tests.calling import Nmt, one_line
 from tests.serve.test_api import GUIDE
 
 START_TIMEOUT = 120  # seconds; the machine may be busy
+REQUEST = {"q": "The cat sees a dog.", "source": "en", "target": "de"}
 
 
 class Server:
@@ -75,9 +76,6 @@ def start(model: Path, tmp_path: Path) -> Iterator[Any]:
         running.process.wait()
 
 
-REQUEST = {"q": "The cat sees a dog.", "source": "en", "target": "de"}
-
-
 @pytest.mark.slow
 def test_a_signal_drains_the_server(start: Any) -> None:
     server = start("--engine", "torch", "--max-delay", 5)
@@ -113,11 +111,28 @@ def test_a_disconnect_frees_the_queue_and_a_second_signal_exits_at_once(start: A
         time.sleep(0.01)
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(60) == 130
+    assert server.log.read_text().splitlines()[1:] == ["nmt: interrupted"]
 
 
-def _request_without_response(server: Server) -> None:
-    with suppress(OSError, ValueError):
-        server.request("POST", "/translate", REQUEST)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_during_a_batch_exits_with_its_status(start: Any, number: signal.Signals) -> None:
+    server = start("--engine", "torch")
+    texts = {"text": ["The cat sees a dog. " * 4] * 1_000, "beam_size": 32}
+    client = threading.Thread(target=lambda: _request_without_response(server, "/v1/translate", texts), daemon=True)
+    client.start()
+    server.wait_for_queue(1_000 - 64)  # one batch is being translated
+    server.process.send_signal(number)
+    while server.request("GET", "/health")[0] == 200:
+        time.sleep(0.01)
+    server.process.send_signal(number)
+    assert server.process.wait(60) == 128 + number
+    assert server.log.read_text().splitlines()[1:] == ["nmt: interrupted"]
+
+
+def _request_without_response(server: Server, path: str = "/translate", body: object = REQUEST) -> None:
+    with suppress(OSError, ValueError, HTTPException):
+        server.request("POST", path, body)
 
 
 @pytest.mark.slow
