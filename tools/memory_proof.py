@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt import Translator, UserError
-from nmt.decode.memory import RememberingTranslator, TranslationMemory
+from nmt.decode.memory import MemoryTranslator, TranslationMemory
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.export.engine import CTranslate2Translator
@@ -71,7 +71,7 @@ def edit(rng: random.Random, lines: Sequence[str], others: Sequence[str], size: 
 
 def compare(engine: str, translator: TextTranslator, files: Sequence[Sequence[str]], memory: Path) -> Row:
     """Translate the files with and without a memory."""
-    row, remembering = Row(engine), RememberingTranslator(translator, TranslationMemory(memory), {})
+    row, remembering = Row(engine), MemoryTranslator(translator, TranslationMemory(memory), {})
     with progress(f"translating with {engine}", len(files), "files") as bar:
         for lines in files:
             inputs = [TranslatorInput(line) for line in lines]

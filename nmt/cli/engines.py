@@ -32,7 +32,7 @@ from nmt.storage.sealed import manifest_digest
 from nmt.streams.workers import Workers
 
 if TYPE_CHECKING:
-    from nmt.decode.memory import RememberingTranslator
+    from nmt.decode.memory import MemoryTranslator
     from nmt.decode.scoring import Scorer
 
 
@@ -195,12 +195,12 @@ def load_translator(
 
 def load_remembering(
     path: Path, limit: int | None, settings: Mapping[str, Any], load: Callable[[], TextTranslator]
-) -> RememberingTranslator:
+) -> MemoryTranslator:
     """Load a translator with the translation memory `path`. settings: identify its models and options"""
-    from nmt.decode.memory import DEFAULT_LIMIT, RememberingTranslator, TranslationMemory  # noqa: PLC0415
+    from nmt.decode.memory import DEFAULT_LIMIT, MemoryTranslator, TranslationMemory  # noqa: PLC0415
 
     memory = TranslationMemory(path, limit or DEFAULT_LIMIT)
-    return RememberingTranslator(load(), memory, settings)
+    return MemoryTranslator(load(), memory, settings)
 
 
 def model_settings(

@@ -22,7 +22,7 @@ from nmt.cli.engines import (
     start_workers,
 )
 from nmt.decode.text_translator import TextTranslator
-from nmt.keep.translator import KeepingTranslator
+from nmt.keep.translator import PreservingTranslator
 from nmt.recipe import DecodeRecipe, UserError, ineffective_option, override_decode
 from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import read_model_metadata
@@ -36,7 +36,7 @@ from nmt.streams.term_report import TermReport
 from nmt.streams.workers import Load, LoadTranslator, WindowTranslator
 
 if TYPE_CHECKING:
-    from nmt.decode.memory import RememberingTranslator
+    from nmt.decode.memory import MemoryTranslator
 
 
 def translate(
@@ -119,10 +119,10 @@ def _named(given: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _load_keeping(
-    load: Callable[[], TextTranslator | RememberingTranslator], keep: opt.Kinds, pair: tuple[str, str], entities: bool
-) -> KeepingTranslator:
+    load: Callable[[], TextTranslator | MemoryTranslator], keep: opt.Kinds, pair: tuple[str, str], entities: bool
+) -> PreservingTranslator:
     """Load a translator that keeps items of these kinds. pair: source and target language; entities: whether of XML"""
-    return KeepingTranslator(load(), keep, pair, entities=entities)
+    return PreservingTranslator(load(), keep, pair, entities=entities)
 
 
 def _make_outputs(
@@ -281,7 +281,7 @@ def _make_search(
 
     Raises BadParameter for a limit without memory.
     """
-    engine: Callable[[], TextTranslator | RememberingTranslator] = partial(load, choice)
+    engine: Callable[[], TextTranslator | MemoryTranslator] = partial(load, choice)
     if memory is None and limit is not None:
         raise typer.BadParameter("--memory-limit has no effect without --memory; add that, or leave it out")
     if memory is not None:

@@ -1,1 +1,1 @@
-"""Translators and scorers of text."""
+"""Translation and scoring of text."""

@@ -1,4 +1,4 @@
-"""Arguments of translators: a wrong type is a TypeError that says what is expected."""
+"""Validation of the arguments of translators; a wrong type raises a TypeError that states the expected one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def translator_inputs(
     glossary: Glossary | Sequence[Glossary | None] | None = None,
     context: Sequence[Sequence[Previous]] | None = None,
 ) -> list[TranslatorInput]:
-    """Combine the arguments of a translation, of which all but the lines may be None.
+    """Combine the arguments of a translation to one input per line.
 
-    Raises TypeError for an argument of a wrong type, and UserError for a number of items other than that of lines.
+    Raises TypeError for an argument of the wrong type, and UserError unless each has one item per line.
     """
     _require_texts(lines, prefixes, required, glossary)
     if context is not None:
@@ -61,14 +61,14 @@ def _require_texts(lines: object, prefixes: object, required: object, glossary: 
 
 
 def require_list(name: str, value: object, of: str = "strings") -> Iterable[object]:
-    """Return a list or another iterable; raise TypeError for others, and for a string, whose items are characters."""
+    """Return an iterable; raise TypeError for anything else, and for a string, whose items are characters."""
     if isinstance(value, (str, bytes, Path, dict)) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}; wrap it in a list")
     return value
 
 
 def _require_collection(name: str, value: object, of: str = "strings") -> Iterable[object]:
-    """Return a list; raise TypeError for other types, and for an iterator, which a check would exhaust."""
+    """Return a collection; raise TypeError for other types, and for an iterator, which validation would exhaust."""
     values = require_list(name, value, of)
     if not isinstance(values, Collection):
         raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}; use list(...)")
@@ -76,10 +76,10 @@ def _require_collection(name: str, value: object, of: str = "strings") -> Iterab
 
 
 class PerLine(Generic[Item]):
-    """An argument of a stream with an item for each line, which is read together with the lines; it may be None."""
+    """An optional argument of a stream with one item per line, read lazily."""
 
     def __init__(self, name: str, items: Iterable[Item] | None, of: str = "strings") -> None:
-        """of: what the items are; raises TypeError for other types than lists and iterables"""
+        """Raises TypeError unless `items` is an iterable. of: noun for the items in errors"""
         require_list(name, [] if items is None else items, of)
         self._name, self._items = name, None if items is None else iter(items)
 
@@ -96,7 +96,7 @@ class PerLine(Generic[Item]):
 
 
 def require_count(name: str, value: object) -> None:
-    """Raise TypeError for what is not an integer, and ValueError for one below 1."""
+    """Raise TypeError unless `value` is an integer, and ValueError if it is below 1."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}; convert it")
     if value < 1:

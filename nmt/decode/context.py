@@ -1,4 +1,4 @@
-"""Context in translation: previous sentences before a source and its translation, and documents translated in order."""
+"""Document context: previous sentences before a source and its translation, and translation of documents in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ContextEncoder:
-    """Adds context to search tasks, and removes it from their results."""
+    """Adds context to search tasks and removes it from the results."""
 
     def __init__(self, context: Context, tokenizers: Tokenizers, unicode_form: UnicodeForm) -> None:
         """Raise UserError if the tokenizers have no separator."""
@@ -46,8 +46,8 @@ class ContextEncoder:
 
         Without target context, a part also gets the parts before it. The oldest sentences are dropped.
 
-        limit: maximum number of source tokens; also for target tokens, of which twice as many as in the sentence are
-               left to its translation
+        limit: maximum number of source tokens, and of target tokens; the translation of a sentence is expected to have
+               at most twice as many tokens as the sentence
         split: whether the previous lines are split into sentences
 
         Raises UserError for previous sentences of the wrong type, or if the model has no context.
@@ -90,20 +90,17 @@ class ContextEncoder:
             return ids, []
         return ids, [*self._tokenizers.tgt.encode(normalize(tgt, self._form)), self._separators.tgt]
 
-    def text_of(self, tokens: list[int]) -> str:
+    def decode(self, tokens: list[int]) -> str:
         """Return the text of output tokens without the previous translations."""
         return self._tokenizers.tgt.decode(tokens[after_last(tokens, self._tgt_separator) :])
 
-    def searched(self, options: SearchOptions) -> SearchOptions:
-        """Return the options of a search whose best hypotheses include those without the previous translations.
-
-        The search ranks with the length of the previous translations, and `remove` without.
-        """
-        is_ranked_again = self._tgt_separator is not None and options.beam_groups == 1
-        return replace(options, n_best=options.beam_size) if is_ranked_again else options
+    def search_options(self, options: SearchOptions) -> SearchOptions:
+        """Return options whose n-best list is the whole beam if `remove` reranks it without previous translations."""
+        is_reranked = self._tgt_separator is not None and options.beam_groups == 1
+        return replace(options, n_best=options.beam_size) if is_reranked else options
 
     def remove(self, hypotheses: Sequence[Hypothesis], options: SearchOptions) -> list[Hypothesis]:
-        """Remove the previous translations from outputs, and score them without these."""
+        """Remove the previous translations from outputs, and rescore and sort these."""
         if self._tgt_separator is None:
             return list(hypotheses)
         return sorted((self._remove(one, options) for one in hypotheses), key=lambda one: -one.score)
@@ -119,10 +116,9 @@ class ContextEncoder:
         return replace(hypothesis, tokens=tokens, score=score, log_prob=log_prob, token_log_probs=log_probs)
 
 
-def order_of(continues: Sequence[int]) -> list[list[int]]:
-    """Group the lines of documents into rounds that are translated one after the other.
+def document_rounds(continues: Sequence[int]) -> list[list[int]]:
+    """Group lines into rounds to translate in order, each with at most one line of each document.
 
-    A round has at most one line of each document.
 
     continues: true or nonzero for each line that continues the document of the line before it
     """
@@ -156,7 +152,7 @@ def translate_documents(
             advance(1)
         return outputs
     has_target = translator.context.has_target
-    for of_round in order_of(previous) if has_target else [list(range(len(lines)))]:
+    for of_round in document_rounds(previous) if has_target else [list(range(len(lines)))]:
         for start in range(0, len(of_round), window):
             own = of_round[start : start + window]
             known: Sequence[Previous] = list(zip(lines, outputs, strict=True)) if has_target else lines

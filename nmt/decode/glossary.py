@@ -1,4 +1,4 @@
-"""Glossaries: terms of the source language and the translations that they must have.
+"""Glossaries: source terms and their required translations.
 
 A term matches where its words occur in a line. Words are those of Unicode: runs of letters, digits and marks; in
 scripts without spaces, single characters. The longest matches are selected first, and matches do not overlap. Search
@@ -75,10 +75,10 @@ class Glossary:
     """Terms, and optionally a glossary for the words that none of these terms match."""
 
     def __init__(self, terms: Iterable[Term], fallback: Glossary | None = None) -> None:
-        """Terms with the same source are merged; the translation contains a form of any of them."""
+        """Terms with the same source are merged: their forms are alternatives."""
         self._terms: dict[tuple[str, ...], Term] = {}
         self._cased_terms: dict[tuple[str, ...], Term] = {}
-        # The most words of a term that begins with a word.
+        # Maximum number of words of the terms with this first word.
         self._longest: dict[str, int] = defaultdict(int)
         for term in terms:
             words = split_words(term.source)
@@ -127,7 +127,7 @@ class Glossary:
         return [((words[start].start, words[end - 1].end), term) for (start, end), term in found]
 
     def check(self, text: str, translation: str) -> list[TermUse]:
-        """Return the terms of a line, and whether its translation uses them; upper and lower case count as equal."""
+        """Return the terms of a line and the forms that its translation uses, ignoring case."""
         terms = self.find(text)
         output = _delimited(translation) if terms else ""
         return [TermUse(term, next((form for form in term.forms if _delimited(form) in output), "")) for term in terms]
@@ -160,5 +160,5 @@ def forms_of(required: Required) -> Sequence[str]:
 
 
 def _delimited(text: str) -> str:
-    """Return the words of a text in lower case, each between line feeds: a search in it finds whole words."""
+    """Return the casefolded words of a text, separated by line feeds, so that `in` matches whole words."""
     return "\n" + "\n".join(split_words(text.casefold())) + "\n"

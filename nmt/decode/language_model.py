@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nmt.checkpoint import load_model
-from nmt.inference.searchable import searchable
+from nmt.inference.prepare import prepare_for_search
 from nmt.recipe import ModelRecipe, SearchPrecision, UserError
 from nmt.search.beam_search import StepModel
 from nmt.special_ids import EOS_ID
@@ -20,10 +20,10 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 @dataclass(frozen=True)
 class FusedLanguageModel:
-    """A language model that takes part in search.
+    """A language model for shallow fusion.
 
-    path:   as given
-    source: its source token ids for every sentence
+    path:   as given by the user
+    source: source token ids, the same for every sentence
     """
 
     path: Path
@@ -37,11 +37,11 @@ class FusedLanguageModel:
         loaded = load_model(path, device)
         tag = loaded.metadata.decode.tag
         tags = [] if tag is None else [Tokenizers.load(loaded.directory).src.tag_id(tag)]
-        return cls(path, searchable([loaded.model], precision, device)[0], loaded.model.recipe, (*tags, EOS_ID))
+        return cls(path, prepare_for_search([loaded.model], precision, device)[0], loaded.model.recipe, (*tags, EOS_ID))
 
 
 def require_fusible(path: Path, tgt: Tokenizer, *, reverse_target: bool) -> None:
-    """Raise UserError unless `path` has a language model with the target tokenizer and direction of the translator."""
+    """Raise UserError unless `path` is a language model with the target tokenizer and direction of the translator."""
     directory = find_model(path)
     metadata = read_model_metadata(directory)
     require_kind(directory, metadata, language_model=True)

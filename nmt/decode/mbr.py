@@ -64,7 +64,7 @@ def expected_utilities(texts: Sequence[str], weights: Sequence[float], utility: 
 
 
 def relative_probabilities(log_probs: Sequence[float]) -> list[float]:
-    """Return the probabilities of the candidates of an n-best list, up to a common factor."""
+    """Return the unnormalized probabilities of an n-best list."""
     highest = max(log_probs)
     return [math.exp(log_prob - highest) for log_prob in log_probs]
 

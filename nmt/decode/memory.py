@@ -1,8 +1,8 @@
-"""Translation memory: reuse translations of earlier commands, stored in an SQLite database.
+"""Translation memory: a persistent cache of translations in an SQLite database.
 
 The key of an entry is the SHA-256 of everything that determines a translation: model and options (`settings`), line,
-prefix, required phrases, glossary terms and context. Only exact matches count. Several processes may use a database at
-the same time.
+prefix, required phrases, glossary terms and context. There is no fuzzy matching. Several processes may use a database
+concurrently.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _REMOVE_OLDEST = """
 
 
 class TranslationMemory:
-    """A database of translations by key, with a limit on the number of entries. Several threads may use it."""
+    """A thread-safe database of translations by key, with a maximum number of entries."""
 
     def __init__(self, path: Path, limit: int = DEFAULT_LIMIT) -> None:
         """Open a database or create it; raises MemoryFileError if it is unusable, damaged, or another kind of file.
@@ -64,8 +64,8 @@ class TranslationMemory:
             self.close = weakref.finalize(self, self._database.close)
             with self._transaction("IMMEDIATE"):
                 self._create_or_check()
-            # With a write-ahead log, readers do not block a writer. If another process prevents the change of mode, the
-            # next command makes it.
+            # With a write-ahead log, readers do not block a writer. If another process prevents the switch, the next
+            # command makes it.
             with suppress(sqlite3.OperationalError):
                 self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
@@ -82,7 +82,7 @@ class TranslationMemory:
         return entries
 
     def update(self, used: Iterable[bytes], added: Mapping[bytes, Sequence[Translation]]) -> None:
-        """Add entries, mark them and the `used` ones as the most recently used, and remove the oldest above the limit.
+        """Add entries, mark these and `used` as most recently used, and evict the least recently used above the limit.
 
         Raises MemoryFileError if the file cannot be written, or is damaged.
         """
@@ -154,10 +154,8 @@ class TranslationMemory:
         )
 
 
-class RememberingTranslator:
-    """Reuses translations of a memory, and adds those that are missing.
-
-    A line that occurs several times is translated once.
+class MemoryTranslator:
+    """Looks translations up in a memory and adds missing ones. Translates repeated lines once.
 
     lines_reused: number of lines of `start_translation` reused so far
     """
@@ -183,11 +181,11 @@ class RememberingTranslator:
         """See `TextTranslator`."""
         return self._translator.unsupported
 
-    def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> RememberingTranslator:
+    def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> MemoryTranslator:
         """See `TextTranslator.with_constraints`."""
         settings = {**self._settings, "decode.forbid": [*self._settings.get("decode.forbid", ()), *forbidden]}
         settings |= {} if tag is None else {"decode.tag": tag}
-        return RememberingTranslator(self._translator.with_constraints(tag, forbidden), self._memory, settings)
+        return MemoryTranslator(self._translator.with_constraints(tag, forbidden), self._memory, settings)
 
     def translate_inputs(self, inputs: Sequence[TranslatorInput], n_best: int | None = None) -> list[list[Translation]]:
         """See `TextTranslator.translate_inputs`; does not change `lines_reused`."""

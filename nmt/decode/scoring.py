@@ -38,7 +38,7 @@ class ForwardModel(Protocol):
 
 @dataclass(frozen=True)
 class PairScore:
-    """Log-probability of a translation given its source; search returns the same for the same tokens.
+    """Log-probability of a translation given its source, equal to that of search for the same tokens.
 
     log_prob:        natural logarithm of the probability, EOS included
     token_log_probs: of each token and of EOS; their sum is log_prob
@@ -167,7 +167,7 @@ class Scorer:
         ]
 
     def _text_score(self, pair: PairScore, num_previous: int, ids: list[int]) -> TextScore:
-        """Return the score of a target, without the tokens of previous translations before it."""
+        """Return the score of a target without the previous translations before it."""
         log_probs = pair.token_log_probs[num_previous:]
         return TextScore(
             sum(log_probs) if num_previous else pair.log_prob,
@@ -176,7 +176,7 @@ class Scorer:
         )
 
     def documents(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[Previous, ...]] | None:
-        """Return the context of each pair of documents that empty pairs separate; None if the model uses none."""
+        """Return the context of each pair; empty pairs end a document. None if the model uses no context."""
         context = self._context.context
         if not context.size:
             return None

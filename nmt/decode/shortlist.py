@@ -1,9 +1,9 @@
 """Vocabulary shortlists: restrict decoding to the target tokens proposed for the source tokens.
 
-A shortlist has the most frequent target tokens, and for each source token its most probable translations according to a
-statistical aligner. With a joint vocabulary it also has the source token itself, since names are copied. Marian's
-`--shortlist` selects the same candidates. EOS and the tokens of prefixes, required and preferred phrases are added for
-each sentence.
+A shortlist contains the most frequent target tokens, and for each source token its most probable translations according
+to a statistical aligner. With a joint vocabulary it also contains the source token itself, since names are copied.
+Marian's `--shortlist` selects the same candidates. EOS and the tokens of prefixes, required and preferred phrases are
+added for each sentence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The inputs of a translator and of its search."""
+"""Inputs of translators and of search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TranslatorInput(NamedTuple):
     prefix:   text that the translation begins with; "" for none
     required: phrases that the translation contains
     context:  previous sentences of the document
-    glossary: terms that would exceed the maximum output length are not required
+    glossary: terms to use; those that would exceed the maximum output length are not required
     """
 
     text: str
@@ -30,8 +30,8 @@ class TranslatorInput(NamedTuple):
 class Task(NamedTuple):
     """Token ids of a source sentence, the prefix of its translation, and required phrases with their alternatives.
 
-    sentence, prefix: with the previous sentences of the document, if the model translates with context
-    partial:          bytes that the translation has after the prefix, see `nmt.search.partial_word`
+    sentence, prefix: include the previous sentences of the document for models with context
+    partial:          bytes that follow the prefix in the translation, see `nmt.search.partial_word`
     """
 
     sentence: list[int]

@@ -67,11 +67,10 @@ class TextTranslator(ABC):
         max_tokens: int = DEFAULT_MAX_TOKENS,
         context: Context = NO_CONTEXT,
     ) -> None:
-        """Raises UserError if the source tokenizer does not know the tag of `decode`.
+        """Raises UserError if the source tokenizer does not have the tag of `decode`.
 
         max_positions:  maximum sentence length of the model
-        max_tokens:     maximum sentence length in training; longer lines are split, because translations of longer
-                        sentences are poor
+        max_tokens:     maximum sentence length in training; longer lines are split, because quality drops beyond it
         reverse_target: whether the model decodes from right to left; text is in reading order in any case
         """
         self.lines_split = 0
@@ -84,9 +83,9 @@ class TextTranslator(ABC):
         self._set_decode(decode)
 
     def with_decode(self, decode: DecodeRecipe, *, scores: bool = True) -> Self:
-        """Return a translator with the same model and other options; options that are not given stay.
+        """Return a translator with the same model and changed options; options not set in `decode` are kept.
 
-        Raises UserError as the constructor does, and ValueError for inconsistent options or those without effect.
+        Raises UserError as the constructor does, and ValueError for inconsistent options or options without effect.
 
         scores: whether scores of translations are needed; without them some engines are faster
         """
@@ -95,19 +94,17 @@ class TextTranslator(ABC):
         other._set_decode(require_options(decode).over(self._decode))
         return other
 
-    def watched(self, on_text: Callable[[str], None]) -> Self:
-        """Return a translator that reports the output so far after each step, for one line and a beam of 1.
+    def with_callback(self, on_text: Callable[[str], None]) -> Self:
+        """Return a translator that streams its output: the callback gets the text so far after each step.
 
-        Nothing is reported for a line that is split, for several lines, or for a larger beam.
-
-        on_text: receives the text so far; the engine may call it in another thread
+        Only for a beam of 1 and a single line that is not split. The engine may call it in another thread.
         """
         other = copy(self)
-        other._on_tokens = lambda tokens: on_text(without_breaks(self._context.text_of(tokens)))
+        other._on_tokens = lambda tokens: on_text(without_breaks(self._context.decode(tokens)))
         return other
 
     def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> Self:
-        """Return a translator with the same options, and with another tag and further forbidden phrases, if given."""
+        """Return a translator with another tag, if given, and additional forbidden phrases."""
         changes = {"tag": self._decode.tag if tag is None else tag, "forbid": (*self._decode.forbid, *forbidden)}
         return self.with_decode(self._decode.model_copy(update=changes), scores=self._shows_scores)
 
@@ -124,10 +121,6 @@ class TextTranslator(ABC):
         forbidden += [[token] for token in TermMarkers.ids_of(self._tokenizers.tgt)]
         bias = [(self._encode_phrase(phrase), value) for phrase, value in decode.bias.items()]
         self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias)
-        self._require = decode.require
-        self._samples = decode.sampling
-        self._aligns = decode.alignments
-        self._splits_sentences, self._truncates = decode.split_sentences, decode.long_lines == "truncate"
         # Imported lazily: sacreBLEU takes longer to import than a short text to translate.
         self._mbr: Any = None if decode.mbr_metric == "none" else import_module("nmt.decode.mbr")
         self._utility = None if self._mbr is None else self._mbr.sentence_utility(decode.mbr_metric)
@@ -135,7 +128,7 @@ class TextTranslator(ABC):
 
     @property
     def context(self) -> Context:
-        """Which context of a line the model uses; lines given without context have none."""
+        """The document context that the model uses."""
         return self._context.context
 
     @property
@@ -215,8 +208,8 @@ class TextTranslator(ABC):
             for one, parts in zip(inputs, parts_of_lines, strict=True)
             for task in self._tasks(one, parts, partial_word=partial_word)
         ]
-        searched = options if self._decode.sampling else self._context.searched(options)
-        finish_search = self._start_search(tasks, searched)
+        search_options = options if self._decode.sampling else self._context.search_options(options)
+        finish_search = self._start_search(tasks, search_options)
 
         def finish() -> list[list[Translation]]:
             outputs = [hypotheses[: options.n_best] for hypotheses in finish_search()]
@@ -308,10 +301,10 @@ class TextTranslator(ABC):
         text, limit = normalize(line, self._unicode_form), self._max_tokens - len(self._tag)
         parts: list[Part] = []
         is_too_long, end = False, 0
-        for sentence in split_sentences(text) if self._splits_sentences else [text]:
+        for sentence in split_sentences(text) if self._decode.split_sentences else [text]:
             start = text.index(sentence, end)
             end = start + len(sentence)
-            tokens = self._tokenizers.src.encode(sentence)[: limit if self._truncates else None]
+            tokens = self._tokenizers.src.encode(sentence)[: limit if self._decode.long_lines == "truncate" else None]
             if len(tokens) > limit:
                 is_too_long = True
                 own = split_line(sentence, self._tokenizers.src.encode, limit)
@@ -326,7 +319,8 @@ class TextTranslator(ABC):
         tasks = [Task(part.tokens, [], []) for part in parts]
         prefix, partial = self._encode_prefix(one.prefix, partial_word=partial_word)
         tasks[:1] = [task._replace(prefix=prefix, partial=partial) for task in tasks[:1]]
-        tasks = self._context.add(tasks, one.context, self._max_tokens - len(self._tag), split=self._splits_sentences)
+        limit, split = self._max_tokens - len(self._tag), self._decode.split_sentences
+        tasks = self._context.add(tasks, one.context, limit, split=split)
         tasks = self._assign(tasks, self._encode_required(one.required))
         return tasks if one.glossary is None else self._add_terms(tasks, parts, one.glossary)
 
@@ -367,7 +361,7 @@ class TextTranslator(ABC):
                 task._replace(sentence=self._mark_terms(task.sentence, part, glossary, markers))
                 for task, part in zip(tasks, parts, strict=True)
             ]
-        if self._samples:
+        if self._decode.sampling:
             raise UserError("sampling does not support glossaries; they need beam search; set decode.sampling to false")
         max_tokens, added = self._options.max_tokens, []
         for task, part in zip(tasks, parts, strict=True):
@@ -382,11 +376,11 @@ class TextTranslator(ABC):
     def _combine(self, parts: Sequence[list[Translation]]) -> list[Translation]:
         """Join the translations of the parts of a line, best first; MBR replaces scores with utilities."""
         translations = join_ranks(parts)
-        if not self._aligns:  # an empty line has an empty alignment
+        if not self._decode.alignments:  # an empty line has an empty alignment
             translations = [replace(one, alignment=None) for one in translations]
         if self._utility is None:
             return translations
-        return list(self._mbr.rank(translations, self._utility, are_samples=self._samples))
+        return list(self._mbr.rank(translations, self._utility, are_samples=self._decode.sampling))
 
     def _encode_phrase(self, phrase: str) -> list[int]:
         """Tokenize part of an output, in the model's order."""
@@ -413,11 +407,11 @@ class TextTranslator(ABC):
 
     def _encode_required(self, required: Sequence[Required]) -> list[list[list[int]]]:
         """Tokenize the required phrases of a line and of the recipe."""
-        if self._samples and required:
+        if self._decode.sampling and required:
             raise UserError(
                 "sampling does not support required phrases; they need beam search; set decode.sampling to false"
             )
-        phrases, max_tokens = (*self._require, *required), self._options.max_tokens
+        phrases, max_tokens = (*self._decode.require, *required), self._options.max_tokens
         encoded = list(map(self._encode_forms, phrases))
         if max_tokens is not None and num_required_tokens(encoded) > max_tokens:
             shown = ", ".join(" or ".join(map(repr, forms_of(one))) for one in phrases)

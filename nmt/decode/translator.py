@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -21,13 +22,14 @@ from nmt.decode.translation import Attention, Translation
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.transfer import to_device
 from nmt.inference.captured import CapturedModel
-from nmt.inference.searchable import searchable
+from nmt.inference.prepare import prepare_for_search
 from nmt.models import TranslationModel
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UserError
 from nmt.search.batches import Batching, choose_batch_tokens, continuous_batches, static_batches
 from nmt.search.beam_search import StepModel, beam_search
+from nmt.search.callback import CallbackModel
 from nmt.search.constraints import ANY_TOKEN
 from nmt.search.ensemble import Ensemble, is_refillable
 from nmt.search.fusion import Fusion
@@ -36,7 +38,6 @@ from nmt.search.options import SearchOptions
 from nmt.search.partial_word import PartialWordModel
 from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
-from nmt.search.watched import WatchedModel
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, require_kind
 from nmt.text.clean import UnicodeForm
@@ -76,8 +77,8 @@ class Translator(TextTranslator):
     ) -> None:
         """Wrap a model in memory; `load` reads one from disk. For further arguments see `TextTranslator`.
 
-        Raises UserError if the source tokenizer does not know the tag of `decode`, or if its shortlist or language
-        model cannot be read or belongs to other tokenizers.
+        Raises UserError if the source tokenizer does not have the tag of `decode`, or if its shortlist or language
+        model is unreadable or belongs to other tokenizers.
 
         device:    device of the model
         precision: precision of the language model of `decode.fusion`
@@ -130,7 +131,7 @@ class Translator(TextTranslator):
     ) -> Translator:
         """Load a model directory, a checkpoint or a run.
 
-        path:      as on the command line: a directory with `model.toml`, or a run, whose averaged model is used
+        path:      a directory with `model.toml`, or a run, whose averaged model is used
         device:    `auto` (a GPU if available), `cpu`, `cuda` or `cuda:N`
         precision: `fp32`, `bf16`, `fp16`, or `auto`, which is bf16 if the device supports it natively; on a CPU also
                    `int8`, for 8-bit matmuls with all else in fp32. Logits are fp32
@@ -151,12 +152,12 @@ class Translator(TextTranslator):
             require_kind(member.directory, member.metadata, language_model=not cls.has_source)
         tokenizers = Tokenizers.load(first.directory)
         for other in loaded[1:]:
-            _require_fitting(other, first)
+            _require_same_ensemble(other, first)
         options = metadata.decode
         if decode is not None:
             options = require_options(decode).over(metadata.decode, has_ensemble=bool(ensemble))
         num_parameters = sum(member.model.num_parameters() for member in loaded)
-        models = searchable([member.model for member in loaded], precision, torch_device)
+        models = prepare_for_search([member.model for member in loaded], precision, torch_device)
         translator = cls(
             models[0] if len(models) == 1 else Ensemble(models, options.ensemble_mean),
             tokenizers,
@@ -208,7 +209,7 @@ class Translator(TextTranslator):
         finished.update(enumerate(results))
 
     def _model_for(self, tasks: Sequence[Task], options: SearchOptions) -> StepModel[Any]:
-        """Return the model, restricted to shortlist and partial words of these sentences, fused and watched."""
+        """Return the model with shortlist, fusion, callback and partial words of these sentences."""
         model = self._model
         if self._shortlist is not None:
             spelling = [self._spelling.agreeing(task.partial) if task.partial else [] for task in tasks]
@@ -222,7 +223,7 @@ class Translator(TextTranslator):
             fused = self._language_model
             model = Fusion(model, fused.model, self._decode.fusion_weight, fused.source)
         if self._on_tokens is not None and options.beam_size == len(tasks) == 1:
-            model = WatchedModel(model, self._on_tokens)
+            model = CallbackModel(model, self._on_tokens)
         if any(task.partial for task in tasks):
             prefixes, texts = [task.prefix for task in tasks], [task.partial for task in tasks]
             model = PartialWordModel(model, self._spelling, prefixes, texts)
@@ -238,11 +239,11 @@ class Translator(TextTranslator):
         for token in (BOS_ID, *task.prefix):
             log_probs = model.step(zero + token, state)[0, 0]  # (vocab,)
             state.reorder(zero)
-        log_probs[: EOS_ID + 1] = float("-inf")
-        log_probs[self._options.forbidden_after(task.prefix)] = float("-inf")
+        log_probs[: EOS_ID + 1] = -math.inf
+        log_probs[self._options.forbidden_after(task.prefix)] = -math.inf
         best = log_probs.topk(min(count, len(log_probs)))
         candidates = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return [token for token, log_prob in candidates if log_prob > float("-inf")]
+        return [token for token, log_prob in candidates if log_prob > -math.inf]
 
     def attention(self, line: str, translation: Translation) -> Attention:
         """See `TextTranslator.attention`."""
@@ -290,8 +291,8 @@ class Translator(TextTranslator):
         ]
 
 
-def _require_fitting(member: LoadedModel, first: LoadedModel) -> None:
-    """Raise UserError unless a model can be an ensemble member beside the first one."""
+def _require_same_ensemble(member: LoadedModel, first: LoadedModel) -> None:
+    """Raise UserError unless `member` can form an ensemble with `first`."""
     if Tokenizers.load(member.directory).files() != Tokenizers.load(first.directory).files():
         raise UserError(
             f"{member.directory} and {first.directory} have different tokenizers; ensemble members must share them; "

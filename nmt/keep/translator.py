@@ -25,7 +25,7 @@ from nmt.logs import counted
 from nmt.recipe import Context, MemoryFileError, UserError
 
 if TYPE_CHECKING:
-    from nmt.decode.memory import RememberingTranslator
+    from nmt.decode.memory import MemoryTranslator
 
 _STOPS = ".!?\u2026\u3002\uff01\uff1f"
 
@@ -78,7 +78,7 @@ class _Segment:
     is_translated: bool = False
 
 
-class KeepingTranslator:
+class PreservingTranslator:
     """Translates with another translator and keeps markup and items.
 
     fallbacks: how many lines needed each fallback
@@ -86,7 +86,7 @@ class KeepingTranslator:
 
     def __init__(
         self,
-        translator: TextTranslator | RememberingTranslator,
+        translator: TextTranslator | MemoryTranslator,
         kinds: Collection[str],
         languages: tuple[str, str],
         *,
@@ -117,7 +117,7 @@ class KeepingTranslator:
         """See `TextTranslator`."""
         return self._translator.lines_reused
 
-    def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> KeepingTranslator:
+    def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> PreservingTranslator:
         """See `TextTranslator.with_constraints`."""
         other = copy(self)
         other._translator, other.fallbacks = self._translator.with_constraints(tag, forbidden), Fallbacks()

@@ -1,4 +1,4 @@
-"""State with one entry per sentence of the batch, and its selection and concatenation."""
+"""Selection and concatenation of state that has one entry per sentence of the batch."""
 
 from __future__ import annotations
 
@@ -81,6 +81,6 @@ class ActiveSentences(Batched):
 
 
 def split_rows(is_done: Sequence[bool]) -> tuple[list[int], list[int]]:
-    """Return the rows of a batch that are done, and all others."""
+    """Return the finished rows of a batch and the active ones."""
     rows = range(len(is_done))
     return [row for row in rows if is_done[row]], [row for row in rows if not is_done[row]]

@@ -15,7 +15,7 @@ from nmt.data.epoch_plan import plan_by_length
 from nmt.logs import say
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 
-# Minimum cost of a sentence in tokens, because each sentence also needs `beam_size` rows of logits at every step.
+# Minimum cost of a sentence in tokens: each sentence also needs `beam_size` rows of logits at every step.
 _MIN_COST = 16
 
 # Automatic batch size in source tokens: on a CPU, and the maximum on a GPU.
@@ -44,7 +44,7 @@ Plan = Callable[[Sequence[int], int], Iterator[PlannedBatch]]  # `static_batches
 def choose_batch_tokens(decode: DecodeRecipe, device: torch.device, models: Sequence[tuple[ModelRecipe, int]]) -> int:
     """Return the source tokens of a batch: the number in the recipe, or for `auto` one that suits the device.
 
-    models: architecture and target vocabulary size of each model that searches
+    models: architecture and target vocabulary size of each model in the search
     """
     if decode.batch_tokens != "auto":
         return decode.batch_tokens
@@ -93,7 +93,7 @@ def _power_of_two(number: int) -> int:
 
 
 class Batching:
-    """Run searches in batches, and halve the batch size permanently when memory is too small.
+    """Run searches in batches; halve the batch size permanently after running out of memory.
 
     tokens: maximum source tokens of a batch
     """
@@ -108,7 +108,7 @@ class Batching:
         """Return the results of all sentences, in order.
 
         After a search runs out of memory, its finished results are kept and the other sentences are planned again.
-        Raises UserError if memory is too small for one sentence.
+        Raises UserError if memory is out of memory for a single sentence.
 
         lengths: (num_sentences,) source tokens, EOS included
         search: called with sentences, batch size and a dictionary that receives the result of each sentence
@@ -125,7 +125,7 @@ class Batching:
                         raise
                     if batch.batch_size == 1:
                         raise UserError(
-                            f"the memory of {self._device} is too small for one sentence; "
+                            f"{self._device} is out of memory for a single sentence; "
                             "end other programs that use it, or lower decode.beam_size"
                         ) from error
                 # Outside of `except`: the traceback that references the tensors of the search is gone.
@@ -143,5 +143,5 @@ class Batching:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether memory was too small; on a CPU, torch raises a plain RuntimeError."""
+    """Return whether the error means out of memory; on a CPU, torch raises a plain RuntimeError."""
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator: " in str(error)

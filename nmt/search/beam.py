@@ -19,8 +19,6 @@ from nmt.search.options import SearchOptions
 from nmt.search.required import RequiredPhrases
 from nmt.special_ids import BOS_ID, EOS_ID
 
-_IMPOSSIBLE = float("-inf")
-
 
 class Extensions(NamedTuple):
     """Extensions of hypotheses by one token, best first; all fields (..., count).
@@ -40,7 +38,7 @@ class Extensions(NamedTuple):
         """Return the best `count` that do not end; if there are fewer, pad with impossible ones."""
         is_end = self.tokens == EOS_ID
         order = is_end.int().argsort(dim=-1, stable=True)[..., :count]
-        possible = self._replace(log_probs=self.log_probs.masked_fill(is_end, _IMPOSSIBLE))
+        possible = self._replace(log_probs=self.log_probs.masked_fill(is_end, -math.inf))
         return Extensions(*(part.gather(-1, order) for part in possible))
 
 
@@ -48,10 +46,10 @@ class Extensions(NamedTuple):
 class Beam(Batched):
     """Hypotheses of every sentence in the batch after `clock` steps of the search.
 
-    A beam consists of `beam_groups` groups of equal size, side by side; without diverse beam search it is one group.
+    A beam consists of `beam_groups` contiguous groups of equal size; without diverse beam search there is one group.
 
     limits:          (batch,) int64, maximum length of the output, EOS included
-    bias, required:  progress of each live hypothesis in such phrases; None without such phrases
+    bias, required:  progress of each live hypothesis through these phrases; None without them
     Live hypotheses, best first in each group; empty slots have log-probability -inf:
       log_prob:      (batch, beam) float32
     Finished hypotheses, best first; empty slots have score -inf:
@@ -98,7 +96,7 @@ class Beam(Batched):
         batch, beam_size, device = len(ids), options.beam_size, limits.device
         sentences = ActiveSentences.start(ids, device)
         width = beam_size // options.beam_groups
-        log_prob = torch.full((batch, beam_size), _IMPOSSIBLE, device=device)
+        log_prob = torch.full((batch, beam_size), -math.inf, device=device)
         log_prob[:, ::width] = 0.0
         kept = (batch, options.beam_groups, min(options.n_best, width))
         integers = torch.zeros(batch, capacity, beam_size, dtype=torch.int64, device=device)
@@ -112,7 +110,7 @@ class Beam(Batched):
             bias=Bias.start(options.bias, batch, beam_size, device) if options.bias else None,
             required=None if required is None else required.select(ids, sentences.device_ids),
             log_prob=log_prob,
-            scores=torch.full(kept, _IMPOSSIBLE, device=device),
+            scores=torch.full(kept, -math.inf, device=device),
             ends=torch.zeros(kept, dtype=torch.int64, device=device),
             num_finished=torch.zeros(kept[:2], dtype=torch.int64, device=device),
             parents=integers,
@@ -151,16 +149,16 @@ class Beam(Batched):
         return outputs
 
     def finish(self, best: Extensions, scores: Tensor) -> None:
-        """Add the extensions that end to the finished hypotheses; of equal scores the earlier is kept.
+        """Add the extensions that end to the finished hypotheses; ties keep the earlier hypothesis.
 
         best, scores: (batch, groups, count)
         """
-        scores = scores.masked_fill(best.tokens != EOS_ID, _IMPOSSIBLE)
+        scores = scores.masked_fill(best.tokens != EOS_ID, -math.inf)
         beam_size, kept = self.log_prob.shape[1], self.scores.shape[2]
         if self.max_finished is not None:
-            scores[:, :, beam_size // self.beam_groups :] = _IMPOSSIBLE
-            scores.masked_fill_((self.num_finished >= self.max_finished)[:, :, None], _IMPOSSIBLE)
-            self.num_finished = self.num_finished + (scores > _IMPOSSIBLE).sum(dim=2)
+            scores[:, :, beam_size // self.beam_groups :] = -math.inf
+            scores.masked_fill_((self.num_finished >= self.max_finished)[:, :, None], -math.inf)
+            self.num_finished = self.num_finished + (scores > -math.inf).sum(dim=2)
         ends = self.sentences.device_lengths[:, None, None] * beam_size + best.parents
         scores, order = torch.cat([self.scores, scores], dim=2).sort(dim=2, descending=True, stable=True)
         self.scores = scores[:, :, :kept]
@@ -210,17 +208,17 @@ class Beam(Batched):
 
 
 def _merge_groups(groups: list[list[Hypothesis]], n_best: int) -> list[Hypothesis]:
-    """Take the best hypothesis of each group, then their second ones, until `n_best` differ; return them best first."""
+    """Take the best hypothesis of each group, then the second best, up to `n_best` distinct ones; sort them."""
     ranks = zip_longest(*groups)
-    in_turn = chain(*(sorted(filter(None, rank), key=lambda h: h.score, reverse=True) for rank in ranks))
+    interleaved = chain(*(sorted(filter(None, rank), key=lambda h: h.score, reverse=True) for rank in ranks))
     distinct: dict[tuple[int, ...], Hypothesis] = {}
-    for hypothesis in in_turn:
+    for hypothesis in interleaved:
         distinct.setdefault(tuple(hypothesis.tokens), hypothesis)
     return sorted(list(distinct.values())[:n_best], key=lambda h: h.score, reverse=True)
 
 
 def _trace_back(history: tuple[Any, ...], end: int, score: float) -> Hypothesis:
-    """Read one hypothesis back from its `end`. history: the four parts for one sentence, (length, beam) lists."""
+    """Backtrace one hypothesis from its `end`. history: four (length, beam) lists of one sentence."""
     parents, tokens, token_log_probs, end_log_probs = history
     length, beam_index = divmod(end, len(parents[0]))
     output: list[int] = []

@@ -53,7 +53,7 @@ from nmt.search.ranking import Ranker
 from nmt.search.required import RequiredPhrases
 from nmt.special_ids import EOS_ID
 
-# The batch is refilled when this fraction (1 / n) of it is free, because encoding few sentences at a time is expensive.
+# Refill when 1 / n of the batch is free: encoding few sentences at a time is expensive.
 _REFILL_FRACTION = 4
 
 
@@ -105,16 +105,16 @@ def beam_search(
     batch_size: int | None = None,
     finished: dict[int, list[Hypothesis]] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the `n_best` best translations of each source sentence, best first; see the head of this module.
+    """Return the `n_best` translations of each source sentence, best first; see the module docstring.
 
-    A list is shorter than `n_best` if fewer translations are possible. It is empty if the constraints exclude all, or
-    if the model returns only -inf and NaN.
+    A list is shorter if fewer translations are possible, and empty if the constraints exclude all or the model returns
+    only -inf and NaN.
 
     src: sentences that end with EOS, on the model's device
     prefixes: token ids that each translation begins with, or ANY_TOKEN where any is possible
     required: requirements, as token ids: lists of phrases of which each translation contains one
-    batch_size: sentences searched at a time, by default all; fewer than all need a `RefillableModel`
-    finished: receives the translations of each sentence, by its index, as soon as it is done, also before an error
+    batch_size: sentences searched at a time; None: all. Fewer require a `RefillableModel`
+    finished: receives the translations of each sentence, by index, as soon as it is done, so an error loses none
     """
     results = {} if finished is None else finished
     if src.num_sentences == 0:
@@ -140,7 +140,7 @@ def beam_search(
         is_done = beam.is_done(ranker.upper_bound(beam)).tolist()  # the only device synchronization of the step
         for row, (sentence, length) in enumerate(beam.sentences.on_host()):
             is_done[row] |= length == constraints.limits[sentence]
-        if any(is_done):  # sentences leave the batch, and others refill it
+        if any(is_done):
             done, active = split_rows(is_done)
             results.update(beam.select(done, to_device(done, device)).read(options.n_best))
             new = queue.pop(active=len(active))
@@ -153,7 +153,7 @@ def beam_search(
                 assert isinstance(model, RefillableModel), "this model does not support continuous batching"
                 model.refill(src.select(new), state, max(beam.sentences.lengths, default=0))
                 beam = beam.concat(start_beam(new, beam.clock))
-        state.reorder(beam.last_parents())  # hypotheses continue those that they extend
+        state.reorder(beam.last_parents())
 
 
 class _Queue:

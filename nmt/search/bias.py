@@ -1,17 +1,17 @@
 """Phrase bias: soft constraints that prefer or avoid words and phrases.
 
-Outputs are ranked and scored as if their log-probability were higher by the biases of the phrases that they contain. A
-positive bias counts once per output, to not reward repetition. A negative bias counts each time. The
-reported log-probability remains the model's.
+The biases of the phrases in an output are added to its log-probability for ranking and scores. A positive bias counts
+once per output, which does not reward repetition; a negative bias counts each time. The reported log-probability
+remains the model's.
 
 Each matched token of a preferred phrase earns a part of its bias as credit, which keeps the hypothesis in the beam
-until the phrase is complete. The credit is lost if the phrase breaks off or the output ends. Impossible tokens remain
+until the phrase is complete. The credit is lost if the match fails or the output ends. Impossible tokens remain
 impossible.
 
 The cost of a step does not grow with the number of phrases. The reward of a token depends on the phrases that an output
-has begun and on those that it contains. If there are none, the rewards are one vector over the vocabulary, computed
-once. For all other hypotheses the host overrides the rewards of a few tokens. To do so it reads the last token of every
-hypothesis at each step, which is one more synchronization on a GPU.
+has started and on those that it contains. Without any, the rewards are one vector over the vocabulary, computed once.
+For all other hypotheses the host overrides the rewards of a few tokens. It reads the last token of every hypothesis at
+each step, which synchronizes a GPU once more.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ class BiasedPhrases:
         for index in sorted(range(len(rates)), key=lambda index: -rates[index]):
             for node in self._paths[index][1:] if self._gains[index] else ():
                 self._begun[node].append(index)
-        self._met_none = MetPhrases(frozenset(), sum(self._gains))
+        self._none_met = MetPhrases(frozenset(), sum(self._gains))
         self._rewards_by_node = {0: _NO_REWARDS}
         self._root_rewards: dict[tuple[int, torch.device], Tensor] = {}
-        self.start = Progress(0, self._met_none, 0.0)
+        self.start = Progress(0, self._none_met, 0.0)
 
     def extend(self, progress: Progress, token: int) -> Progress:
         """Return the progress after one more token."""
@@ -125,7 +125,7 @@ class BiasedPhrases:
         if (vocab, device) not in self._root_rewards:
             rewards = np.zeros(vocab, dtype=np.float32)
             for token, node in self._trie.children[0].items():
-                rewards[token] = self._reward(node, self._met_none)
+                rewards[token] = self._reward(node, self._none_met)
             self._root_rewards[vocab, device] = to_device(rewards, device)
         return self._root_rewards[vocab, device]
 
@@ -135,7 +135,7 @@ class BiasedPhrases:
             rewards, children = self.node_rewards(self._trie.suffix_links[node]), self._trie.children[node]
             if children:
                 others = ~np.isin(rewards.tokens, [*children])
-                own = [self._reward(child, self._met_none) for child in children.values()]
+                own = [self._reward(child, self._none_met) for child in children.values()]
                 rewards = Rewards(
                     np.concatenate([rewards.tokens[others], np.array([*children], dtype=np.int64)]),
                     np.concatenate([rewards.values[others], np.array(own, dtype=np.float32)]),

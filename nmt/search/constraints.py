@@ -7,6 +7,7 @@ maximum length overrides the minimum length.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -23,7 +24,6 @@ from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 ANY_TOKEN = -1
 """In prefixes: a token that is not forced, but counts for the maximum length."""
 
-_IMPOSSIBLE = float("-inf")
 
 # All lower ids are special tokens, which no output contains.
 _FIRST_POSSIBLE = EOS_ID
@@ -70,22 +70,22 @@ class Constraints:
         if forced is not None:
             forced_log_probs = log_probs.gather(2, forced.clamp(min=PAD_ID).expand(-1, log_probs.shape[1], -1))
 
-        log_probs[:, :, :_FIRST_POSSIBLE] = _IMPOSSIBLE
+        log_probs[:, :, :_FIRST_POSSIBLE] = -math.inf
         self._limit_length(log_probs, sentences)
         if self._forbidden_tokens is not None:
-            log_probs.index_fill_(2, self._forbidden_tokens, _IMPOSSIBLE)
+            log_probs.index_fill_(2, self._forbidden_tokens, -math.inf)
         if 0 < n < longest:
             _forbid_repeated(log_probs, outputs(longest - 1), n)
         if self._forbidden_phrases is not None and longest > 1:
             self._forbidden_phrases.apply(log_probs, outputs(min(longest - 1, self._forbidden_phrases.max_context)))
         if forced is not None:
             is_forced = forced >= 0  # (batch, 1, 1)
-            log_probs.masked_fill_(is_forced, _IMPOSSIBLE)
+            log_probs.masked_fill_(is_forced, -math.inf)
             # Sentences without a forced token write -inf to PAD_ID once more.
             log_probs.scatter_(
                 2,
                 forced.clamp(min=PAD_ID).expand_as(forced_log_probs),
-                forced_log_probs.masked_fill_(~is_forced, _IMPOSSIBLE),
+                forced_log_probs.masked_fill_(~is_forced, -math.inf),
             )
 
     def _forced_tokens(self, sentences: ActiveSentences) -> Tensor | None:
@@ -99,10 +99,10 @@ class Constraints:
         """Forbid EOS before the minimum length and all but EOS at the maximum length."""
         ids, lengths = sentences.device_ids, sentences.device_lengths
         if any(length <= self._min_lengths[i] for i, length in sentences.on_host()):
-            log_probs[:, :, EOS_ID].masked_fill_((lengths <= self._device_min_lengths[ids])[:, None], _IMPOSSIBLE)
+            log_probs[:, :, EOS_ID].masked_fill_((lengths <= self._device_min_lengths[ids])[:, None], -math.inf)
         if any(length == self.limits[i] for i, length in sentences.on_host()):
             end = log_probs[:, :, EOS_ID].clone()
-            log_probs.masked_fill_((lengths == self.device_limits[ids])[:, None, None], _IMPOSSIBLE)
+            log_probs.masked_fill_((lengths == self.device_limits[ids])[:, None, None], -math.inf)
             log_probs[:, :, EOS_ID] = end
 
 
@@ -113,4 +113,4 @@ def _forbid_repeated(log_probs: Tensor, outputs: Tensor, n: int) -> None:
     last = ngrams[..., -1]  # -1 before the first token
     is_repeated = (ngrams[..., :-1] == context[:, :, None]).all(dim=3) & (last >= 0)
     # PAD_ID, which is impossible already, replaces all others.
-    log_probs.scatter_(2, last.where(is_repeated, PAD_ID), _IMPOSSIBLE)
+    log_probs.scatter_(2, last.where(is_repeated, PAD_ID), -math.inf)

@@ -57,7 +57,7 @@ class Ensemble:
         return EnsembleState([model.start(src, beam_size) for model in self.models])
 
     def refill(self, src: PackedSequences, state: EnsembleState, steps: int) -> None:
-        """See `RefillableModel.refill`; requires `is_refillable`."""
+        """See `RefillableModel.refill`; all members must be refillable."""
         for model, member in zip(self.models, state.members, strict=True):
             assert isinstance(model, RefillableModel)
             model.refill(src, member, steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,7 +19,7 @@ from nmt.special_ids import PAD_ID
 class ForbiddenPhrases:
     """Phrases of at least two tokens that no output contains, matched by all their tokens but the last.
 
-    max_context: number of tokens of the longest phrase, without its last
+    max_context: tokens of the longest phrase, minus one
     """
 
     def __init__(self, phrases: Sequence[Sequence[int]], device: torch.device) -> None:
@@ -53,7 +54,7 @@ class ForbiddenPhrases:
         positions = torch.arange(max_count, device=counts.device)
         exists = positions < counts[..., None]
         offsets = (self._offsets[suffixes][..., None] + positions).where(exists, 0)
-        log_probs.scatter_(2, self._last_tokens[offsets].where(exists, PAD_ID).flatten(2), float("-inf"))
+        log_probs.scatter_(2, self._last_tokens[offsets].where(exists, PAD_ID).flatten(2), -math.inf)
 
 
 @lru_cache(maxsize=4)

@@ -30,7 +30,7 @@ class Fusion:
         return EnsembleState([own, other])
 
     def refill(self, src: PackedSequences, state: EnsembleState, steps: int) -> None:
-        """See `RefillableModel.refill`; requires that both models are refillable."""
+        """See `RefillableModel.refill`; both models must be refillable."""
         sources = src, self._lm_sources(src)
         for model, own, member in zip((self._model, self._language_model), sources, state.members, strict=True):
             assert isinstance(model, RefillableModel)

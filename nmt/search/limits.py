@@ -34,12 +34,12 @@ def output_limits(
 
 
 def num_required_tokens(required: Sequence[Requirement]) -> int:
-    """Return a number of tokens that is enough for an output: the sum of the shortest phrase of each requirement."""
+    """Return an upper bound of the tokens that all requirements need: the sum of their shortest phrases."""
     return sum(min(map(len, phrases)) for phrases in distinct_requirements(required))
 
 
 def distinct_requirements(required: Sequence[Requirement]) -> list[tuple[tuple[int, ...], ...]]:
-    """Return the distinct requirements with their distinct phrases, sorted, without empty ones."""
+    """Return the distinct nonempty requirements, each with its distinct nonempty phrases, sorted."""
     nonempty = ({tuple(phrase) for phrase in phrases if phrase} for phrases in required)
     return sorted({tuple(sorted(phrases)) for phrases in nonempty if phrases})
 

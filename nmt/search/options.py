@@ -47,7 +47,7 @@ class SearchOptions:
     beam_groups: int = 1
     """Beam groups of diverse beam search; must divide `beam_size`."""
     diversity_penalty: float = 0.5
-    """A token ranks lower by this for each hypothesis of an earlier group that it extends at the same step."""
+    """Penalty of a token for each hypothesis of an earlier group that chooses it at the same step."""
     stop: StopRule = "exact"
     """When a sentence is done; see `nmt.search.beam_search`."""
     patience: float = 1.0

@@ -1,12 +1,13 @@
-"""Prefixes that end within a word: search that spells given bytes with any tokens.
+"""Prefixes that end within a word: constrained search for tokens that spell given bytes.
 
-The complete words of a prefix such as "Wie geh" are forced tokens, see `nmt.search.constraints`. Its last word is not,
-because the tokens of "geht" need not begin with those of "geh". A token is possible if it agrees with the
-remaining bytes: it begins with them, or they begin with it. All possible tokens keep their log-probability.
+The complete words of a prefix such as "Wie geh" are forced tokens, see `nmt.search.constraints`. The last word is not,
+because the tokens of "geht" need not begin with those of "geh". A token is possible if it begins with the remaining
+bytes, or they begin with it. All possible tokens keep their log-probability.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,5 +84,5 @@ class PartialWordModel:
         if rest:
             possible = self._spelling.agreeing(rest)
             kept = log_probs[possible]
-            log_probs.fill_(float("-inf"))
+            log_probs.fill_(-math.inf)
             log_probs[possible] = kept

@@ -1,6 +1,8 @@
-"""Rank the extensions of a beam, score its finished hypotheses and bound its live ones, with every option."""
+"""Ranking of the extensions of a beam, scores of finished hypotheses and upper bounds of live ones."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -8,8 +10,6 @@ from torch import Tensor
 from nmt.devices.transfer import to_device
 from nmt.search.beam import Beam, Extensions
 from nmt.search.options import SearchOptions, length_penalty
-
-_IMPOSSIBLE = float("-inf")
 
 # Block size of `top_indices`.
 _BLOCK = 64
@@ -29,7 +29,7 @@ class Ranker:
     def best_extensions(self, beam: Beam, log_probs: Tensor) -> Extensions:
         """Return the best 2 * width extensions of each group of `width` hypotheses, (batch, groups, count).
 
-        Greedy search (a width of 1) takes the single best. Groups choose in turn. A token ranks lower by
+        Greedy search (a width of 1) takes the single best. Groups choose in turn. The rank of a token is lowered by
         `diversity_penalty` for each live hypothesis of an earlier group that it extends at this step: the Hamming
         diversity of Vijayakumar et al. 2018. Log-probabilities do not change.
 
@@ -50,7 +50,7 @@ class Ranker:
             group_rank = rank[:, group]
             if groups:
                 live = groups[-1].live(width)
-                counts.scatter_add_(1, live.tokens, (live.log_probs > _IMPOSSIBLE).to(counts.dtype))
+                counts.scatter_add_(1, live.tokens, (live.log_probs > -math.inf).to(counts.dtype))
                 group_rank = group_rank - self._diversity * counts[:, None]
             groups.append(_best_of_group(beam, group, log_probs[:, group], group_rank))
         return Extensions(*(torch.stack(parts, dim=1) for parts in zip(*groups, strict=True)))
@@ -84,7 +84,7 @@ class Ranker:
 def _best_of_group(beam: Beam, group: slice, token_log_probs: Tensor, token_rank: Tensor) -> Extensions:
     """Return the best extensions of one group, (batch, count).
 
-    group: its part of the beam; token_log_probs: (batch, width, vocab) of the next token; token_rank: the same with
+    group: slice of the beam; token_log_probs: (batch, width, vocab) of the next token; token_rank: the same with
     bias and diversity penalty
     """
     width, vocab = token_log_probs.shape[1:]
@@ -97,16 +97,16 @@ def _best_of_group(beam: Beam, group: slice, token_log_probs: Tensor, token_rank
     tokens = tokens.sort().values  # (batch, width, per_parent)
     token_log_probs = token_log_probs.gather(2, tokens)
     if beam.required is not None:
-        token_log_probs[:, :, 1:].masked_fill_(tokens[:, :, 1:] == tokens[:, :, :-1], _IMPOSSIBLE)  # duplicates
+        token_log_probs[:, :, 1:].masked_fill_(tokens[:, :, 1:] == tokens[:, :, :-1], -math.inf)  # duplicates
     log_prob = beam.log_prob[:, group]
     log_probs = (log_prob[:, :, None] + token_log_probs).flatten(1)  # (batch, width * per_parent)
     rank = log_prob if beam.bias is None else log_prob + beam.bias.earned[:, group]
     rank = (rank[:, :, None] + token_rank.gather(2, tokens)).flatten(1)
-    order = rank.masked_fill_(log_probs == _IMPOSSIBLE, _IMPOSSIBLE).argsort(dim=1, descending=True, stable=True)
+    order = rank.masked_fill_(log_probs == -math.inf, -math.inf).argsort(dim=1, descending=True, stable=True)
     parents, tokens = group.start + order // tokens.shape[2], tokens.flatten(1).gather(1, order)
     if beam.required is not None:
         capacity = beam.limits - 1 - beam.sentences.device_lengths
-        chosen = beam.required.allocate(parents, tokens, log_probs.gather(1, order) > _IMPOSSIBLE, capacity)
+        chosen = beam.required.allocate(parents, tokens, log_probs.gather(1, order) > -math.inf, capacity)
         order, parents, tokens = (part.gather(1, chosen) for part in (order, parents, tokens))
     best = order[:, :count]
     return Extensions(

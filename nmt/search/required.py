@@ -1,8 +1,8 @@
 """Positive lexical constraints: dynamic beam allocation (Post and Vilar 2018) with an Aho-Corasick automaton.
 
 A requirement is a list of alternative phrases, such as the inflected forms of a term; any one of them meets it. An
-output contains a phrase if the tokens of the phrase are consecutive in it. Phrases may overlap or contain each other,
-and a requirement that occurs twice needs to be met once. A hypothesis cannot end before it meets all requirements.
+output contains a phrase if the tokens of the phrase are consecutive in it. Phrases may overlap or contain each other.
+Duplicate requirements count once. A hypothesis cannot end before it meets all requirements.
 
 Hypotheses that contain more of their phrases are less probable and would lose their slots to hypotheses that postpone
 the phrases. The slots of the beam are therefore allocated to banks. A bank contains the hypotheses that miss the same
@@ -20,6 +20,7 @@ each of these extensions impossible or the phrases exceed `max_tokens`. In these
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -37,7 +38,7 @@ from nmt.special_ids import EOS_ID, PAD_ID
 class RequiredPhrases(Batched):
     """Progress of each live hypothesis in the phrases that its sentence requires.
 
-    candidates: (batch, max_tokens) int64, distinct tokens of the phrases, padded with PAD_ID, which is never possible
+    candidates: (batch, max_tokens) int64, distinct tokens of the phrases, padded with PAD_ID, which is impossible
     phrases:    (batch, requirements, alternatives) int64, their indices in the matcher; requirements are padded with
                 the empty phrase, alternatives by repetition
     nodes:      (batch, beam) int64, state of the matcher
@@ -76,14 +77,14 @@ class RequiredPhrases(Batched):
 
     def forbid_end(self, log_probs: Tensor) -> None:
         """Make EOS impossible, in place, before all requirements are met. log_probs: (batch, beam, vocab)."""
-        log_probs[:, :, EOS_ID].masked_fill_(~self.met.all(dim=2), float("-inf"))
+        log_probs[:, :, EOS_ID].masked_fill_(~self.met.all(dim=2), -math.inf)
 
     def add_candidates(self, tokens: Tensor) -> Tensor:
         """Append all tokens that can continue a phrase to candidates (batch, width, count); may add duplicates."""
         return torch.cat([tokens, self.candidates[:, None].expand(-1, tokens.shape[1], -1)], dim=2)
 
     def allocate(self, parents: Tensor, tokens: Tensor, is_possible: Tensor, capacity: Tensor) -> Tensor:
-        """Return the order in which candidates get slots, (batch, candidates) int64; see the head of this module.
+        """Return the order in which candidates get slots, (batch, candidates) int64; see the module docstring.
 
         parents, tokens, is_possible: (batch, candidates), best first; capacity: (batch,) tokens that may follow
         """

@@ -1,12 +1,13 @@
 """Restriction of a model to a vocabulary shortlist for each sentence.
 
-All other tokens have log-probability -inf, and the probabilities of a sentence's candidates sum to 1. The result of a
-sentence therefore does not depend on other sentences, although the output projection is computed for the candidates of
-the whole batch. Members of an ensemble are restricted before their mean is taken.
+All other tokens have log-probability -inf, and the probabilities of a sentence's candidates sum to 1. The output
+projection is computed for the candidates of the whole batch, but the result of a sentence does not depend on other
+sentences. Ensemble members are restricted before averaging.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -75,7 +76,7 @@ class RestrictedState:
         self.candidates = self.candidates.index_select(0, sentence_index)
         if self.union is None:
             return
-        if 2 * len(sentence_index) <= self.union.batch_size:  # a smaller union repays gathering its weights again
+        if 2 * len(sentence_index) <= self.union.batch_size:  # a smaller union is then worth gathering its weights
             self.union = None
         else:
             self.union.is_excluded = self.union.is_excluded.index_select(0, sentence_index)
@@ -98,8 +99,8 @@ class RestrictedModel:
         if state.union is None:
             state.union = self._unite(state.candidates)
         logits = state.union.logits(hidden).float()  # (batch, beam, union)
-        log_probs = logits.masked_fill_(state.union.is_excluded, float("-inf")).log_softmax(dim=-1)
-        all_log_probs = log_probs.new_full((*tokens.shape, state.candidates.shape[1]), float("-inf"))
+        log_probs = logits.masked_fill_(state.union.is_excluded, -math.inf).log_softmax(dim=-1)
+        all_log_probs = log_probs.new_full((*tokens.shape, state.candidates.shape[1]), -math.inf)
         return all_log_probs.index_copy_(2, state.union.tokens, log_probs)
 
     def _unite(self, candidates: Tensor) -> _Union:

@@ -1,8 +1,7 @@
 """Random sampling of translations from the model's distribution.
 
-The random number of a token is a function of the seed, the source sentence, the index of the sample and the position in
-the output. The samples of a line therefore do not depend on other lines, and a larger number of samples begins with the
-same ones.
+The random number of a token is a function of seed, source sentence, sample index and output position. The samples of a
+line therefore do not depend on other lines, and a larger `n_best` starts with the same samples.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from nmt.search.constraints import Constraints
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import BOS_ID, EOS_ID
-
-_IMPOSSIBLE = float("-inf")
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,8 @@ def sample(
 ) -> list[list[Hypothesis]]:
     """Return `n_best` independent translations of each source sentence, ordered by sample index.
 
-    Constraints and limits apply as in `beam_search`; so do src, prefixes and finished. Log-probabilities and scores are
-    the model's, before temperature and truncation. Samples that the constraints make impossible are omitted.
+    Constraints, limits, src, prefixes and finished are as in `beam_search`. Log-probabilities and scores are the
+    model's, before temperature and truncation. Samples that violate the constraints are omitted.
     """
     results = {} if finished is None else finished
     if src.num_sentences == 0:
@@ -99,15 +96,15 @@ def choose(log_probs: Tensor, random: Tensor, sampling: SamplingOptions) -> Tens
     scaled = log_probs / sampling.temperature  # unnormalized
     if sampling.top_k:
         threshold = scaled.topk(min(sampling.top_k, scaled.shape[-1]), dim=-1).values[..., -1:]
-        scaled = scaled.masked_fill(scaled < threshold, _IMPOSSIBLE)
+        scaled = scaled.masked_fill(scaled < threshold, -math.inf)
     if sampling.top_p < 1.0:
         probs = scaled.softmax(dim=-1).sort(dim=-1, descending=True).values
         is_needed = probs.cumsum(dim=-1) - probs < sampling.top_p  # the more probable tokens do not reach top_p
         threshold = probs.masked_fill(~is_needed, 1.0).amin(dim=-1, keepdim=True)
-        scaled = scaled.masked_fill(scaled.softmax(dim=-1) < threshold, _IMPOSSIBLE)
+        scaled = scaled.masked_fill(scaled.softmax(dim=-1) < threshold, -math.inf)
     if sampling.min_p > 0.0:
         threshold = scaled.amax(dim=-1, keepdim=True) + math.log(sampling.min_p)
-        scaled = scaled.masked_fill(scaled < threshold, _IMPOSSIBLE)
+        scaled = scaled.masked_fill(scaled < threshold, -math.inf)
     # In float64, because float32 rounding over a large vocabulary would favor some tokens.
     cumulative = scaled.sub_(scaled.amax(dim=-1, keepdim=True)).exp_().cumsum(dim=-1, dtype=torch.float64)
     tokens = torch.searchsorted(cumulative, (random.double() * cumulative[..., -1])[..., None], right=True).squeeze(-1)
@@ -172,6 +169,6 @@ class _Samples(Batched):
 def _hypothesis(tokens: list[int], log_probs: list[float], options: SearchOptions) -> Hypothesis:
     length = tokens.index(EOS_ID) + 1
     log_probs = log_probs[:length]
-    log_prob = math.fsum(log_probs) if all(map(math.isfinite, log_probs)) else _IMPOSSIBLE
+    log_prob = math.fsum(log_probs) if all(map(math.isfinite, log_probs)) else -math.inf
     score = log_prob / length_penalty(length, options.length_penalty, options.length_alpha)
     return Hypothesis(tokens[: length - 1], score, log_prob, log_probs)

@@ -16,7 +16,7 @@ from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Translation
 from nmt.recipe import UserError
 from nmt.serve.documents import join_documents, split_text
-from nmt.serve.events import Event, merge, stream_events, watch
+from nmt.serve.events import Event, merge, stream_events, with_text_events
 from nmt.serve.libretranslate import add_libretranslate_api
 from nmt.serve.messages import JsonLine, ScoreRequest, TranslateRequest, request_schema
 from nmt.serve.metrics import CONTENT_TYPE
@@ -86,9 +86,9 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         if body.stream_tokens:
             if (body.beam_size or model.decode.beam_size) > 1:
                 raise HTTPException(400, "stream_tokens needs a greedy search; set beam_size to 1")
-            texts_so_far, watched = watch(lines)
-            chunks = service.stream(request, model, replace(options, watched=True), watched)
-            return await stream_events(merge(_line_events(chunks, options), texts_so_far))
+            partial_texts, lines = with_text_events(lines)
+            chunks = service.stream(request, model, replace(options, stream_tokens=True), lines)
+            return await stream_events(merge(_line_events(chunks, options), partial_texts))
         n_best_lists = await service.translate(request, model, options, lines)
         translations = [[_fields(translation, options) for translation in n_best] for n_best in n_best_lists]
         if body.attention:

@@ -28,8 +28,8 @@ async def stream_events(events: AsyncIterator[Event]) -> StreamingResponse:
     return StreamingResponse(_encode(first, events), media_type="text/event-stream", headers=headers)
 
 
-def watch(lines: Sequence[Line]) -> tuple[asyncio.Queue[Event], list[Line]]:
-    """Return a queue, and the lines with functions that add to it an event `text` for each output so far."""
+def with_text_events(lines: Sequence[Line]) -> tuple[asyncio.Queue[Event], list[Line]]:
+    """Return a queue, and the lines with callbacks that add an event `text` to it for each partial translation."""
     queue: asyncio.Queue[Event] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from nmt.decode.glossary import Glossary, Required
-from nmt.decode.memory import RememberingTranslator
+from nmt.decode.memory import MemoryTranslator
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
-from nmt.keep.translator import KeepingTranslator
+from nmt.keep.translator import PreservingTranslator
 from nmt.recipe import DecodeRecipe, UserError, explain, ineffective_option
 from nmt.serve.batching import Batcher, BatchingOptions
 from nmt.serve.memory import ServedMemory
@@ -31,11 +31,11 @@ class RequestOptions:
     """Search options of a request, added to those of the model. Lines with equal options share batches.
 
     beam_size, length_alpha: None for those of the model
-    partial_word: whether prefixes may end within a word
-    alternatives: whether the n_best translations differ in the first token after the prefix
-    keep:         what the translations keep, see `KeepingTranslator`; excludes partial_word, alternatives and watched
-    entities:     whether & begins an entity in kept markup
-    watched:      whether the outputs so far of greedy searches are reported to `Line.on_text`
+    partial_word:  whether prefixes may end within a word
+    alternatives:  whether the n_best translations differ in the first token after the prefix
+    keep:          kinds to keep, see `PreservingTranslator`; excludes partial_word, alternatives and stream_tokens
+    entities:      whether & begins an entity in kept markup
+    stream_tokens: whether greedy searches report the text so far to `Line.on_text`
     """
 
     n_best: int = 1
@@ -48,7 +48,7 @@ class RequestOptions:
     alternatives: bool = False
     keep: tuple[str, ...] = ()
     entities: bool = True
-    watched: bool = False
+    stream_tokens: bool = False
     alignments: bool = False
     scores: bool = False
 
@@ -96,7 +96,7 @@ class ServedModel:
     description: engine and precision
     batcher:     accepts lines with their RequestOptions as the group, and pairs to score or to compute attention for
                  with their class as the group
-    memory:      translations of earlier requests; not of partial words, alternatives and watched lines
+    memory:      translations of earlier requests; not of partial words, alternatives and streamed tokens
     """
 
     def __init__(
@@ -145,14 +145,14 @@ class ServedModel:
                 )
                 for line in lines
             ]
-        if options.watched and len(lines) > 1:
+        if options.stream_tokens and len(lines) > 1:
             return [found for line in lines for found in self._translate(options, [line])]
         inputs = [TranslatorInput(line.text, line.prefix, line.required, line.context, line.glossary) for line in lines]
-        if options.watched or options.partial_word:
-            translator = translator.watched(lines[0].on_text) if options.watched else translator
+        if options.stream_tokens or options.partial_word:
+            translator = translator.with_callback(lines[0].on_text) if options.stream_tokens else translator
             n_best_lists = translator.translate_inputs(inputs, partial_word=options.partial_word)
         elif options.keep:
-            keeping = KeepingTranslator(
+            keeping = PreservingTranslator(
                 self._remembering_for(options), options.keep, self.languages, entities=options.entities
             )
             n_best_lists = keeping.start_translation(inputs)()
@@ -160,7 +160,7 @@ class ServedModel:
             n_best_lists = self._remembering_for(options).translate_inputs(inputs)
         return [translations[: options.n_best] for translations in n_best_lists]
 
-    def _make_remembering(self, options: RequestOptions) -> TextTranslator | RememberingTranslator:
+    def _make_remembering(self, options: RequestOptions) -> TextTranslator | MemoryTranslator:
         """Return the translator for these options, with the memory if there is one."""
         translator = self._translator_for(options)
         if self.memory is None:
@@ -170,7 +170,7 @@ class ServedModel:
             **self._decode_of(options).search_settings(),
             "scores": options.needs_scores,
         }
-        return RememberingTranslator(translator, self.memory, settings)
+        return MemoryTranslator(translator, self.memory, settings)
 
     def _make_translator(self, options: RequestOptions) -> TextTranslator:
         return self._translator.with_decode(self._decode_of(options), scores=options.needs_scores)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from nmt.decode.context import order_of
+from nmt.decode.context import document_rounds
 from nmt.decode.task import Previous
 from nmt.recipe import Context, UserError
 from nmt.streams.records import Record
@@ -57,4 +57,4 @@ def whole_documents(windows: Iterable[list[Record]]) -> Iterator[list[Record]]:
 
 def rounds(window: Sequence[Record]) -> list[list[Record]]:
     """Group records into rounds that are translated one after the other, with at most one record of each document."""
-    return [[window[i] for i in own] for own in order_of([record.context is None for record in window])]
+    return [[window[i] for i in own] for own in document_rounds([record.context is None for record in window])]

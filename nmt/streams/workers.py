@@ -12,7 +12,7 @@ from nmt.decode.glossary import Glossary
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
-from nmt.keep.translator import Fallbacks, KeepingTranslator
+from nmt.keep.translator import Fallbacks, PreservingTranslator
 from nmt.recipe import UserError
 from nmt.streams.context import rounds
 from nmt.streams.records import Record, RecordWriter
@@ -20,9 +20,9 @@ from nmt.streams.term_report import format_use
 from nmt.streams.windows import Wait
 
 if TYPE_CHECKING:
-    from nmt.decode.memory import RememberingTranslator
+    from nmt.decode.memory import MemoryTranslator
 
-AnyTranslator: TypeAlias = "TextTranslator | RememberingTranslator | KeepingTranslator"
+AnyTranslator: TypeAlias = "TextTranslator | MemoryTranslator | PreservingTranslator"
 _Constraints: TypeAlias = tuple[str | None, tuple[str, ...]]
 _Finish: TypeAlias = Callable[[], dict[int, list[Translation]]]
 LoadTranslator = Callable[[], AnyTranslator]
@@ -122,7 +122,7 @@ class WindowTranslator:
             text = "".join(self.writer.write(record, found[record.number]) for record in window)
             tokens = sum(len(translations[0].pieces) for translations in found.values())
             terms = "".join(self._term_rows(record, found[record.number][0].text) for record in window)
-            keeping = [one.take_fallbacks() for one in translators if isinstance(one, KeepingTranslator)]
+            keeping = [one.take_fallbacks() for one in translators if isinstance(one, PreservingTranslator)]
             fallbacks = sum(keeping, Fallbacks()) if keeping else None
             return TranslatedWindow(text, terms, len(window), lines_split, tokens, lines_reused, fallbacks)
 
@@ -185,7 +185,7 @@ class WindowTranslator:
 
 @lru_cache(maxsize=32)
 def _with_constraints(
-    translator: TextTranslator | RememberingTranslator, tag: str | None, forbidden: tuple[str, ...]
+    translator: TextTranslator | MemoryTranslator, tag: str | None, forbidden: tuple[str, ...]
 ) -> AnyTranslator:
     return translator.with_constraints(tag, forbidden)
 

@@ -167,7 +167,7 @@ def test_a_greedy_search_reports_each_token(model: Path, lines: list[str], prefi
     greedy = Translator.load(model, "cpu", "fp32", SEARCH.model_copy(update={"beam_size": 1}).all_given())
     for line in lines:
         reported: list[str] = []
-        ((translation,),) = greedy.watched(reported.append).translate_n_best([line], prefixes=[prefix])
+        ((translation,),) = greedy.with_callback(reported.append).translate_n_best([line], prefixes=[prefix])
         ids = greedy._tokenizers.tgt.ids(translation.pieces)
         assert reported == [greedy._tokenizers.tgt.decode(ids[: end + 1]) for end in range(len(ids))]
         assert greedy.translate([line], [prefix]) == [translation.text]
@@ -175,6 +175,6 @@ def test_a_greedy_search_reports_each_token(model: Path, lines: list[str], prefi
 
 def test_other_searches_report_nothing(translator: Translator, lines: list[str]) -> None:
     reported: list[str] = []
-    watched = translator.watched(reported.append)
-    assert watched.translate(lines) == translator.translate(lines)
+    streaming = translator.with_callback(reported.append)
+    assert streaming.translate(lines) == translator.translate(lines)
     assert reported == []

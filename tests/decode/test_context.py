@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nmt.checkpoint import load_model, model_files, model_tensors
-from nmt.decode.context import ContextEncoder, order_of, translate_documents
+from nmt.decode.context import ContextEncoder, document_rounds, translate_documents
 from nmt.decode.scoring import Scorer, score_pairs
 from nmt.decode.task import Task
 from nmt.decode.translation import Translation
@@ -228,7 +228,7 @@ def test_ensemble_members_have_the_same_context(load: Callable[[Context], Path])
 
 
 def test_rounds_have_one_line_of_each_document() -> None:
-    assert order_of([0, 1, 2, 2, 0, 1, 0, 0, 1]) == [[0, 4, 6, 7], [1, 5, 8], [2], [3]]
+    assert document_rounds([0, 1, 2, 2, 0, 1, 0, 0, 1]) == [[0, 4, 6, 7], [1, 5, 8], [2], [3]]
 
 
 class Recorder:

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from nmt.decode.glossary import Glossary, Term
-from nmt.decode.memory import RememberingTranslator, TranslationMemory
+from nmt.decode.memory import MemoryTranslator, TranslationMemory
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
@@ -51,11 +51,11 @@ def translate(line: str, prefix: str = "", required: tuple[str, ...] = ()) -> li
     return [best, Translation(f"{text}\ud800", -math.inf, -1e-300, [])]
 
 
-def remembering(path: Path, translator: FakeTranslator, settings: object = 1) -> RememberingTranslator:
-    return RememberingTranslator(cast(TextTranslator, translator), TranslationMemory(path), {"model": settings})
+def remembering(path: Path, translator: FakeTranslator, settings: object = 1) -> MemoryTranslator:
+    return MemoryTranslator(cast(TextTranslator, translator), TranslationMemory(path), {"model": settings})
 
 
-def run(translator: RememberingTranslator, requests: Sequence[Request]) -> list[list[Translation]]:
+def run(translator: MemoryTranslator, requests: Sequence[Request]) -> list[list[Translation]]:
     return translator.start_translation([TranslatorInput(*request) for request in requests])()
 
 

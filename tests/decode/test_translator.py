@@ -254,7 +254,7 @@ def test_batches_shrink_permanently_when_memory_is_too_small(
 
 
 def test_memory_too_small_for_one_sentence_is_an_error(tokenizers: Tokenizers) -> None:
-    with pytest.raises(UserError, match=r"^the memory of cpu is too small for one sentence; [^\n]*$"):
+    with pytest.raises(UserError, match=r"^cpu is out of memory for a single sentence; [^\n]*$"):
         make_translator(CopyModel(tokenizers.src.vocab_size, too_many=1), tokenizers).translate(["cat"] * 3)
 
 

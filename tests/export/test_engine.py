@@ -127,7 +127,7 @@ def test_a_greedy_search_reports_each_token(model: Path, lines: list[str], prefi
     decode = Tokenizers.load(model).tgt
     for line in lines[:5]:
         reported: list[str] = []
-        ((translation,),) = engine.watched(reported.append).translate_n_best([line], prefixes=[prefix])
+        ((translation,),) = engine.with_callback(reported.append).translate_n_best([line], prefixes=[prefix])
         ids = decode.ids(translation.pieces)
         assert reported == [decode.decode(ids[: end + 1]) for end in range(len(ids))]
 

@@ -14,17 +14,17 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.items import ItemGrammar
 from nmt.keep.markup import MarkedText
-from nmt.keep.translator import Fallbacks, KeepingTranslator
+from nmt.keep.translator import Fallbacks, PreservingTranslator
 
 KINDS = ("markup", "numbers", "urls", "emails", "placeholders")
 GRAMMAR = ItemGrammar(KINDS, "en", "de")
 
 
-def keeping(noisy: NoisyTranslator, *kinds: str) -> KeepingTranslator:
-    return KeepingTranslator(cast(TextTranslator, noisy), kinds or KINDS, ("en", "de"))
+def keeping(noisy: NoisyTranslator, *kinds: str) -> PreservingTranslator:
+    return PreservingTranslator(cast(TextTranslator, noisy), kinds or KINDS, ("en", "de"))
 
 
-def best_of(translator: KeepingTranslator, line: str) -> str:
+def best_of(translator: PreservingTranslator, line: str) -> str:
     return translator.start_translation([TranslatorInput(line)])()[0][0].text
 
 

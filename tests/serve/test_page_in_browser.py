@@ -144,7 +144,7 @@ def test_a_greedy_search_shows_each_token(page: Browser, model: Path) -> None:
     (final,) = greedy.translate(SENTENCES[:1])
     assert texts(page, "#output .sentence") == [final]
     reported: list[str] = []
-    greedy.watched(reported.append).translate(SENTENCES[:1])
+    greedy.with_callback(reported.append).translate(SENTENCES[:1])
     shown = list(dict.fromkeys(page.run("window.shown")))
     assert len(shown) > 2
     assert set(shown) <= {f"{text}…" for text in ["", *reported]}

@@ -17,7 +17,7 @@ from nmt import UserError
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.keep.items import ItemGrammar
-from nmt.keep.translator import Fallbacks, KeepingTranslator
+from nmt.keep.translator import Fallbacks, PreservingTranslator
 from nmt.logs import progress
 from nmt.text.lines import read_lines
 
@@ -63,7 +63,7 @@ class Row(NamedTuple):
 def check(engine: str, noise: float, lines: Sequence[str]) -> Row:
     """Translate windows of lines and compare each with its translation."""
     noisy = NoisyTranslator(noise, can_require=engine == "torch", aligns=engine == "torch")
-    keeping = KeepingTranslator(cast(TextTranslator, noisy), KINDS, ("en", "de"))
+    keeping = PreservingTranslator(cast(TextTranslator, noisy), KINDS, ("en", "de"))
     grammar, violations = ItemGrammar(KINDS, "en", "de"), []
     for start in range(0, len(lines), WINDOW):
         window = lines[start : start + WINDOW]

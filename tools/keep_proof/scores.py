@@ -15,7 +15,7 @@ from nmt import Translator
 from nmt.decode.task import TranslatorInput
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.keep.items import ItemGrammar
-from nmt.keep.translator import Fallbacks, KeepingTranslator
+from nmt.keep.translator import Fallbacks, PreservingTranslator
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.text.tokenizer import Tokenizers
@@ -81,7 +81,7 @@ def translate_variants(model: Path, lines: Sequence[str], marked: Sequence[str])
     pair = metadata.src_lang, metadata.tgt_lang
     decode = metadata.decode.model_copy(update={"n_best": 1})
     aligned = Translator.load(model, "cpu", "fp32", decode.model_copy(update={"alignments": True}))
-    keeping = KeepingTranslator(aligned, KINDS, pair)
+    keeping = PreservingTranslator(aligned, KINDS, pair)
     inputs = [TranslatorInput(line) for line in marked]
     kept = [found[0].text for found in keeping.start_translation(inputs)()]
     plain_translator = Translator.load(model, "cpu", "fp32", decode)

@@ -1,4 +1,4 @@
-"""Reports the output of a greedy search after each step."""
+"""Callback with the partial output after each step of a greedy search."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import StepModel, StepState
 
 
-class WatchedModel:
-    """A model for the greedy search of one sentence, which reports the tokens so far before each further step."""
+class CallbackModel:
+    """Wraps a model for the greedy search of one sentence; calls back with the tokens so far before each step."""
 
     def __init__(self, model: StepModel[Any], on_tokens: Callable[[list[int]], None]) -> None:
         """on_tokens: receives the token ids of the output so far"""

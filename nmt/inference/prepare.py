@@ -14,7 +14,7 @@ from nmt.models import TranslationModel
 from nmt.recipe import SearchPrecision
 
 
-def searchable(
+def prepare_for_search(
     models: Sequence[TranslationModel], precision: SearchPrecision, device: torch.device
 ) -> list[TranslationModel | CapturedModel]:
     """Convert models in place; on a GPU, their steps are captured if all models allow it.
