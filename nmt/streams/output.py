@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from nmt.processes.interruption import ended_by_reader
@@ -24,6 +25,7 @@ from nmt.text.lines import STANDARD_STREAM, count_lines, read_lines
 
 # Opening these would truncate a file that standard output is redirected to.
 _NAMES_OF_STANDARD_OUTPUT = {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
+_OWN_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")
 
 
 def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> None:
@@ -54,9 +56,20 @@ def require_distinct(outputs: Mapping[str, Path | None]) -> None:
     for option, path in outputs.items():
         if path is None or (path.exists() and not path.is_file()):
             continue
-        other = seen.setdefault(path.resolve(), option)
+        other = seen.setdefault(Path(os.path.realpath(path)), option)
         if other != option:
             raise UserError(f"{option} {path} is also {other}; each needs a file of its own; name a new one")
+
+
+def _own_descriptor(path: Path) -> int | None:
+    """Return the open descriptor that a path such as /dev/fd/3 or /dev/stderr names, directly or by links."""
+    for _ in range(40):  # the kernel's limit on links
+        if found := _OWN_DESCRIPTOR.fullmatch(str(path.absolute())):
+            return int(found[1])
+        if not path.is_symlink():
+            break
+        path = path.parent / path.readlink()
+    return None
 
 
 class Stream:
@@ -103,7 +116,7 @@ class Output:
     @property
     def is_stream(self) -> bool:
         """Whether the output is standard output, a pipe or a device, which are written in place."""
-        return self.path == STANDARD_STREAM or writes_through(self.path)
+        return self.path == STANDARD_STREAM or writes_through(self.path) or _own_descriptor(self.path) is not None
 
     @contextmanager
     def open(self, origin: Origin, *, resume: bool = False, restart: bool = False) -> Iterator[PartFile | Stream]:
@@ -131,7 +144,8 @@ class Output:
                 yield Stream(Sink(file, "standard output", is_compressed=False))
             return
         with write_errors(str(self.path)):
-            file = self.path.open("wb", buffering=0)
+            own = _own_descriptor(self.path)
+            file = self.path.open("wb", buffering=0) if own is None else FileIO(os.dup(own), "wb")
         with file, ended_by_reader(file.fileno()):
             sink = Sink(file, str(self.path), is_compressed=self.path.suffix == ".gz")
             yield Stream(sink)

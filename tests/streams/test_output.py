@@ -11,7 +11,7 @@ import pytest
 
 from nmt import UserError
 from nmt.storage.sealed import write_file
-from nmt.streams.output import Output, require_not_input
+from nmt.streams.output import Output, require_distinct, require_not_input
 from nmt.streams.part import Origin
 
 ORIGIN = Origin({"model": "m"})
@@ -158,12 +158,20 @@ def test_standard_output_that_is_an_input_is_an_error(tmp_path: Path) -> None:
     assert subprocess.run(closed, stderr=subprocess.PIPE, text=True, check=False).stderr == ""
 
 
-@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
-def test_aliases_of_standard_output_append(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/dev/fd/2", "/dev/stderr", "/proc/self/fd/2", "link"])
+def test_names_of_open_descriptors_append(tmp_path: Path, name: str) -> None:
     program = "import sys; from pathlib import Path\n"
     program += "from nmt.streams.output import Output; from nmt.streams.part import Origin\n"
     program += "with Output(Path(sys.argv[1])).open(Origin({})) as sink: sink.write('more\\n', 1, '')"
     (tmp_path / "log").write_text("keep\n")
+    (tmp_path / "link").symlink_to("/dev/stdout")
     with (tmp_path / "log").open("a") as file:
-        subprocess.run([sys.executable, "-c", program, name], stdout=file, check=True)
+        command = [sys.executable, "-c", program, name]
+        subprocess.run(command, stdout=file, stderr=file, check=True, cwd=tmp_path)
     assert (tmp_path / "log").read_text() == "keep\nmore\n"
+
+
+def test_a_loop_of_links_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    require_distinct({"-o": tmp_path / "a", "--memory": tmp_path / "c"})
