@@ -41,7 +41,7 @@ from nmt.evaluate.report import (
     summarize,
 )
 from nmt.evaluate.report_format import write_report
-from nmt.evaluate.translated import TranslatedSet, find_translated, translation_digest
+from nmt.evaluate.translated import TranslatedSet, find_translated, source_digest, translation_digest
 from nmt.logs import progress, say, warn
 from nmt.models import TranslationModel, build_model
 from nmt.plots.curves import draw_curves
@@ -445,6 +445,7 @@ def _translate_and_score(
         sentences=len(test.src),
         seconds=translated.seconds,
         digest=translated.digest,
+        source=source_digest(test.src),
         scores=score(lines, every),
         groups=_score_labels(test, lines, options),
         samples=choose_samples(test.src, test.ref, lines, recipe.evaluate.samples),

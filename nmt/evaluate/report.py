@@ -121,6 +121,7 @@ class ScoredTestSet:
     leaks:        sentences in the training text; None if unknown
     clean_scores: scores of the sentences that are not; empty if there are none, or no leaks
     digest:       of model, text and translation, see `nmt.evaluate.translated`
+    source:       SHA-256 of the translated sentences; "" if unknown
     lead_scores:  scores of the first `lead_sentences` sentences of each source as its summary; empty if not requested
     """
 
@@ -133,6 +134,7 @@ class ScoredTestSet:
     leaks: LeakCounts | None = None
     clean_scores: tuple[Score, ...] = ()
     digest: str = ""
+    source: str = ""
     lead_scores: tuple[Score, ...] = ()
     lead_sentences: int = 0
 

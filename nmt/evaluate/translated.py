@@ -27,6 +27,21 @@ def translation_digest(origin: str, src: Sequence[str], lines: Sequence[str]) ->
     return hashlib.sha256(json.dumps([origin, *src, *lines]).encode()).hexdigest()
 
 
+def source_digest(src: Sequence[str]) -> str:
+    """Return a SHA-256 of source sentences."""
+    return hashlib.sha256(json.dumps(list(src)).encode()).hexdigest()
+
+
+def has_other_source(run: Path, name: str, src: Sequence[str]) -> bool:
+    """Return whether the translation of a test set in a run is of other sentences; False if the report does not say."""
+    try:
+        tests = json.loads((run / "report.json").read_bytes())["tests"]
+        recorded = {test["name"]: test.get("source", "") for test in tests}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no report, or a damaged one
+        return False
+    return bool(recorded.get(name)) and recorded[name] != source_digest(src)
+
+
 def find_translated(run: Path, name: str, path: Path, origin: str, src: Sequence[str]) -> TranslatedSet | None:
     """Return the translation in `path` if the report of the run has its digest, otherwise None.
 

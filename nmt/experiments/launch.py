@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -18,23 +19,27 @@ import torch
 
 from nmt.data.fingerprint import outdated_splits, preparation_options, read_report
 from nmt.data.folder import link_or_copy, replacing
+from nmt.data.test_sets import test_sets
+from nmt.evaluate.translated import has_other_source
 from nmt.experiments.sweep import Run
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.processes.parallel import num_cores
 from nmt.recipe import Recipe, UserError, parse_saved_recipe
+from nmt.train.warm_start import with_start_model
 
 _POLL_SECONDS = 0.2
 
 
 def is_complete(run: Run) -> bool:
-    """Return whether a run has finished with this recipe; the number of threads may differ."""
+    """Return whether a run has finished with this recipe and its current text; the number of threads may differ."""
     try:
         report = json.loads((run.recipe.directory / "report.json").read_text(encoding="utf-8"))
         finished = parse_saved_recipe(report["recipe"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    return _relevant_options(finished) == _relevant_options(run.recipe)
+    recipe = with_start_model(run.recipe)
+    return _relevant_options(finished) == _relevant_options(recipe) and _has_same_text(recipe)
 
 
 def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
@@ -186,7 +191,9 @@ def _gpus() -> list[str]:
 
 def _is_prepared(run: Run) -> bool:
     directory = run.recipe.data_directory
-    return read_report(directory) is not None and not outdated_splits(run.recipe, directory, warns=False)
+    return read_report(directory) is not None and not outdated_splits(
+        with_start_model(run.recipe), directory, warns=False
+    )
 
 
 def _copy_data(source: Path, target: Path) -> None:
@@ -197,6 +204,19 @@ def _copy_data(source: Path, target: Path) -> None:
                 shutil.copyfile(path, folder / path.name)
             elif path.is_file():
                 link_or_copy(path, folder / path.name)
+
+
+def _has_same_text(recipe: Recipe) -> bool:
+    """Return whether the prepared text, if it still exists, and the translated test sets are up to date.
+
+    Does not ask the Hub, which may not answer, once per run.
+    """
+    prepared, run = recipe.data_directory, recipe.directory
+    if read_report(prepared) is not None and outdated_splits(recipe, prepared, warns=False, asks_hub=False):
+        return False
+    with suppress(UserError):  # a deleted test set; reading the results raises this error
+        return not any(has_other_source(run, name, test.src) for name, test in test_sets(recipe).items())
+    return True
 
 
 def _relevant_options(recipe: Recipe) -> dict[str, Any]:

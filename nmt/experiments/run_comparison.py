@@ -11,6 +11,7 @@ from nmt.data.test_sets import TestSet, test_sets
 from nmt.evaluate.metrics import check_aligned, make_scorer
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
+from nmt.evaluate.translated import has_other_source
 from nmt.recipe import Recipe, UserError, load_saved_recipe
 from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizers
@@ -78,6 +79,11 @@ def read_translations(recipe: Recipe, directory: Path, test: TestSet) -> list[st
     if not path.is_file():
         raise UserError(f"{path} is missing; `nmt run` writes it after training; complete that run first")
     lines = list(read_lines(path))
+    if has_other_source(directory, test.name, test.src):
+        raise UserError(
+            f"data.test.{test.name} has changed since {path} was translated; restore it, or run `nmt run` again, which "
+            "translates it"
+        )
     check_aligned({str(path): lines, f"data.test.{test.name}": test.src})
     return lines
 

@@ -153,6 +153,15 @@ def _short_name(override: str) -> str:
     return f"{key.rpartition('.')[2]}={value}"
 
 
+def require_translations(runs: Sequence[Run]) -> None:
+    """Raise CommandError for a language model, whose runs have no translations to compare."""
+    if models := [run for run in runs if run.recipe.is_language_model]:
+        raise CommandError(
+            f"{models[0].recipe_file} is a language model; nmt repeat compares translations; run each seed with "
+            "`nmt run`, whose reports have the perplexities"
+        )
+
+
 def require_own_folder(folder: Path, runs: Sequence[Run]) -> None:
     """Raise CommandError if the report of a sweep would overwrite that of a run, or another file."""
     if (folder / "recipe.toml").exists():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt.evaluate.metrics import score_corpus
+from nmt.evaluate.translated import source_digest
 from tests.calling import Nmt, one_line
 
 RECIPE = """
@@ -105,3 +106,14 @@ def test_a_run_that_is_not_complete_is_named(runs: Path, nmt: Nmt) -> None:
     (runs / "b" / "translations" / "heldout.de").unlink()
     status, _, err = nmt("compare", "a", "b")
     assert status == 1 and "b/translations/heldout.de is missing; `nmt run` writes it" in one_line(err)
+
+
+def test_a_changed_test_set_is_not_scored_with_earlier_translations(runs: Path, nmt: Nmt) -> None:
+    for name in FOUND:
+        test = {"name": "heldout", "source": source_digest(list("abcd"))}
+        (runs / name / "report.json").write_text(json.dumps({"tests": [test]}))
+    assert nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)[0] == 0
+    (runs / "test.en").write_text("a\nb\nc\nD\n")
+    status, out, err = nmt("compare", "a", "b")
+    assert (status, out) == (1, "")
+    assert "data.test.heldout has changed since a/translations/heldout.de was translated; restore it" in one_line(err)

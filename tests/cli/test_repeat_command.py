@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from nmt.experiments import launch
+from nmt.experiments.results import read_results
+from nmt.experiments.sweep import make_sweep
+from nmt.recipe import UserError
 from nmt.storage.run_folder import list_checkpoints
 from tests.calling import Nmt, one_line
 
@@ -87,6 +90,44 @@ def test_variants_are_run_on_the_same_text_and_compared(
     ]
     assert listed[0].endswith("nmt run tiny.toml model.d_ff=32 seed=1 run_dir=out/d_ff=32/seed-1")
     assert nmt("repeat", *options, "--list", "--only", 2)[1].splitlines() == listed[1:2]
+
+
+def test_a_run_is_complete_until_its_text_or_start_model_changes(recipe: Path, nmt: Nmt) -> None:
+    pairs = {"train": [f"{n} dog s\t{n} Hund e" for n in range(300)], "test": ["a dog\tein Hund", "dogs\tHunde"]}
+    for name, lines in pairs.items():
+        Path(f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines))
+    overrides = ["data.train=[{kind='tsv', path='train.tsv'}]", "data.test={t={kind='tsv', path='test.tsv'}}"]
+    tuned = [*overrides, "train.start_from=out/tiny/seed-1"]  # which gives the architecture
+    text = RECIPE[: RECIPE.index("[model]")] + RECIPE[RECIPE.index("[train]") :]
+    Path("tuned.toml").write_text(text)
+    (run,) = make_sweep(recipe, 1, overrides, ()).runs(Path("out"))
+    (other,) = make_sweep(Path("tuned.toml"), 1, tuned, ()).runs(Path("out"))
+    for one in (run, other):
+        status, _, err = nmt(*launch.command(one))
+        assert status == 0, err
+        assert launch.is_complete(one)
+    for name, lines in pairs.items():
+        Path(f"{name}.tsv").write_text("".join(f"{line}\n" for line in [lines[1], lines[0], *lines[2:]]))
+        assert not launch.is_complete(run) and not launch.is_complete(other)
+        with pytest.raises(UserError, match="no run is complete"):
+            read_results([run])
+        Path(f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines))
+        assert launch.is_complete(run) and launch.is_complete(other)
+    Path("train.tsv").unlink()
+    assert launch.is_complete(run)
+
+
+def test_a_language_model_is_refused_before_any_work(recipe: Path, nmt: Nmt) -> None:
+    Path("lines.txt").write_text("a\n")
+    corpora = [
+        "data.train=[{kind='monolingual', path='lines.txt'}]",
+        "data.valid=[{kind='monolingual', path='lines.txt'}]",
+    ]
+    options = ("src_lang=zxx", *corpora, "data.test={}", "evaluate.metrics=")
+    status, out, err = nmt("repeat", recipe, *options)
+    assert (status, out) == (2, "")
+    assert "tiny.toml is a language model; nmt repeat compares translations; run each seed with" in one_line(err)
+    assert not Path("runs").exists()
 
 
 @pytest.mark.slow
