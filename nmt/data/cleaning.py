@@ -31,7 +31,7 @@ class CleanText:
 
     path:     file of frames
     num_read: pairs read from each corpus
-    num_kept: pairs of each corpus that are clean and no duplicates
+    num_kept: pairs of each corpus left after cleaning and removing duplicates
     drops:    dropped pairs per reason
     kept:     for each pair in the file, False if it is a duplicate
     """

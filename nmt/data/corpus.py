@@ -418,8 +418,7 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
     tgt_field = corpus.tgt_field or f"translation.{options.tgt_lang}"
     try:
         dataset = load_dataset(name, corpus.config, split=corpus.split, revision=corpus.revision, streaming=True)
-        records = iter(dataset)
-        while (record := next(records, None)) is not None:
+        for record in dataset:
             yield _fields(record, src_field, tgt_field, f"dataset {name}", options)
     except UserError:
         raise

@@ -55,26 +55,28 @@ class Sentences:
         """Keep the first `length` tokens of every sentence."""
         if not (self.lengths > length).any():
             return self
-        starts = np.cumsum(self.lengths) - self.lengths
-        is_kept = np.arange(len(self.tokens)) - np.repeat(starts, self.lengths) < length
+        is_kept = self._indices() < length
         return Sentences(self.tokens[is_kept], np.minimum(self.lengths, np.int32(length)), self.words)
 
     def prepend(self, token: int) -> Sentences:
         """Prepend a token to every sentence."""
-        starts = np.cumsum(self.lengths) - self.lengths
-        return Sentences(np.insert(self.tokens, starts, token), self.lengths + np.int32(1), self.words)
+        return Sentences(np.insert(self.tokens, self._starts(), token), self.lengths + np.int32(1), self.words)
 
     def drop_first(self, counts: NDArray[np.integer[Any]]) -> Sentences:
         """Drop the first tokens of every sentence; counts: `(num_sentences,)`."""
-        index_in_sentence = np.arange(len(self.tokens)) - np.repeat(
-            np.cumsum(self.lengths) - self.lengths, self.lengths
-        )
-        kept = index_in_sentence >= np.repeat(counts, self.lengths)
-        return Sentences(self.tokens[kept], self.lengths - counts.astype(np.int32), self.words)
+        is_kept = self._indices() >= np.repeat(counts, self.lengths)
+        return Sentences(self.tokens[is_kept], self.lengths - counts.astype(np.int32), self.words)
 
     def reverse(self) -> Sentences:
         """Reverse the tokens of every sentence."""
         return Sentences(reverse_each(self.tokens, self.lengths), self.lengths, self.words)
+
+    def _starts(self) -> NDArray[np.integer[Any]]:
+        return np.cumsum(self.lengths) - self.lengths
+
+    def _indices(self) -> NDArray[np.integer[Any]]:
+        """Return the index of each token in its sentence."""
+        return np.arange(len(self.tokens)) - np.repeat(self._starts(), self.lengths)
 
 
 class SideStore:

@@ -1,7 +1,7 @@
 """Sentences with their context: the previous sentences of the same document.
 
-While training text is read, each side of a pair has its context as lines (`join_lines`); when it is clean, CLEAN_BREAK
-separates them. What a model reads has the tokens of each previous sentence, followed by those of the separator.
+`join_lines` prepends the context to each side of a pair, as lines. Cleaning replaces the line breaks by CLEAN_BREAK. In
+the input of a model, the token of the separator follows each previous sentence.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def with_previous(
 
 
 def is_blank(line: str) -> bool:
-    """Return whether a line is empty, which ends a document."""
+    """Return whether a line is blank; blank lines end documents."""
     return not line.strip()
 
 
 def is_blank_pair(pair: Pair) -> bool:
-    """Return whether both sides of a pair, or of its last lines, are empty, which ends a document."""
+    """Return whether the last lines of both sides of a pair are blank; such pairs end documents."""
     src, tgt = last_lines(pair)
     return not (src.strip() or tgt.strip())
 

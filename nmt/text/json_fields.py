@@ -13,7 +13,7 @@ _SPACES = re.compile(r"[ \t\n\r]*")
 
 
 def parse_json(line: str, where: str) -> Any:
-    """Parse a line of JSON; raise UserError, which names `where`, if it is invalid."""
+    """Parse a line of JSON; raise UserError naming `where` if it is invalid."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:  # an overlong number raises a plain ValueError
@@ -22,7 +22,7 @@ def parse_json(line: str, where: str) -> Any:
 
 
 def json_values(text: str) -> dict[str, tuple[int, int]]:
-    """Return where the value of each field of a JSON object starts and ends in its text.
+    """Return the start and end of the value of each field in the text of a JSON object.
 
     Of fields with the same name, the last one counts.
     """

@@ -3,8 +3,8 @@
 A sentence ends at a period, question mark, exclamation mark or ellipsis, with closing quotes and brackets, if white
 space and the start of a sentence follow: a capital letter, a digit, or a letter of a script without case, after opening
 quotes, brackets and dashes. Abbreviations, initials and ordinal numbers are exceptions. The lists of the three
-languages are used together, so the language of a text need not be known. Chinese and Japanese sentences end without
-white space. The rules need no library, and `nmt serve` and `nmt translate` split alike without a further dependency.
+languages are used together, because the language of a text may be unknown. Chinese and Japanese sentences end without
+white space. The rules need no library, so `nmt serve` and `nmt translate` split text without a further dependency.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _END = re.compile(
     r"(?P<closing>[)\]}\"'\u2019\u201d\u201c\u203a\u00bb\u00ab*]*+(?:\s+[\u00bb\u203a](?=[\s)]|$))?)\s+"
 )
 _OPENING = "\"'\u2018\u201c\u201e\u201a\u00ab\u00bb\u2039\u203a([{\u00bf\u00a1*\u00a0\u202f -\u2013\u2014"
-_CONTEXT = 60  # characters around the end of a sentence that decide
+_CONTEXT = 60  # characters around the end of a sentence that the rules read
 
 
 def _words(text: str) -> frozenset[str]:

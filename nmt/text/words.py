@@ -18,7 +18,7 @@ _MIN_STEM = 3
 
 
 class Word(NamedTuple):
-    """A word in NFKC, and the characters of the text that it has."""
+    """A word in NFKC, and its character span in the original text."""
 
     text: str
     start: int
@@ -31,7 +31,7 @@ def split_words(text: str) -> list[str]:
 
 
 def find_words(text: str) -> list[Word]:
-    """Return the words of `split_words` with their positions; a character that NFKC spells as several has all."""
+    """Return the words of `split_words` with their positions; words made from one character have its position."""
     if text.isascii() or unicodedata.is_normalized("NFKC", text):
         return [Word(match[0], *match.span()) for match in _word_pattern().finditer(text)]
     groups = _composable_pattern().findall(text)
@@ -47,7 +47,7 @@ def find_words(text: str) -> list[Word]:
 def share_stem(first: str, second: str) -> bool:
     """Return whether two words have the same beginning: three letters or more, and half of the longer word.
 
-    Case and diacritics do not count, so that Mann and Männer share it. A stand-in for a lemmatizer: it also accepts
+    Case and diacritics do not count, so Mann and Männer share a stem. A stand-in for a lemmatizer: it also accepts
     other words of a family and compounds, such as Strand and Strandbad, and misses irregular forms.
     """
     folded = _without_marks(first.casefold()), _without_marks(second.casefold())

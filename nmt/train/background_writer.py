@@ -10,7 +10,7 @@ from types import TracebackType
 class BackgroundWriter:
     """Runs one write at a time in a thread. Leaving the `with` block waits for it.
 
-    An exception of a write is raised by the next call.
+    The next call raises the exception of a failed write.
     """
 
     def __init__(self) -> None:

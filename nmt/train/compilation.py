@@ -1,10 +1,10 @@
 """Compilation of the training step.
 
-Model and loss become one static graph on one GPU. It is fastest: no kernel handles dynamic shapes, and the host
-only launches the graph. It requires attention without host data, which only torch's varlen kernel offers, and a single
-process, because overlapping the all-reduce with the backward pass splits the graph. In all other cases each layer is
-compiled by itself: encoder layers share one graph and decoder layers another. On a CPU compiling the whole model took
-about 50 s.
+On one GPU, model and loss become one static graph. This is the fastest form: no kernel handles dynamic shapes, and the
+host only launches the graph. It requires attention without host data, which only torch's varlen kernel offers, and a
+single process, because overlapping the all-reduce with the backward pass splits the graph. In all other cases each
+layer is compiled by itself: encoder layers share one graph and decoder layers another. Compiling the whole model took
+about 50 s on a CPU.
 
 CUDA graphs are not used. Those of torch.compile (`mode="reduce-overhead"`) overwrite the gradients that micro-batches
 accumulate, and kernels for thousands of tokens hide the launch overhead anyway.
@@ -49,7 +49,7 @@ def has_fixed_shapes(recipe: Recipe, world: World, precision: ComputeType) -> bo
 
 
 def compile_layers(model: TranslationModel, guidance: Guidance | None = None, backend: str = "inductor") -> None:
-    """Compile each layer for micro-batches of any size; a recipe with another architecture cannot ask for it.
+    """Compile each layer of a Transformer for micro-batches of any size; the recipe rejects other architectures.
 
     The decoder layer that guided alignment trains is not compiled, because its loss reads inputs within the layer.
     """

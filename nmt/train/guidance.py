@@ -27,7 +27,7 @@ from nmt.recurrent.model import GruModel
 
 @dataclass(frozen=True)
 class Guidance:
-    """The attention to train, of one head, and the weight of its loss."""
+    """The attention head to train, and the weight of its loss."""
 
     attention: ChosenAttention
     weight: float

@@ -1,7 +1,7 @@
 """Micro-batch size and memory: run the largest step that a token budget allows before training.
 
-On a GPU the step is run as it is. On a CPU, where exceeding the memory endangers the machine, two smaller steps are run
-and extrapolated linearly.
+On a GPU this runs the full step. On a CPU, where a step that exceeds the memory endangers the machine, it runs two
+smaller steps and extrapolates their memory linearly.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class MemoryProbe:
         self._require_fit(best, longest)
         raise UserError(
             f"a step with train.micro_batch_tokens={budget} exceeds the memory of {self._device}; "
-            f"it must be at most {best}; set it to {best}{self._or_recompute}"
+            f"it must be at most {best}; set it to {best}{self._or_checkpointing}"
         )
 
     def largest_budget(self, at_least: int) -> int:
@@ -229,7 +229,7 @@ class MemoryProbe:
         if not best:
             raise UserError(
                 f"a micro-batch with a sentence of {longest} tokens exceeds the memory of {self._device}; it must fit; "
-                f"lower data.max_tokens or choose a smaller model{self._or_recompute}"
+                f"lower data.max_tokens or choose a smaller model{self._or_checkpointing}"
             )
 
     def needed(self, budget: int) -> float:
@@ -278,7 +278,7 @@ class MemoryProbe:
         return self.world.device
 
     @property
-    def _or_recompute(self) -> str:
+    def _or_checkpointing(self) -> str:
         """Activation checkpointing as a remedy in messages, unless it is already set."""
         is_set = self.loss.model.encoder.activation_checkpointing
         return "" if is_set else ", or set train.activation_checkpointing to true"

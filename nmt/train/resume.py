@@ -16,7 +16,7 @@ from nmt.text.tokenizer import Tokenizers
 from nmt.train.schedule import learning_rate
 from nmt.train.state import Change, TrainState
 
-# Options of updates that may change between two updates.
+# Options of section train that may change when a run resumes.
 _UPDATE_OPTIONS = (
     *("max_epochs", "batch_tokens", "learning_rate", "schedule", "warmup_steps", "schedule_start"),
     *("plateau_factor", "plateau_patience"),

@@ -172,7 +172,7 @@ def require_same_run(recipe: Recipe) -> None:
     Options of the data, the model and the optimizer must not change; limits, intervals, rates and search may. Call it
     before preparing data: a wrong recipe must not change any file.
     """
-    first = _recipe_of(recipe.directory)
+    first = _newest_recipe(recipe.directory)
     if first is None:
         return
     now, then = _identity(recipe), _identity(first)
@@ -194,7 +194,7 @@ def _shorten(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
-def _recipe_of(run_dir: Path) -> Recipe | None:
+def _newest_recipe(run_dir: Path) -> Recipe | None:
     """Return the recipe of the newest checkpoint with a readable one, unverified; None without checkpoints.
 
     Raises UserError if no checkpoint has a readable recipe.

@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -58,6 +58,14 @@ ModelFiles = Callable[[Tensors, int], Mapping[str, Any]]
 
 class _ValidationInterrupted(Exception):  # noqa: N818 - not an error
     """The run was asked to stop during validation; raised by all processes at the same point."""
+
+
+class _Due(NamedTuple):
+    """Whether to log, validate and save now; all of them at the end of the run."""
+
+    log: bool
+    validation: bool
+    save: bool
 
 
 class Trainer:
@@ -172,7 +180,7 @@ class Trainer:
         self.loss.train()
         if state.validation_due:
             is_kept = self._validate(stop, metrics)
-            self._save(running, is_interim=not (is_kept or self._due()[2]))
+            self._save(running, is_interim=not (is_kept or self._due().save))
             self._exit_if_stopped(stop)
         if state.step == 0 and self.train_recipe.start_from is not None:
             self._validate_start(stop, metrics)
@@ -183,27 +191,26 @@ class Trainer:
             self._agree_on_stop(stop)
             if any(self._due()) or stop.agreed:
                 self._synchronize(running)
-            is_log_due, is_validation_due, is_save_due = self._due()  # again: `max_minutes` may have ended the run
-            if is_log_due:
+            due = self._due()  # again: `max_minutes` may have ended the run
+            if due.log:
                 self._log(running, metrics, bar)
                 running = RunningMetrics({}, self.world)
-            state.validation_due = is_validation_due
-            is_kept = is_validation_due and not stop.agreed and self._validate(stop, metrics)
-            is_regular = is_save_due or self._is_finished() or is_kept
+            state.validation_due = due.validation
+            is_kept = due.validation and not stop.agreed and self._validate(stop, metrics)
+            is_regular = due.save or self._is_finished() or is_kept
             if is_regular or stop.agreed:
                 self._save(running, is_interim=not is_regular)
             if bar is not None:
                 bar.advance(1)
             self._exit_if_stopped(stop)
             self.writer.check()
-            if is_validation_due or is_save_due:  # not part of the training time
+            if due.validation or due.save:  # not part of the training time
                 self._clock = time.perf_counter()
 
-    def _due(self) -> tuple[bool, bool, bool]:
-        """Return whether to log, validate and save now; all three at the end of the run."""
+    def _due(self) -> _Due:
         step, recipe, is_last = self.state.step, self.train_recipe, self._is_finished()
-        log, validation, save = recipe.log_every, recipe.validate_every, recipe.save_every
-        return is_last or step % log == 0, is_last or step % validation == 0, is_last or step % save == 0
+        intervals = recipe.log_every, recipe.validate_every, recipe.save_every
+        return _Due(*(is_last or step % interval == 0 for interval in intervals))
 
     def _agree_on_stop(self, stop: StopRequest) -> None:
         """Make a signal to one process stop all of them at the same update."""

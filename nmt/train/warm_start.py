@@ -66,13 +66,10 @@ def _candidates(start: Path, run_dir: Path) -> Iterator[Path]:
 
 def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
     """Return the architecture of the start model, or of the newest readable checkpoint of the run."""
-    try:
-        return read_model_recipe(find_model(start))
-    except UserError:
-        for checkpoint in reversed(list_checkpoints(run_dir)):
-            with suppress(UserError):
-                return read_model_recipe(checkpoint)
-        raise
+    for directory in _candidates(start, run_dir):
+        with suppress(UserError):
+            return read_model_recipe(directory)
+    return read_model_recipe(find_model(start))  # raises
 
 
 def require_start_model(recipe: Recipe) -> None:
@@ -104,20 +101,21 @@ def text_differences(start: Path, recipe: Recipe) -> str:
     """Describe languages and forms of text in which the start model differs from a run; "" if it does not."""
     metadata, data = read_model_metadata(start), recipe.data
     languages = f"{metadata.src_lang} to {metadata.tgt_lang}", f"{recipe.src_lang} to {recipe.tgt_lang}"
-    pairs = {
+    options = {
         "languages": languages,
         "data.reverse_target": (metadata.reverse_target, data.reverse_target),
         "data.unicode_form": (metadata.unicode_form, data.unicode_form),
     }
-    return ", ".join(f"{name}: {then} there and {now} here" for name, (then, now) in pairs.items() if then != now)
+    pairs = {name: pair for name, pair in options.items() if pair[0] != pair[1]}
+    return ", ".join(f"{name}: {old} in the start model and {new} in the recipe" for name, (old, new) in pairs.items())
 
 
-def _differences(start: ModelRecipe, here: ModelRecipe) -> str:
-    """Describe the differences of two architectures: "model.d_model is 256 there and 512 here"."""
-    changeable = _CHANGEABLE - {"max_positions"} if here.positions == "learned" else _CHANGEABLE
+def _differences(start: ModelRecipe, recipe: ModelRecipe) -> str:
+    """Describe the differences: "model.d_model is 256 in the start model and 512 in the recipe"."""
+    changeable = _CHANGEABLE - {"max_positions"} if recipe.positions == "learned" else _CHANGEABLE
     names = [name for name in ModelRecipe.model_fields if name not in changeable]
-    pairs = [(name, getattr(start, name), getattr(here, name)) for name in names]
-    return ", ".join(f"model.{name} is {a!r} there and {b!r} here" for name, a, b in pairs if a != b)
+    pairs = [(f"model.{name}", getattr(start, name), getattr(recipe, name)) for name in names]
+    return ", ".join(f"{name} is {a!r} in the start model and {b!r} in the recipe" for name, a, b in pairs if a != b)
 
 
 def load_start_optimizer(optimizer: torch.optim.Optimizer, model: TranslationModel, directory: Path) -> None:
@@ -135,8 +133,8 @@ def _optimizer_file(directory: Path) -> Path:
     return path
 
 
-def freeze(model: TranslationModel, patterns: tuple[str, ...]) -> int:
-    """Freeze parameters and return their number of elements.
+def freeze(model: TranslationModel, patterns: tuple[str, ...]) -> None:
+    """Freeze parameters.
 
     A pattern is `encoder`, `decoder`, `embeddings`, or a parameter name with wildcards. Raises UserError if a pattern
     matches nothing, or if nothing is left to train.
@@ -155,4 +153,3 @@ def freeze(model: TranslationModel, patterns: tuple[str, ...]) -> int:
         raise UserError("train.freeze leaves nothing to train; freeze less")
     for name in frozen:
         weights[name].requires_grad_(False)
-    return sum(weights[name].numel() for name in frozen)

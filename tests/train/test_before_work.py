@@ -255,7 +255,7 @@ def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path:
 
     status, _, err = nmt("train", plain, f"run_dir={tmp_path / 'other'}", start, "model.d_model=32")
     assert status != 0
-    assert "model.d_model is 16 there and 32 here" in err
+    assert "model.d_model is 16 in the start model and 32 in the recipe" in err
     assert not (tmp_path / "other").exists()
 
 

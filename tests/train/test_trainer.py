@@ -436,7 +436,9 @@ def test_fine_tuning_starts_from_another_run(
     assert "the start model was trained on other text" not in capsys.readouterr().err
     kept = with_train(tiny_recipe, run_dir=tmp_path / "kept", **small, start_optimizer="kept")
     train_tiny(kept.model_copy(update={"tgt_lang": "fr"}), tiny_data)
-    warning = "the start model was trained on other text: languages: en to de there and en to fr here"
+    warning = (
+        "the start model was trained on other text: languages: en to de in the start model and en to fr in the recipe"
+    )
     assert warning in capsys.readouterr().err
     optimizer = read_tensors(list_checkpoints(kept.directory)[-1] / "optimizer.safetensors")
     assert {float(tensor) for name, tensor in optimizer.items() if name.startswith("step/")} == {25.0}
@@ -464,8 +466,11 @@ def test_another_architecture_with_equal_shapes_is_rejected(
     changes = {"max_steps": 1, "validate_every": 1, "save_every": 1, "start_from": str(tiny_recipe.directory)}
     heads = tiny_recipe.model.num_heads
     cases = [
-        ({"num_heads": 1}, f": model.num_heads is {heads} there and 1 here; they must be equal"),
-        ({"activation": "gelu", "num_decoder_layers": 2}, "num_decoder_layers is 1 there and 2 here, model.activation"),
+        ({"num_heads": 1}, f": model.num_heads is {heads} in the start model and 1 in the recipe; they must be equal"),
+        (
+            {"activation": "gelu", "num_decoder_layers": 2},
+            "num_decoder_layers is 1 in the start model and 2 in the recipe, model.activation",
+        ),
         ({"dropout": 0.5, "activation_dropout": 0.1, "max_positions": 2048}, None),  # which any weights bear
     ]
     for number, (options, message) in enumerate(cases):
