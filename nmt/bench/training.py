@@ -173,7 +173,7 @@ class TrainingBench:
     def _row_padding(self, updates: list[Update]) -> float:
         if self._world.size > 1:
             return 0.0
-        micros = [micro for update in updates for micro in update.micro_batches if micro.counts]
+        micros = [micro for update in updates for micro in update.micro_batches if not micro.is_empty]
         rows = sum(micro.batch.src.total + micro.batch.tgt.total for micro in micros)
         src, tgt = self._lengths(updates)
         return 1 - (int(src.sum()) + int(tgt.sum())) / rows

@@ -43,33 +43,31 @@ class DataPosition:
 class MicroBatch:
     """The pairs of one forward and backward pass.
 
-    number: index in the update, over all ranks
-    counts: False for an empty batch, whose loss does not count; it gives all ranks the same number of passes
+    number:   index in the update, over all ranks
+    is_empty: the batch only gives this rank as many passes as the others; its loss is ignored
     """
 
     number: int
     batch: Batch
-    counts: bool
+    is_empty: bool
 
 
 @dataclass(frozen=True)
 class Update:
     """The data of one optimizer update on one rank. Counts are over all ranks.
 
-    epoch, index:      epoch, and update within it, both from 0
-    updates_in_epoch:  number of updates of this epoch
-    micro_batches:     micro-batches of this rank; the same number on every rank
-    num_micro_batches: non-empty micro-batches
-    tgt_tokens:        target tokens, including EOS
-    sentence_ids:      (num_sentences,) indices of the pairs in the store, in the order of the epoch
-    next:              position after this update
+    epoch, index:     epoch, and update within it, both from 0
+    updates_in_epoch: number of updates of this epoch
+    micro_batches:    micro-batches of this rank; the same number on every rank
+    tgt_tokens:       target tokens, including EOS
+    sentence_ids:     (num_sentences,) indices of the pairs in the store, in the order of the epoch
+    next:             position after this update
     """
 
     epoch: int
     index: int
     updates_in_epoch: int
     micro_batches: list[MicroBatch]
-    num_micro_batches: int
     tgt_tokens: int
     num_sentences: int
     sentence_ids: Ids
@@ -168,9 +166,7 @@ class TrainingBatches:
         except BaseException:
             self._close_epochs()
             raise
-        self.epoch = start.epoch
         self._recent_epochs = deque([start.epoch], maxlen=_MAX_UPDATES_BEHIND)
-        self.updates_per_epoch = start.update + len(self._plan)
         self._queue: queue.Queue[Update | BaseException] = queue.Queue(_UPDATES_AHEAD)
         self._stopped = threading.Event()
         self._thread = threading.Thread(
@@ -188,7 +184,6 @@ class TrainingBatches:
         if isinstance(item, BaseException):
             self.close()
             raise item
-        self.epoch, self.updates_per_epoch = item.epoch, item.updates_in_epoch
         self._recent_epochs.append(item.epoch)
         if self._epochs is not None:
             self._epochs.remove_before(self._recent_epochs[0])
@@ -246,18 +241,17 @@ class TrainingBatches:
             updates_in_epoch=updates_before + len(self._plan),
             next=DataPosition(epoch + 1) if index + 1 == len(self._plan) else following,
             micro_batches=[self._micro_batch(number, parts[number]) for number in own],
-            num_micro_batches=sum(len(part) > 0 for part in parts),
             tgt_tokens=self._plan.tgt_tokens(index),
             num_sentences=len(ids),
             sentence_ids=ids,
         )
 
     def _micro_batch(self, number: int, ids: Ids) -> MicroBatch:
-        counts = len(ids) > 0
-        batch = make_batch(self._store, ids, self._links) if counts else empty_batch()
+        is_empty = len(ids) == 0
+        batch = empty_batch() if is_empty else make_batch(self._store, ids, self._links)
         if self._shape is not None:
             batch = batch.pad_to_shape(self._shape)
-        return MicroBatch(number, _pinned(batch) if self._pin else batch, counts)
+        return MicroBatch(number, _pinned(batch) if self._pin else batch, is_empty)
 
 
 def _pinned(batch: Batch) -> Batch:

@@ -96,9 +96,9 @@ class Updater:
                 if is_last:
                     self.world.count_synchronization()
                 # DDP divides by the world size; the target is the mean over all tokens of the update.
-                weight = self.world.size / update.tgt_tokens if micro.counts else 0.0
+                weight = 0.0 if micro.is_empty else self.world.size / update.tgt_tokens
                 self.loss_scaler.scale(loss * weight).backward()
-            if micro.counts:
+            if not micro.is_empty:
                 loss_sum, nll_sum = loss_sum + loss.detach(), nll_sum + nll.detach()
         return loss_sum, nll_sum
 

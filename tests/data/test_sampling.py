@@ -524,7 +524,7 @@ def batches_of(directory: Path, epochs: SampledEpochs, **options: Any) -> Traini
 
 
 def as_values(update: Update) -> tuple[Any, ...]:
-    parts = [(p.number, p.counts, p.batch.src.to_lists(), p.batch.tgt.to_lists()) for p in update.micro_batches]
+    parts = [(p.number, p.is_empty, p.batch.src.to_lists(), p.batch.tgt.to_lists()) for p in update.micro_batches]
     return (update.epoch, update.index, update.tgt_tokens, update.sentence_ids.tolist(), parts)
 
 
@@ -568,7 +568,7 @@ def test_ranks_share_sampled_epochs(bpe_corpus: Path, sample: Sample) -> None:
         for whole in alone:
             parts = [as_values(next(batches)) for batches in (first, second)]
             assert parts[0][:4] == parts[1][:4] == whole[:4]
-            together = sorted(micro for part in parts for micro in part[4] if micro[1])
+            together = sorted(micro for part in parts for micro in part[4] if not micro[1])
             assert together == whole[4]
 
 

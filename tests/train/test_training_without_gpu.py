@@ -59,8 +59,8 @@ def make_updates(recipe: Recipe, updater: Updater, fixed: bool, steps: int = 2) 
     results = []
     for step in range(1, steps + 1):
         pair = [fixed_batch if fixed else packed for fixed_batch, packed in batches[2 * step - 2 : 2 * step]]
-        micros = [MicroBatch(number, _pinned(batch), counts=True) for number, batch in enumerate(pair)]
-        results.append(updater(Update(0, step, 9, micros, 2, 99, 9, np.arange(9), DataPosition()), step))
+        micros = [MicroBatch(number, _pinned(batch), is_empty=False) for number, batch in enumerate(pair)]
+        results.append(updater(Update(0, step, 9, micros, 99, 9, np.arange(9), DataPosition()), step))
     return results
 
 
