@@ -239,6 +239,8 @@ class _Middleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # the server omits the body
+            scope = {**scope, "method": "GET"}
         service, start, status = self._service, monotonic(), 0
 
         async def send_and_record(message: Message) -> None:

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -258,3 +259,18 @@ def test_a_boundary_within_a_line_is_text(echo_service: MakeService) -> None:
         assert answer.status_code == status
         if status == 200:
             assert answer.json() == {"translatedText": text.replace("\r\n", "\n").upper()}
+
+
+def test_head_is_get_without_body(address: tuple[str, int]) -> None:
+    connection = HTTPConnection(*address, timeout=60)
+    for path in ("/", "/page/page.js", "/health", "/languages", "/v1/models", "/openapi.json", "/none", "/translate"):
+        answers = []
+        for method in ("HEAD", "GET"):
+            connection.request(method, path)
+            response = connection.getresponse()
+            length = len(response.read())
+            answers.append((response.status, response.headers["content-type"], response.headers["content-length"]))
+        assert answers[0] == answers[1] == (*answers[1][:2], str(length))
+    connection.request("HEAD", "/metrics")
+    assert connection.getresponse().status == 200
+    connection.close()
