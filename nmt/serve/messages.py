@@ -140,8 +140,8 @@ class JsonLine(JSONResponse):
 Message = TypeVar("Message", bound=BaseModel)
 
 
-def parse_message(content_type: str, query: bytes, body: bytes, kind: type[Message]) -> Message:
-    """Parse the fields of a request; raises HTTPException if they are not valid.
+def parse_fields(content_type: str, query: bytes, body: bytes, kind: type[BaseModel]) -> dict[str, Any]:
+    """Return the fields of a request, unchecked; raises HTTPException if there are none.
 
     Only LibreTranslate requests may be forms or have a query string. Native requests are always JSON, because curl
     declares any data a form.
@@ -154,6 +154,11 @@ def parse_message(content_type: str, query: bytes, body: bytes, kind: type[Messa
         raise HTTPException(400, f"invalid request body: {error}; send {kinds}") from error
     if is_native and query:
         raise HTTPException(400, "the query string has no effect; send its fields in the JSON body")
+    return fields
+
+
+def check_fields(fields: dict[str, Any], kind: type[Message]) -> Message:
+    """Return the message that has these fields; raises HTTPException if they are not valid."""
     try:
         return kind.model_validate(fields)
     except ValidationError as error:

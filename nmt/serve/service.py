@@ -18,7 +18,7 @@ from nmt.decode.translation import Translation
 from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.serve.batching import QueueFullError
-from nmt.serve.messages import Message, parse_message
+from nmt.serve.messages import LibreTranslateMessage, Message, check_fields, parse_fields
 from nmt.serve.metrics import Metrics
 from nmt.serve.models import Line, RequestOptions, ServedModel
 
@@ -74,7 +74,13 @@ class Service:
         self.limits, self._api_keys, self._logs_text = limits, api_keys, logs_text
 
     async def read_body(self, request: Request, kind: type[Message]) -> Message:
-        """Read and parse the body of a request; raises HTTPException if it is invalid, slow or without API key."""
+        """Read and parse the body of a request; raises HTTPException if it is invalid, slow or without API key.
+
+        Only the body of LibreTranslate's clients may have the key.
+        """
+        key, may_have_key = _bearer_token(request), issubclass(kind, LibreTranslateMessage)
+        if key or not may_have_key:
+            self._authorize(key)
         try:
             async with asyncio.timeout(self.limits.seconds):
                 body = await self._receive_body(request)
@@ -84,9 +90,10 @@ class Service:
         except ClientDisconnect as error:
             raise _client_disconnected() from error
         content_type, query = request.headers.get("content-type", ""), request.scope["query_string"]
-        message = parse_message(content_type, query, body, kind)
-        self._authorize(request.headers.get("authorization", ""), getattr(message, "api_key", ""))
-        return message
+        fields = parse_fields(content_type, query, body, kind)
+        if not key and may_have_key:
+            self._authorize(fields.get("api_key"))
+        return check_fields(fields, kind)
 
     @property
     def requires_key(self) -> bool:
@@ -186,17 +193,21 @@ class Service:
                 raise too_large
         return bytes(body)
 
-    def _authorize(self, header: str, key_in_body: str) -> None:
-        """Raise HTTPException if the server requires API keys and the request has no valid one."""
+    def _authorize(self, key: object) -> None:
+        """Raise HTTPException if the server requires API keys and this is not a valid one."""
         if self._api_keys is None:
             return
-        scheme, _, token = header.partition(" ")
-        key = token.strip() if scheme.lower() == "bearer" else key_in_body
-        if not key:
+        if not key or not isinstance(key, str):
             problem = "an API key is required; send 'Authorization: Bearer KEY'"
             raise HTTPException(401, problem, {"www-authenticate": "Bearer"})
         if key not in self._api_keys:
             raise HTTPException(403, "the API key is not valid; check it")
+
+
+def _bearer_token(request: Request) -> str:
+    """Return the API key in the header of a request, "" if there is none."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _client_disconnected() -> HTTPException:

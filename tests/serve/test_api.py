@@ -389,6 +389,32 @@ def test_api_keys(
     assert client.get("/languages").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "content", "headers", "status"),
+    [
+        (V, "{", {}, 401),
+        (V, "{", {"authorization": "Bearer wrong"}, 403),
+        (V, "{", {"authorization": "Bearer good"}, 400),
+        (S, "", {}, 401),
+        (V, "a" * 11, {"content-encoding": "gzip"}, 401),
+        (V, "a" * 101, {}, 401),
+        (T, '{"q": 5}', {}, 401),
+        (T, '{"q": 5, "api_key": "wrong"}', {}, 403),
+        (T, '{"q": 5, "api_key": ["good"]}', {}, 401),
+        (T, '{"api_key": "good"}', {}, 400),
+        ("/detect", "{}", {}, 401),
+        (T, "{", {}, 400),  # it may have a key
+    ],
+)
+def test_keys_are_checked_first(
+    echo_service: MakeService, tmp_path: Path, path: str, content: str, headers: dict[str, str], status: int
+) -> None:
+    (tmp_path / "keys").write_text("good\n")
+    client = TestClient(build_app(echo_service(Limits(body_bytes=100), ApiKeys(tmp_path / "keys"))))
+    response = client.post(path, content=content, headers=headers)
+    assert response.status_code == status, response.text
+
+
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"\xff", None])
 def test_a_file_without_api_keys_is_an_error(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
