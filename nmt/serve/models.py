@@ -89,6 +89,10 @@ class Translated(NamedTuple):
     translation: Translation
 
 
+class ModelUnavailableError(Exception):
+    """The files of a model have changed since the server loaded it."""
+
+
 class ServedModel:
     """A model, its queue, and its worker threads, the only ones that call the model.
 
@@ -196,7 +200,10 @@ class ServedModel:
         return decode
 
     def _score(self, pairs: Sequence[Pair]) -> list[TextScore]:
-        scorer = self._scorer()
+        try:
+            scorer = self._scorer()
+        except (UserError, OSError) as error:  # no mistake of the client
+            raise ModelUnavailableError(f"the scores of {self.name} are unavailable: {error}") from error
         for pair in pairs:
             if not scorer.fits(pair.source, pair.target):
                 raise UserError(f"pair {pair.number} exceeds the model's maximum length; split it into sentences")

@@ -15,12 +15,12 @@ from fastapi import HTTPException, Request
 from starlette.requests import ClientDisconnect
 
 from nmt.decode.translation import Translation
-from nmt.logs import say
+from nmt.logs import say, warn
 from nmt.recipe import UserError
 from nmt.serve.batching import QueueFullError
 from nmt.serve.messages import LibreTranslateMessage, Message, check_fields, parse_fields
 from nmt.serve.metrics import Metrics
-from nmt.serve.models import Line, RequestOptions, ServedModel
+from nmt.serve.models import Line, ModelUnavailableError, RequestOptions, ServedModel
 
 Result = TypeVar("Result")
 
@@ -137,6 +137,9 @@ class Service:
             return await self._wait(request, futures)
         except UserError as error:
             raise HTTPException(400, str(error)) from error
+        except ModelUnavailableError as error:
+            warn(str(error))
+            raise HTTPException(503, str(error)) from error
 
     async def stream(
         self, request: Request, model: ServedModel, options: RequestOptions, lines: Sequence[Line]

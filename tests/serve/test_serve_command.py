@@ -195,13 +195,18 @@ def test_scores_come_from_the_model_that_is_served(
     shutil.copytree(model, tmp_path / "model")
     assert nmt("serve", tmp_path / "model", "--port", 0, "--device", "cpu", "--engine", "torch")[0] == 0
     client = TestClient(build_app(served[0]))
+    (tmp_path / "model").rename(tmp_path / "other")
+    response = client.post("/v1/score", json={"pairs": [["a", "b"]]})
+    assert response.status_code == 503, response.text
+    assert f"the scores of en-de are unavailable: {tmp_path / 'model'} does not exist" in response.text
+    (tmp_path / "other").rename(tmp_path / "model")
     manifest = tmp_path / "model" / "manifest.json"
     content = manifest.read_bytes()
-    for replaced, status in ((b" ", 400), (b"", 200)):
+    for replaced, status in ((b" ", 503), (b"", 200)):
         manifest.write_bytes(content + replaced)
         response = client.post("/v1/score", json={"pairs": [["a", "b"]]})
         assert response.status_code == status, response.text
-        assert ("was replaced after the server loaded it" in response.text) == (status == 400)
+        assert ("was replaced after the server loaded it" in response.text) == (status == 503)
     served[0].models["en-de"].batcher.close()
 
 
