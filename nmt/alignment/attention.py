@@ -8,7 +8,7 @@ one, which reads it (`input`). The best layer and position depend on the model. 
 is usually best (Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models"). With `input` a
 lower layer of a deep decoder aligns better still, because the decoder has seen the token (Shift-Att of Chen et al.
 2020, "Accurate Word Alignment Induction from Neural Machine Translation"). In a shallow decoder that position already
-attends to the next token. `nmt.alignment.choice` selects both.
+attends to the next token. `nmt.alignment.choice` selects layer and position.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class AttendingModel(Protocol):
 
 @dataclass(frozen=True)
 class ChosenAttention:
-    """The attention to align with.
+    """The attention that aligns words.
 
     layer: of the decoder, from 0
     heads: to average, from 0; empty: all
@@ -135,7 +135,7 @@ class WordAligner:
     ) -> None:
         """Wrap a model in memory; `load` reads one from disk.
 
-        device: that of the model; batch_tokens: maximum tokens of a side in a batch; tag: ids before each source;
+        device: device of the model; batch_tokens: maximum tokens of a side in a batch; tag: ids before each source;
         reverse_target: whether the model decodes from right to left
         """
         self._tag = tuple(tag)
@@ -257,7 +257,7 @@ class WordAligner:
         for ids in plan_by_length(*lengths, micro_batch_tokens=self._batch_tokens):
             batch = [self._in_model_order(pairs[i]) for i in ids]
             maps = attention_maps(self._model, batch, self._device, only_layer)
-            yield from zip(ids.tolist(), (self._in_reading_order(one) for one in maps), strict=True)
+            yield from zip(ids.tolist(), (self._in_reading_order(attention_map) for attention_map in maps), strict=True)
 
     def _in_model_order(self, pair: TokenPair) -> TokenPair:
         return [*self._tag, *pair[0]], pair[1][::-1] if self._reverse_target else pair[1]

@@ -16,7 +16,7 @@ from nmt.alignment.lexical import agreed_links
 from nmt.alignment.words import link_words
 from nmt.recipe import UserError
 
-# Pairs that train the statistical aligner, and pairs that are compared. More pairs do not change the choice.
+# Pairs for training the statistical aligner and for comparison. More pairs do not change the choice.
 MAX_PAIRS, COMPARED_PAIRS = 5_000, 500
 
 LinkSet = set[tuple[int, int]]
@@ -70,7 +70,7 @@ def choose_attention(
 
 def agreement(links: Sequence[LinkSet], others: Sequence[LinkSet]) -> float:
     """Return 2 |A and B| / (|A| + |B|) over all pairs: 1 minus the alignment error rate (Och and Ney 2003)."""
-    shared = sum(len(one & other) for one, other in zip(links, others, strict=True))
+    shared = sum(len(linked & other) for linked, other in zip(links, others, strict=True))
     return 2 * shared / max(sum(map(len, links)) + sum(map(len, others)), 1)
 
 
@@ -132,8 +132,8 @@ def _reverse_links(reverse: WordAligner, compared: Sequence[_Line]) -> list[list
     attentions = [ChosenAttention(layer, (), position) for position in POSITIONS for layer in range(maps[0].shape[1])]
     return [
         [
-            {(source, target) for target, source in line.links(attention, one)}
-            for line, one in zip(lines, maps, strict=True)
+            {(source, target) for target, source in line.links(attention, attention_map)}
+            for line, attention_map in zip(lines, maps, strict=True)
         ]
         for attention in attentions
     ]

@@ -1,4 +1,4 @@
-"""Statistical word alignment: for choosing and training attention heads, and the lexicon of shortlists.
+"""Statistical word alignment, to choose and train attention heads and for the lexicon of shortlists.
 
 The model is that of Dyer et al. 2013 ("A Simple, Fast, and Effective Reparameterization of IBM Model 2"): each target
 token translates one source token or the null token, and source tokens near the diagonal are more probable. Diagonal
@@ -35,7 +35,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def agreed_links(pairs: Pairs) -> list[set[tuple[int, int]]]:
-    """Return the (source position, target position) links of each pair that both directions agree on.
+    """Return the (source position, target position) links of each pair in the intersection of both directions.
 
     pairs: token ids of source and target, without BOS and EOS; sentences may be empty
     """
@@ -111,7 +111,7 @@ class Lexicon:
 
 @dataclass(frozen=True)
 class LexicalAligner:
-    """A statistical aligner trained on some pairs, to align any others."""
+    """A trained statistical aligner."""
 
     forward: Lexicon
     backward: Lexicon

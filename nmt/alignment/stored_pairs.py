@@ -1,4 +1,4 @@
-"""Stored pairs for the statistical aligner, in chunks that bound its memory, and the corpora that they are from."""
+"""Stored pairs and their corpora for the statistical aligner, in chunks that bound its memory."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class StoredCorpus:
         return self.corpus.tag is not None
 
     def ids(self, fraction: float = 1.0) -> NDArray[np.int64]:
-        """Return the ids of a fraction of the pairs, at equal distances."""
+        """Return the ids of a fraction of the pairs, evenly spaced."""
         count = self.stop - self.start
-        shown = math.ceil(count * fraction)
-        return self.start + np.arange(shown) * count // max(shown, 1)
+        size = math.ceil(count * fraction)
+        return self.start + np.arange(size) * count // max(size, 1)
 
 
 def stored_corpora(prepared: Prepared, recipe: Recipe) -> list[StoredCorpus]:

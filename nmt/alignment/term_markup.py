@@ -1,9 +1,9 @@
-"""Marked terms in the training text, for glossaries (`train.glossary_markup`).
+"""Term annotations in the training text, for glossaries (`train.glossary_markup`).
 
-They are chosen after the text is prepared and aligned. `markup` in the directory of the prepared corpus has the token
-store that is then trained on: its sources have marked terms in a fraction of the pairs, and all else is equal.
+Terms are chosen after the text is prepared and aligned. Training then reads the token store `markup` in the directory
+of the prepared corpus, which differs only in the sources: a fraction of the pairs has marked terms.
 
-A term is a word that the alignment links to one target word only and the reverse. A source word has at least three
+A term is a word with a one-to-one alignment. A source word has at least three
 characters and a target word at least four, which excludes most function words; there is no tagger. Adjacent words whose
 translations are adjacent, in the same order, may be one term.
 
@@ -35,9 +35,9 @@ from nmt.data.prepare import Prepared
 from nmt.data.store import PairStore, PairWriter, SideStore
 from nmt.logs import counted, progress, say
 from nmt.recipe import Recipe, UserError
-from nmt.storage.checksums import damaged_files, sha256_of
+from nmt.storage.checksums import require_undamaged, write_report
 from nmt.storage.run_folder import read_json_object
-from nmt.storage.sealed import new_directory, reporting_disk_errors, sync, write_synced
+from nmt.storage.sealed import new_directory, reporting_disk_errors
 from nmt.text.term_markup import Mark, Span, TermMarkers, token_span
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 from nmt.text.words import find_words, share_stem
@@ -60,7 +60,7 @@ _STREAM = 3
 
 
 def prepare_alignments(prepared: Prepared, recipe: Recipe) -> None:
-    """Bring the links and the marked training text up to date, if the recipe needs them; raises as `prepare_markup`."""
+    """Update the links and the marked training text if the recipe needs them; raises as `prepare_markup`."""
     if recipe.train.guided_alignment:
         prepare_links(prepared, recipe)
     if recipe.train.glossary_markup:
@@ -68,10 +68,10 @@ def prepare_alignments(prepared: Prepared, recipe: Recipe) -> None:
 
 
 def prepare_markup(prepared: Prepared, recipe: Recipe) -> None:
-    """Bring the marked training text up to date; `recipe` must be the recipe of the prepared corpus.
+    """Update the marked training text; `recipe` must be the recipe of the prepared corpus.
 
-    The same text and recipe give the same bytes. Raises UserError for tokenizers without markers, as `prepare_links`
-    does, and if no term is found.
+    Equal text and recipe yield equal bytes. Raises UserError for tokenizers without markers, as `prepare_links` does,
+    and if no term is found.
     """
     TermMarkers.find(prepared.tokenizers, _OPTION)
     prepare_links(prepared, recipe)
@@ -90,11 +90,7 @@ def prepare_markup(prepared: Prepared, recipe: Recipe) -> None:
                 )
             for path in prepared.directory.glob("train.tgt.*.npy"):
                 link_or_copy(path, new / path.name)
-            paths = sorted(new.iterdir())
-            report = {"made_from": made_from, "pairs": num_pairs, "terms": num_terms, "sha256": sha256_of(paths)}
-            write_synced(new / _REPORT_FILE, (json.dumps(report, indent=1) + "\n").encode())
-            for path in paths:
-                sync(path)
+            write_report(new, _REPORT_FILE, {"made_from": made_from, "pairs": num_pairs, "terms": num_terms})
     total = prepared.report["train"]["pairs"]
     say(f"marked {counted(num_terms, 'term')} in {num_pairs:,} of {total:,} training pairs ({num_pairs / total:.1%})")
 
@@ -108,11 +104,7 @@ def open_markup(prepared: Prepared, recipe: Recipe) -> tuple[PairStore, str]:
     report = read_json_object(folder / _REPORT_FILE)
     if report.get("made_from") != _made_from(prepared, recipe):
         raise UserError(f"{folder} has no marked terms of this text; {_OPTION} needs them; run `nmt prepare`")
-    if damaged := damaged_files(folder, report["sha256"]):
-        raise UserError(
-            f"{damaged[0]} is damaged: its SHA-256 is not the one in {_REPORT_FILE}; remove {folder}, then rerun to "
-            "create it again"
-        )
+    require_undamaged(folder, report["sha256"], _REPORT_FILE)
     return PairStore(folder, "train"), json.dumps(report["sha256"], sort_keys=True)
 
 
@@ -195,7 +187,7 @@ def _split(side: SideStore, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
 def linked_words(
     tokenizers: Tokenizers, src: Sequence[int], tgt: Sequence[int], links: Sequence[TokenLink]
 ) -> list[_Term]:
-    """Return the words of a pair that are linked to one word only, and the reverse, in source order.
+    """Return the words of a pair with one-to-one alignments, in source order.
 
     src, tgt: token ids in reading order; links: between them
     """
@@ -211,9 +203,9 @@ def linked_words(
         if len(targets) == 1 and len(of_target[target := next(iter(targets))]) == 1:
             linked.append(_Term(src_words.texts[word], tgt_words.texts[target], src_words.spans[word], word, target))
     return [
-        one
-        for one in linked
-        if _is_content(one.source, _MIN_SRC_CHARACTERS) and _is_content(one.target, _MIN_TGT_CHARACTERS)
+        term
+        for term in linked
+        if _is_content(term.source, _MIN_SRC_CHARACTERS) and _is_content(term.target, _MIN_TGT_CHARACTERS)
     ]
 
 
@@ -283,7 +275,7 @@ class _Marker:
             own = range(first, end + is_longer)
             if first not in free or len(marks) == wanted:
                 continue
-            translation = self._tokenizer.encode(" ".join(self._base_form(pair[one]) for one in own))
+            translation = self._tokenizer.encode(" ".join(self._base_form(pair[i]) for i in own))
             mark = Mark(pair[first].span[0], pair[own[-1]].span[1], translation)
             if num_tokens + mark.added <= self._max_tokens:
                 marks.append(mark)

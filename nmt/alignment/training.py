@@ -4,8 +4,8 @@ They are computed after the text is prepared, and stored with it in `alignment`.
 Corpora with a file of word alignments use those: all tokens of linked words are linked. The others are aligned by the
 statistical aligner, trained on all of them together.
 
-A pair in a file of word alignments is found by comparing the tokens of the pairs of its corpus with the stored ones.
-This is exact: preparation drops pairs, but keeps their order.
+The pairs of a corpus with such a file are matched to the stored ones by comparing tokens. This is exact: preparation
+drops pairs, but keeps their order.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from nmt.data.store import PairStore, PairWriter, SideStore
 from nmt.logs import progress, say, warn
 from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import Corpus, Recipe, UserError
-from nmt.storage.checksums import damaged_files, sha256_of
+from nmt.storage.checksums import require_undamaged, sha256_of, write_report
 from nmt.storage.run_folder import read_json_object
-from nmt.storage.sealed import new_directory, reporting_disk_errors, sync, write_synced
+from nmt.storage.sealed import new_directory, reporting_disk_errors
 from nmt.text.clean import Cleaner
 from nmt.text.lines import read_lines
 
@@ -51,9 +51,9 @@ _MIN_PAIRS_FOR_PROCESSES = 150_000
 
 
 def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
-    """Bring the links of the training text up to date; `recipe` must be the recipe of the prepared corpus.
+    """Update the links of the training text; `recipe` must be the recipe of the prepared corpus.
 
-    The same text and files give the same bytes. Raises UserError for an unreadable or wrong file of word alignments.
+    Equal text and files yield equal bytes. Raises UserError for an unreadable or wrong file of word alignments.
     """
     folder = prepared.directory / LINKS_FOLDER
     current = read_json_object(folder / _REPORT_FILE).get("made_from", {})
@@ -73,11 +73,7 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
                     writer.append("links", pack_links(np.concatenate(pairs)), np.array([len(own) for own in pairs]))
                     num_links += sum(map(len, links))
                     num_targets += sum(len({target for _, target in own}) for own in links)
-            paths = sorted(new.iterdir())
-            report = {"made_from": made_from, "links": num_links, "sha256": sha256_of(paths)}
-            write_synced(new / _REPORT_FILE, (json.dumps(report, indent=1) + "\n").encode())
-            for path in paths:
-                sync(path)
+            write_report(new, _REPORT_FILE, {"made_from": made_from, "links": num_links})
     fraction = num_targets / max(len(PairStore(prepared.directory, "train").tgt.tokens), 1)
     say(f"word alignments: {num_links:,} links, for {fraction:.1%} of the target tokens")
 
@@ -101,22 +97,20 @@ def open_links(prepared: Prepared) -> tuple[SideStore, str]:
     """
     folder = prepared.directory / LINKS_FOLDER
     report = read_json_object(folder / _REPORT_FILE)
-    if {**identify_text(prepared), "alignments": report.get("made_from", {}).get("alignments")} != report.get(
-        "made_from"
-    ):
+    made_from = report.get("made_from", {})
+    if made_from != {**identify_text(prepared), "alignments": made_from.get("alignments")}:
         raise UserError(f"{folder} has no word alignments of the text; training needs them; run `nmt prepare`")
-    if damaged := damaged_files(folder, report["sha256"]):
-        raise UserError(
-            f"{damaged[0]} is damaged: its SHA-256 is not the one in {_REPORT_FILE}; remove {folder}, then rerun to "
-            "create it again"
-        )
+    require_undamaged(folder, report["sha256"], _REPORT_FILE)
     return SideStore(folder, "train", "links"), json.dumps(report["sha256"], sort_keys=True)
 
 
 def identify_text(prepared: Prepared) -> dict[str, Any]:
-    """Return what identifies the training text, for the report."""
+    """Return the checksums of the training text, for the report."""
     digests = prepared.report.get("sha256", prepared.report["files"])  # early versions have no checksums
-    return {"format": _FORMAT, "text": {name: one for name, one in digests.items() if not name.startswith("valid.")}}
+    return {
+        "format": _FORMAT,
+        "text": {name: digest for name, digest in digests.items() if not name.startswith("valid.")},
+    }
 
 
 # --- Links of each corpus ---------------------------------------------------------------------------------------------
@@ -152,7 +146,7 @@ class _Builder:
         with progress("aligning", len(self._store), "pairs") as bar:
             for corpus in self._corpora:
                 if corpus.file is not None:
-                    chunks = self._given_chunks(corpus, corpus.file)
+                    chunks = self._file_chunks(corpus, corpus.file)
                 else:
                     jobs = [(ids, corpus.tagged) for ids in stored_pairs.in_chunks(self._store, corpus.ids())]
                     chunks = map_in_order(make, jobs, min(workers, max(len(jobs), 1)))
@@ -177,16 +171,16 @@ class _Builder:
 
             return LexicalAligner.train(read, self._vocab)
 
-    def _given_chunks(self, corpus: StoredCorpus, path: Path) -> Generator[list[set[TokenLink]]]:
+    def _file_chunks(self, corpus: StoredCorpus, path: Path) -> Generator[list[set[TokenLink]]]:
         """Yield the links of a corpus with a file of word alignments."""
-        given = self._given(corpus, path)
+        links_of_pairs = self._file_links(corpus, path)
         for ids in stored_pairs.in_chunks(self._store, corpus.ids()):
             lengths = self._store.tgt.lengths[ids].tolist()
-            links = islice(given, len(ids))
+            links = islice(links_of_pairs, len(ids))
             yield [self._reader.as_stored(*own) for own in zip(links, repeat(corpus.tagged), lengths, strict=False)]
-        next(given, None)  # compares the number of lines
+        next(links_of_pairs, None)  # compares the number of lines
 
-    def _given(self, corpus: StoredCorpus, path: Path) -> Iterator[set[TokenLink]]:
+    def _file_links(self, corpus: StoredCorpus, path: Path) -> Iterator[set[TokenLink]]:
         """Yield the links of the tokens of each stored pair from a file of word alignments."""
         recipe = self._recipe
         cleaner = Cleaner(recipe.data, recipe.src_lang, recipe.tgt_lang)
@@ -203,16 +197,14 @@ class _Builder:
                 )
             links = parse_links(line, (len(pair[0].split()), len(pair[1].split())), f"{path}, line {number}")
             clean = cleaner.clean(*pair)
-            if isinstance(clean, str):
+            if isinstance(clean, str):  # dropped
                 continue
-            tokens = (
-                self._tokenizers.src.encode_with_starts(clean[0]),
-                self._tokenizers.tgt.encode_with_starts(clean[1]),
-            )
-            if (tokens[0][0], tokens[1][0]) == expected:
+            tokenizers = (self._tokenizers.src, self._tokenizers.tgt)
+            encoded = [side.encode_with_starts(text) for side, text in zip(tokenizers, clean, strict=True)]
+            if tuple(tokens for tokens, _ in encoded) == expected:
                 words = [
-                    words_of_starts(text, starts, words_as_given(line_, recipe.data.unicode_form))
-                    for text, (_, starts), line_ in zip(clean, tokens, pair, strict=True)
+                    words_of_starts(text, starts, words_as_given(given, recipe.data.unicode_form))
+                    for text, (_, starts), given in zip(clean, encoded, pair, strict=True)
                 ]
                 yield link_tokens(links, *words)
                 expected = next(stored, None)

@@ -193,7 +193,7 @@ def load_translator(
             assert_never(choice.engine)
 
 
-def load_remembering(
+def load_with_memory(
     path: Path, limit: int | None, settings: Mapping[str, Any], load: Callable[[], TextTranslator]
 ) -> MemoryTranslator:
     """Load a translator with the translation memory `path`. settings: identify its models and options"""

@@ -86,7 +86,7 @@ def heads(
     kept = None if prune is None else _numbers_to_keep(prune, stack, loaded.transformer.recipe)
     analysis = analyze(loaded, sources, references, bleu, plots=plot is not None)
     if as_json:
-        typer.echo(json.dumps(analysis.document(), indent=1))
+        typer.echo(json.dumps(analysis.to_dict(), indent=1))
     else:
         typer.echo(format_tables(analysis.tables(), "text"), nl=False)
     if plot is not None:

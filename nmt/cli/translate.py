@@ -16,8 +16,8 @@ from nmt.cli.arguments import Device, Engine, ModelArgument, languages, require_
 from nmt.cli.engines import (
     EngineChoice,
     choose_engine,
-    load_remembering,
     load_translator,
+    load_with_memory,
     model_settings,
     start_workers,
 )
@@ -287,7 +287,7 @@ def _make_search(
     if memory is not None:
         settings, _ = model_settings(models, decode, choice)
         settings |= decode.search_settings() | {"scores": writer.shows_scores}
-        engine = partial(load_remembering, memory, limit, settings, partial(load, choice))
+        engine = partial(load_with_memory, memory, limit, settings, partial(load, choice))
     search: LoadTranslator = engine
     if keep:
         search = partial(_load_keeping, engine, keep, languages(models[0]), writer.format != "srt")

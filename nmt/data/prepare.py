@@ -46,7 +46,7 @@ from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.parallel import num_cores
 from nmt.recipe import NO_LANGUAGE, SEPARATOR, TERM_MARKERS, Corpus, Recipe, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
-from nmt.storage.checksums import damaged_files, sha256_of
+from nmt.storage.checksums import require_undamaged, sha256_of
 from nmt.text.clean import DROP_REASONS, Pair, normalize
 from nmt.text.context import (
     count_previous,
@@ -97,11 +97,7 @@ class Prepared:
 
     def verify(self) -> None:
         """Compare all files with their checksums; raise UserError if one is damaged."""
-        if damaged := damaged_files(self.directory, self.report.get("sha256", {})):
-            raise UserError(
-                f"{damaged[0]} is damaged: its SHA-256 is not the one in {REPORT_FILE}; "
-                f"remove {self.directory}, then rerun to prepare the text again"
-            )
+        require_undamaged(self.directory, self.report.get("sha256", {}), REPORT_FILE)
 
     def mixture(self, recipe: Recipe) -> Mixture:
         """Return the mixture of the training corpora; `recipe` must be the recipe of this corpus."""

@@ -43,7 +43,7 @@ def translator_inputs(
             )
     fields = ((prefixes, ""), (required, ()), (context, ()), (glossaries, None))
     columns: Any = [[empty] * len(lines) if values is None else values for values, empty in fields]
-    return [TranslatorInput(*one) for one in zip(lines, *columns, strict=True)]
+    return [TranslatorInput(*row) for row in zip(lines, *columns, strict=True)]
 
 
 def _require_texts(lines: object, prefixes: object, required: object, glossary: object) -> None:
@@ -55,9 +55,9 @@ def _require_texts(lines: object, prefixes: object, required: object, glossary: 
             for phrase in _require_collection("the phrases of a line", phrases):
                 _require_strings("the phrases of a line", [phrase] if isinstance(phrase, str) else phrase)
     if glossary is not None and not isinstance(glossary, Glossary):
-        for one in _require_collection("glossary", glossary, "Glossary objects, or one Glossary"):
-            if one is not None and not isinstance(one, Glossary):
-                raise TypeError(f"glossary must be a Glossary, got {type(one).__name__}; use Glossary.load(FILE)")
+        for item in _require_collection("glossary", glossary, "Glossary objects, or one Glossary"):
+            if item is not None and not isinstance(item, Glossary):
+                raise TypeError(f"glossary must be a Glossary, got {type(item).__name__}; use Glossary.load(FILE)")
 
 
 def require_list(name: str, value: object, of: str = "strings") -> Iterable[object]:

@@ -56,7 +56,7 @@ class ContextEncoder:
             if previous:
                 raise UserError("the model translates without context; train one with data.context, or omit it")
             return list(tasks)
-        encoded = [self._encode(one) for line in previous for one in self._sentences(line, split)]
+        encoded = [self._encode(sentence) for line in previous for sentence in self._sentences(line, split)]
         separator, added = self._separators.src, []
         for task in tasks:
             sentence = [UNK_ID if token == separator else token for token in task.sentence]
@@ -103,7 +103,9 @@ class ContextEncoder:
         """Remove the previous translations from outputs, and rescore and sort these."""
         if self._tgt_separator is None:
             return list(hypotheses)
-        return sorted((self._remove(one, options) for one in hypotheses), key=lambda one: -one.score)
+        return sorted(
+            (self._remove(hypothesis, options) for hypothesis in hypotheses), key=lambda hypothesis: -hypothesis.score
+        )
 
     def _remove(self, hypothesis: Hypothesis, options: SearchOptions) -> Hypothesis:
         start = after_last(hypothesis.tokens, self._tgt_separator)

@@ -27,12 +27,12 @@ class TextGenerator(Translator):
         self, inputs: Sequence[TranslatorInput], n_best: int | None = None, *, partial_word: bool = False
     ) -> Callable[[], list[list[Translation]]]:
         """Start the continuation of each line; see `Translator.start_translation`."""
-        if any(one.prefix or one.glossary is not None for one in inputs):
+        if any(item.prefix or item.glossary is not None for item in inputs):
             raise UserError(
                 "prefixes and glossaries are for translation; each line is the beginning of a text for a language "
                 "model; leave them out"
             )
-        beginnings = [one._replace(text="", prefix=one.text) for one in inputs]
+        beginnings = [item._replace(text="", prefix=item.text) for item in inputs]
         return super().start_translation(beginnings, n_best, partial_word=partial_word)
 
     @property

@@ -114,7 +114,9 @@ class Glossary:
 
     def find(self, text: str) -> list[Term]:
         """Return the terms in a line, in their order, each once."""
-        return list(dict.fromkeys(term for _, term in sorted(self._matches(split_words(text)), key=lambda one: one[0])))
+        return list(
+            dict.fromkeys(term for _, term in sorted(self._matches(split_words(text)), key=lambda match: match[0]))
+        )
 
     def required(self, text: str) -> list[tuple[str, ...]]:
         """Return the forms of each term in a line, of which its translation must contain one."""
@@ -123,7 +125,7 @@ class Glossary:
     def locate(self, text: str) -> list[tuple[Span, Term]]:
         """Return the terms in a line with their characters, in order."""
         words = find_words(text)
-        found = sorted(self._matches([word.text for word in words]), key=lambda one: one[0])
+        found = sorted(self._matches([word.text for word in words]), key=lambda match: match[0])
         return [((words[start].start, words[end - 1].end), term) for (start, end), term in found]
 
     def check(self, text: str, translation: str) -> list[TermUse]:

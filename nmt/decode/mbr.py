@@ -46,10 +46,10 @@ def rank(translations: Sequence[Translation], utility: Utility, *, are_samples: 
     """Return translations with their expected utilities as scores, best first."""
     weights = [1.0] * len(translations)
     if not are_samples:
-        weights = relative_probabilities([one.log_prob for one in translations])
-    utilities = expected_utilities([one.text for one in translations], weights, utility)
-    scored = [replace(one, score=value) for one, value in zip(translations, utilities, strict=True)]
-    return sorted(scored, key=lambda one: -one.score)
+        weights = relative_probabilities([translation.log_prob for translation in translations])
+    utilities = expected_utilities([translation.text for translation in translations], weights, utility)
+    scored = [replace(translation, score=value) for translation, value in zip(translations, utilities, strict=True)]
+    return sorted(scored, key=lambda translation: -translation.score)
 
 
 def expected_utilities(texts: Sequence[str], weights: Sequence[float], utility: Utility) -> list[float]:

@@ -13,7 +13,7 @@ import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -78,7 +78,7 @@ class TranslationMemory:
                 for digest, content in self._database.execute(_FIND, (key,)):
                     if not isinstance(content, bytes) or digest != _digest(key, content):
                         raise self._damaged("an entry differs from its checksum")
-                    entries[key] = [_translation(*fields) for fields in json.loads(content)]
+                    entries[key] = list(map(_translation, json.loads(content)))
         return entries
 
     def update(self, used: Iterable[bytes], added: Mapping[bytes, Sequence[Translation]]) -> None:
@@ -88,7 +88,7 @@ class TranslationMemory:
         """
         rows = []
         for key, translations in added.items():
-            content = json.dumps([astuple(one) for one in translations]).encode()
+            content = json.dumps([astuple(translation) for translation in translations]).encode()
             rows.append((key, _digest(key, content), content))
         with self._lock, self._errors(), self._transaction("IMMEDIATE"):
             self._database.execute("UPDATE state SET clock = clock + 1")
@@ -198,9 +198,9 @@ class MemoryTranslator:
         self, inputs: Sequence[TranslatorInput], n_best: int | None = None
     ) -> Callable[[], list[list[Translation]]]:
         """Start a translation like `TextTranslator.start_translation`; raises MemoryFileError for the memory."""
-        keys = [self._key(one, n_best) for one in inputs]
+        keys = [self._key(item, n_best) for item in inputs]
         reused = self._memory.find(keys)
-        missing = {key: one for key, one in zip(keys, inputs, strict=True) if key not in reused}
+        missing = {key: item for key, item in zip(keys, inputs, strict=True) if key not in reused}
         self.lines_reused += len(inputs) - len(missing)
         finish = self._translator.start_translation(list(missing.values()), n_best)
 
@@ -212,25 +212,20 @@ class MemoryTranslator:
 
         return result
 
-    def _key(self, one: TranslatorInput, n_best: int | None) -> bytes:
-        terms = [] if one.glossary is None else one.glossary.required(one.text)
-        content: list[object] = [self._settings_json, one.text, one.prefix, one.required]
-        content += [terms] if terms or one.context else []
-        content += [one.context] if one.context else []
+    def _key(self, item: TranslatorInput, n_best: int | None) -> bytes:
+        terms = [] if item.glossary is None else item.glossary.required(item.text)
+        content: list[object] = [self._settings_json, item.text, item.prefix, item.required]
+        content += [terms] if terms or item.context else []
+        content += [item.context] if item.context else []
         content += [] if n_best is None else [{"n_best": n_best}]
         return _sha256(json.dumps(content).encode())
 
 
-def _translation(
-    text: str,
-    score: float,
-    log_prob: float,
-    pieces: list[str],
-    token_log_probs: list[float],
-    alignment: list[tuple[int, int]] | None,
-) -> Translation:
-    links = None if alignment is None else [(source, target) for source, target in alignment]
-    return Translation(text, score, log_prob, pieces, token_log_probs, links)
+def _translation(fields: list[Any]) -> Translation:
+    translation = Translation(*fields)
+    if translation.alignment is None:
+        return translation
+    return replace(translation, alignment=[(source, target) for source, target in translation.alignment])
 
 
 def _digest(key: bytes, content: bytes) -> bytes:

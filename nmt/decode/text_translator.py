@@ -202,11 +202,11 @@ class TextTranslator(ABC):
         if n_best is not None:
             require_count("n_best", n_best)
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
-        parts_of_lines = [self._split(one.text) for one in inputs]
+        parts_of_lines = [self._split(item.text) for item in inputs]
         tasks = [
             task
-            for one, parts in zip(inputs, parts_of_lines, strict=True)
-            for task in self._tasks(one, parts, partial_word=partial_word)
+            for item, parts in zip(inputs, parts_of_lines, strict=True)
+            for task in self._tasks(item, parts, partial_word=partial_word)
         ]
         search_options = options if self._decode.sampling else self._context.search_options(options)
         finish_search = self._start_search(tasks, search_options)
@@ -214,7 +214,7 @@ class TextTranslator(ABC):
         def finish() -> list[list[Translation]]:
             outputs = [hypotheses[: options.n_best] for hypotheses in finish_search()]
             translations = [self._translations(hypotheses) for hypotheses in outputs]
-            aligned = iter(self._align([one.text for one in inputs], parts_of_lines, outputs, translations))
+            aligned = iter(self._align([item.text for item in inputs], parts_of_lines, outputs, translations))
             return [self._combine([next(aligned) for _ in parts]) for parts in parts_of_lines]
 
         return finish
@@ -239,7 +239,7 @@ class TextTranslator(ABC):
         The most probable token comes first. Translations with the same text count once. Raises UserError if the model
         decodes from right to left.
         """
-        (one,) = translator_inputs([line], [prefix], [required], context=[context])
+        (item,) = translator_inputs([line], [prefix], [required], context=[context])
         require_count("count", count)
         if self._reverse_target:
             raise UserError(f"{_RIGHT_TO_LEFT}; use one for alternatives")
@@ -247,7 +247,7 @@ class TextTranslator(ABC):
         if not parts:
             return self.translate_n_best([line], 1)[0]
         options = replace(self._options, n_best=1)
-        first, *others = self._tasks(one, parts, partial_word=partial_word)
+        first, *others = self._tasks(item, parts, partial_word=partial_word)
         branches = [
             first._replace(prefix=[*first.prefix, token], partial=self._spelling.rest(first.partial, token))
             for token in self._next_tokens(first, count)
@@ -314,15 +314,15 @@ class TextTranslator(ABC):
         self.lines_split += is_too_long
         return parts
 
-    def _tasks(self, one: TranslatorInput, parts: Sequence[Part], *, partial_word: bool) -> list[Task]:
+    def _tasks(self, item: TranslatorInput, parts: Sequence[Part], *, partial_word: bool) -> list[Task]:
         """Return the tasks of a line, after searches that assign its required phrases to its parts."""
         tasks = [Task(part.tokens, [], []) for part in parts]
-        prefix, partial = self._encode_prefix(one.prefix, partial_word=partial_word)
+        prefix, partial = self._encode_prefix(item.prefix, partial_word=partial_word)
         tasks[:1] = [task._replace(prefix=prefix, partial=partial) for task in tasks[:1]]
         limit, split = self._max_tokens - len(self._tag), self._decode.split_sentences
-        tasks = self._context.add(tasks, one.context, limit, split=split)
-        tasks = self._assign(tasks, self._encode_required(one.required))
-        return tasks if one.glossary is None else self._add_terms(tasks, parts, one.glossary)
+        tasks = self._context.add(tasks, item.context, limit, split=split)
+        tasks = self._assign(tasks, self._encode_required(item.required))
+        return tasks if item.glossary is None else self._add_terms(tasks, parts, item.glossary)
 
     def _assign(self, tasks: list[Task], required: list[list[list[int]]]) -> list[Task]:
         """Assign the required phrases of a line to the tasks of its parts."""
@@ -332,7 +332,7 @@ class TextTranslator(ABC):
         options = replace(self._options, n_best=1)
 
         def search(pairs: list[tuple[int, Alternatives]]) -> list[float]:
-            constrained = self._search([tasks[i]._replace(required=as_lists([one])) for i, one in pairs], options)
+            constrained = self._search([tasks[i]._replace(required=as_lists([forms])) for i, forms in pairs], options)
             return [best[0].log_prob if best else -math.inf for best in constrained]
 
         no_output = Hypothesis([], 0.0, -math.inf, [])
@@ -377,7 +377,7 @@ class TextTranslator(ABC):
         """Join the translations of the parts of a line, best first; MBR replaces scores with utilities."""
         translations = join_ranks(parts)
         if not self._decode.alignments:  # an empty line has an empty alignment
-            translations = [replace(one, alignment=None) for one in translations]
+            translations = [replace(translation, alignment=None) for translation in translations]
         if self._utility is None:
             return translations
         return list(self._mbr.rank(translations, self._utility, are_samples=self._decode.sampling))
@@ -414,7 +414,7 @@ class TextTranslator(ABC):
         phrases, max_tokens = (*self._decode.require, *required), self._options.max_tokens
         encoded = list(map(self._encode_forms, phrases))
         if max_tokens is not None and num_required_tokens(encoded) > max_tokens:
-            shown = ", ".join(" or ".join(map(repr, forms_of(one))) for one in phrases)
+            shown = ", ".join(" or ".join(map(repr, forms_of(phrase))) for phrase in phrases)
             raise UserError(
                 f"the required phrases {shown} have {num_required_tokens(encoded)} tokens; an output has at most "
                 f"{max_tokens}; require fewer"
@@ -452,8 +452,10 @@ class TextTranslator(ABC):
         if not self._reverse_target:
             return self._context.remove(hypotheses, self._options)
         return [
-            replace(one, tokens=one.tokens[::-1], token_log_probs=in_reading_order(one.token_log_probs))
-            for one in hypotheses
+            replace(
+                hypothesis, tokens=hypothesis.tokens[::-1], token_log_probs=in_reading_order(hypothesis.token_log_probs)
+            )
+            for hypothesis in hypotheses
         ]
 
     def _translations(self, hypotheses: list[Hypothesis]) -> list[Translation]:

@@ -1,1 +1,1 @@
-"""Attention heads: how much each contributes, what it attends to, and models with fewer of them."""
+"""Attention heads: importance, behavior and pruning."""

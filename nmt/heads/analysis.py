@@ -1,4 +1,4 @@
-"""All measures of the heads of a model, as a table and as JSON."""
+"""All metrics of the heads of a model, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BleuCurve:
 
 @dataclass
 class Analysis:
-    """Measures of all heads on sentence pairs.
+    """Metrics of all heads on sentence pairs.
 
     nll:         negative log-likelihood of the references, per target token
     sensitivity: see `nmt.heads.importance`; the order of removal
@@ -58,8 +58,8 @@ class Analysis:
         """Return all heads, the most important first."""
         return sorted(self.sensitivity, key=lambda head: (-self.sensitivity[head], head))
 
-    def document(self) -> dict[str, Any]:
-        """Return all values in full precision for JSON."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values for JSON, unrounded."""
         heads = [
             {
                 "attention": head.attention.kind,
@@ -83,7 +83,7 @@ class Analysis:
         }
 
     def tables(self) -> list[Table]:
-        """Return the table of all heads, and that of the BLEU curves if there are any."""
+        """Return the table of all heads, and one for each BLEU curve."""
         with_bleu = ("BLEU",) if self.bleu_change else ()
         header = ("attention", "layer", "head", "dL/dxi", "removed", *with_bleu, "prev", "same", "next", "dist")
         header += ("bound", "rare", "entropy", "align", "role")
@@ -103,8 +103,9 @@ class Analysis:
         return tables
 
     def _row(self, head: Head) -> tuple[str, ...]:
-        one = self.behavior[head]
-        change = ([f"{self.bleu_change[head]:+.2f}" if head in self.bleu_change else ""]) if self.bleu_change else []
+        behavior = self.behavior[head]
+        change = [f"{self.bleu_change[head]:+.2f}" if head in self.bleu_change else ""] if self.bleu_change else []
+        values = (behavior.previous, behavior.same, behavior.next, behavior.distance, behavior.boundary, behavior.rare)
         return (
             head.attention.kind,
             str(head.attention.layer),
@@ -112,14 +113,9 @@ class Analysis:
             f"{self.sensitivity[head]:.4f}",
             f"{self.removal[head]:+.4f}",
             *change,
-            *(_cell(value) for value in (one.previous, one.same, one.next, one.distance, one.boundary, one.rare)),
-            *(_cell(value) for value in (one.entropy, one.alignment)),
-            one.role,
+            *("" if value is None else f"{value:.2f}" for value in (*values, behavior.entropy, behavior.alignment)),
+            behavior.role,
         )
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
 
 
 class MaskedBleu:
@@ -154,7 +150,7 @@ class MaskedBleu:
 
 
 def removal_steps(importance: Mapping[Head, float]) -> dict[str, list[list[Head]]]:
-    """Return the heads removed at each point of the BLEU curves, from none to all but the most important.
+    """Return the heads removed at each point of the BLEU curves.
 
     The first curve removes the least important heads of the model, in ten steps; the others remove the same number from
     each attention, as pruning does.

@@ -39,8 +39,8 @@ class Behavior:
     boundary:  weight of the boundary token
     rare:      fraction of queries whose most attended key is the visible token that is rarest in the text
     entropy:   of the weights, in nats
-    alignment: F1 of most attended source tokens and the links of a statistical aligner, at the better position
-    at:        that decoder position: `output`, which predicts a target token, or `input`, which reads it
+    alignment: F1 of the most attended source tokens and the links of a statistical aligner, at the better position `at`
+    at:        decoder position that predicts a target token (`output`) or reads it (`input`)
     """
 
     previous: float | None
@@ -137,7 +137,7 @@ class _Collector:
     def _rare(
         self, key: AttentionId, keys: PackedSequences, is_word: Tensor, most: Tensor, counted: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return whether the most attended key is the rarest that a query can see, and the queries that see a word."""
+        """Return whether the most attended key is the rarest visible one, and the queries that see a word."""
         tokens = keys.tokens[keys.one_per_row.tokens[:, : is_word.shape[1]]]
         frequency = self._frequency[key.kind][tokens].masked_fill(~is_word, float("inf"))  # (num_sentences, keys)
         if key.kind == "decoder":
@@ -187,7 +187,7 @@ def _reference_links(pairs: Pairs) -> list[LinkSet]:
 def _agreement(
     pairs: Pairs, links: Sequence[LinkSet], attended: Mapping[int, list[list[int]]], head: int
 ) -> tuple[float, AlignmentAt]:
-    """Return the higher agreement of a head's links with the reference, of the two positions, and that position."""
+    """Return the agreement of a head's links with the reference at the better of both positions, and that position."""
     found: dict[AlignmentAt, list[LinkSet]] = {"output": [], "input": []}
     for number in range(len(links)):
         sources, tag, last = attended[number][head], pairs.tag_length, len(pairs.targets[number]) - 1

@@ -25,7 +25,7 @@ def sensitivity(
 ) -> dict[Head, float]:
     """Return the sum over sentences of |dL/dxi| for each head, per target token.
 
-    Each position has its own factor, whose gradients are summed over a sentence: one backward pass for a batch.
+    Each position has its own factor and gradients are summed over sentences, so a batch needs one backward pass.
 
     model:   in evaluation mode; its parameters get no gradients
     advance: called after each batch

@@ -1,6 +1,6 @@
 """Masks of attention heads: factors of their outputs before the projection W_O (Michel et al. 2019, section 2.3).
 
-The masks are forward hooks, so the model needs no code for them. They work in training and search.
+The masks are forward pre-hooks, so the model has no code for them. They work in training and search.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def all_heads(model: Transformer) -> list[Head]:
 
 
 class HeadMasks:
-    """Factors of the heads of a model, initially 1. Models whose layers are replaced later need new masks.
+    """Factors of the heads of a model, initially 1. Create new masks after replacing layers of the model.
 
     factors: of each attention, (num_heads,), or (total, num_heads) for each position of packed sentences
     """

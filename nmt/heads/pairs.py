@@ -1,4 +1,4 @@
-"""Sentence pairs on which heads are measured."""
+"""Sentence pairs for measuring heads."""
 
 from __future__ import annotations
 

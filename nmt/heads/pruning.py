@@ -1,8 +1,8 @@
-"""Models with fewer heads.
+"""Pruning of attention heads.
 
 All attentions of a stack keep the same number of heads (`model.num_encoder_heads`, `model.num_heads`), and heads keep
-their dimension (`model.d_head`). Both engines support such models. A number for each layer would be more flexible, but
-CTranslate2 has one for each stack.
+their dimension (`model.d_head`). Both engines support such models. CTranslate2 does not support a different number for
+each layer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def most_important(importance: Mapping[Head, float], encoder: int, decoder: int)
 
 
 def prune(model: Transformer, kept: KeptHeads) -> Transformer:
-    """Return a model that has only these heads; all attentions of a stack must keep the same number."""
+    """Return a model with only these heads; all attentions of a stack must keep the same number."""
     recipe = model.recipe
     (encoder_heads,) = {len(heads) for key, heads in kept.items() if key.kind == "encoder"}
     (num_heads,) = {len(heads) for key, heads in kept.items() if key.kind != "encoder"}

@@ -1,4 +1,4 @@
-"""Attention weights of all attentions, read from outside by forward hooks."""
+"""Attention weights of all attentions, read by forward pre-hooks."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A step launches about a hundred small kernels, which takes the host longer than the GPU needs to run them. A CUDA graph
 launches all of them at once, but its addresses and sizes are fixed. The tensors of a search are therefore `Buffers` in
-one of few `Shape`s. The row of a finished sentence stays idle until another sentence takes it or the remaining ones fit
-a smaller shape. The output projection is not captured: it is three kernels, and runs only on rows in use.
+one of few `Shape`s. The row of a finished sentence stays idle until it is refilled or the remaining sentences fit a
+smaller shape. The output projection is not captured: it is three kernels, and runs only on rows in use.
 
 Everything but `GraphRecorder` is tested on a CPU, where steps run eagerly instead of being replayed. `GraphRecorder`
 has not yet run on a GPU.
@@ -50,7 +50,7 @@ class Recorder(Protocol):
         """Drop all graphs."""
 
 
-class PlainRecorder:
+class EagerRecorder:
     """Runs functions eagerly, for tests on a CPU."""
 
     def record(self, run: Run) -> Run:
@@ -160,7 +160,7 @@ class CapturedModel:
         """recorder: by default CUDA graphs on a GPU, and eager steps elsewhere."""
         weight = model.tgt_embedding.weight
         self._model = model
-        self._recorder = recorder or (GraphRecorder(weight.device) if weight.is_cuda else PlainRecorder())
+        self._recorder = recorder or (GraphRecorder(weight.device) if weight.is_cuda else EagerRecorder())
         self._arena = Arena(weight)
         self._steps: dict[Shape, _Step] = {}
         self._search_id = 0
@@ -197,7 +197,7 @@ class CapturedModel:
 
     @torch.inference_mode()
     def advance(self, tokens: Tensor, state: StaticState) -> Tensor:
-        """See `Transformer.advance`. Unlike `Transformer.advance`, the first step computes every hypothesis."""
+        """See `Transformer.advance`; but the first step computes every hypothesis."""
         self._check(state)
         self._fit_shape(state)
         step, buffers = state.step, state.step.buffers

@@ -12,7 +12,7 @@ from nmt.model.layers import Output
 from nmt.model.multi_head import CrossAttention
 from nmt.models import TranslationModel
 
-# Number of input rows for which oneDNN packs weights: about the number of hypotheses of a batch.
+# Input rows that oneDNN packs weights for: about the number of hypotheses of a batch.
 ROWS = 128
 
 AnyModel = TypeVar("AnyModel", bound=TranslationModel)
@@ -61,11 +61,9 @@ class PrepackedOutput(nn.Module):
 
 
 def prepack(model: AnyModel, layer_type: type[PrepackedLinear] = PrepackedLinear) -> AnyModel:
-    """Replace every linear layer of `model`, in place, and return it. It can no longer be trained or saved.
+    """Replace every linear layer of `model` in place and return the model, which can no longer be trained or saved.
 
-    GRU layers are not replaced, even with `QuantizedLinear`.
-
-    Scores may differ by rounding. With `QuantizedLinear` some translations change.
+    GRU layers are not replaced. Scores may differ by rounding; with `QuantizedLinear`, some translations change.
     """
     parents = [(parent, name) for parent in model.modules() for name, _ in parent.named_children()]
     for parent, name in parents:

@@ -17,7 +17,7 @@ from nmt.recipe import SearchPrecision
 def prepare_for_search(
     models: Sequence[TranslationModel], precision: SearchPrecision, device: torch.device
 ) -> list[TranslationModel | CapturedModel]:
-    """Convert models in place; on a GPU, their steps are captured if all models allow it.
+    """Convert models in place; on a GPU, capture their steps if all models support it.
 
     Raises UserError if the device does not support the precision.
     """

@@ -1,1 +1,1 @@
-"""Translation that keeps markup, numbers, URLs, e-mail addresses and placeholders."""
+"""Preservation of markup, numbers, URLs, e-mail addresses and placeholders in translations."""

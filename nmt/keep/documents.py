@@ -1,6 +1,6 @@
-"""HTML pages and SubRip subtitles: their text, and all between that is copied.
+"""HTML pages and SubRip subtitles: segments of text, and everything between them, which is copied.
 
-Parsers of libraries, such as html.parser and srt, normalize what they read. Here each copied character must stay.
+Libraries such as html.parser and srt normalize their input. Here every copied character must be preserved.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nmt.keep.markup import BLOCKS, TAG
 
-# Elements whose text is not language, or has significant line breaks.
+# Elements without natural language, or with significant line breaks.
 _COPIED = frozenset(["math", "pre", "script", "style", "svg", "template", "textarea"])
 _CUE = re.compile(r"^[ \t]*\d+:\d\d:\d\d[,.]\d+[ \t]*-->[^\n]*\n(?P<text>(?:[ \t]*\S[^\n]*(?:\n|\Z))+)", re.MULTILINE)
 _CUE_LINE = re.compile(r"(?P<before>\s*(?:\{\\[^{}\n]*\})*\s*(?:[-\u2013\u2014]\s*)?)(?P<text>.*?)\s*\Z", re.DOTALL)
@@ -23,7 +23,7 @@ _TOKEN = re.compile(r"(?:<[^<>]*>|\S)+")
 class Segment(NamedTuple):
     """A text to translate, with its inline tags.
 
-    before:    what is copied between it and the previous segment
+    before:    copied content between the previous segment and this one
     num_lines: lines of the translation
     """
 
@@ -32,7 +32,7 @@ class Segment(NamedTuple):
     num_lines: int = 1
 
     def layout(self, translation: str) -> str:
-        """Return the copied part and the translation, with line breaks that give lines of similar length."""
+        """Return the copied content and the translation, broken into lines of similar length."""
         words = _TOKEN.findall(translation) if self.num_lines > 1 else []
         if len(words) < self.num_lines:
             return self.before + translation

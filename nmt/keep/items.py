@@ -1,4 +1,4 @@
-"""Items that a translation must contain: numbers, URLs, e-mail addresses and placeholders."""
+"""Items to preserve in a translation: numbers, URLs, e-mail addresses and placeholders."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ItemGrammar:
         return _find(text, self.kinds, self.tgt_lang)
 
     def written(self, item: Item) -> str:
-        """Return the form of a source item in a translation: 1,234.5 becomes 1.234,5 in German."""
+        """Return the target form of a source item: 1,234.5 becomes 1.234,5 in German."""
         number = _parse(item.text, self.src_lang) if item.kind == "numbers" else None
         if number is None or self.tgt_lang not in _SEPARATORS:
             return item.text
@@ -87,7 +87,7 @@ class ItemGrammar:
         return f"{whole}{decimal}{fraction}" if fraction else whole
 
     def pair(self, sources: Sequence[Item], targets: Sequence[Item]) -> Pairing:
-        """Pair equal items: those in their written form first, then those of equal value, then copied ones."""
+        """Pair equal items: first those in their target form, then those of equal value, then copied ones."""
         pairs, missing, extra = [], list(sources), list(targets)
         tests: list[Callable[[Item, Item], bool]] = [
             lambda source, target: self.written(source) == target.text,
@@ -96,7 +96,7 @@ class ItemGrammar:
         ]
         for are_equal in tests:
             for source in list(missing):
-                found = next((one for one in extra if one.kind == source.kind and are_equal(source, one)), None)
+                found = next((item for item in extra if item.kind == source.kind and are_equal(source, item)), None)
                 if found is not None:
                     pairs.append((source, found))
                     missing.remove(source)
@@ -111,9 +111,10 @@ class ItemGrammar:
         """
         expected = Counter((item.kind, self.written(item)) for item in sources)
         found = Counter((item.kind, item.text) for item in self.find_target(text))
+        added = found - expected
         return not expected - found and all(
-            kind == "numbers" and (_NUMBER_WORD.fullmatch(one) or not (strict or (kind, one) in expected))
-            for kind, one in found - expected
+            kind == "numbers" and (_NUMBER_WORD.fullmatch(text) or not (strict or (kind, text) in expected))
+            for kind, text in added
         )
 
 
@@ -134,7 +135,7 @@ def _find(text: str, kinds: Collection[str], language: str) -> list[Item]:
     if not kinds:
         return []
     matches = _pattern(language).finditer(text)
-    return [Item(str(one.lastgroup), one[0], *one.span()) for one in matches if one.lastgroup in kinds]
+    return [Item(str(match.lastgroup), match[0], *match.span()) for match in matches if match.lastgroup in kinds]
 
 
 def _parse(text: str, language: str) -> tuple[str, str, bool] | None:
@@ -150,7 +151,7 @@ def _parse(text: str, language: str) -> tuple[str, str, bool] | None:
 
 
 def _value(item: Item, language: str) -> str:
-    """Return what equal items have in common; models may change the case of letters."""
+    """Return the normalized value of an item, which ignores case because models may change it."""
     number = _parse(item.text, language) if item.kind == "numbers" else None
     if number is not None:
         return f"{number[0]}.{number[1]}"

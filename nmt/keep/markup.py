@@ -3,7 +3,7 @@
 The tags of a line become a tree of elements. The words of an element are aligned with words of the translation, and the
 element is placed around the interval that contains most of them and fewest others. Elements of one parent get disjoint
 intervals within that of their parent, so the result is well nested.
-XML and HTML parsers do not fit: a line may have half of a pair of tags, and its tags must stay as written.
+XML and HTML parsers are not suitable: a line may contain only one tag of a pair, and tags must stay as written.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TOKEN = re.compile(f"{TAG.pattern}|(?P<entity>{_ENTITY.pattern})", re.DOTALL)
 
 @dataclass
 class Element:
-    """Tags around a range of characters of the text; a mark has only an opening.
+    """Tags around a range of characters; a mark (empty element) has only an opening.
 
     opening, closing: as written; "" if the tag is in another line
     """
@@ -76,9 +76,9 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class MarkedText:
-    """A line without its tags, and the tags.
+    """A line, parsed into text and tags.
 
-    text:     without line breaks and tabs; characters instead of entities
+    text:     without line breaks and tabs; entities are decoded
     elements: top-level elements, in order
     escapes:  whether &, < and > of a translation become entities
     """
@@ -89,14 +89,14 @@ class MarkedText:
 
     @classmethod
     def plain(cls, line: str) -> MarkedText:
-        """Return a line in which nothing is markup."""
+        """Return a line without markup."""
         return cls(without_breaks(line), [], escapes=False)
 
     @classmethod
     def parse(cls, line: str, *, entities: bool = True) -> MarkedText:
-        """Parse a line; any text is valid, because a tag may begin or end in another line.
+        """Parse a line; any text is valid, because an element may start or end in another line.
 
-        A line with more than 100 open elements is kept as it is, without text to translate.
+        A line with more than 100 open elements is not translated.
 
         entities: whether & begins an entity
         """
@@ -114,7 +114,7 @@ class MarkedText:
         return cls(parser.text, parser.finish(), entities)
 
     def insert(self, translation: str, links: Links, edits: Sequence[tuple[int, int, str]] = ()) -> str:
-        """Return the translation with the tags.
+        """Insert the tags into the translation.
 
         links: pairs of words of `text` and of the translation, separated by white space, from 0
         edits: (start, end, replacement) of parts of the translation, in order and disjoint
@@ -131,9 +131,9 @@ class MarkedText:
 
 
 def apply_edits(text: str, edits: Sequence[tuple[int, int, str]], offsets: Sequence[int] = ()) -> tuple[str, list[int]]:
-    """Replace parts of a text, and return it with the new values of ascending offsets.
+    """Replace parts of a text; return the text and the shifted offsets, which must be ascending.
 
-    An offset within a replaced part moves to its end.
+    An offset inside a replaced part moves to its end.
     """
     pieces, shifted, done, length = [], [], 0, 0
     waiting = list(offsets)[::-1]
@@ -150,7 +150,7 @@ def apply_edits(text: str, edits: Sequence[tuple[int, int, str]], offsets: Seque
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return the first character and the end of each word."""
+    """Return the start and end of each word."""
     return [match.span() for match in re.finditer(r"\S+", text)]
 
 
@@ -178,7 +178,7 @@ class _Parser:
         self.text += text
 
     def add_tag(self, token: re.Match[str]) -> None:
-        """Add a tag, or anything else that is not text."""
+        """Add a tag or other markup."""
         tag, position = without_breaks(token[0]), len(self.text)
         name = (token["name"] or "").lower()
         if token["end"]:
@@ -192,7 +192,7 @@ class _Parser:
             self.text += " "
 
     def _close(self, name: str, tag: str, position: int) -> None:
-        if name in [one.name for one in self._stack[1:]]:
+        if name in [element.name for element in self._stack[1:]]:
             while self._stack[-1].name != name:
                 self._pop(position)
             self._parent.closing = tag
@@ -270,7 +270,7 @@ class _Placement:
         return Interval(inside_words[0], inside_words[-1] + 1)
 
     def _interval(self, words: Interval, src: Interval, tgt: Interval, taken: Sequence[Interval]) -> Interval:
-        """Return the interval of free target words that is linked best with source words."""
+        """Return the interval of free target words with the best links to these source words."""
         if words == src and not taken:
             return tgt
         weights = dict.fromkeys(range(*tgt), 0)
@@ -291,13 +291,13 @@ class _Placement:
         middle = self._project((words.start + words.end) / 2, src, tgt) - 0.5
         if not free:
             point = self._point(words.start, src, tgt)
-            outside = [one for one in taken if one.start < point < one.end]
+            outside = [interval for interval in taken if interval.start < point < interval.end]
             return Interval(*([outside[0].end] * 2 if outside else [point] * 2))
         nearest = min(free, key=lambda word: abs(word - middle))
         return Interval(nearest, nearest + 1)
 
     def _point(self, word: int, src: Interval, tgt: Interval) -> int:
-        """Return the target word before which a mark before a source word belongs."""
+        """Return the target word that a mark before a source word precedes."""
         if word <= src.start:
             return tgt.start
         if word >= src.end:
@@ -310,7 +310,7 @@ class _Placement:
 
     @staticmethod
     def _project(word: float, src: Interval, tgt: Interval) -> float:
-        """Return the target position on the diagonal."""
+        """Project a source position to the target along the diagonal."""
         fraction = (word - src.start) / max(1, src.end - src.start)
         return tgt.start + fraction * (tgt.end - tgt.start)
 

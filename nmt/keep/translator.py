@@ -1,8 +1,8 @@
-"""Translate lines and keep their markup and items.
+"""Translate lines and preserve their markup and items.
 
-A line is translated without its tags. If its translation lacks an item or has another one, the line is searched again
-with the missing items as required phrases, where the engine supports them. If that fails, the line is split at its
-items, and the text between them is translated separately. Tags are then inserted by word alignment.
+A line is translated without its tags. If items are missing or added, the line is searched again with the missing items
+as required phrases, where the engine supports them. If that fails, the line is split at its items, and the text between
+them is translated separately. Tags are then inserted by word alignment.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Finish = Callable[[], list[list[Translation]]]
 
 @dataclass(frozen=True)
 class Fallbacks:
-    """Numbers of lines whose first translation did not have their items.
+    """Numbers of lines for which the first translation did not preserve all items.
 
     searched: searched again with required phrases
     split:    split at the items
-    copied:   not translated
+    copied:   left untranslated
     """
 
     searched: int = 0
@@ -61,7 +61,7 @@ class Fallbacks:
 
 
 class _Line(NamedTuple):
-    """A line without its tags, its items, and what is translated first."""
+    """A parsed line, its items, and the input of its first translation."""
 
     marked: MarkedText
     items: list[Item]
@@ -70,7 +70,7 @@ class _Line(NamedTuple):
 
 @dataclass(frozen=True)
 class _Segment:
-    """A part of a line: an item, text that is copied, or text that is translated. start: position in the line"""
+    """A part of a line: an item, copied text, or text to translate. start: position in the line"""
 
     start: int
     text: str
@@ -79,9 +79,9 @@ class _Segment:
 
 
 class PreservingTranslator:
-    """Translates with another translator and keeps markup and items.
+    """Wraps a translator and preserves markup and items.
 
-    fallbacks: how many lines needed each fallback
+    fallbacks: number of lines that needed each fallback
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class PreservingTranslator:
         *,
         entities: bool = True,
     ) -> None:
-        """Wrap a translator, which outputs alignments if it can and markup is kept.
+        """To keep markup, the translator should output alignments.
 
         languages: ISO 639 codes of source and target, for the written form of numbers
         entities:  whether & begins an entity of markup
@@ -124,7 +124,7 @@ class PreservingTranslator:
         return other
 
     def take_fallbacks(self) -> Fallbacks:
-        """Return `fallbacks`, and count from zero again."""
+        """Return and reset `fallbacks`."""
         taken, self.fallbacks = self.fallbacks, Fallbacks()
         return taken
 
@@ -146,9 +146,9 @@ class PreservingTranslator:
 
         return finish
 
-    def _read(self, one: TranslatorInput) -> _Line:
-        marked = self._parse(one.text)
-        plain = one._replace(text=marked.text, context=tuple(map(self._plain, one.context)))
+    def _read(self, item: TranslatorInput) -> _Line:
+        marked = self._parse(item.text)
+        plain = item._replace(text=marked.text, context=tuple(map(self._plain, item.context)))
         return _Line(marked, self._grammar.find_source(marked.text), plain)
 
     def _parse(self, text: str) -> MarkedText:
@@ -167,23 +167,23 @@ class PreservingTranslator:
         links = self._links(lines, found)
         kept: list[list[Translation]] = [[] for _ in lines]
         for own, line, translations, links_of_line in zip(kept, lines, found, links, strict=True):
-            for one, own_links in zip(translations, links_of_line, strict=True):
-                text = self._insert(line, one.text, own_links, strict=strict)
+            for translation, own_links in zip(translations, links_of_line, strict=True):
+                text = self._insert(line, translation.text, own_links, strict=strict)
                 if text is not None:
-                    own.append(replace(one, text=text, alignment=None))
+                    own.append(replace(translation, text=text, alignment=None))
         return kept
 
     def _links(self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]]) -> list[list[Links]]:
         """Return the word links of each translation: the engine's, or those of a statistical aligner of these lines."""
         if not any(line.marked.elements for line in lines):
             return [[()] * len(own) for own in found]
-        if all(one.alignment is not None for own in found for one in own):
-            return [[one.alignment or () for one in own] for own in found]
+        if all(translation.alignment is not None for own in found for translation in own):
+            return [[translation.alignment or () for translation in own] for own in found]
         words: dict[str, int] = {}
         pairs = [
-            (_word_ids(line.marked.text, words), _word_ids(one.text, words))
+            (_word_ids(line.marked.text, words), _word_ids(translation.text, words))
             for line, own in zip(lines, found, strict=True)
-            for one in own
+            for translation in own
         ]
         links = iter(agreed_links(pairs))
         return [[sorted(next(links)) for _ in own] for own in found]
@@ -229,16 +229,16 @@ class PreservingTranslator:
         inputs: list[TranslatorInput] = []
         for i in split:
             first = lines[i].plain._replace(context=())
-            texts = [one.text for one in segments[i] if one.is_translated]
+            texts = [segment.text for segment in segments[i] if segment.is_translated]
             inputs += [first._replace(text=text) for text in texts[:1]]
             inputs += [TranslatorInput(text, glossary=first.glossary) for text in texts[1:]]
         results = iter(self._translator.translate_inputs(inputs, 1) if inputs else [])
         for i in split:
-            translations = [next(results)[0] for one in segments[i] if one.is_translated]
+            translations = [next(results)[0] for segment in segments[i] if segment.is_translated]
             kept[i] = [self._joined(lines[i], segments[i], translations)]
 
     def _joined(self, line: _Line, segments: Sequence[_Segment], translations: Sequence[Translation]) -> Translation:
-        """Join the segments of a line; their items replace those that their translations have."""
+        """Join the segments of a line; items in the translations of text between items are removed."""
         merged = replace(join_parts(translations), alignment=None)
         for keeps_number_words in (True, False):
             text, links = self._join(line, segments, translations, keeps_number_words=keeps_number_words)
@@ -259,7 +259,7 @@ class PreservingTranslator:
         *,
         keeps_number_words: bool,
     ) -> tuple[str, Links]:
-        """Return the text of all segments, and its links to the words of the line."""
+        """Return the text of all segments and its word links to the line."""
         results = iter(translations)
         text = ""
         joined: list[tuple[_Segment, int, Links]] = []
@@ -268,8 +268,8 @@ class PreservingTranslator:
             if segment.is_translated:
                 translation = _without_added_stop(next(results), segment.text)
                 found = self._grammar.find_target(translation.text)
-                removed = [one for one in found if not (keeps_number_words and is_number_word(one))]
-                own = apply_edits(translation.text, [(one.start, one.end, "") for one in removed])[0]
+                removed = [item for item in found if not (keeps_number_words and is_number_word(item))]
+                own = apply_edits(translation.text, [(item.start, item.end, "") for item in removed])[0]
                 own_links = [] if removed else list(translation.alignment or ())
             else:
                 own = self._grammar.written(segment.item) if segment.item else segment.text
@@ -303,7 +303,7 @@ def _segments(line: _Line) -> list[_Segment]:
 
 
 def _without_added_stop(translation: Translation, source: str) -> Translation:
-    """Remove the punctuation of a sentence end from the translation of a text that does not end a sentence."""
+    """Remove final punctuation from a translation whose source does not end a sentence."""
     if source[-1] in _STOPS:
         return translation
     return replace(translation, text=translation.text.rstrip(_STOPS).rstrip())
@@ -322,7 +322,7 @@ def _link_equal_words(text: str, translation: str, links: Links, pairs: Sequence
         for word, count in src_counts.items()
         if count == 1 and tgt_counts[word] == 1 and any(map(str.isalnum, word))
     }
-    src_starts, tgt_starts = ([start for start, _ in word_spans(one)] for one in (text, translation))
+    src_starts, tgt_starts = ([start for start, _ in word_spans(side)] for side in (text, translation))
     for source, target in pairs:
         equal[bisect_right(tgt_starts, target.start) - 1] = bisect_right(src_starts, source.start) - 1
     return [*(link for link in links if link[1] not in equal), *((source, target) for target, source in equal.items())]

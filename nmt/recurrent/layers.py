@@ -22,7 +22,7 @@ from nmt.recurrent.time_major import TimeMajor
 class GruStack(nn.Module):
     """GRU layers (Cho et al. 2014) with dropout between them; layers above the first add their input (Wu et al. 2016).
 
-    Each layer is a `nn.GRU` of its own: dropout inside torch's stack of layers cannot be repeated on a GPU.
+    Each layer is a separate `nn.GRU`: dropout inside torch's multi-layer GRU is not reproducible on a GPU.
     """
 
     def __init__(self, recipe: ModelRecipe, num_layers: int, in_width: int, *, bidirectional: bool) -> None:
@@ -122,8 +122,8 @@ class Decoder(nn.Module):
         memory = self.attention.memory(encoded, src)
         results = self.attention(padded[:, : tgt.max_length], memory, (tgt.sizes, src.sizes))
         missing = padded.shape[1] - results[0].shape[1]
-        padded_results = (F.pad(one, (0, 0, 0, missing))[:, None] for one in results)
-        outputs, weights = (unpad(one, tgt.one_per_row).squeeze(1) for one in padded_results)
+        padded_results = (F.pad(tensor, (0, 0, 0, missing))[:, None] for tensor in results)
+        outputs, weights = (unpad(tensor, tgt.one_per_row).squeeze(1) for tensor in padded_results)
         return outputs, weights
 
     def _forward_by_position(

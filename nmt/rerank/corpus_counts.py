@@ -1,6 +1,6 @@
-"""Corpus BLEU and chrF from summed counts of sentences (Papineni et al. 2002, Popović 2015).
+"""Corpus BLEU and chrF from summed sentence statistics (Papineni et al. 2002, Popović 2015).
 
-Scores are vectorized over many sums, which allows tuning to evaluate thousands of corpora per second. They equal
+Scores are vectorized over many sums, so tuning can score thousands of corpora per second. They equal
 sacreBLEU's with default settings (Post 2018).
 
 The counts of a sentence are:

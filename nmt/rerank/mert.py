@@ -59,7 +59,7 @@ def tune(lists: TuningSet, start: Floats, *, restarts: int = 10, seed: int = 1) 
 
     start: first starting point
     """
-    # Features are scaled to unit variance, because the widest feature would otherwise dominate random directions.
+    # Features are scaled to unit variance; otherwise the one with the highest variance dominates random directions.
     spread = lists.features[lists.exists].std(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
     scaled = TuningSet(lists.features / spread, lists.counts, lists.exists, lists.metric)
@@ -82,7 +82,7 @@ class TunedWeights:
 
 
 def tune_from_list_score(lists: TuningSet, *, restarts: int, seed: int) -> TunedWeights:
-    """Tune weights, starting with the ranking of the lists: weight 1 for the first feature, their score, 0 for others.
+    """Tune weights, starting from the order of the lists: weight 1 for the first feature (their score), 0 for others.
 
     restarts, seed: see `tune`
     """

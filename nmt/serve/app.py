@@ -20,7 +20,7 @@ from nmt.serve.events import Event, merge, stream_events, with_text_events
 from nmt.serve.libretranslate import add_libretranslate_api
 from nmt.serve.messages import JsonLine, ScoreRequest, TranslateRequest, request_schema
 from nmt.serve.metrics import CONTENT_TYPE
-from nmt.serve.models import Line, Pair, RequestOptions, ServedModel, Translated
+from nmt.serve.models import AttentionRequest, Line, Pair, RequestOptions, ServedModel
 from nmt.serve.page import add_page
 from nmt.serve.service import Service
 
@@ -35,7 +35,7 @@ _UNKNOWN = {
 def build_app(service: Service, origins: Sequence[str] = ()) -> FastAPI:
     """Build the application, without FastAPI's documentation pages, which load scripts from other hosts.
 
-    origins: of the web pages that browsers let use the server besides its own, or `*` for all
+    origins: allowed CORS origins, or `*` for all
     """
     app = FastAPI(title="nmt", docs_url=None, redoc_url=None, default_response_class=JsonLine)
     app.add_middleware(_Middleware, service=service)
@@ -92,8 +92,8 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         n_best_lists = await service.translate(request, model, options, lines)
         translations = [[_fields(translation, options) for translation in n_best] for n_best in n_best_lists]
         if body.attention:
-            pairs = [Translated(texts[0], translation) for translation in n_best_lists[0]]
-            found = await service.process(request, texts, lambda: model.batcher.submit(Translated, pairs))
+            pairs = [AttentionRequest(texts[0], translation) for translation in n_best_lists[0]]
+            found = await service.process(request, texts, lambda: model.batcher.submit(AttentionRequest, pairs))
             for fields, attention in zip(translations[0], found, strict=True):
                 fields["attention"] = asdict(attention)
         return JsonLine({"model": model.name, "translations": translations})
@@ -125,7 +125,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
 async def _translate_documents(
     service: Service, request: Request, model: ServedModel, body: TranslateRequest, texts: list[str]
 ) -> Response:
-    """Translate HTML pages or subtitle files; no other output is available for them."""
+    """Translate HTML pages or subtitle files; the response has only their text."""
     documents = [split_text(text, body.format) for text in texts]
     segments = [segment.text for document in documents for segment in document]
     lines = _lines_with_terms(segments, body, model)
@@ -179,7 +179,7 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
 
 
 def _lines_with_terms(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:
-    """Return lines whose terms are required or annotated, as the model does by default."""
+    """Return lines with the glossary of the request: required or annotated, by the default mode of the model."""
     glossary = _make_glossary(body)
     if model.decode.glossary_mode == "constrain" or not body.glossary:
         return [Line(text, required=(*body.required, *glossary.required(text))) for text in texts]
@@ -229,7 +229,7 @@ def _http_error(_request: Request, error: Exception) -> Response:
 
 
 class _Middleware:
-    """Refuses requests while the server drains, describes internal errors, and counts all requests."""
+    """Rejects requests while the server drains, reports internal errors, and counts all requests."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service

@@ -1,4 +1,4 @@
-"""Dynamic batching: worker threads process queued items of many callers in batches, first come, first served."""
+"""Dynamic batching: worker threads process queued items of many callers in batches, in order of arrival."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Batcher:
     """A bounded queue and its worker threads.
 
     All items of a batch have the same group. A batch starts when it is full or when its first item has waited for
-    `max_delay`; idle threads share the waiting items. If a batch fails, each of its jobs is retried alone, so an error
-    reaches only the job that causes it. Canceling a future removes its items from the queue.
+    `max_delay`; idle threads share the waiting items. If a batch fails, each job is retried alone, so only the job that
+    causes an error gets it. Canceling a future removes its items from the queue.
 
     batch_size:             maximum number of items in a batch
     num_batches, num_items: processed so far

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from nmt.export.packages import load_package
 from nmt.recipe import UserError
 
-_MAX_CHARACTERS = 2_000  # more would block other requests, and do not change the answer
+_MAX_CHARACTERS = 2_000  # more would block other requests without changing the result
 
 
 class Detected(NamedTuple):
@@ -22,8 +22,8 @@ class Detected(NamedTuple):
 def rank_languages(languages: Collection[str], texts: Sequence[str]) -> list[Detected]:
     """Rank languages by their probability for texts that are all in the same language, most probable first.
 
-    Only the part of a language code before a hyphen or underscore counts, as `pt` of `pt-BR`. A single language needs
-    no classifier. Raises UserError if the classifier does not know a language, or cannot distinguish two.
+    Only the primary subtag of a language code counts, such as `pt` of `pt-BR`. A single language needs no classifier.
+    Raises UserError if the classifier does not know a language or cannot distinguish two.
     """
     if len(languages) < 2:
         return [Detected(language, 100.0) for language in languages]

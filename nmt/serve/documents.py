@@ -1,4 +1,4 @@
-"""Texts of several lines, HTML pages and subtitles: their segments, and the texts that translations give."""
+"""Splitting of multi-line texts, HTML pages and subtitles into segments, and joining of their translations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def split_text(text: str, kind: TextFormat) -> list[Segment]:
 def join_documents(
     documents: Sequence[Sequence[Segment]], n_best_lists: Sequence[list[Translation]], limit: int = 1
 ) -> list[list[str]]:
-    """Return at most `limit` different translations of each document, best first.
+    """Return at most `limit` distinct translations of each document, best first.
 
     n_best_lists: of the segments of all documents, in order
     """

@@ -42,7 +42,7 @@ def with_text_events(lines: Sequence[Line]) -> tuple[asyncio.Queue[Event], list[
 async def merge(events: AsyncIterator[Event], queue: asyncio.Queue[Event]) -> AsyncIterator[Event]:
     """Yield events and those of a queue as they arrive, until there are no more events.
 
-    An event follows all that were in the queue when it arrived: the translation of a line is the last event of it.
+    An event follows all that were queued when it arrived, so the translation of a line is its last event.
     """
     while True:
         event = asyncio.ensure_future(anext(events, None))

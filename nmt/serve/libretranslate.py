@@ -30,7 +30,7 @@ _NAMES = dict(named.strip().split(" ", 1) for named in _NAMED_LANGUAGES.split(",
 
 
 def add_libretranslate_api(app: FastAPI, service: Service) -> None:
-    """Serve the requests of LibreTranslate's clients."""
+    """Add the endpoints of LibreTranslate."""
     _add_translation(app, service)
     _add_descriptions(app, service)
 
@@ -82,7 +82,7 @@ def _add_descriptions(app: FastAPI, service: Service) -> None:
 
     @app.get("/frontend/settings")
     async def settings() -> Response:
-        """Return what LibreTranslate's web page asks first."""
+        """Return the settings that LibreTranslate's web page loads first."""
         source, target = next(iter(service.models.values())).languages
         return JsonLine(
             {

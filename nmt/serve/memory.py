@@ -1,4 +1,4 @@
-"""Translation memory of a server: an unusable file delays or fails no request."""
+"""Translation memory of a server: an unusable file neither delays requests nor makes them fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAUSE_SECONDS = 10.0
 
 
 class ServedMemory(TranslationMemory):
-    """A translation memory that logs errors instead of raising them, and then pauses for 10 seconds.
+    """A translation memory that logs errors instead of raising them and is not used for 10 seconds afterwards.
 
     settings:    JSON values that identify the model
     num_reused:  lines that were found

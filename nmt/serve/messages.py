@@ -53,14 +53,14 @@ Texts = Annotated[str | list[str], PlainValidator(_text_or_texts, json_schema_in
 Bias = Annotated[float, Strict(), Field(ge=-1_000.0, le=1_000.0)]
 Phrase = Annotated[str, AfterValidator(_not_blank), BeforeValidator(_valid)]
 Phrases = Annotated[list[Phrase], Field(max_length=_MAX_PHRASES)]
-# JSON has types: true is no number, and "3" and "yes" are texts.
+# Strict, because JSON is typed: `true` is not a number, and "3" and "yes" are strings.
 Integer = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 
 
 class LibreTranslateMessage(BaseModel):
-    """Fields of all requests that LibreTranslate defines; unknown ones are ignored, and null is the default."""
+    """Common fields of LibreTranslate's requests; unknown fields are ignored, and null means the default."""
 
     q: Texts
     api_key: Text = ""
@@ -91,7 +91,7 @@ class DetectRequest(LibreTranslateMessage):
 
 
 class NativeRequest(BaseModel):
-    """Fields of all native requests; `model` may be omitted if there is only one. Unknown fields are errors."""
+    """Common fields of native requests; `model` is optional if there is only one. Unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -191,7 +191,7 @@ def _parse_json(body: bytes) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object; the standard parser keeps only the last value of a repeated field."""
+    """Build an object; raise ValueError for repeated fields, of which the json module would keep the last."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         ((repeated, _),) = Counter(name for name, _ in pairs).most_common(1)

@@ -82,8 +82,8 @@ class Pair(NamedTuple):
     number: int
 
 
-class Translated(NamedTuple):
-    """A line and a translation, to compute attention for."""
+class AttentionRequest(NamedTuple):
+    """A line and a translation whose attention is requested."""
 
     line: str
     translation: Translation
@@ -98,8 +98,7 @@ class ServedModel:
 
     languages:   source and target
     description: engine and precision
-    batcher:     accepts lines with their RequestOptions as the group, and pairs to score or to compute attention for
-                 with their class as the group
+    batcher:     its groups are RequestOptions for lines, and the class of the item for Pair and AttentionRequest
     memory:      translations of earlier requests; not of partial words, alternatives and streamed tokens
     """
 
@@ -119,7 +118,7 @@ class ServedModel:
         self._translator, self.memory = translator, memory
         self._scorer = lru_cache(1)(load_scorer)
         self._translator_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._make_translator)
-        self._remembering_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._make_remembering)
+        self._with_memory_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._add_memory)
         self._torch_lock = Lock()
         self.batcher = Batcher(self._process, batching, translator.max_threads)
 
@@ -128,11 +127,11 @@ class ServedModel:
         """Fields of requests that the engine or the model does not support, with the reason."""
         return self._translator.unsupported
 
-    def _process(self, group: RequestOptions | type[Pair] | type[Translated], items: list[Any]) -> Sequence[object]:
+    def _process(self, group: RequestOptions | type[Pair | AttentionRequest], items: list[Any]) -> Sequence[object]:
         if group is Pair:
             with self._torch_lock:
                 return self._score(items)
-        if group is Translated:
+        if group is AttentionRequest:
             with self._torch_lock:
                 return [self._translator.attention(*item) for item in items]
         assert isinstance(group, RequestOptions)
@@ -157,14 +156,14 @@ class ServedModel:
             n_best_lists = translator.translate_inputs(inputs, partial_word=options.partial_word)
         elif options.keep:
             keeping = PreservingTranslator(
-                self._remembering_for(options), options.keep, self.languages, entities=options.entities
+                self._with_memory_for(options), options.keep, self.languages, entities=options.entities
             )
             n_best_lists = keeping.start_translation(inputs)()
         else:
-            n_best_lists = self._remembering_for(options).translate_inputs(inputs)
+            n_best_lists = self._with_memory_for(options).translate_inputs(inputs)
         return [translations[: options.n_best] for translations in n_best_lists]
 
-    def _make_remembering(self, options: RequestOptions) -> TextTranslator | MemoryTranslator:
+    def _add_memory(self, options: RequestOptions) -> TextTranslator | MemoryTranslator:
         """Return the translator for these options, with the memory if there is one."""
         translator = self._translator_for(options)
         if self.memory is None:

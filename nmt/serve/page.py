@@ -1,4 +1,4 @@
-"""The web page: static files of this package, which load nothing from other hosts."""
+"""The web page: static files of this package, without external resources."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def open_socket(host: str, port: int) -> socket.socket:
 def check_origin(origin: str) -> str:
     """Return an origin; raises ValueError if browsers never send it."""
     if origin != "*" and (not _ORIGIN.fullmatch(origin) or _DEFAULT_PORT.fullmatch(origin)):
-        problem = "is not an origin; it must be '*' or like https://example.org or http://localhost:8080"
-        raise ValueError(f"{origin!r} {problem}, in lower case and without path and default port")
+        problem = "is not an origin; it must be '*' or a lower-case origin without path and default port"
+        raise ValueError(f"{origin!r} {problem}, such as https://example.org or http://localhost:8080")
     return origin
 
 
@@ -69,7 +69,7 @@ def run_server(service: Service, bound: socket.socket, origins: Sequence[str] = 
 
 
 class _Server(uvicorn.Server):
-    """After the first signal, answers accepted requests and refuses new ones."""
+    """After the first signal, completes accepted requests and rejects new ones."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)

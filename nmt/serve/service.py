@@ -56,9 +56,9 @@ class ApiKeys:
 
 
 class Service:
-    """The served models, and the limits and keys for their use.
+    """The served models, and the limits and API keys of requests.
 
-    is_draining: whether new requests are refused and the server exits after the active ones
+    is_draining: whether new requests are rejected and the server exits after the active ones
     num_active:  number of requests in progress
     limits:      of each request
     """
@@ -214,7 +214,7 @@ def _bearer_token(request: Request) -> str:
 
 
 def _client_disconnected() -> HTTPException:
-    """Return an error for the metrics, with nginx's status; no client receives it."""
+    """Return an error with nginx's status, only for the metrics."""
     return HTTPException(499, "the client disconnected")
 
 

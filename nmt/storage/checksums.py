@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from nmt.logs import progress
 from nmt.processes.parallel import num_cores
 from nmt.recipe import UserError
+from nmt.storage.sealed import sync, write_synced
 
 
 def sha256_of(paths: Sequence[Path]) -> dict[str, str]:
@@ -32,6 +35,24 @@ def damaged_files(directory: Path, expected: Mapping[str, str]) -> list[Path]:
     """Return the files whose SHA-256 differs from the expected one; raise UserError if one is unreadable."""
     actual = sha256_of([directory / name for name in expected])
     return [directory / name for name, digest in expected.items() if actual[name] != digest]
+
+
+def require_undamaged(directory: Path, expected: Mapping[str, str], report: str) -> None:
+    """Raise UserError if the SHA-256 of a file differs from the expected one. report: name of the file with these"""
+    if damaged := damaged_files(directory, expected):
+        raise UserError(
+            f"{damaged[0]} is damaged: its SHA-256 is not the one in {report}; "
+            f"remove {directory}, then rerun to create it again"
+        )
+
+
+def write_report(directory: Path, name: str, report: Mapping[str, Any]) -> None:
+    """Write a report with the SHA-256 of all files of a directory, and sync all of them to disk."""
+    paths = sorted(directory.iterdir())
+    content = {**report, "sha256": sha256_of(paths)}
+    write_synced(directory / name, (json.dumps(content, indent=1) + "\n").encode())
+    for path in paths:
+        sync(path)
 
 
 def _sha256(path: Path) -> str:

@@ -1,1 +1,1 @@
-"""Input and output of `nmt translate`: files, pipes, formats, and the translation job between them."""
+"""Input and output of `nmt translate`: files, pipes, formats, and the translation job."""

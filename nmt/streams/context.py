@@ -14,10 +14,10 @@ from nmt.text.context import is_blank
 
 
 def with_context(records: Iterable[Record], context: Context) -> Iterator[Record]:
-    """Yield records with the texts of previous ones as their context; an empty text ends a document.
+    """Yield records with the previous texts as context; an empty text ends a document.
 
-    A record with its own context starts a document after that context. If a model needs translations of the context,
-    only the first record of a document has one, possibly empty: the translations are not known yet.
+    A record with its own context starts a document after that context. If the model needs translations of the context,
+    only the first record of a document has a context, possibly empty: the others need translations not known yet.
     """
     recent: deque[Previous] = deque(maxlen=context.size)
     is_first = True

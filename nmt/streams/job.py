@@ -37,8 +37,8 @@ class TranslationJob:
 
     window:    lines that are translated together; None selects a number by the input
     max_delay: seconds that a line of a pipe waits for further lines
-    models:    their paths, for the final message
-    note:      the engine, for the final message
+    models:    paths of the models, for the final message
+    note:      description of the engine, for the final message
     started:   start of the command by `time.monotonic`
     memory:    the translation memory, for the final message
     """
@@ -58,7 +58,7 @@ class TranslationJob:
     def run(self, start_workers: AbstractContextManager[Workers], *, resume: bool, restart: bool) -> None:
         """Translate the whole input.
 
-        Raises Interrupted, with the way to continue, after Ctrl-C or SIGTERM.
+        Raises Interrupted, with instructions to resume, after Ctrl-C or SIGTERM.
         """
         with interruptible(), start_workers as workers:
             if workers.size > 1 and self.source.pipe is not None:
@@ -84,7 +84,7 @@ class TranslationJob:
 
     @contextmanager
     def _open_output(self, *, resume: bool, restart: bool) -> Iterator[PartFile | Stream]:
-        """Open the output; the message of an interruption says how to continue."""
+        """Open the output; the message of an interruption says how to resume."""
         sink: PartFile | Stream | None = None
         try:
             with self.output.open(self.origin, resume=resume, restart=restart) as sink:
@@ -121,7 +121,7 @@ class TranslationJob:
     def _translate(self, workers: Workers, count: int | None, sink: PartFile | Stream | None) -> None:
         """Translate the remaining records; `sink` is None except in the first process.
 
-        Windows of a file start where they would without an interruption, which gives the same batches.
+        Windows of a file start where they would without an interruption, so batches are the same.
         """
         done = workers.max(sink.start.records if isinstance(sink, PartFile) else 0)
         records, digest = self.source.records(), InputDigest()

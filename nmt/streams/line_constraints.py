@@ -1,4 +1,4 @@
-"""Fields of a single line of JSON Lines: `prefix`, `required`, `forbidden`, `tag`, `glossary` and `context`."""
+"""Constraint fields of JSON Lines: `prefix`, `required`, `forbidden`, `tag`, `glossary` and `context`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class LineConstraints(TypedDict, total=False):
 def read_constraints(fields: Any, where: str, but: str, *, context: Context = NO_CONTEXT) -> LineConstraints:
     """Return the constraints among the fields of a JSON object; null counts as absent.
 
-    but:     a field that is not a constraint, because it has the text
-    context: which context the model uses; without one, a field `context` is not read
+    but:     the field of the text, which is not a constraint
+    context: context that the model uses; without it, the field `context` is ignored
 
     Raises UserError, which names `where` and the field, for a field of another type.
     """
@@ -44,17 +44,17 @@ def read_constraints(fields: Any, where: str, but: str, *, context: Context = NO
         constraints["tag"] = _text(given["tag"], "tag", "text", where)
     if "required" in given:
         required = _list(given["required"], "required", _FORMS, where)
-        constraints["required"] = tuple(_alternatives(one, "required", _FORMS, where) for one in required)
+        constraints["required"] = tuple(_alternatives(item, "required", _FORMS, where) for item in required)
     if "forbidden" in given:
         forbidden = _list(given["forbidden"], "forbidden", _LISTS, where)
-        constraints["forbidden"] = tuple(_phrase(one, "forbidden", _LISTS, where) for one in forbidden)
+        constraints["forbidden"] = tuple(_phrase(item, "forbidden", _LISTS, where) for item in forbidden)
     if "glossary" in given:
         pairs = _list(given["glossary"], "glossary", _PAIRS, where)
         constraints["terms"] = tuple(_term(pair, number, where) for number, pair in enumerate(pairs, start=1))
     if "context" in given and context.size:
         expected = _TRANSLATED if context.has_target else _SENTENCES
         previous = _list(given["context"], "context", expected, where)
-        constraints["context"] = tuple(_previous(one, context, expected, where) for one in previous)
+        constraints["context"] = tuple(_previous(item, context, expected, where) for item in previous)
     return constraints
 
 
@@ -63,7 +63,7 @@ def _previous(value: Any, context: Context, expected: str, where: str) -> Previo
         return _text(value, "context", expected, where)
     if not isinstance(value, list) or len(value) != 2:
         raise _wrong("context", expected, where, value)
-    source, target = (_text(one, "context", expected, where) for one in value)
+    source, target = (_text(item, "context", expected, where) for item in value)
     return source, target
 
 
@@ -78,7 +78,7 @@ def _term(pair: Any, number: int, where: str) -> Term:
 
 def _alternatives(value: Any, field: str, expected: str, where: str) -> str | tuple[str, ...]:
     if isinstance(value, list) and value:
-        return tuple(_phrase(one, field, expected, where) for one in value)
+        return tuple(_phrase(item, field, expected, where) for item in value)
     return _phrase(value, field, expected, where)
 
 

@@ -1,6 +1,7 @@
-"""The output of `nmt translate`: standard output, a pipe, a device, or a file that is renamed when it is complete.
+"""The output of `nmt translate`: standard output, a pipe, a device, or a file.
 
-Until then the file is a partial output that an interrupted command can resume: see `nmt.streams.part`.
+A file is written to a partial output, which a later command can resume, and renamed when complete; see
+`nmt.streams.part`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The first line of the journal is the origin of the part: model, options and input. Each further line is a mark: the
 number of records so far, the size of the part, and the SHA-256 of the input so far. A resuming command truncates the
 part at the last mark, if model, options and the input up to the mark are unchanged. The journal is locked while a
-command writes. A part without marks is removed or overwritten.
+command is writing. A part without marks is removed or overwritten.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if sys.platform != "win32":
 _FORMAT = 1
 
 SECONDS_BETWEEN_MARKS = 10.0
-"""Limit on the work that is lost when a process is killed; an interruption or an error loses none."""
+"""Maximum work lost if the process is killed. Interruptions and errors lose none."""
 
 
 def part_path(path: Path) -> Path:
@@ -118,7 +118,7 @@ class PartFile:
         return self._marked.records
 
     def check_input(self, digest: InputDigest, name: str) -> None:
-        """Raise CommandError unless the input `name` starts with the records that the part was made from."""
+        """Raise CommandError unless the input `name` starts with the records of the part."""
         if digest.records < self.start.records:
             wrong = (
                 f"{name} has {counted(digest.records, 'line')}; {self.path} has translations of {self.start.records:,}"
@@ -144,7 +144,7 @@ class PartFile:
             self.mark()
 
     def mark(self) -> None:
-        """Add a mark to the journal, unless it would repeat the last one or fall into an incomplete gzip member."""
+        """Add a mark to the journal, unless nothing was written since the last or a gzip member is incomplete."""
         if self._written.records == self._marked.records or (self._has_partial_write and self._sink.is_compressed):
             return
         mark = self._written
@@ -281,7 +281,7 @@ def _open_journal(part: Path) -> FileIO:
         file = path.open("a+b", buffering=0)
         if sys.platform != "win32":
             try:
-                # A POSIX record lock would be released when any descriptor of the file is closed.
+                # Not a POSIX record lock: closing any descriptor of the file would release it.
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.close()

@@ -19,7 +19,7 @@ from nmt.text.json_fields import json_values, parse_json, text_or_null
 
 _DECIMALS = 6  # about the precision of float32
 
-# Records are lines, or the texts of a document, which is copied apart from them. moses (n-best lists): output only.
+# Records are lines, or the text segments of a document. moses (n-best lists): output only.
 Format = Literal["text", "tsv", "jsonl", "moses", "html", "srt"]
 DOCUMENT_FORMATS = ("html", "srt")
 _FORMATS: Mapping[str, Format] = {
@@ -35,7 +35,7 @@ _FORMATS: Mapping[str, Format] = {
 
 
 def format_of_file(path: Path) -> Format | None:
-    """Return the format that the extension of a file implies (`.tsv`, `.jsonl.gz`), None if it implies none."""
+    """Return the format for the extension of a file (`.tsv`, `.jsonl.gz`), None if it is unknown."""
     endings = [ending for ending in path.suffixes[-2:] if ending not in (".gz", ".xz", ".zst")]
     return _FORMATS.get(endings[-1]) if endings else None
 
@@ -50,10 +50,10 @@ class Record:
     prefix:    target prefix of the translation
     required:  phrases that the translation must contain, or tuples of alternatives
     forbidden: phrases that it must not contain
-    tag:       of a training corpus; None for that of the search options
-    terms:     of a glossary
-    segment:   for a text of a document, what surrounds it
-    context:   previous sentences of its document; None if they are those of the previous records
+    tag:       tag of a training corpus; None: the tag of the search options
+    terms:     glossary terms of this record
+    segment:   segment of a document with its surrounding content
+    context:   previous sentences of its document; None: the previous records
     """
 
     number: int
@@ -76,7 +76,7 @@ class RecordReader:
     field:  JSON Lines field of the text; a dot addresses a nested field, unless a field has the full name
     header: whether the first TSV line names the columns
     names:  the column names; None until the header is read
-    context: which context of a line the model uses
+    context: document context that the model uses
     """
 
     format: Format
@@ -135,16 +135,16 @@ class RecordReader:
                 assert_never(self.format)
 
     def read_document(self, lines: Iterable[str], name: str) -> Iterator[Record]:
-        """Parse all lines of the document `name`, and yield its texts; raises UserError for one without subtitles."""
+        """Parse the document `name` and yield its segments; raises UserError for a subtitle file without subtitles."""
         document = "".join(f"{line}\n" for line in lines)
         segments = html_segments(document) if self.format == "html" else srt_segments(document)
-        for number, one in enumerate(segments, start=1):
-            if self.format == "srt" and number == 1 and not one.text and document.strip() and "-->" not in document:
+        for number, segment in enumerate(segments, start=1):
+            if self.format == "srt" and number == 1 and not segment.text and document.strip() and "-->" not in document:
                 raise UserError(
                     f"{name} has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500; fix it, "
                     "or give --input-format text"
                 )
-            yield Record(number, one.text, one.before + one.text, segment=one)
+            yield Record(number, segment.text, segment.before + segment.text, segment=segment)
 
     def _text_of_columns(self, columns: Sequence[str], where: str) -> str:
         assert isinstance(self.column, int), "`with_header` replaces a name by its index"
@@ -170,7 +170,7 @@ class RecordWriter:
     """Formats translations; TSV and JSON Lines keep the columns or fields of the input.
 
     n_best:   at most this many translations per record
-    distinct: whether to drop translations with the text of a better one
+    distinct: whether to drop duplicate texts
     """
 
     reader: RecordReader
@@ -215,8 +215,8 @@ class RecordWriter:
         """
         if self.distinct:
             first_of_text: dict[str, Translation] = {}
-            for one in translations:
-                first_of_text.setdefault(one.text, one)
+            for translation in translations:
+                first_of_text.setdefault(translation.text, translation)
             translations = list(first_of_text.values())
         match self.format:
             case "text":
@@ -229,26 +229,27 @@ class RecordWriter:
                 assert record.segment is not None, "documents are not converted"
                 return record.segment.layout(translations[0].text)
             case "moses":
-                return "".join(self._moses(record.number - 1, one) for one in translations[: self.n_best])
+                return "".join(self._moses(record.number - 1, shown) for shown in translations[: self.n_best])
             case _:
                 assert_never(self.format)
 
     def _text(self, record: Record, translations: Sequence[Translation]) -> str:
-        if self.is_numbered:
-            shown = translations[: self.n_best]
-            return "".join(f"{record.number}\t{one.score:.4f}\t{self._with_alignment(one)}\n" for one in shown)
-        score = f"{translations[0].score:.4f}\t" if self.with_scores else ""
-        return f"{score}{self._with_alignment(translations[0])}\n"
+        if not self.is_numbered:
+            score = f"{translations[0].score:.4f}\t" if self.with_scores else ""
+            return f"{score}{self._with_alignment(translations[0])}\n"
+        rows = [f"{shown.score:.4f}\t{self._with_alignment(shown)}" for shown in translations[: self.n_best]]
+        return "".join(f"{record.number}\t{row}\n" for row in rows)
 
-    def _moses(self, index: int, one: Translation) -> str:
+    def _moses(self, index: int, translation: Translation) -> str:
         """Format a line of a Moses n-best list: index from 0, text, features, score, and optionally alignment."""
-        links = [format_links(one.alignment or [])] if self.with_alignments else []
-        fields = [str(index), one.text, f"LogProb= {one.log_prob:.4f}", f"{one.score:.4f}", *links]
-        return " ||| ".join(fields) + "\n"
+        scores = f"LogProb= {translation.log_prob:.4f} ||| {translation.score:.4f}"
+        links = f" ||| {format_links(translation.alignment or [])}" if self.with_alignments else ""
+        return f"{index} ||| {translation.text} ||| {scores}{links}\n"
 
-    def _with_alignment(self, one: Translation) -> str:
+    def _with_alignment(self, translation: Translation) -> str:
         """Return the translation, with a tab and its alignment if requested."""
-        return f"{one.text}\t{format_links(one.alignment or [])}" if self.with_alignments else one.text
+        links = f"\t{format_links(translation.alignment or [])}" if self.with_alignments else ""
+        return translation.text + links
 
     def _columns(self, record: Record, translations: Sequence[Translation]) -> str:
         """Return the input columns and those of `n_best` translations; missing translations have empty columns."""
@@ -256,18 +257,18 @@ class RecordWriter:
         columns = [record.line if is_tsv else (record.text or "").removesuffix("\r").replace("\t", " ")]
         shown = translations[: self.n_best] if record.text is not None else []
         for rank in range(self.n_best):
-            one = shown[rank] if rank < len(shown) else None
+            translation = shown[rank] if rank < len(shown) else None
             if self.with_scores:
-                columns.append(f"{one.score:.4f}" if one else "")
-            columns.append(one.text if one else "")
+                columns.append(f"{translation.score:.4f}" if translation else "")
+            columns.append(translation.text if translation else "")
             if self.with_alignments:
-                columns.append(format_links(one.alignment or []) if one else "")
+                columns.append(format_links(translation.alignment or []) if translation else "")
         return "\t".join(columns) + "\n"
 
     def _object(self, record: Record, translations: Sequence[Translation]) -> str:
         fields = _fields(translations[0])
         if self.n_best > 1:
-            fields["n_best"] = [_fields(one) for one in translations[: self.n_best]]
+            fields["n_best"] = [_fields(translation) for translation in translations[: self.n_best]]
         if record.text is None:
             fields = dict.fromkeys(fields)
         match self.reader.format:
@@ -307,10 +308,10 @@ def _nested(path: str, value: Any) -> dict[str, Any]:
 
 
 def _add_fields(line: str, path: str, fields: dict[str, Any]) -> str:
-    """Add fields to a line of JSON whose text is at `path`, replacing those of the same names.
+    """Add or replace fields of a line of JSON whose text is at `path`.
 
-    If they would replace the object that contains the text, as for `translation.en`, they are added next to the text.
-    The rest of the line is copied, which preserves its numbers and escapes exactly.
+    Fields that would replace the object that contains the text, as for `translation.en`, are added next to the text.
+    The rest of the line is copied, which preserves numbers and escapes exactly.
     """
     name, dot, _ = path.partition(".")
     is_inside = dot and path not in json_values(line) and name in fields

@@ -34,7 +34,7 @@ def write_errors(name: str) -> Iterator[None]:
 
 
 class Sink:
-    """Writes text to a file without buffering: readers see each write immediately, and errors surface where they occur.
+    """Writes text to a file without buffering: readers see each write at once, and errors are raised where they occur.
 
     Compressed output is a sequence of gzip members, and can be truncated after each member.
 
@@ -47,7 +47,7 @@ class Sink:
         self._compressor: _Compressor | None = None
 
     def write(self, text: str) -> None:
-        """Write text; raises UserError if the system refuses it."""
+        """Write text; raises UserError if that fails."""
         content = text.encode()
         if self.is_compressed:
             self._compressor = self._compressor or zlib.compressobj(wbits=_GZIP)

@@ -34,9 +34,9 @@ _MAX_WAIT = 1e6  # seconds; `select` rejects very large timeouts
 
 @dataclass(frozen=True)
 class Source:
-    """The input, with optional files of target prefixes and of required phrases, line by line.
+    """The input, with optional files of target prefixes and required phrases, one per line.
 
-    glossary: of all lines
+    glossary: glossary of all lines
     pipe:     the lines of a pipe or terminal; None for a file, which can be read several times
     """
 
@@ -61,7 +61,7 @@ class Source:
     ) -> Source:
         """Open a file, a named pipe, or `-` for standard input, and read the header, if any.
 
-        context: which previous lines the records have, see `with_context`
+        context: document context of the records, see `with_context`
 
         Raises UserError if the input cannot be opened or the glossary is invalid.
         """

@@ -1,4 +1,4 @@
-"""The report of glossary terms: which terms of each line its translation uses."""
+"""Report of the glossary terms that each translation uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN_TERMS = 5
 
 
 def format_use(number: int, use: TermUse) -> str:
-    """Return a row: number of the line, source term, the form that its translation has or all forms, used or missed."""
+    """Format a row: line number, source term, the used form (else all forms), and `used` or `missed`."""
     found = [use.form, "used"] if use.form else ["|".join(use.term.forms), "missed"]
     return "\t".join([str(number), use.term.source, *found]) + "\n"
 
@@ -38,7 +38,7 @@ class TermReport:
 
     @contextmanager
     def open(self, done: int) -> Iterator[None]:
-        """Open the file for a `with` block; keep the rows of the first `done` lines, which an earlier command wrote.
+        """Open the file for a `with` block; keep the rows of the first `done` lines from an earlier command.
 
         The rest of an earlier report is removed when the first lines are translated.
         """

@@ -19,7 +19,7 @@ from nmt.streams.records import Record
 from nmt.streams.windows import Wait, with_pauses
 from nmt.streams.workers import Load, TranslatedWindow, WindowTranslator, Workers
 
-# A worker process starts in the time in which the current process translates about 500 lines with a small model.
+# While a worker process starts, the current process could translate about 500 lines with a small model.
 LINES_PER_PROCESS = 500
 
 _REMEDY = "rerun the command, with --resume if the output is a file"
@@ -57,7 +57,7 @@ def start_torch_workers(device: str, processes: int | None, threads: int | None 
             size=world.size,
             is_main=world.is_main,
             on_gpu=world.device.type == "cuda",
-            splits_files=True,  # always, to get the same batches with any number of processes
+            splits_files=True,  # batches must not depend on the number of processes
             world=world,
             processes=1 if world.size > 1 or world.device.type != "cpu" else processes,
         )
@@ -103,7 +103,7 @@ def choose_num_processes(num_lines: int | None, cores: int, fitting: int | None)
 
 
 def _fitting_processes() -> int | None:
-    """Return how many processes of the size of this one, which has loaded the model, fit into the free memory."""
+    """Return how many processes fit into the free memory, each as large as this one with its model; None if unknown."""
     free_bytes = free_host_memory()
     return None if free_bytes is None else free_bytes // resident_memory()
 

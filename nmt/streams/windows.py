@@ -1,8 +1,8 @@
 """Group input lines into windows that are translated together.
 
-A file is read in windows of a fixed number of lines. A window of a pipe also ends shortly after its first line, unless
-more lines are already available: a slow writer gets its translations soon, and a fast one gets large windows, which
-take less time per line. Memory use is bounded by a few windows.
+A window of a file has a fixed number of lines. A window of a pipe also ends shortly after its first line, unless more
+lines are already available: low latency for a slow writer, large windows and high throughput for a fast one. Memory use
+is bounded by a few windows.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from time import monotonic
 from nmt.recipe import UserError
 from nmt.streams.records import Record
 
-# Limits on the lines of a window. Smaller files are split into WINDOWS_PER_FILE windows, to have several per process.
+# Lines of a window. Small files are split into WINDOWS_PER_FILE windows, to balance the load of processes.
 MAX_WINDOW, MIN_WINDOW = 2_048, 256
 WINDOWS_PER_FILE = 32
 # Window for a single process, which has two windows in flight.
 SINGLE_PROCESS_WINDOW = 1_024
-# GPU batches have up to 16 times as many tokens as CPU batches, and a window must hold several batches.
+# GPU batches have up to 16 times as many tokens as CPU batches; a window must hold several batches.
 GPU_FACTOR, GPU_WINDOWS_PER_FILE = 16, 16
 
 # A window also ends at this many characters, to bound the memory of long lines.
@@ -43,7 +43,7 @@ def split_windows(
 ) -> Iterator[list[Record]]:
     """Yield windows of at most `size` records; a window that reaches `max_characters` ends.
 
-    wait:  tells whether a record or the end of the input is available within a number of seconds; None for a file
+    wait:  returns whether a record or the end of the input arrives within a number of seconds; None for a file
     delay: with `wait`, seconds after its first record at which a window ends
 
     A UserError of `records` is raised after the records before it have been yielded.
@@ -70,7 +70,7 @@ def split_windows(
 
 
 def with_pauses(windows: Iterable[list[Record]], wait: Wait | None) -> Iterator[list[Record] | None]:
-    """Yield windows, and None before a wait or an error: the caller then outputs all earlier windows."""
+    """Yield windows, and None before waiting or an error: the caller must then output all earlier windows."""
     try:
         for window in windows:
             yield window

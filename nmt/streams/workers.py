@@ -33,10 +33,10 @@ class TranslatedWindow:
     """The output of a window.
 
     terms:        the uses of glossary terms, see `nmt.streams.term_report`
-    lines_split:  lines that exceeded the length limit of the model and were translated in parts
+    lines_split:  lines longer than the limit of the model, which were translated in parts
     tokens:       tokens of the best translations
     lines_reused: lines that were found in a translation memory
-    fallbacks:    lines whose first translation did not keep their items; None if none are kept
+    fallbacks:    fallbacks of `PreservingTranslator`; None without it
     """
 
     text: str
@@ -89,7 +89,7 @@ class WindowTranslator:
         return result
 
     def _locate(self, window: list[Record], error: UserError) -> UserError:
-        """Return the error of the first line that fails, found by bisection; `error` if no line fails alone."""
+        """Find the first line that fails by bisection and return its error; `error` if no line fails alone."""
         while len(window) > 1:
             half = window[: len(window) // 2]
             window = half if self._error_of(half) else window[len(half) :]
@@ -122,14 +122,14 @@ class WindowTranslator:
             text = "".join(self.writer.write(record, found[record.number]) for record in window)
             tokens = sum(len(translations[0].pieces) for translations in found.values())
             terms = "".join(self._term_rows(record, found[record.number][0].text) for record in window)
-            keeping = [one.take_fallbacks() for one in translators if isinstance(one, PreservingTranslator)]
-            fallbacks = sum(keeping, Fallbacks()) if keeping else None
+            preserving = [item for item in translators if isinstance(item, PreservingTranslator)]
+            fallbacks = sum((item.take_fallbacks() for item in preserving), Fallbacks()) if preserving else None
             return TranslatedWindow(text, terms, len(window), lines_split, tokens, lines_reused, fallbacks)
 
         return result
 
     def _start_records(self, records: Iterable[Record], translators: Mapping[_Constraints, AnyTranslator]) -> _Finish:
-        """Start translating records, those of a translator together; the results are by the number of the record."""
+        """Start translating records, grouped by translator; results are keyed by record number."""
         groups: dict[_Constraints, list[Record]] = defaultdict(list)
         for record in records:
             groups[record.tag, record.forbidden].append(record)
@@ -192,7 +192,7 @@ def _with_constraints(
 
 def _count_lines(translators: Sequence[AnyTranslator]) -> tuple[int, int]:
     """Return the lines that these translators have split and those that they have reused so far."""
-    return sum(one.lines_split for one in translators), sum(one.lines_reused for one in translators)
+    return sum(item.lines_split for item in translators), sum(item.lines_reused for item in translators)
 
 
 Load = Callable[[], WindowTranslator]
@@ -200,11 +200,11 @@ Load = Callable[[], WindowTranslator]
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """The processes that translate: here only the current one; a subclass has several.
+    """The processes that translate: only the current one, or several in a subclass.
 
-    size:         processes of the job; each runs the same command, and the first one writes the output
-    on_gpu:       whether windows are large enough for the batches of a GPU
-    splits_files: whether small files are split into many windows, to have some for each process
+    size:         processes of the job; all run the same command, and the first writes the output
+    on_gpu:       whether windows must be large enough for GPU batches
+    splits_files: whether small files are split into many windows, to have several per process
     """
 
     device: str = "cpu"

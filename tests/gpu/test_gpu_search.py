@@ -12,7 +12,7 @@ import torch
 
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.decode.translator import Translator
-from nmt.inference.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
+from nmt.inference.captured import CapturedModel, EagerRecorder, GraphRecorder, Recorder, Run
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, parse_recipe
@@ -41,7 +41,7 @@ class CountingRecorder:
     """Records as `CapturedModel` does by default, and counts the recordings and those that could not be made."""
 
     def __init__(self, device: torch.device) -> None:
-        self._inner: Recorder = GraphRecorder(device) if device.type == "cuda" else PlainRecorder()
+        self._inner: Recorder = GraphRecorder(device) if device.type == "cuda" else EagerRecorder()
         self.recorded = self.refused = 0
 
     def record(self, run: Run) -> Run:
@@ -98,7 +98,7 @@ def test_captured_steps_equal_eager_steps(options: SearchOptions, gpu: torch.dev
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_replays_are_bit_identical_to_eager_steps(dtype: torch.dtype, gpu: torch.device) -> None:
     model, options = make_model(gpu, dtype), SEARCHES["beam"]
-    recorded, plain = CapturedModel(model), CapturedModel(model, PlainRecorder())
+    recorded, plain = CapturedModel(model), CapturedModel(model, EagerRecorder())
     for count in (8, 3, 8):
         src = sources(count, 9, gpu, seed=count)
         assert beam_search(recorded, src, options) == beam_search(plain, src, options)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.inference.captured import CapturedModel, PlainRecorder, can_capture
+from nmt.inference.captured import CapturedModel, EagerRecorder, can_capture
 from nmt.inference.prepacked import PrepackedLinear, prepack
 from nmt.inference.quantized import QuantizedLinear, supports_int8
 from nmt.model.transformer import Transformer
@@ -47,7 +47,7 @@ def test_steps_of_search_equal_the_equations(variant: dict[str, object], is_capt
     model = double_model(tiny(**variant)).eval().requires_grad_(False)
     if is_captured and not can_capture(model):
         pytest.skip("steps with relative positions are not recorded")
-    stepper: Any = CapturedModel(model, PlainRecorder()) if is_captured else model
+    stepper: Any = CapturedModel(model, EagerRecorder()) if is_captured else model
     plain, generator = PlainModel(model), torch.Generator().manual_seed(4)
     live, beam = [0, 1, 2, 3], 2
     state = stepper.start(PackedSequences.from_lists(SRC), beam)

@@ -19,7 +19,7 @@ from nmt.bench.device import synchronize
 from nmt.bench.inputs import DecodingRequest, prepare_decoding
 from nmt.checkpoint import load_model
 from nmt.devices.precision import torch_dtype
-from nmt.inference.captured import CapturedModel, GraphRecorder, PlainRecorder, Recorder, Run
+from nmt.inference.captured import CapturedModel, EagerRecorder, GraphRecorder, Recorder, Run
 from nmt.inference.prepacked import prepack
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
@@ -86,8 +86,8 @@ def _compare(
     precision: str,
 ) -> None:
     device = batches[0].tokens.device
-    recorder = CountingRecorder(GraphRecorder(device) if settings.on_gpu else PlainRecorder())
-    captured, plain = CapturedModel(model, recorder), CapturedModel(model, PlainRecorder())
+    recorder = CountingRecorder(GraphRecorder(device) if settings.on_gpu else EagerRecorder())
+    captured, plain = CapturedModel(model, recorder), CapturedModel(model, EagerRecorder())
     found: dict[str, Found] = {}
     seconds: dict[str, tuple[float, float]] = {}
     for name, searched in (("captured", captured), (_NOT_CAPTURED, plain), ("Transformer", model)):
