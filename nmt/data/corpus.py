@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -190,8 +191,9 @@ def input_files(corpus: Corpus, root: Path) -> list[Path]:
             return [_resolve(corpus.path, root)]
         case HuggingFaceCorpus():
             folder = _resolve(Path(corpus.dataset), root)
-            visible = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-            return sorted(visible) if folder.is_dir() else []
+            visible = (path for path in folder.rglob("[!.]*") if path.is_file())
+            hidden = re.compile(r"(^|/)\.")  # also files of folders such as .cache, which downloads rewrite
+            return sorted(path for path in visible if not hidden.search(path.relative_to(folder).as_posix()))
         case SacrebleuCorpus():
             return []
         case ToyCorpus():
@@ -414,6 +416,8 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every connection attempt
     folder = _resolve(Path(corpus.dataset), options.root)
     name = str(folder) if folder.is_dir() else corpus.dataset
+    if folder.is_dir() and corpus.revision is not None:
+        raise UserError(f"revision has no effect on the local dataset {folder}; only the Hub has revisions; remove it")
     src_field = corpus.src_field or f"translation.{options.src_lang}"
     tgt_field = corpus.tgt_field or f"translation.{options.tgt_lang}"
     try:

@@ -32,6 +32,8 @@ _STAMPS_FILE = "stamps.json"
 # Increment when the same recipe and text give a different prepared corpus.
 FORMAT = 2
 
+_REPORT_KEYS = {"recipe", "inputs", "train", "valid", "tokenizers", "files"}
+
 # Size, modification time and path of an input file.
 Stamp = list[int | str]
 
@@ -96,9 +98,9 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
     if _training_options(report["recipe"]) != _training_options(options):
         return both
     files = _all_files(recipe)
-    recorded = _read_json(directory / _STAMPS_FILE) or []
-    stamps = {stamp[2]: stamp for stamp in recorded if len(stamp) > 2}
-    paths = [stamp[2] for stamp in recorded] if stamps else map(str, files)
+    recorded = _read_stamps(directory)
+    stamps = {str(stamp[2]): stamp for stamp in recorded}
+    paths = [str(stamp[2]) for stamp in recorded] or map(str, files)
     contents = dict(zip(paths, report["inputs"], strict=False))
     missing = [path for path in (*files, *tokenizer_sources(recipe)) if not path.exists()]
     if any(str(path) not in contents for path in missing if path in files):
@@ -161,7 +163,7 @@ def _changed_on_hub(split: Split, recipe: Recipe, report: dict[str, Any]) -> boo
 def read_report(directory: Path) -> dict[str, Any] | None:
     """Return the report of a prepared corpus; None if it is missing or the sizes of the files differ from it."""
     report = read_json_object(directory / REPORT_FILE)
-    if report.get("format") != FORMAT:
+    if report.get("format") != FORMAT or not report.keys() >= _REPORT_KEYS:
         return None
     paths = {name: directory / name for name in report["files"]}
     sizes = {name: path.stat().st_size for name, path in paths.items() if path.exists()}
@@ -197,7 +199,7 @@ def _read_files(files: Sequence[Path]) -> list[InputFile]:
     with progress("computing checksums of the input", total, "bytes") as bar:
         for path in files:
             # Read the time before the contents: a file that changes meanwhile is then outdated at the next call.
-            modified = path.stat().st_mtime_ns if path.exists() else 0
+            modified = _modified(path) if path.exists() else 0
             digest, size = hashlib.sha256(), 0
             for block in read_blocks(path):
                 digest.update(block)
@@ -236,7 +238,12 @@ def _all_files(recipe: Recipe) -> list[Path]:
 
 
 def _stamp(path: Path) -> Stamp:
-    return [path.stat().st_size, path.stat().st_mtime_ns, str(path)]
+    return [path.stat().st_size, _modified(path), str(path)]
+
+
+def _modified(path: Path) -> int:
+    """Return the time of the last change. Copies may preserve the modification time, but not the change time."""
+    return max(path.stat().st_mtime_ns, path.stat().st_ctime_ns)
 
 
 def _portable(corpus: Corpus, exclude: set[str]) -> dict[str, Any]:
@@ -253,8 +260,10 @@ def _portable_path(path: str) -> str:
     return Path(path).name if Path(path).expanduser().is_absolute() else path
 
 
-def _read_json(path: Path) -> Any:
+def _read_stamps(directory: Path) -> list[Stamp]:
+    """Return the recorded stamps; empty if the file is missing, damaged or of an early version."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+        recorded = json.loads((directory / _STAMPS_FILE).read_text(encoding="utf-8"))
+        return [[size, modified, path] for size, modified, path in recorded]
+    except (OSError, ValueError, TypeError):
+        return []

@@ -6,12 +6,16 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 
 from nmt.data.fingerprint import REPORT_FILE
 from nmt.recipe import UserError
 from nmt.storage.sealed import new_directory, reporting_disk_errors, sync
+
+# Names of the files in the directory of a prepared corpus, temporary ones included.
+_OWN_FILES = (REPORT_FILE, "stamps.json", "train.*", "valid.*", "tokenizer*", "epochs", "alignment", "markup", ".*")
 
 
 @contextmanager
@@ -27,6 +31,7 @@ def replacing(directory: Path) -> Iterator[Path]:
     with reporting_disk_errors(directory, needed=needed, alternative="set run_dir to another disk"):
         if directory.exists() and not (directory / REPORT_FILE).exists() and any(directory.iterdir()):
             raise UserError(f"{directory} exists but is not a prepared corpus; it is not overwritten; move it away")
+        _require_no_other_files(directory)
         for leftover in (replaced, *directory.parent.glob(f".{escape(directory.name)}.part-*")):
             if leftover.exists():
                 shutil.rmtree(leftover)
@@ -38,6 +43,15 @@ def replacing(directory: Path) -> Iterator[Path]:
                 directory.rename(replaced)
         if replaced.exists():
             shutil.rmtree(replaced)
+
+
+def _require_no_other_files(directory: Path) -> None:
+    """Raise UserError if a prepared corpus contains files that preparation did not write: they would be lost."""
+    names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    if others := [name for name in names if not any(fnmatchcase(name, pattern) for pattern in _OWN_FILES)]:
+        raise UserError(
+            f"{directory / others[0]} is not part of the prepared corpus, which is replaced; move it away, then rerun"
+        )
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -40,7 +40,7 @@ from nmt.data.fingerprint import (
 from nmt.data.folder import link_or_copy, replacing
 from nmt.data.mixture import Mixture
 from nmt.data.reused_tokenizers import reused_tokenizers
-from nmt.data.store import PairWriter, Split, token_dtype
+from nmt.data.store import PairStore, PairWriter, Split, token_dtype
 from nmt.data.test_sets import TestSet
 from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.parallel import num_cores
@@ -101,7 +101,13 @@ class Prepared:
 
     def mixture(self, recipe: Recipe) -> Mixture:
         """Return the mixture of the training corpora; `recipe` must be the recipe of this corpus."""
-        return _mixture(recipe, [corpus["pairs"] for corpus in self.report["train"]["corpora"]])
+        sizes = [corpus["pairs"] for corpus in self.report["train"]["corpora"]]
+        if sum(sizes) != (stored := len(PairStore(self.directory, "train"))):
+            raise UserError(
+                f"{self.directory / REPORT_FILE} is damaged: it has {sum(sizes):,} training pairs and the token store "
+                f"{stored:,}; remove {self.directory}, then rerun to prepare the text again"
+            )
+        return _mixture(recipe, sizes)
 
 
 def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +30,7 @@ MAX_LINE_BYTES = 1 << 24
 STANDARD_STREAM = Path("-")
 """Standard input or output as an argument of a command."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")  # first frame in the files of pzstd
 _BLOCK_BYTES = 1 << 20
 _UTF16_SAMPLE_BYTES = 200
 
@@ -133,9 +135,9 @@ def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.Buffere
                 with gzip.GzipFile(fileobj=file) as plain:
                     yield io.BufferedReader(plain, _BLOCK_BYTES)
             elif magic.startswith(b"\xfd7zXZ\x00"):
-                with lzma.LZMAFile(file) as plain:
+                with _XzReader(file) as plain:
                     yield io.BufferedReader(plain, _BLOCK_BYTES)
-            elif magic.startswith(b"\x28\xb5\x2f\xfd"):
+            elif magic.startswith(b"\x28\xb5\x2f\xfd") or _ZSTD_SKIPPABLE.match(magic):
                 with _ZstdReader(file) as plain:
                     yield io.BufferedReader(plain, _BLOCK_BYTES)
             else:
@@ -177,6 +179,39 @@ def _open_input(path: Path) -> io.BufferedReader:
     if sys.stdin is None:
         raise UserError("standard input is closed; expected text; name a file, or use a pipe")
     return open(sys.stdin.fileno(), "rb", closefd=False)
+
+
+class _XzReader(io.RawIOBase):
+    """XZ streams as one. `lzma.LZMAFile` ends without an error where the header of a later stream is damaged."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        plain = b""
+        while not plain:
+            compressed = b""
+            if self._stream.eof:
+                compressed = self._next_stream()
+                if not compressed:
+                    return 0
+                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+            elif self._stream.needs_input and not (compressed := self._file.read(_BLOCK_BYTES)):
+                raise EOFError("its last stream is incomplete")
+            plain = self._stream.decompress(compressed, len(buffer))
+        buffer[: len(plain)] = plain
+        return len(plain)
+
+    def _next_stream(self) -> bytes:
+        """Return the start of the next stream, without padding; empty at the end of the file."""
+        compressed = self._stream.unused_data.lstrip(b"\0")
+        while not compressed and (block := self._file.read(_BLOCK_BYTES)):
+            compressed = block.lstrip(b"\0")
+        return compressed
 
 
 class _ZstdReader(io.RawIOBase):

@@ -77,10 +77,10 @@ def xml_documents(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: 
         raise UserError(f"{path} is not well-formed XML ({error}); correct it, or give a pair of .sgm files") from error
     found_any = False
     for document in documents:
-        src, ref = _segments_by_id(document, "src", src_lang), _segments_by_id(document, "ref", tgt_lang)
+        where = f"{path}, document {document.get('id')!r}"
+        src, ref = (_segments_by_id(document, *side, where) for side in (("src", src_lang), ("ref", tgt_lang)))
         found_any = found_any or bool(src)
         if src.keys() != ref.keys():
-            where = f"{path}, document {document.get('id')!r}"
             wrong = f"has {len(src)} source and {len(ref)} reference segments in {src_lang} and {tgt_lang}"
             raise UserError(f"{where} {wrong}; both must have the same ids; check the file and the languages")
         yield [(src[key], ref[key]) for key in src]
@@ -91,10 +91,18 @@ def xml_documents(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: 
         )
 
 
-def _segments_by_id(document: ElementTree.Element, tag: str, lang: str) -> dict[str, str]:
-    """Return the segments, by id, of the first element with a tag and a language."""
-    for text in document.iter(tag):
-        if text.get("lang", lang) == lang:
-            segments = {seg.get("id", str(number)): seg for number, seg in enumerate(text.iter("seg"), start=1)}
-            return {key: "".join(seg.itertext()) for key, seg in segments.items()}
-    return {}
+def _segments_by_id(document: ElementTree.Element, tag: str, lang: str, where: str) -> dict[str | int, str]:
+    """Return the segments, by id or else number, of the first element with a tag and a language.
+
+    Raises UserError, with the location `where`, if segments would be lost: repeated ids, or several sources.
+    """
+    texts = [text for text in document.iter(tag) if text.get("lang", lang) == lang]
+    if tag == "src" and len(texts) > 1:
+        raise UserError(f"{where} has {len(texts)} <src> elements in {lang}; it must have one; join or remove them")
+    found: dict[str | int, str] = {}
+    for number, seg in enumerate(texts[0].iter("seg") if texts else (), start=1):
+        key = seg.get("id", number)
+        if key in found:
+            raise UserError(f"{where} has <{tag}> segments of the same id {key!r}; ids must be distinct; renumber them")
+        found[key] = "".join(seg.itertext())
+    return found

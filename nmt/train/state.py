@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -176,16 +177,23 @@ def require_same_run(recipe: Recipe) -> None:
     if first is None:
         return
     now, then = _identity(recipe), _identity(first)
-    differences = [
-        f"{key} is {_shorten(value)}, was {_shorten(then.get(key))}"
-        for key, value in now.items()
-        if value != then.get(key)
-    ]
-    if differences:
+    if differences := [text for key, value in now.items() for text in _differences(key, value, then.get(key))]:
         raise UserError(
             f"{recipe.directory} holds a run with another recipe: {'; '.join(differences)}; these must not change; "
             "choose another name or run_dir, or remove that folder"
         )
+
+
+def _differences(key: str, now: object, then: object) -> Iterator[str]:
+    """Describe the parts of an option that differ: entries of tables, and items of lists of the same length."""
+    if isinstance(now, dict) and isinstance(then, dict):
+        for name in now | then:
+            yield from _differences(f"{key}.{name}", now.get(name), then.get(name))
+    elif isinstance(now, list | tuple) and isinstance(then, list | tuple) and len(now) == len(then):
+        for index, (a, b) in enumerate(zip(now, then, strict=True)):
+            yield from _differences(f"{key}.{index}", a, b)
+    elif now != then:
+        yield f"{key} is {_shorten(now)}, was {_shorten(then)}"
 
 
 def _shorten(value: object) -> str:

@@ -166,6 +166,27 @@ def test_concatenated_compressed_members(tmp_path: Path) -> None:
         assert list(read_lines(path)) == ["one", "two", "three"]
 
 
+@pytest.mark.parametrize("suffix", ["gz", "xz", "zst"])
+def test_damage_after_the_first_compressed_member(suffix: str, tmp_path: Path) -> None:
+    """The header of the second member is damaged. `lzma.LZMAFile` ends there without an error."""
+    path, compress = tmp_path / "lines", COMPRESSORS[suffix]
+    for second in (b"\xff" + compress(b"two\n")[1:], b"garbage", compress(b"two\n")[:5]):
+        path.write_bytes(compress(b"one\n") + second)
+        with pytest.raises(UserError, match="damaged or truncated"):
+            list(read_lines(path))
+
+
+def test_padding_of_xz_streams(tmp_path: Path) -> None:
+    text = b"".join(b"%d\n" % number for number in range(300_000))
+    (tmp_path / "lines").write_bytes(lzma.compress(text) + bytes(8) + lzma.compress(b"last") + bytes(1 << 21))
+    assert list(read_lines(tmp_path / "lines")) == [*map(str, range(300_000)), "last"]
+
+
+def test_zstandard_file_starting_with_a_skippable_frame(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"\x50\x2a\x4d\x18\x04\0\0\0abcd" + COMPRESSORS["zst"](b"one\n"))
+    assert list(read_lines(tmp_path / "lines")) == ["one"]
+
+
 def test_compression_is_detected_by_content(tmp_path: Path) -> None:
     write(tmp_path / "lines", HOSTILE, "gz")
     assert list(read_lines(tmp_path / "lines")) == HOSTILE
@@ -399,6 +420,10 @@ def test_bad_xml(tmp_path: Path) -> None:
     one_line_error(corpus, tmp_path, "document 'one' has 2 source and 1 reference segments in en and de")
     write(tmp_path / "test.xml", [XML.replace("&amp;", "&")])
     one_line_error(corpus, tmp_path, "not well-formed XML")
+    write(tmp_path / "test.xml", [XML.replace('<seg id="2">', '<seg id="1">')])
+    one_line_error(corpus, tmp_path, "document 'one' has <src> segments of the same id '1'")
+    write(tmp_path / "test.xml", [XML.replace("</src>", '</src><src lang="en"><seg id="9">lost</seg></src>', 1)])
+    one_line_error(corpus, tmp_path, "document 'one' has 2 <src> elements in en")
     write(tmp_path / "test.xml", ["<dataset/>"])
     one_line_error(corpus, tmp_path, "no <src> segments in 'en'")
 
@@ -416,7 +441,10 @@ def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert read(HuggingFaceCorpus(dataset="json"), tmp_path) == list(zip(SRC, TGT, strict=True))
     parquet = HuggingFaceCorpus(dataset="parquet", src_field="b", tgt_field="a")
     assert read(parquet, tmp_path) == list(zip(TGT, SRC, strict=True))
+    (tmp_path / "parquet" / ".cache").mkdir()
+    write(tmp_path / "parquet" / ".cache" / "train.metadata", ["time of the download"])
     assert input_files(parquet, tmp_path) == [tmp_path / "parquet" / "train.parquet"]
+    one_line_error(HuggingFaceCorpus(dataset="json", revision="main"), tmp_path, "revision has no effect")
     one_line_error(HuggingFaceCorpus(dataset="json", split="nope"), tmp_path, "Bad split: nope")
     one_line_error(HuggingFaceCorpus(dataset="parquet"), tmp_path, "no field 'translation.en'")
 

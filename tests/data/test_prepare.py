@@ -451,6 +451,43 @@ def test_other_directories_are_not_overwritten(folder: Path) -> None:
     assert (directory / "thesis.txt").read_text() == "irreplaceable"
 
 
+def test_other_files_in_a_prepared_corpus_are_not_lost(folder: Path) -> None:
+    directory = prepare(recipe_for(folder)).directory
+    (directory / "notes.txt").write_text("irreplaceable")
+    assert not outdated_splits(recipe_for(folder), directory)
+    with pytest.raises(UserError, match=r"notes\.txt is not part of the prepared corpus, .*move it away"):
+        prepare(recipe_for(folder, "run", "data.max_tokens=30"))
+    assert (directory / "notes.txt").read_text() == "irreplaceable"
+
+
+@pytest.mark.parametrize("damaged", ["", "5", "[1]", "[[1]]", "{}", "\ufffd", '{"format": 2}'])
+@pytest.mark.parametrize("name", ["stamps.json", "prepare.json"])
+def test_damaged_reports_are_replaced(folder: Path, name: str, damaged: str) -> None:
+    directory = prepare(recipe_for(folder)).directory
+    before = contents(directory)
+    (directory / name).write_text(damaged, encoding="utf-8")
+    prepare(recipe_for(folder))
+    assert contents(directory) == before
+
+
+def test_wrong_number_of_pairs_in_the_report(folder: Path) -> None:
+    recipe = recipe_for(folder)
+    prepared = prepare(recipe)
+    prepared.mixture(recipe)
+    prepared.report["train"]["corpora"][0]["pairs"] -= 1
+    with pytest.raises(UserError, match=r"prepare\.json is damaged: it has [0-9]+ training pairs"):
+        prepared.mixture(recipe)
+
+
+def test_change_with_the_same_size_and_modification_time(folder: Path) -> None:
+    directory = prepare(recipe_for(folder)).directory
+    before, path = contents(directory), folder / "text" / "train.en"
+    modified = path.stat().st_mtime_ns
+    path.write_bytes(path.read_bytes().replace(b"cat", b"dog"))
+    os.utime(path, ns=(modified, modified))
+    assert contents(prepare(recipe_for(folder)).directory) != before
+
+
 def test_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="run `nmt prepare`"):
         load_prepared(tmp_path)

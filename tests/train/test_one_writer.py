@@ -104,6 +104,16 @@ def test_a_deleted_corpus_is_reported_once(recipe: Path, tmp_path: Path, nmt: Nm
     assert err.count("train.de no longer exists; using the text prepared from it") == 1
 
 
+def test_a_changed_corpus_option_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run = tmp_path / "run"
+    assert nmt("train", recipe, f"run_dir={run}")[0] == 0
+    changed = tmp_path / "changed.toml"
+    changed.write_text(recipe.read_text().replace("train.en", "other.en"))
+    status, _, err = nmt("train", changed, f"run_dir={run}")
+    assert status == 1
+    assert "data.train.0.src is other.en, was train.en; these must not change" in err
+
+
 def test_another_language_is_rejected(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
