@@ -386,9 +386,53 @@ def test_a_refused_request_is_shown(page: Browser) -> None:
 def test_a_term_of_the_glossary_is_translated_as_given(page: Browser) -> None:
     enter(page, SENTENCES[0])
     assert "tree" not in "".join(texts(page, "#output"))
-    page.run("document.querySelector('#glossary').value = 'dog = tree\\nunfinished'")
-    page.run("document.querySelector('#glossary').dispatchEvent(new Event('input'))")
-    page.wait("document.querySelector('#output').textContent.includes('tree')")
+    for lines, note in (
+        (
+            "\\n\\nunfinished\\n=\\na = b = c\\n = ",
+            "Line 3, 4, 5, 6 is not used; write term = translation, with one equals sign",
+        ),
+        ("\\n \\n", ""),
+    ):
+        change(page, "glossary", f"dog = tree{lines}")
+        page.wait("document.querySelector('#output').textContent.includes('tree')")
+        page.wait(f"document.querySelector('#glossary-note').textContent === '{note}'")
+
+
+def change(page: Browser, field: str, value: object) -> None:
+    """Set the value of an option."""
+    page.run(f"document.querySelector('#{field}').value = '{value}'")
+    page.run(f"document.querySelector('#{field}').dispatchEvent(new Event('input'))")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("beam-size", 33, "Beam size: Value must be less than or equal to 32."),
+        ("beam-size", "", "Beam size: Please fill out this field."),
+        ("length-alpha", -1, "Length penalty (alpha): Value must be greater than or equal to 0."),
+        ("n-best", 0, "Translations per sentence: Value must be greater than or equal to 1."),
+    ],
+)
+def test_an_invalid_option_is_named(page: Browser, tmp_path: Path, field: str, value: object, message: str) -> None:
+    change(page, field, value)
+    page.wait("!document.querySelector('#error').hidden")
+    assert texts(page, "#error") == [message]
+    (tmp_path / "a.txt").write_text("a\n", encoding="utf-8")
+    select_file(page, tmp_path / "a.txt")
+    page.wait(f"document.querySelector('#file-status').textContent === {json.dumps('a.txt: ' + message)}")
+
+
+def test_search_options_of_the_server_are_valid(
+    browser: Browser, echo: EchoTranslator, echo_service: MakeService
+) -> None:
+    service = echo_service()
+    service.models["en-de"].decode = DecodeRecipe(beam_size=40, length_alpha=0.65)
+    address, stop = serve(service)
+    browser.open(address)
+    browser.wait("document.querySelector('#model')?.options.length > 0")
+    enter(browser, "a")
+    assert (texts(browser, "#output"), echo.decode_options[-1].beam_size) == (["A"], 40)
+    stop()
 
 
 def test_what_ctranslate2_does_not_support_is_disabled_with_a_reason(page: Browser) -> None:

@@ -9,9 +9,15 @@ let settings = {};
 let current = ""; // name of the file
 let choose = null; // opens a column of a .tsv file
 
-/** Enable the selection of files. options: returns the fields of requests; limits: of a request */
-export function showFilePanel({limits, options}) {
-  settings = {limits, options};
+/**
+ * Enable the selection of files.
+ *
+ * limits:        of a request
+ * options:       returns the fields of requests
+ * invalidOption: returns which option is invalid, and why; "" if none is
+ */
+export function showFilePanel({limits, options, invalidOption}) {
+  settings = {limits, options, invalidOption};
   element("file").accept = EXTENSIONS.join(",");
 }
 
@@ -61,6 +67,11 @@ function decode(buffer) {
 
 /** Translate an opened file and offer the result for download. */
 async function run(opened, signal) {
+  const problem = settings.invalidOption();
+  if (problem) {
+    show(problem);
+    return;
+  }
   const progress = element("file-progress");
   const count = opened.parts.length;
   const total = `${count} ${opened.unit}${count === 1 ? "" : "s"}`;

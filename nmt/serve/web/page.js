@@ -46,6 +46,7 @@ function showLanguages() {
 /** Set the options to those of the model, and disable what it does not support. */
 function showModel() {
   const {source, target, beam_size: beamSize, length_alpha: lengthAlpha, unsupported} = model();
+  element("beam-size").max = Math.max(32, beamSize);
   element("beam-size").value = beamSize;
   element("length-alpha").value = lengthAlpha;
   element("swap").disabled = !models.some((other) => other.source === target && other.target === source);
@@ -69,17 +70,34 @@ function showModel() {
 
 const phrases = (id) => element(id).disabled ? [] : element(id).value.split(",").map((one) => one.trim()).filter(Boolean);
 
-/** Return the terms of the glossary and their translations. */
-const terms = () => element("glossary").disabled ? [] : element("glossary").value.split("\n")
-  .map((line) => line.split("=").map((side) => side.trim())).filter(([term, translation]) => term && translation)
-  .map(([term, translation]) => [term, translation]);
+/** Return the lines of the glossary that are not blank: number, and the sides of their equals signs. */
+const glossaryLines = () => (element("glossary").disabled ? "" : element("glossary").value).split("\n")
+  .map((line, i) => ({number: i + 1, sides: line.split("=").map((side) => side.trim())}))
+  .filter(({sides}) => sides.some(Boolean) || sides.length > 1);
 
-/** Return the fields of requests that the options set. */
+const isTerm = ({sides}) => sides.length === 2 && sides.every(Boolean);
+
+/** Return the terms of the glossary and their translations. */
+const terms = () => glossaryLines().filter(isTerm).map(({sides}) => sides);
+
+function showGlossaryNote() {
+  const unused = glossaryLines().filter((line) => !isTerm(line)).map(({number}) => number);
+  element("glossary-note").textContent = unused.length
+    ? `Line ${unused.join(", ")} is not used; write term = translation, with one equals sign` : "";
+}
+
+/** Return which option has an invalid value, and why; "" if there is none. */
+function invalidOption() {
+  const input = ["beam-size", "length-alpha", "n-best"].map(element).find((one) => !one.checkValidity());
+  return input ? `${input.parentElement.textContent.trim()}: ${input.validationMessage}` : "";
+}
+
+/** Return the fields of requests that the options set. A server's own beam may be larger than requests may ask for. */
 function searchOptions() {
   const beamSize = element("beam-size").valueAsNumber;
   return {
     model: model().name,
-    beam_size: beamSize,
+    beam_size: beamSize === model().beam_size ? null : beamSize,
     length_alpha: element("length-alpha").valueAsNumber,
     forbidden: phrases("forbidden"),
     required: phrases("required"),
@@ -121,10 +139,11 @@ async function update() {
   request = new AbortController();
   partial.clear();
   const {signal} = request;
-  const isValid = ["beam-size", "length-alpha", "n-best"].every((id) => element(id).checkValidity());
-  element("error").hidden = isValid;
-  element("error").textContent = isValid ? "" : "An option has an invalid value; correct it";
-  if (!isValid || !models.length) {
+  showGlossaryNote();
+  const problem = invalidOption();
+  element("error").hidden = !problem;
+  element("error").textContent = problem;
+  if (problem || !models.length) {
     return;
   }
   showSource();
@@ -148,7 +167,7 @@ async function update() {
         }
       };
       const store = (index, nBest) => show(results)(index, distinct(nBest));
-      await translateLines({...body, text: lines}, signal, store, body.beam_size === 1 ? show(partial) : null);
+      await translateLines({...body, text: lines}, signal, store, (body.beam_size ?? model().beam_size) === 1 ? show(partial) : null);
     }
     element("status").textContent = "";
   } catch (error) {
@@ -437,7 +456,7 @@ async function start() {
     element("key-field").hidden = !listed.requires_key;
     element("options").open = listed.requires_key;
     showLanguages();
-    showFilePanel({limits, options: searchOptions});
+    showFilePanel({limits, options: searchOptions, invalidOption});
   } catch (error) {
     element("error").textContent = error.message;
     element("error").hidden = false;
