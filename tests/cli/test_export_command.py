@@ -79,7 +79,8 @@ def test_export_to_hugging_face_and_import(model: Path, text: Path, tmp_path: Pa
 
 @needs_ctranslate2
 def test_translate_with_either_engine(model: Path, text: Path, nmt: Nmt) -> None:
-    common = ("translate", model, text, "--device", "cpu", "--precision", "fp32", "--length-penalty", "none")
+    options = ("translate", model, text, "--device", "cpu", "--length-penalty", "none")
+    common = (*options, "--precision", "fp32")
     status, ours, _ = nmt(*common, "--engine", "torch")
     assert status == 0
     status, theirs, err = nmt(*common)
@@ -90,7 +91,7 @@ def test_translate_with_either_engine(model: Path, text: Path, nmt: Nmt) -> None
     assert status == 0
     assert err.endswith(f" with {model} on cpu; engine: CTranslate2, fp32\n")
     assert [line.split("\t")[1] for line in again.splitlines()] == ours.splitlines()
-    assert nmt(*common, "--engine", "ctranslate2", "--precision", "int8")[0] == 0
+    assert nmt(*options, "--engine", "ctranslate2", "--precision", "int8")[0] == 0
 
 
 def test_our_own_search_computes_in_fp16(model: Path, text: Path, nmt: Nmt) -> None:
