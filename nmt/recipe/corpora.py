@@ -23,7 +23,7 @@ NO_LANGUAGE = "zxx"
 
 
 class Section(BaseModel, metaclass=DocumentedType):
-    """A frozen group of options that rejects unknown names. A path that starts with ~/ is one of the home directory."""
+    """A frozen group of options that rejects unknown names and expands ~/ in paths."""
 
     # `defer_build`: translation needs the validators of only two sections, and building all of them is slow.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)

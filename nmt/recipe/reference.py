@@ -41,8 +41,7 @@ def _corpus_comments() -> Iterator[str]:
     """Yield comments that document the kinds of corpora and their options."""
     yield "# Kinds of corpora; `*` marks required options:"
     for kind, section in CORPUS_KINDS.items():
-        own = {name: field for name, field in section.model_fields.items() if name not in TrainingOptions.model_fields}
-        options = ", ".join(_key(name, field) for name, field in own.items() if name != "kind")
+        options = ", ".join(_key(name, field) for name, field in _own_options(section).items())
         yield f"#   kind = {toml_value(kind)}: {options}"
         yield f"#     {' '.join(section.summary.split())}"
     shared = ", ".join(_key(name, field) for name, field in TrainingOptions.model_fields.items())
@@ -106,10 +105,14 @@ def _section_of(field: FieldInfo) -> type[Section] | None:
 
 def _corpora() -> Iterator[str]:
     for kind, section in CORPUS_KINDS.items():
-        own = {name: field for name, field in section.model_fields.items() if name not in TrainingOptions.model_fields}
-        own.pop("kind")
-        yield from _table(f'A corpus of `kind = "{kind}"`', section.summary, section, own)
+        yield from _table(f'A corpus of `kind = "{kind}"`', section.summary, section, _own_options(section))
     yield from _table("Training corpora of every kind", "", TrainingOptions, TrainingOptions.model_fields)
+
+
+def _own_options(section: type[Section]) -> dict[str, FieldInfo]:
+    """Return the options of one kind of corpus."""
+    others = {"kind", *TrainingOptions.model_fields}
+    return {name: field for name, field in section.model_fields.items() if name not in others}
 
 
 def _table(title: str, summary: str, section: type[Section], fields: dict[str, FieldInfo]) -> Iterator[str]:

@@ -354,8 +354,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _markup_fits(self) -> Recipe:
-        is_reused = self.tokenizer.start_from is not None or self.train.start_from is not None
-        if self.decode.glossary_mode == "annotate" and not self.train.glossary_markup and not is_reused:
+        if self.decode.glossary_mode == "annotate" and not self.train.glossary_markup and not self._reuses_tokenizer:
             raise ValueError(
                 "decode.glossary_mode is 'annotate', which needs a model trained with marked terms; set "
                 "train.glossary_markup to 0.1, or glossary_mode to 'constrain'"
@@ -375,7 +374,7 @@ class Recipe(Section):
                 "train.glossary_markup marks terms of single sentences, and data.context adds others; set one of them "
                 "to 0"
             )
-        if not self.tokenizer.joint and not is_reused:
+        if not self.tokenizer.joint and not self._reuses_tokenizer:
             raise ValueError(
                 "train.glossary_markup writes target words in the source, which needs one tokenizer for both "
                 "languages; set tokenizer.joint to true"
@@ -422,8 +421,7 @@ class Recipe(Section):
                 "a model must be used as it was trained; set both to 'truncate', or neither"
             )
         tags = {*self.tokenizer.user_symbols, *(corpus.tag for corpus in self.data.train)}
-        reuses_tokenizer = self.tokenizer.start_from is not None or self.train.start_from is not None
-        if self.decode.tag not in {None, *tags} and not reuses_tokenizer:
+        if self.decode.tag not in {None, *tags} and not self._reuses_tokenizer:
             raise ValueError(
                 f"decode.tag is {self.decode.tag!r}; it must be the tag of a training corpus; "
                 "add it to a corpus, or correct it"
@@ -452,24 +450,31 @@ class Recipe(Section):
         splits |= {f"valid.{index}": corpus for index, corpus in enumerate(self.data.valid)}
         splits |= {f"test.{name}": corpus for name, corpus in self.data.test.items()}
         for name, corpus in splits.items():
-            if isinstance(corpus, MonolingualCorpus) and not self.is_language_model:
+            has_source = not isinstance(corpus, MonolingualCorpus)
+            if not has_source and not self.is_language_model:
                 raise ValueError(
                     f"data.{name} has no source, but src_lang is {self.src_lang!r}; a language model has none; set "
                     f"src_lang to {NO_LANGUAGE!r}, or give pairs"
                 )
-            if self.is_language_model and not isinstance(corpus, MonolingualCorpus):
+            if has_source and self.is_language_model:
                 raise ValueError(
                     f"data.{name} has kind {corpus.kind!r}, but src_lang is {NO_LANGUAGE!r}; a language model has no "
                     "source; give corpora of kind 'monolingual', or correct src_lang"
                 )
-        if self.is_language_model and not self.tokenizer.joint and self.tokenizer.start_from is None:
+        if not self.is_language_model:
+            return
+        if not self.tokenizer.joint and self.tokenizer.start_from is None:
             raise ValueError("tokenizer.joint is false, but a language model has one language; set it to true")
-        if self.is_language_model and self.data.context:
+        if self.data.context:
             raise ValueError("data.context needs a source; a language model has none; set it to 0")
-        if self.is_language_model and self.train.guided_alignment:
+        if self.train.guided_alignment:
             raise ValueError("train.guided_alignment needs a source; a language model has none; set it to false")
-        if self.is_language_model and self.train.validate_bleu_every:
+        if self.train.validate_bleu_every:
             raise ValueError("train.validate_bleu_every needs translations; a language model has none; set it to 0")
+
+    @property
+    def _reuses_tokenizer(self) -> bool:
+        return self.tokenizer.start_from is not None or self.train.start_from is not None
 
     @property
     def is_language_model(self) -> bool:
