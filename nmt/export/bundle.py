@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +18,7 @@ from nmt.export.parity import Parity, Sample, check_ctranslate2, check_huggingfa
 from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.recipe import UserError
 from nmt.storage.model_metadata import require_kind
-from nmt.storage.sealed import require_new
+from nmt.storage.sealed import new_directory, reporting_disk_errors, require_new, write_synced
 from nmt.text.tokenizer import Tokenizers
 
 _PACKAGE_OF: dict[Target, Package] = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
@@ -56,7 +53,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
     require_kind(loaded.directory, loaded.metadata, language_model=False)
     tokenizers = Tokenizers.load(loaded.directory)
     files, notes = _convert(loaded, tokenizers, options)
-    with _staging_folder(out) as folder:
+    with reporting_disk_errors(out), new_directory(out) as folder:
         _write(folder, files)
         if options.check_parity:
             parity = _check_parity(loaded, tokenizers, folder, options)
@@ -111,18 +108,4 @@ def _check_parity(loaded: LoadedModel, tokenizers: Tokenizers, folder: Path, opt
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
-        (folder / name).write_bytes(content)
-
-
-@contextmanager
-def _staging_folder(out: Path) -> Iterator[Path]:
-    """Make a hidden folder beside `out`; rename it to `out` on success and remove it on failure."""
-    folder = out.with_name(f".{out.name}.part-{os.getpid()}")
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-        folder.rename(out)
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}; it must be writable; choose another --out") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        write_synced(folder / name, content)

@@ -117,9 +117,8 @@ def description_lines(description: Mapping[str, Any]) -> Iterator[str]:
         *_training_rows(description["training"]),
     ]
     if context := description["context"]:
-        unit = "sentence" if context["size"] == 1 else "sentences"
         translations = ", with translations" if context["sides"] == "both" else ""
-        rows.append(("context", f"{context['size']} previous {unit}{translations}"))
+        rows.append(("context", f"{counted(context['size'], 'previous sentence')}{translations}"))
     for score in description["scores"]:
         rows.append((f"{score['test_set']} {score['name']}", f"{score['value']:.2f}  {score['signature']}"))
     for engine, precisions in description["engines"].items():

@@ -1,4 +1,4 @@
-"""Uploads of exports to the Hugging Face hub."""
+"""Uploads of exports to the Hugging Face Hub."""
 
 from __future__ import annotations
 

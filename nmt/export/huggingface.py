@@ -53,7 +53,7 @@ def _check_architecture(recipe: ModelRecipe, metadata: ModelMetadata) -> None:
         reasons.append("model.activation is 'swiglu'")
     if recipe.norm_order == "pre" and recipe.tied_embeddings != "three-way":
         reasons.append(
-            f"model.norm_order is 'pre' (Pegasus), which requires three-way tied embeddings, but "
+            "model.norm_order is 'pre' (Pegasus), which requires three-way tied embeddings, but "
             f"model.tied_embeddings is {recipe.tied_embeddings!r}"
         )
     require_representable(

@@ -48,11 +48,7 @@ def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
 
     Raises UserError for another extension and for an unwritable file.
     """
-    extension, image = path.suffix.removeprefix("."), BytesIO()
-    if not extension:
-        raise UserError(f"cannot draw {path}: the name needs an extension such as .png")
-    try:
-        figure.savefig(image, format=extension, dpi=dpi)
-    except ValueError as error:
-        raise UserError(f"cannot draw {path}: {error}; use an extension such as .png") from error
+    require_drawable(path)
+    image = BytesIO()
+    figure.savefig(image, format=path.suffix.removeprefix("."), dpi=dpi)
     write_file(path, image.getvalue())

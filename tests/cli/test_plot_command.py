@@ -35,7 +35,7 @@ def test_what_cannot_be_drawn_is_one_line(run_dir: Path, nmt: Nmt) -> None:
     for folder, out, expected in (
         (run_dir / "none", run_dir / "a.png", "metrics.jsonl"),
         (run_dir / "bad", run_dir / "a.png", "line 1 is not a JSON object with a step"),
-        (run_dir, run_dir / "a.doc", "use an extension such as .png"),
+        (run_dir, run_dir / "a.doc", "the name needs an extension such as .png"),
         (run_dir, run_dir / "no" / "a.png", "cannot write"),
     ):
         status, printed, err = nmt("plot", "curves", folder, "-o", out)

@@ -1,4 +1,4 @@
-"""Uploads to a local fake of the Hugging Face hub."""
+"""Uploads to a local fake of the Hugging Face Hub."""
 
 import base64
 import json
