@@ -114,7 +114,10 @@ def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split:
 
 
 def held_out(examples: LabeledTexts, seed: int) -> tuple[LabeledTexts, LabeledTexts]:
-    """Divide examples at random into nine tenths for training and one tenth for validation."""
+    """Divide examples at random into nine tenths for training and one tenth for validation.
+
+    Raises UserError if one example is all there is.
+    """
     order = np.random.default_rng(seed % (1 << 64)).permutation(len(examples.texts)).tolist()
     size = -(-len(order) // _HELD_OUT)
     train, valid = (

@@ -12,7 +12,7 @@ from nmt.text.clean import Pair
 TRANSLATION = "translation"
 """Label of pairs without noise."""
 
-_SHORTEST = 4  # words of a target that can be shuffled or truncated so that a reader notices
+_MIN_WORDS = 4  # nobody notices that a shorter target was shuffled or truncated
 _ENDS = ".!?"
 
 
@@ -38,9 +38,9 @@ def _add_noise(pair: Pair, kind: Noise, pairs: Sequence[Pair], chooser: random.R
     match kind:
         case "shuffled":
             shuffled = chooser.sample(words, len(words))
-            return (src, " ".join(shuffled)) if len(words) >= _SHORTEST and shuffled != words else None
+            return (src, " ".join(shuffled)) if len(words) >= _MIN_WORDS and shuffled != words else None
         case "truncated":
-            if len(words) < _SHORTEST:
+            if len(words) < _MIN_WORDS:
                 return None
             rest = words[: chooser.randint(len(words) // 4 or 1, 3 * len(words) // 4)]
             # A missing full stop must not be the only sign: half of the texts keep theirs.

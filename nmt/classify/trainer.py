@@ -184,14 +184,14 @@ class ClassifierTrainer:
 
 def require_same_recipe(recipe: ClassificationRecipe, saved: dict[str, Any]) -> None:
     """Raise UserError if options that must not change during a run differ from those of its saved recipe."""
+    sections = {"data", "tokenizer", "model", "train"}
+    in_train = {"optimizer", "batch_tokens", "micro_batch_tokens"}  # the others may change, such as `max_steps`
+    free = {"data.root", "data.test", *(f"train.{key}" for key in TrainRecipe.model_fields if key not in in_train)}
 
     def fixed(tree: dict[str, Any]) -> dict[str, object]:
         named = {f"{name}.{key}": value for name in sections for key, value in tree.get(name, {}).items()}
         return {"seed": tree.get("seed")} | {key: value for key, value in named.items() if key not in free}
 
-    sections = {"data", "tokenizer", "model", "train"}
-    in_train = {"optimizer", "batch_tokens", "micro_batch_tokens"}  # the others may change, such as `max_steps`
-    free = {"data.root", "data.test", *(f"train.{key}" for key in TrainRecipe.model_fields if key not in in_train)}
     now, then = fixed(tomllib.loads(dump_recipe(recipe))), fixed(saved)
     differences = [name for name in sorted({**then, **now}) if now.get(name) != then.get(name)]
     if differences:

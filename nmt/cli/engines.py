@@ -209,14 +209,14 @@ def model_settings(
     """Return the settings that determine a translation besides those of `decode`, and names by digest."""
     digests = [manifest_digest(find_model(model)) for model in models]
     names = {digest: str(model) for digest, model in zip(digests, models, strict=True)}
-    facts: dict[str, Any] = {"model": digests[0], "ensemble": digests[1:]}
+    settings: dict[str, Any] = {"model": digests[0], "ensemble": digests[1:]}
     if decode.shortlist is not None and decode.shortlist.is_file():
-        facts["shortlist"] = hashlib.sha256(decode.shortlist.read_bytes()).hexdigest()
-        names[facts["shortlist"]] = str(decode.shortlist)
+        settings["shortlist"] = hashlib.sha256(decode.shortlist.read_bytes()).hexdigest()
+        names[settings["shortlist"]] = str(decode.shortlist)
     if decode.fusion is not None:
-        facts["fusion"] = manifest_digest(find_model(decode.fusion))
-        names[facts["fusion"]] = str(decode.fusion)
-    return facts | {"engine": choice.engine, "precision": choice.precision}, names
+        settings["fusion"] = manifest_digest(find_model(decode.fusion))
+        names[settings["fusion"]] = str(decode.fusion)
+    return settings | {"engine": choice.engine, "precision": choice.precision}, names
 
 
 def load_scorer(model: Path, device: str, tag: str | None) -> Scorer:

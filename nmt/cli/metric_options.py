@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nmt.data.corpus import sacrebleu_files
-from nmt.evaluate.inputs import TestSet
+from nmt.evaluate.inputs import ReferenceSet
 from nmt.evaluate.metrics import Scorer, bleu_tokenizer, make_scorer
 from nmt.evaluate.moses import LANGUAGES
 from nmt.evaluate.tables import Table, format_tables
@@ -63,7 +63,9 @@ Format = Literal["text", "json", "markdown", "latex"]
 FormatOption = Annotated[Format, typer.Option("-f", "--format", help="Output format; json has full precision.")]
 
 
-def read_test_set(ref: Sequence[Path] | None, src: Path | None, test_set: str | None, lang_pair: str | None) -> TestSet:
+def read_test_set(
+    ref: Sequence[Path] | None, src: Path | None, test_set: str | None, lang_pair: str | None
+) -> ReferenceSet:
     """Read the test set of the options; raises UserError if they are inconsistent or line counts differ.
 
     Warns of empty lines in references.
@@ -78,7 +80,7 @@ def read_test_set(ref: Sequence[Path] | None, src: Path | None, test_set: str | 
             raise UserError(f"--test-set {test_set} needs its languages; give --lang-pair, such as --lang-pair en-de")
         source_file, ref = sacrebleu_files(test_set, lang_pair)
         src, tgt_lang = src or source_file, lang_pair.partition("-")[2]
-    return TestSet.read(ref or (), src, tgt_lang)
+    return ReferenceSet.read(ref or (), src, tgt_lang)
 
 
 @dataclass(frozen=True)
@@ -120,11 +122,11 @@ class MetricOptions:
             raise typer.BadParameter(f"--lang is {self.lang!r}; it must be an ISO 639 code such as de")
         warn(f"the tokenizers have no rules for {self.lang}; generic rules are used")
 
-    def language(self, text: TestSet) -> str:
+    def language(self, text: ReferenceSet) -> str:
         """Return the target language, English if unknown."""
         return self.lang or text.tgt_lang or "en"
 
-    def scorers(self, text: TestSet) -> list[Scorer]:
+    def scorers(self, text: ReferenceSet) -> list[Scorer]:
         """Create the scorers; raises UserError for an unknown metric or a missing language."""
         names = self._names()
         for name in names:
@@ -142,7 +144,7 @@ class MetricOptions:
             for name in names
         ]
 
-    def words(self, text: TestSet) -> tuple[Callable[[str], list[str]], str]:
+    def words(self, text: ReferenceSet) -> tuple[Callable[[str], list[str]], str]:
         """Return the tokenizer of bleu and a description of its tokens."""
         return bleu_tokenizer(tgt_lang=self.language(text), tokenize=self.tokenize, lowercase=self.lowercase)
 

@@ -121,7 +121,7 @@ def _named(given: Mapping[str, Any]) -> dict[str, object]:
 def _load_keeping(
     load: Callable[[], TextTranslator | MemoryTranslator], keep: opt.Kinds, pair: tuple[str, str], entities: bool
 ) -> PreservingTranslator:
-    """Load a translator that keeps items of these kinds. pair: source and target language; entities: whether of XML"""
+    """Load a translator that keeps items of these kinds. pair: languages; entities: whether to keep XML entities"""
     return PreservingTranslator(load(), keep, pair, entities=entities)
 
 
@@ -245,13 +245,13 @@ def _origin(
     glossary: Path | None,
 ) -> Origin:
     """Collect the settings that determine the output, besides its input."""
-    facts, names = model_settings(models, decode, choice)
-    facts |= decode.search_settings()
+    settings, names = model_settings(models, decode, choice)
+    settings |= decode.search_settings()
     if glossary is not None:
-        facts["glossary"] = hashlib.sha256(glossary.read_bytes()).hexdigest()
-        names[facts["glossary"]] = str(glossary)
+        settings["glossary"] = hashlib.sha256(glossary.read_bytes()).hexdigest()
+        names[settings["glossary"]] = str(glossary)
     reader = source.reader
-    facts |= {
+    settings |= {
         "input format": reader.format,
         "column": reader.column,
         "field": reader.field,
@@ -262,8 +262,8 @@ def _origin(
         "distinct": writer.distinct,
     }
     if keep:
-        facts["keep"] = ",".join(keep)
-    return Origin(facts, names, source.name)
+        settings["keep"] = ",".join(keep)
+    return Origin(settings, names, source.name)
 
 
 def _make_search(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nmt.data.mixture import Mixture, pair_id_dtype
 from nmt.packing.packed import BatchShape
-from nmt.packing.shapes import balance, fill
+from nmt.packing.shapes import balance, pack_pairs
 
 Lengths = NDArray[np.integer[Any]]
 Ids = NDArray[np.integer[Any]]
@@ -59,10 +59,10 @@ class EpochPlan:
 
         Each has at most `micro_batch_tokens` tokens on either side, unless it is a single pair. Micro-batches r,
         r + multiple, r + 2 * multiple, ... have nearly the same number of tokens for every r. Some are empty if the
-        update has too few pairs. With a `shape`, returns the result of `fill`.
+        update has too few pairs. With a `shape`, see `pack_pairs`.
         """
         if self.shape is not None:
-            return fill(self.sentences(update), self.src_lengths, self.tgt_lengths, self.shape, self.multiple)
+            return pack_pairs(self.sentences(update), self.src_lengths, self.tgt_lengths, self.shape, self.multiple)
         return [part for band in self.bands(update) for part in band]
 
     def bands(self, update: int) -> list[list[Ids]]:

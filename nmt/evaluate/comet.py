@@ -31,7 +31,7 @@ def comet_scores(
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise UserError(f"the COMET command {command!r} has no closing quote") from error
+        raise UserError(f"the COMET command {command!r} has no closing quote; add it") from error
     if not words:
         raise UserError("the COMET command is empty; give the path of comet-score")
     with TemporaryDirectory(prefix="nmt-comet-") as folder:

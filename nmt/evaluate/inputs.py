@@ -14,8 +14,8 @@ from nmt.text.lines import input_name, read_lines, warn_of_empty
 
 
 @dataclass(frozen=True)
-class TestSet:
-    """A test set, with the lines of each reference by file name."""
+class ReferenceSet:
+    """References of a test set by file name, and its source."""
 
     references: dict[str, list[str]]
     reference_files: tuple[Path, ...]
@@ -42,7 +42,7 @@ class TestSet:
         return cls(references, files, source, tgt_lang)
 
 
-def read_systems(files: Sequence[Path], text: TestSet) -> dict[str, list[str]]:
+def read_systems(files: Sequence[Path], text: ReferenceSet) -> dict[str, list[str]]:
     """Read the translations of each system, by file name; raises UserError if they cannot belong to the test set.
 
     Warns of files that have empty lines, or are equal to a reference or the source.
@@ -65,7 +65,7 @@ def read_systems(files: Sequence[Path], text: TestSet) -> dict[str, list[str]]:
     return systems
 
 
-def hint_at_case(systems: Mapping[str, Sequence[str]], text: TestSet, scorers: Sequence[Scorer]) -> None:
+def hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer]) -> None:
     """Log systems that are lower-cased while the references are not, for case-sensitive metrics."""
     case_sensitive = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
     if not case_sensitive or not any(_has_upper_case(stream) for stream in text.streams):

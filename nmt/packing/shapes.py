@@ -102,7 +102,7 @@ class UpdateStatistics:
         return BatchShape(src, tgt, max(num_sentences, math.ceil(max(src, tgt) / padding_length) + 1), self.longest)
 
 
-def fill(
+def pack_pairs(
     ids: NDArray[np.integer[Any]],
     src_lengths: NDArray[np.integer[Any]],
     tgt_lengths: NDArray[np.integer[Any]],
