@@ -260,7 +260,7 @@ def average_tensors(directories: Sequence[Path]) -> dict[str, Tensor]:
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         if total and shapes != {name: tensor.shape for name, tensor in total.items()}:
             raise UserError(
-                f"{directory} and {directories[0]} differ in shape; averaged models must have one shape; choose others"
+                f"{directory} and {directories[0]} have different shapes; averaged models must have the same"
             )
         for name, tensor in tensors.items():
             dtypes[name] = tensor.dtype

@@ -22,7 +22,7 @@ from nmt.data.test_sets import TestSet, reference_context, test_sets
 from nmt.data.workload import Workload
 from nmt.decode.context import translate_documents
 from nmt.decode.language_model import require_fusible
-from nmt.decode.scoring import Scorer as TextScorer
+from nmt.decode.scoring import TextScorer
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision

@@ -11,7 +11,7 @@ from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.checkpoint import load_model
 from nmt.data.store import PairStore
 from nmt.decode.generator import TextGenerator
-from nmt.decode.scoring import Scorer
+from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.grammar import generate
 from nmt.packing.packed import PackedSequences
@@ -136,7 +136,7 @@ def test_beam_search_finds_a_more_probable_text_than_samples(language_model: Pat
 
 
 def test_scorer_ignores_sources(language_model: Path) -> None:
-    scorer = Scorer.load(language_model, "cpu")
+    scorer = TextScorer.load(language_model, "cpu")
     first, second = scorer.score(["", "a source"], ["the text"] * 2)
     assert first.log_prob == pytest.approx(second.log_prob, rel=1e-6)
     assert first.log_prob == pytest.approx(-bits(language_model, "the text") * math.log(2), rel=1e-4)

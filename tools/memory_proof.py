@@ -112,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
         others = list(read_lines(options.src))
         files = [others[: options.lines]]
         if not others:
-            raise UserError(f"{options.src} is empty; it must have lines to translate; name another file")
+            raise UserError(f"{options.src} is empty; it must have lines to translate; choose another file")
         for _ in range(options.files):
             files.append(edit(rng, files[-1], others, options.lines))
         for engine in [options.engine] if options.engine else PRECISIONS:

@@ -59,7 +59,7 @@ class AttendingModel(Protocol):
 
 
 @dataclass(frozen=True)
-class ChosenAttention:
+class AlignmentAttention:
     """The attention that aligns words.
 
     layer: of the decoder, from 0
@@ -72,7 +72,7 @@ class ChosenAttention:
     at: AlignmentAt = "output"
 
     @classmethod
-    def from_recipe(cls, decode: DecodeRecipe, model: ModelRecipe) -> ChosenAttention:
+    def from_recipe(cls, decode: DecodeRecipe, model: ModelRecipe) -> AlignmentAttention:
         """Take the options of a recipe; by default all heads of the second-to-last layer (Garg et al. 2019).
 
         Raises UserError if the model has no such layer or head.
@@ -125,7 +125,7 @@ class WordAligner:
         self,
         model: AttendingModel,
         tokenizers: Tokenizers,
-        attention: ChosenAttention,
+        attention: AlignmentAttention,
         *,
         unicode_form: UnicodeForm,
         device: torch.device,
@@ -161,7 +161,7 @@ class WordAligner:
         return cls(
             loaded.model,
             tokenizers,
-            ChosenAttention.from_recipe(options, loaded.model.recipe),
+            AlignmentAttention.from_recipe(options, loaded.model.recipe),
             unicode_form=cast(UnicodeForm, loaded.metadata.unicode_form),
             device=torch_device,
             batch_tokens=choose_batch_tokens(options, torch_device, [(loaded.model.recipe, tokenizers.tgt.vocab_size)]),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from nmt.alignment.attention import POSITIONS, AttentionMap, ChosenAttention, TokenPair, WordAligner
+from nmt.alignment.attention import POSITIONS, AlignmentAttention, AttentionMap, TokenPair, WordAligner
 from nmt.alignment.lexical import agreed_links
 from nmt.alignment.words import link_words
 from nmt.recipe import UserError
@@ -31,9 +31,9 @@ class AttentionChoice:
     by_layer:  agreement of the mean of all heads, for each layer and position
     """
 
-    attention: ChosenAttention
+    attention: AlignmentAttention
     agreement: float
-    by_layer: dict[ChosenAttention, float]
+    by_layer: dict[AlignmentAttention, float]
 
 
 def choose_attention(
@@ -54,12 +54,12 @@ def choose_attention(
     references = [_statistical_links(lines, len(compared))] if reverse is None else _reverse_links(reverse, compared)
     maps = aligner.maps([line.pair for line in compared])
 
-    def rate(attention: ChosenAttention) -> float:
+    def rate(attention: AlignmentAttention) -> float:
         links = [line.links(attention, own) for line, own in zip(compared, maps, strict=True)]
         return max(agreement(links, reference) for reference in references)
 
     _, num_layers, num_heads, *_ = maps[0].shape
-    layers = [ChosenAttention(layer, (), position) for position in POSITIONS for layer in range(num_layers)]
+    layers = [AlignmentAttention(layer, (), position) for position in POSITIONS for layer in range(num_layers)]
     by_layer = {layer: rate(layer) for layer in layers}
     candidates = dict(by_layer)
     for layer in layers:
@@ -75,8 +75,8 @@ def agreement(links: Sequence[LinkSet], others: Sequence[LinkSet]) -> float:
 
 
 def _select_heads(
-    rate: Callable[[ChosenAttention], float], layer: ChosenAttention, num_heads: int
-) -> tuple[ChosenAttention, float]:
+    rate: Callable[[AlignmentAttention], float], layer: AlignmentAttention, num_heads: int
+) -> tuple[AlignmentAttention, float]:
     """Add heads of a layer greedily while the rating grows; return the attention and its rating."""
     heads: tuple[int, ...] = ()
     best = -1.0
@@ -98,7 +98,7 @@ class _Line:
     pair: TokenPair
     words: tuple[list[int | None], list[int | None]]
 
-    def links(self, attention: ChosenAttention, attention_map: AttentionMap) -> LinkSet:
+    def links(self, attention: AlignmentAttention, attention_map: AttentionMap) -> LinkSet:
         return set(link_words(attention.attended(attention_map[:, attention.layer]), *self.words))
 
 
@@ -129,7 +129,9 @@ def _reverse_links(reverse: WordAligner, compared: Sequence[_Line]) -> list[list
     """Return the source-to-target word links of each position and layer of a reverse model."""
     lines = _usable_lines(reverse, [line.target for line in compared], [line.source for line in compared])
     maps: list[AttentionMap] = reverse.maps([line.pair for line in lines])
-    attentions = [ChosenAttention(layer, (), position) for position in POSITIONS for layer in range(maps[0].shape[1])]
+    attentions = [
+        AlignmentAttention(layer, (), position) for position in POSITIONS for layer in range(maps[0].shape[1])
+    ]
     return [
         [
             {(source, target) for target, source in line.links(attention, attention_map)}

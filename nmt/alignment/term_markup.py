@@ -85,8 +85,8 @@ def prepare_markup(prepared: Prepared, recipe: Recipe) -> None:
             num_pairs, num_terms = _write(prepared, recipe, new)
             if not num_terms:
                 raise UserError(
-                    "train.glossary_markup found no terms in the training text; expected aligned words that spaces "
-                    "separate; add text, or set it to 0"
+                    "train.glossary_markup found no terms in the training text; expected aligned words separated by "
+                    "spaces; add text, or set it to 0"
                 )
             for path in prepared.directory.glob("train.tgt.*.npy"):
                 link_or_copy(path, new / path.name)

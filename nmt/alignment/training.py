@@ -209,7 +209,7 @@ class _Builder:
                 yield link_tokens(links, *words)
                 expected = next(stored, None)
         if expected is not None:
-            raise UserError(f"{path} does not fit the prepared text: the corpus has changed; prepare the text again")
+            raise UserError(f"{path} does not match the prepared text: the corpus has changed; prepare the text again")
 
 
 def link_tokens(links: Links, src_words: Sequence[int | None], tgt_words: Sequence[int | None]) -> set[TokenLink]:

@@ -83,8 +83,8 @@ def parse_links(line: str, num_words: tuple[int, int], where: str) -> Links:
         link = int(source), int(target)
         if link[0] >= num_words[0] or link[1] >= num_words[1]:
             raise UserError(
-                f"{where}: link {item} of a pair with {num_words[0]} and {num_words[1]} words; positions count from 0 "
-                "and words are separated by spaces; correct the line"
+                f"{where}: link {item} is out of range for {num_words[0]} source and {num_words[1]} target words; "
+                "positions count from 0 and words are separated by spaces; correct the line"
             )
         links.append(link)
     return links

@@ -90,7 +90,7 @@ def prepare_decoding(request: DecodingRequest, folder: Path) -> tuple[Path, Deco
         return _prepare_random_model(request, folder)
     model = find_model(path)
     if request.source is None:
-        raise UserError(f"{model} needs sentences to translate; give --input FILE")
+        raise UserError(f"{model} needs sentences to translate; use --input FILE")
     if request.tokenizer is not None or request.vocab_size is not None:
         raise UserError(f"{model} has its own tokenizers; remove --tokenizer and --vocab-size")
     decode = _decode(read_model_metadata(model).decode, request.settings, request.output_tokens)
@@ -108,9 +108,9 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
     else:
         tokenizers = Tokenizers.load(find_prepared(request.tokenizer))
     if request.source is not None and request.tokenizer is None:
-        raise UserError("random weights need a tokenizer to read text; give --tokenizer, or remove --input")
+        raise UserError("random weights need a tokenizer to read text; use --tokenizer, or remove --input")
     if request.source is None and request.tokenizer is not None:
-        raise UserError("--tokenizer has no effect without --input; give --input, or remove --tokenizer")
+        raise UserError("--tokenizer has no effect without --input; use --input, or remove --tokenizer")
     lengths = [] if request.output_tokens else ["min_length_ratio=1.0", "max_length_ratio=1.0"]
     decode = _decode(own, [*lengths, *request.settings], request.output_tokens)
     write_random_model(folder / "model", spec.recipe.model_copy(update={"decode": decode}), tokenizers)

@@ -69,7 +69,7 @@ def require_languages(option: str, model: Path, expected: tuple[str, str]) -> No
     if found != expected:
         is_lm = found[0] == NO_LANGUAGE
         wrong = f"is a language model of {found[1]}" if is_lm else f"translates from {' to '.join(found)}"
-        raise UserError(f"{model} {wrong}; {option} must translate from {' to '.join(expected)}; give another model")
+        raise UserError(f"{model} {wrong}; {option} must translate from {' to '.join(expected)}; choose another model")
 
 
 def require_at_most_one(given: Mapping[str, bool]) -> None:
@@ -140,4 +140,4 @@ def write_new(out: Path, text: str) -> None:
         with out.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise UserError(f"{out} already exists; -o must be a new file; give another name") from error
+        raise UserError(f"{out} already exists; -o must be a new file; choose another name") from error

@@ -33,7 +33,7 @@ from nmt.streams.workers import Workers
 
 if TYPE_CHECKING:
     from nmt.decode.memory import MemoryTranslator
-    from nmt.decode.scoring import Scorer
+    from nmt.decode.scoring import TextScorer
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def choose_engine(
         if required:
             raise UserError(
                 "--engine ctranslate2 does not support required phrases and glossaries; they need torch; leave them "
-                "out, or give --engine torch"
+                "out, or use --engine torch"
             )
         compute_type = select_compute_type(precision, select_device(device))
         return EngineChoice(engine, PRECISION_OF[compute_type])
@@ -219,8 +219,8 @@ def model_settings(
     return settings | {"engine": choice.engine, "precision": choice.precision}, names
 
 
-def load_scorer(model: Path, device: str, tag: str | None) -> Scorer:
-    """Load a scorer, which always uses torch; see `Scorer.load`."""
-    from nmt.decode.scoring import Scorer  # noqa: PLC0415
+def load_scorer(model: Path, device: str, tag: str | None) -> TextScorer:
+    """Load a scorer, which always uses torch; see `TextScorer.load`."""
+    from nmt.decode.scoring import TextScorer  # noqa: PLC0415
 
-    return Scorer.load(model, device, tag)
+    return TextScorer.load(model, device, tag)

@@ -97,7 +97,7 @@ def evaluate(
     test = read_test_set(ref, src, test_set, lang_pair)
     for option, is_given in (("--by-length", by_length), ("--comet", comet is not None)):
         if is_given and test.source is None:
-            raise UserError(f"{option} needs the source sentences; give --src FILE")
+            raise UserError(f"{option} needs the source sentences; use --src FILE")
     scorers = options.scorers(test)
     evaluated = EvaluatedSystems(
         read_systems(hypotheses, test), test.streams, test.source, scorers, options.ignores_case

@@ -77,7 +77,7 @@ def read_test_set(
     tgt_lang = None
     if test_set is not None:
         if lang_pair is None:
-            raise UserError(f"--test-set {test_set} needs its languages; give --lang-pair, such as --lang-pair en-de")
+            raise UserError(f"--test-set {test_set} needs its languages; use --lang-pair, such as --lang-pair en-de")
         source_file, ref = sacrebleu_files(test_set, lang_pair)
         src, tgt_lang = src or source_file, lang_pair.partition("-")[2]
     return ReferenceSet.read(ref or (), src, tgt_lang)
@@ -132,7 +132,7 @@ class MetricOptions:
         for name in names:
             if (self.lang or text.tgt_lang) is None and name.startswith(("bleu-tokenized", "bleu-compound")):
                 raise UserError(
-                    f"{name} is language-specific; it needs the target language; give --lang, such as --lang de"
+                    f"{name} is language-specific; it needs the target language; use --lang, such as --lang de"
                 )
         return [
             make_scorer(

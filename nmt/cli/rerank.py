@@ -22,7 +22,7 @@ from nmt.cli.arguments import (
     require_output,
     require_same_length,
 )
-from nmt.decode.scoring import Scorer
+from nmt.decode.scoring import TextScorer
 from nmt.evaluate.sentence_counts import sentence_counts
 from nmt.logs import counted, progress, say
 from nmt.recipe import NO_LANGUAGE, UserError
@@ -119,7 +119,7 @@ def _load_models(models: Sequence[Path], reverse_models: Sequence[Path], device:
             if name != "model" or languages(path) != (NO_LANGUAGE, own[1]):
                 require_languages(f"--{name}", path, expected)
             full_name = name if number == 1 else f"{name}-{number}"
-            loaded.append(FeatureModel(full_name, Scorer.load(path, device), reverse=name != "model"))
+            loaded.append(FeatureModel(full_name, TextScorer.load(path, device), reverse=name != "model"))
     return loaded
 
 

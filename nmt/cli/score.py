@@ -9,7 +9,7 @@ import torch
 import typer
 
 from nmt.cli.arguments import Device, ModelArgument, Threads, languages, read_pairs, require_one_reader
-from nmt.decode.scoring import Likelihood, Scorer
+from nmt.decode.scoring import Likelihood, TextScorer
 from nmt.logs import counted, progress, say
 from nmt.recipe import NO_LANGUAGE
 from nmt.text.lines import input_name, warn_of_empty
@@ -41,7 +41,7 @@ def score(
             warn_of_empty(input_name(path), lines, [others], "their log-probabilities count; check both files")
     if threads is not None:
         torch.set_num_threads(threads)
-    scorer = Scorer.load(model, device, tag)
+    scorer = TextScorer.load(model, device, tag)
     context, total = scorer.documents(sources, targets), Likelihood()
     with progress("scoring", len(sources), "pairs") as bar:
         for start in range(0, len(sources), SCORING_WINDOW):

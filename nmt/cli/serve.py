@@ -26,7 +26,7 @@ from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
 
 if TYPE_CHECKING:  # imports torch, which takes seconds
-    from nmt.decode.scoring import Scorer
+    from nmt.decode.scoring import TextScorer
 
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
@@ -91,7 +91,7 @@ def serve(
         for (name, path), decode in zip(paths.items(), defaults, strict=True)
     ]
     if processes and all(model.description.startswith("torch") for model in served):
-        raise CommandError("--processes has no effect with torch; leave it out, or give --engine ctranslate2")
+        raise CommandError("--processes has no effect with torch; leave it out, or use --engine ctranslate2")
     limits = Limits(max_bytes, max_characters, max_lines, max_seconds)
     run_server(Service(served, limits, keys, logs_text=log_text), bound, cors or ())
 
@@ -167,7 +167,7 @@ def _load(
     )
 
 
-def _load_scorer(model: Path, digest: str, device: str, tag: str | None) -> Scorer:
+def _load_scorer(model: Path, digest: str, device: str, tag: str | None) -> TextScorer:
     """Load the scorer of a served model; raises UserError if its files are no longer those with this digest."""
     if manifest_digest(find_model(model)) != digest:
         raise UserError(

@@ -187,11 +187,11 @@ def _make_reader(
     is_read = f"{file} is read as {in_format}"
     for option, is_given in (("--column", column is not None), ("--header", header)):
         if is_given and in_format != "tsv":
-            raise typer.BadParameter(f"{option} is for TSV input; {is_read}; leave it out, or give --input-format tsv")
+            raise typer.BadParameter(f"{option} is for TSV input; {is_read}; leave it out, or use --input-format tsv")
     has_field = in_format == "jsonl" or (in_format == "text" and out_format == "jsonl")
     if field is not None and not has_field:
         raise typer.BadParameter(
-            f"--field is for JSON Lines; {is_read} and written as {out_format}; leave it out, or give "
+            f"--field is for JSON Lines; {is_read} and written as {out_format}; leave it out, or use "
             "--input-format jsonl"
         )
     index = column if column is None or not column.lstrip("-").isdecimal() else int(column)

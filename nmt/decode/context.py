@@ -76,7 +76,7 @@ class ContextEncoder:
     def _sentences(self, previous: Previous, split: bool) -> list[Previous]:
         if isinstance(previous, str) == self.context.has_target:
             expected = "pairs of a sentence and its translation" if self.context.has_target else "sentences"
-            raise UserError(f"the context of this model must have {expected}; it has {previous!r:.60}; correct it")
+            raise UserError(f"the context of this model must have {expected}; got {previous!r:.60}; correct it")
         if split and isinstance(previous, str):
             return list(split_sentences(normalize(previous, self._form)))
         return [previous]

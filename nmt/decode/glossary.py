@@ -109,7 +109,7 @@ class Glossary:
                 raise UserError(f"{where}: the third column is {case!r}; expected {_COLUMNS}; fix the line")
             terms.append(Term.parse(source, target, where, is_cased=_CASE[case.strip().lower()]))
         if not terms:
-            raise UserError(f"{path} has no terms; expected {_COLUMNS}, one term a line; add terms")
+            raise UserError(f"{path} has no terms; expected {_COLUMNS}, one term per line; add terms")
         return cls(terms)
 
     def find(self, text: str) -> list[Term]:

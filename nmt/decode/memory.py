@@ -120,7 +120,7 @@ class TranslationMemory:
         elif application != _APPLICATION_ID:
             raise MemoryFileError(
                 f"{self._path} is another SQLite database; --memory needs a file of `nmt translate --memory` of this "
-                "version; name another file"
+                "version; choose another file"
             )
 
     @contextmanager
@@ -142,7 +142,7 @@ class TranslationMemory:
         except sqlite3.OperationalError as error:
             raise MemoryFileError(
                 f"cannot use {self._path}: {error}; --memory needs a readable and writable file on a local disk; check "
-                "its permissions, the disk and other processes, or name another file"
+                "its permissions, the disk and other processes, or choose another file"
             ) from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise self._damaged(str(error)) from error
@@ -150,7 +150,7 @@ class TranslationMemory:
     def _damaged(self, problem: str) -> MemoryFileError:
         return MemoryFileError(
             f"{self._path} is damaged or not a translation memory ({problem}); --memory needs a file of `nmt translate "
-            "--memory`; remove it to start an empty one, or name another file"
+            "--memory`; remove it to start an empty one, or choose another file"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -101,38 +101,37 @@ class Likelihood:
         return -self.log_prob / math.log(2) / max(self.num_bytes, 1)
 
 
-class Scorer:
+class TextScorer:
     """Score text: a model with its tokenizers and normalization.
 
     num_parameters:    number of parameters, tied ones counted once
     is_language_model: whether the model ignores sources
     """
 
-    def __init__(self, loaded: LoadedModel, tokenizers: Tokenizers, device: torch.device) -> None:
-        """device: device of the model."""
+    def __init__(
+        self, loaded: LoadedModel, tokenizers: Tokenizers, device: torch.device, tag: str | None = None
+    ) -> None:
+        """device: device of the model; tag: see `load`."""
         self._model, self._tokenizers, self._device = loaded.model, tokenizers, device
         self._unicode_form = cast(UnicodeForm, loaded.metadata.unicode_form)
         self._limit = loaded.model.recipe.max_positions - 1
         self._reverse_target = loaded.metadata.reverse_target
         self.num_parameters = loaded.model.num_parameters()
         self.is_language_model = loaded.metadata.is_language_model
-        tag = loaded.metadata.decode.tag
+        tag = loaded.metadata.decode.tag if tag is None else tag
         self._tag = [] if tag is None else [tokenizers.src.tag_id(tag)]
         self._context = ContextEncoder(loaded.metadata.context, tokenizers, self._unicode_form)
         self._max_tokens = min(loaded.metadata.max_tokens, self._limit)
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "auto", tag: str | None = None) -> Scorer:
+    def load(cls, path: str | Path, device: str = "auto", tag: str | None = None) -> TextScorer:
         """Load a model directory, a checkpoint or a run; UserError if there is none.
 
         tag: see `DecodeRecipe.tag`; by default the tag of the model
         """
         torch_device = choose_device(device)
         loaded = load_model(Path(path), torch_device)
-        if tag is not None:
-            decode = loaded.metadata.decode.model_copy(update={"tag": tag})
-            loaded = replace(loaded, metadata=replace(loaded.metadata, decode=decode))
-        return cls(loaded, Tokenizers.load(loaded.directory), torch_device)
+        return cls(loaded, Tokenizers.load(loaded.directory), torch_device, tag)
 
     def score(
         self,

@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 
 import torch
 
-from nmt.alignment.attention import AttendingModel, ChosenAttention, WordAligner
+from nmt.alignment.attention import AlignmentAttention, AttendingModel, WordAligner
 from nmt.checkpoint import LoadedModel, load_model
 from nmt.decode.arguments import require_list, require_options
 from nmt.decode.language_model import FusedLanguageModel, require_fusible
@@ -179,9 +179,8 @@ class Translator(TextTranslator):
         """Search in batches of sentences of similar length; see `nmt.search.batches`."""
         lengths = [len(self._tag) + len(task.sentence) + 1 for task in tasks]
         is_plain = self._shortlist is None and self._on_tokens is None and not any(task.partial for task in tasks)
-        refillable = self._sampling is None and is_plain and is_refillable(self._model)
-        if self._language_model is not None:
-            refillable = refillable and is_refillable(self._language_model.model)
+        models = [self._model, *([] if self._language_model is None else [self._language_model.model])]
+        refillable = self._sampling is None and is_plain and all(map(is_refillable, models))
 
         def search(ids: list[int], batch_size: int, results: dict[int, list[Hypothesis]]) -> None:
             finished: dict[int, list[Hypothesis]] = {}
@@ -262,7 +261,7 @@ class Translator(TextTranslator):
         return WordAligner(
             attending,
             self._tokenizers,
-            ChosenAttention.from_recipe(decode, attending.recipe),
+            AlignmentAttention.from_recipe(decode, attending.recipe),
             unicode_form=self._unicode_form,
             device=self._device,
             batch_tokens=self._batching.tokens,

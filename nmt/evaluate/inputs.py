@@ -74,7 +74,7 @@ def hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, score
         if not _has_upper_case(lines) and any(line != line.upper() for line in lines):
             say(
                 f"hint: {name} is lower-cased and the reference is not; {', '.join(case_sensitive)} are "
-                "case-sensitive; to ignore case, give --lowercase (bleu), --chrf-lowercase (chrf, chrf++) or --metrics "
+                "case-sensitive; to ignore case, use --lowercase (bleu), --chrf-lowercase (chrf, chrf++) or --metrics "
                 "bleu-tokenized-lc"
             )
 

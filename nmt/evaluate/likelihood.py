@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nmt.decode.scoring import Likelihood, Scorer
+from nmt.decode.scoring import Likelihood, TextScorer
 from nmt.evaluate.metrics import Score
 
 _BATCH_TEXTS = 64
 
 
-def score_text(scorer: Scorer, texts: Sequence[str]) -> tuple[Score, ...]:
+def score_text(scorer: TextScorer, texts: Sequence[str]) -> tuple[Score, ...]:
     """Return perplexity and bits per byte, see `Likelihood`; raises UserError for a text too long for the model."""
     total = Likelihood()
     for start in range(0, len(texts), _BATCH_TEXTS):

@@ -127,7 +127,7 @@ def make_sweep(recipe: Path, seeds: int, overrides: Sequence[str], varied: Seque
     if repeated := {key for key in keys if keys.count(key) > 1}:
         raise RecipeError(f"--vary {min(repeated)} is given twice; give all its values at once, as KEY=A,B")
     if "seed" in keys:
-        raise RecipeError("--vary seed is not possible; each variant has the same seeds; give --seeds N")
+        raise RecipeError("--vary seed is not possible; each variant has the same seeds; use --seeds N")
     variants = {" ".join(map(_short_name, one)) or recipe.stem: one for one in product(*choices)}
     return Sweep(recipe, seeds, tuple(overrides), variants)
 
@@ -166,11 +166,11 @@ def require_own_folder(folder: Path, runs: Sequence[Run]) -> None:
     """Raise CommandError if the report of a sweep would overwrite that of a run, or another file."""
     if (folder / "recipe.toml").exists():
         raise CommandError(
-            f"{folder} is a run, whose report would be lost; -o must be a folder of its own; name another"
+            f"{folder} is a run, whose report would be lost; -o must be a folder of its own; choose another"
         )
     reports = [name for name in ("report.md", "report.json") if (folder / name).exists()]
     if reports and not any(run.recipe.directory.exists() for run in runs):
         raise CommandError(
             f"{folder} has {' and '.join(reports)}, but no run of this command, which would overwrite this; -o must be "
-            "a folder of its own; name another"
+            "a folder of its own; choose another"
         )

@@ -58,7 +58,7 @@ BATCH_TOKENS = 384
 # Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis.
 _NO_PENALTY = 1e-12
 _NO_REQUIRED = (
-    "CTranslate2 does not support required phrases and glossaries, which are in the line; give --engine torch, or "
+    "CTranslate2 does not support required phrases and glossaries, which are in the line; use --engine torch, or "
     "leave them out"
 )
 _NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes within a word; use --engine torch"

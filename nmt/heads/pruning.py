@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nmt.alignment.attention import ChosenAttention
+from nmt.alignment.attention import AlignmentAttention
 from nmt.checkpoint import LoadedModel, model_files, model_tensors
 from nmt.heads.masks import AttentionId, Head, attentions
 from nmt.model.transformer import Transformer
@@ -97,7 +97,7 @@ def _renumber_alignment_heads(loaded: LoadedModel, kept: KeptHeads) -> DecodeRec
     decode = loaded.metadata.decode
     if not decode.alignment_heads:
         return decode
-    layer = ChosenAttention.from_recipe(decode, loaded.model.recipe).layer
+    layer = AlignmentAttention.from_recipe(decode, loaded.model.recipe).layer
     heads = kept[AttentionId("cross", layer)]
     numbers = tuple(new for new, old in enumerate(heads) if old in decode.alignment_heads)
     return decode.model_copy(update={"alignment_heads": numbers})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nmt.alignment.attention import AttentionMap, ChosenAttention, WordAligner
+from nmt.alignment.attention import AlignmentAttention, AttentionMap, WordAligner
 from nmt.plots.figure import new_figure, save_figure
 from nmt.recipe import UserError
 
@@ -64,6 +64,6 @@ def draw_attention(src: Sequence[str], tgt: Sequence[str], panels: Sequence[Pane
     save_figure(figure, path, dpi=120)
 
 
-def _title(chosen: ChosenAttention) -> str:
+def _title(chosen: AlignmentAttention) -> str:
     heads = "all heads" if not chosen.heads else f"heads {', '.join(map(str, chosen.heads))}"
     return f"layer {chosen.layer}, {heads}, by {chosen.at}"

@@ -19,7 +19,7 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from nmt.decode.scoring import Scorer
+from nmt.decode.scoring import TextScorer
 from nmt.recipe import UserError
 from nmt.rerank.nbest import Candidate
 from nmt.storage.sealed import write_file
@@ -41,7 +41,7 @@ class FeatureModel:
     """
 
     name: str
-    scorer: Scorer
+    scorer: TextScorer
     reverse: bool = False
 
     def log_probs(self, sources: Sequence[str], texts: Sequence[str]) -> list[float]:

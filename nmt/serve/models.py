@@ -21,7 +21,7 @@ from nmt.serve.batching import Batcher, BatchingOptions
 from nmt.serve.memory import ServedMemory
 
 if TYPE_CHECKING:  # imports torch, which takes seconds and which most servers do not need
-    from nmt.decode.scoring import Scorer, TextScore
+    from nmt.decode.scoring import TextScore, TextScorer
 
 _MAX_CACHED_TRANSLATORS = 32  # each needs little memory besides the shared model
 
@@ -108,7 +108,7 @@ class ServedModel:
         languages: tuple[str, str],
         decode: DecodeRecipe,
         translator: TextTranslator,
-        load_scorer: Callable[[], Scorer],
+        load_scorer: Callable[[], TextScorer],
         batching: BatchingOptions,
         description: str,
         memory: ServedMemory | None = None,

@@ -39,14 +39,14 @@ class ApiKeys:
     """The accepted API keys."""
 
     def __init__(self, path: Path) -> None:
-        """Read a file with one key a line; raises UserError if it cannot be read or has none."""
+        """Read a file with one key per line; raises UserError if it cannot be read or has none."""
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {path}: {error}; it must contain one API key a line; check it") from error
+            raise UserError(f"cannot read {path}: {error}; it must contain one API key per line; check it") from error
         self._keys = [line.strip().encode() for line in lines if line.strip()]
         if not self._keys:
-            raise UserError(f"{path} contains no API key; it must contain one API key a line; add one")
+            raise UserError(f"{path} contains no API key; it must contain one API key per line; add one")
 
     def __contains__(self, key: str) -> bool:
         """Return whether a key is accepted, in constant time."""

@@ -52,7 +52,7 @@ def require_kind(directory: Path, metadata: ModelMetadata, *, language_model: bo
     """Raise UserError if a model is not a language model, or is one, as `language_model` says."""
     if metadata.is_language_model != language_model:
         found, expected = ("translation", "language") if language_model else ("language", "translation")
-        raise UserError(f"{directory} is a {found} model; it must be a {expected} model; give another one")
+        raise UserError(f"{directory} is a {found} model; it must be a {expected} model; choose another one")
 
 
 def read_model_metadata(directory: Path) -> ModelMetadata:

@@ -73,7 +73,7 @@ class TranslationJob:
                 kind = self.source.reader.format
                 if kind in DOCUMENT_FORMATS:
                     raise UserError(
-                        f"--resume does not support {kind}; a document is translated as a whole; give --restart"
+                        f"--resume does not support {kind}; a document is translated as a whole; use --restart"
                     )
                 self.output.require_file("--resume")
                 if workers.max(int(workers.is_main and self._is_complete(count))):
@@ -110,7 +110,7 @@ class TranslationJob:
         if done != count:
             raise UserError(
                 f"{self.output.path} has {counted(done, 'line')}, {self.source.name} has {count:,}, and there is no "
-                f"{self.output.part.name} to resume; give the same input, or leave out --resume to translate it again"
+                f"{self.output.part.name} to resume; use the same input, or leave out --resume to translate it again"
             )
         say(
             f"{self.output.path} is complete: {counted(done, 'line')}, as many as {self.source.name}; its model and "

@@ -48,7 +48,7 @@ def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> 
         for name, status in found.items():
             if os.path.samestat(own, status):
                 output = "standard output" if out == STANDARD_STREAM else f"{option} {out}"
-                raise UserError(f"{output} is the input {name}; it must be another file; name a new one")
+                raise UserError(f"{output} is the input {name}; it must be another file; choose a new one")
 
 
 def require_distinct(outputs: Mapping[str, Path | None]) -> None:
@@ -59,7 +59,7 @@ def require_distinct(outputs: Mapping[str, Path | None]) -> None:
             continue
         other = seen.setdefault(Path(os.path.realpath(path)), option)
         if other != option:
-            raise UserError(f"{option} {path} is also {other}; each needs a file of its own; name a new one")
+            raise UserError(f"{option} {path} is also {other}; each needs a file of its own; choose a new one")
 
 
 def _own_descriptor(path: Path) -> int | None:
@@ -156,9 +156,9 @@ class Output:
         """Raise UserError unless the output is a file, which --resume and --restart need."""
         cannot = f"{option} cannot {option.removeprefix('--')}"
         if self.path == STANDARD_STREAM:
-            raise UserError(f"{cannot} standard output; the output must be a file; name one with -o")
+            raise UserError(f"{cannot} standard output; the output must be a file; set one with -o")
         if self.is_stream:
-            raise UserError(f"{cannot} {self.path}; the output must be a regular file; name one with -o")
+            raise UserError(f"{cannot} {self.path}; the output must be a regular file; set one with -o")
 
     def count_finished(self) -> int | None:
         """Return the number of records of the complete output, None if there is none or a partial output exists."""

@@ -129,7 +129,7 @@ class PartFile:
             )
         else:
             return
-        raise CommandError(f"{wrong} ({self.before.input}); give the same input, or --restart to start over")
+        raise CommandError(f"{wrong} ({self.before.input}); use the same input, or --restart to start over")
 
     def write(self, text: str, records: int, sha256: str) -> None:
         """Write text.
@@ -221,20 +221,20 @@ def _find_start(
     """Return the last mark of a part of `size` bytes; raises CommandError if the part must not be resumed."""
     if before is None and size:
         raise CommandError(
-            f"{part} has no valid journal; it can only be resumed with {journal_path(part).name}; remove it, or give "
+            f"{part} has no valid journal; it can only be resumed with {journal_path(part).name}; remove it, or use "
             "--restart to start over"
         )
     if before is None or not marks:
         return Mark()
     if not resume:
         raise CommandError(
-            f"{part} has {counted(marks[-1].records, 'line')} of an interrupted command; it is not overwritten; give "
+            f"{part} has {counted(marks[-1].records, 'line')} of an interrupted command; it is not overwritten; use "
             "--resume to continue, or --restart to start over"
         )
     if different := origin.differences(before):
         raise CommandError(
             f"{part} was made with other settings: {'; '.join(different)}; --resume needs the same settings; restore "
-            "them, or give --restart to start over"
+            "them, or use --restart to start over"
         )
     return marks[-1]
 
@@ -287,7 +287,7 @@ def _open_journal(part: Path) -> FileIO:
                 file.close()
                 raise UserError(
                     f"{part} is being written by another process; only one process may write it; wait for that "
-                    "process, stop it, or name another output"
+                    "process, stop it, or choose another output"
                 ) from None
             except OSError:  # the file system does not support locks
                 return file

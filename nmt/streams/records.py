@@ -142,7 +142,7 @@ class RecordReader:
             if self.format == "srt" and number == 1 and not segment.text and document.strip() and "-->" not in document:
                 raise UserError(
                     f"{name} has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500; fix it, "
-                    "or give --input-format text"
+                    "or use --input-format text"
                 )
             yield Record(number, segment.text, segment.before + segment.text, segment=segment)
 
@@ -161,7 +161,7 @@ class RecordReader:
         if position >= len(columns):
             raise UserError(
                 f"{where} has {len(columns)} columns; --column {position}, counted from 0, needs at least "
-                f"{position + 1}; fix the line, or give another --column"
+                f"{position + 1}; fix the line, or choose another --column"
             )
 
 
@@ -204,7 +204,7 @@ class RecordWriter:
         if same := [name for name in added if name in self.reader.names]:
             raise UserError(
                 f"the input has a column {same[0]!r}, which the output adds; names must be unique; rename the column, "
-                "or give --output-format text"
+                "or use --output-format text"
             )
         return "\t".join([*self.reader.names, *added]) + "\n"
 

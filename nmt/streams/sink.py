@@ -30,7 +30,7 @@ def write_errors(name: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise UserError(f"cannot write {name}: {error.strerror}; it must be writable; name another output") from error
+        raise UserError(f"cannot write {name}: {error.strerror}; it must be writable; choose another output") from error
 
 
 class Sink:

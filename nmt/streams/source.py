@@ -74,7 +74,7 @@ class Source:
             try:
                 source = replace(source, pipe=PipeLines(os.open(path, os.O_RDONLY), source.name))
             except OSError as error:
-                raise UserError(f"cannot read {path}: {error.strerror}; give a file that can be read") from error
+                raise UserError(f"cannot read {path}: {error.strerror}; choose a readable file") from error
         if not reader.header:
             return source
         return replace(source, reader=reader.with_header(next(source._lines(), None), source.name))
@@ -196,7 +196,7 @@ class PipeLines:
         end = self._buffer.find(b"\n", self._searched) + 1
         if not end and self._problem is not None:
             raise UserError(
-                f"cannot read {self._name}: {self._problem.strerror}; it must stay open; start again"
+                f"cannot read {self._name}: {self._problem.strerror}; it must stay open; rerun the command"
             ) from self._problem
         if not end and not self._buffer:
             raise StopIteration
@@ -233,5 +233,5 @@ class PipeLines:
 
 def _standard_input() -> int:
     if sys.stdin is None:
-        raise UserError("standard input is closed; there must be text to translate; name a file, or use a pipe")
+        raise UserError("standard input is closed; there must be text to translate; pass a file, or use a pipe")
     return sys.stdin.fileno()

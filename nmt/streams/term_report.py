@@ -34,7 +34,7 @@ class TermReport:
         self._kept: str | None = None
         self._used, self._missed = 0, Counter[str]()
         if path is not None and path.exists() and next(read_lines(path), "") not in (_HEADER.strip("\n"), ""):
-            raise UserError(f"{path} is not a glossary report; only a report is overwritten; name another file")
+            raise UserError(f"{path} is not a glossary report; only a report is overwritten; choose another file")
 
     @contextmanager
     def open(self, done: int) -> Iterator[None]:

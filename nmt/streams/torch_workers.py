@@ -44,8 +44,8 @@ def start_torch_workers(device: str, processes: int | None, threads: int | None 
     with start_world(device, _REMEDY) as world:
         if several and world.size > 1:
             raise UserError(
-                f"--processes {processes} under torchrun, which has started {world.size}; it must be 1; leave it "
-                "out, or torchrun"
+                f"--processes {processes} under torchrun, which has started {world.size}; use one of both; leave out "
+                "--processes, or torchrun"
             )
         if several and world.device.type != "cpu":
             raise UserError(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt.alignment.attention import ChosenAttention
+from nmt.alignment.attention import AlignmentAttention
 from nmt.model.multi_head import CrossAttention
 from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
@@ -29,7 +29,7 @@ from nmt.recurrent.model import GruModel
 class Guidance:
     """The attention head to train, and the weight of its loss."""
 
-    attention: ChosenAttention
+    attention: AlignmentAttention
     weight: float
 
     @classmethod
@@ -37,7 +37,7 @@ class Guidance:
         """Return the guidance of a recipe; None without guided alignment. Raises UserError for an unknown head."""
         if not recipe.train.guided_alignment:
             return None
-        return cls(ChosenAttention.from_recipe(recipe.decode, recipe.model), recipe.train.guided_alignment_weight)
+        return cls(AlignmentAttention.from_recipe(recipe.decode, recipe.model), recipe.train.guided_alignment_weight)
 
     def forward(
         self, model: TranslationModel, src: PackedSequences, tgt: PackedSequences, links: TokenLinks | None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.alignment.attention import ChosenAttention, WordAligner, attention_maps
+from nmt.alignment.attention import AlignmentAttention, WordAligner, attention_maps
 from nmt.alignment.words import words_as_given, words_as_printed
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
@@ -56,11 +56,11 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
     return Tokenizers(tokenizer, tokenizer)
 
 
-KNOWING_HEAD = ChosenAttention(1, (1,), "input")
+KNOWING_HEAD = AlignmentAttention(1, (1,), "input")
 
 
 def make_aligner(
-    tokenizers: Tokenizers, chosen: ChosenAttention = KNOWING_HEAD, reverse_target: bool = False
+    tokenizers: Tokenizers, chosen: AlignmentAttention = KNOWING_HEAD, reverse_target: bool = False
 ) -> WordAligner:
     return WordAligner(
         TellingModel(),
@@ -79,10 +79,10 @@ def test_attention_positions_exclude_eos() -> None:
     assert [one.shape for one in maps] == [(2, 3, 2, 3, 4), (2, 3, 2, 2, 2), (2, 3, 2, 0, 3)]
     assert [KNOWING_HEAD.attended(one[:, 1]) for one in maps] == [[2, 0, 1], [0, 0], []]
     # The mean of an aligned head and a uniform one.
-    assert ChosenAttention(1, (), "input").attended(maps[0][:, 1]) == [2, 0, 1]
-    assert ChosenAttention(0, (), "input").attended(maps[0][:, 0]) == [0, 0, 0]
+    assert AlignmentAttention(1, (), "input").attended(maps[0][:, 1]) == [2, 0, 1]
+    assert AlignmentAttention(0, (), "input").attended(maps[0][:, 0]) == [0, 0, 0]
     # One position earlier, where the first input is BOS.
-    assert ChosenAttention(1, (1,), "output").attended(maps[0][:, 1]) == [0, 2, 0]
+    assert AlignmentAttention(1, (1,), "output").attended(maps[0][:, 1]) == [0, 2, 0]
 
 
 def test_only_requested_layers_are_computed() -> None:
@@ -118,7 +118,7 @@ def test_a_line_too_long_is_an_error(tokenizers: Tokenizers) -> None:
 
 def test_right_to_left_models_align_in_reading_order(tokenizers: Tokenizers) -> None:
     pairs = [([5, 6, 7], [7, 5, 6]), ([9, 8], [8])]
-    backwards = make_aligner(tokenizers, ChosenAttention(1, (), "input"), reverse_target=True)
+    backwards = make_aligner(tokenizers, AlignmentAttention(1, (), "input"), reverse_target=True)
     assert backwards.attended(pairs) == [[2, 0, 1], [1]]
     forwards = attention_maps(TellingModel(), [(source, target[::-1]) for source, target in pairs], CPU)
     for one, other in zip(backwards.maps(pairs), forwards, strict=True):
@@ -126,13 +126,13 @@ def test_right_to_left_models_align_in_reading_order(tokenizers: Tokenizers) -> 
 
 
 def test_options_choose_the_attention() -> None:
-    def chosen(layers: int = 6, **options: object) -> ChosenAttention:
+    def chosen(layers: int = 6, **options: object) -> AlignmentAttention:
         decode = DecodeRecipe.model_validate(options)
-        return ChosenAttention.from_recipe(decode, ModelRecipe(num_decoder_layers=layers, num_heads=8))
+        return AlignmentAttention.from_recipe(decode, ModelRecipe(num_decoder_layers=layers, num_heads=8))
 
-    assert chosen() == ChosenAttention(4)
-    assert chosen(layers=1) == ChosenAttention(0)
-    assert chosen(alignment_layer=5, alignment_heads=(0, 7)) == ChosenAttention(5, (0, 7), "output")
+    assert chosen() == AlignmentAttention(4)
+    assert chosen(layers=1) == AlignmentAttention(0)
+    assert chosen(alignment_layer=5, alignment_heads=(0, 7)) == AlignmentAttention(5, (0, 7), "output")
     assert chosen(alignment_at="input").at == "input"
     with pytest.raises(UserError, match=r"alignment_layer must be between 0 and 5 \(the last decoder layer\), got 6"):
         chosen(alignment_layer=6)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.alignment.attention import ChosenAttention, WordAligner
+from nmt.alignment.attention import AlignmentAttention, WordAligner
 from nmt.alignment.choice import agreement, choose_attention
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe, TokenizerRecipe, UserError
@@ -74,7 +74,7 @@ def make_aligner(tokenizers: Tokenizers, knowing: Knowing, back: bool = False, s
     model = KnowingModel(other, knowing)
     model.shift = shift
     return WordAligner(
-        model, tokenizers, ChosenAttention(0), unicode_form="NFC", device=torch.device("cpu"), batch_tokens=500
+        model, tokenizers, AlignmentAttention(0), unicode_form="NFC", device=torch.device("cpu"), batch_tokens=500
     )
 
 
@@ -83,23 +83,23 @@ def test_the_statistical_aligner_finds_the_aligned_heads(tokenizers: Tokenizers)
     knowing: Knowing = {(2, 1): (0,), (2, 3): (1,), (0, 0): (0,)}
     for shift, position in ((0, "input"), (1, "output")):
         choice = choose_attention(make_aligner(tokenizers, knowing, shift=shift), *text())
-        assert choice.attention == ChosenAttention(2, (1, 3), position)  # type: ignore[arg-type]
+        assert choice.attention == AlignmentAttention(2, (1, 3), position)  # type: ignore[arg-type]
         assert choice.agreement > 0.95
         assert len(choice.by_layer) == 6
         by_layer = choice.by_layer
-        assert max(by_layer, key=lambda one: by_layer[one]) == ChosenAttention(2, (), position)  # type: ignore[arg-type]
+        assert max(by_layer, key=lambda one: by_layer[one]) == AlignmentAttention(2, (), position)  # type: ignore[arg-type]
 
 
 def test_all_heads_are_kept_if_a_subset_is_no_better(tokenizers: Tokenizers) -> None:
     knowing: Knowing = {(1, head): (0, 1) for head in range(4)}
-    assert choose_attention(make_aligner(tokenizers, knowing), *text()).attention == ChosenAttention(1, (), "input")
+    assert choose_attention(make_aligner(tokenizers, knowing), *text()).attention == AlignmentAttention(1, (), "input")
 
 
 def test_a_reverse_model_finds_the_aligned_heads(tokenizers: Tokenizers) -> None:
     aligner = make_aligner(tokenizers, {(0, 2): (0, 1)})
     reverse = make_aligner(tokenizers, {(1, head): (0, 1) for head in range(4)}, back=True)
     choice = choose_attention(aligner, *text(), reverse)
-    assert choice.attention == ChosenAttention(0, (2,), "input")
+    assert choice.attention == AlignmentAttention(0, (2,), "input")
     assert choice.agreement > 0.99
 
 

@@ -201,9 +201,12 @@ def test_a_deleted_file_is_not_needed_again(folder: Path, capsys: pytest.Capture
     ("change", "message"),
     [
         (lambda text: text + "0-0\n", r"the corpus ends at pair \d+, before .*train.links; .* a line for each pair"),
-        (lambda text: text.partition("\n")[2], r"train.links, line \d+: link .* of a pair|train.links ends at pair"),
+        (lambda text: text.partition("\n")[2], r"train.links, line \d+: link .* is out|train.links ends at pair"),
         (lambda text: "0-0 1:1" + text[len(LINE) :], "train.links, line 1: '1:1' is not a link"),
-        (lambda text: "0-0 4-1" + text[len(LINE) :], "train.links, line 1: link 4-1 of a pair with 4 and 3 words"),
+        (
+            lambda text: "0-0 4-1" + text[len(LINE) :],
+            "train.links, line 1: link 4-1 is out of range for 4 source and 3 target words",
+        ),
     ],
 )
 def test_wrong_files(folder: Path, change: Any, message: str) -> None:

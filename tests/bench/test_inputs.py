@@ -97,7 +97,7 @@ def test_trained_model_keeps_its_search_options(recipe: Path, tmp_path: Path) ->
     model, decode, _ = prepare_decoding(options, tmp_path)
     assert model == tmp_path / "model"
     assert (decode.n_best, decode.length_alpha, decode.beam_size) == (1, 0.3, 7)
-    with pytest.raises(UserError, match="needs sentences to translate; give --input FILE"):
+    with pytest.raises(UserError, match="needs sentences to translate; use --input FILE"):
         prepare_decoding(request(tmp_path / "model"), tmp_path)
     with pytest.raises(UserError, match="has its own tokenizers"):
         prepare_decoding(request(tmp_path / "model", source=tmp_path / "text", vocab_size=60), tmp_path)

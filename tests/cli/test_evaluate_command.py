@@ -183,7 +183,7 @@ def test_sacrebleu_test_set(texts: Path, cached: Path, nmt: Nmt) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--test-set", "wmt14/full"], "give --lang-pair"),
+        (["--test-set", "wmt14/full"], "use --lang-pair"),
         (["--test-set", "wmt14/ful", "--lang-pair", "en-de"], "unknown sacreBLEU test set 'wmt14/ful'"),
         (["--test-set", "wmt14/full", "--lang-pair", "en-xx"], "has no pair en-xx; it has"),
         (
@@ -411,7 +411,7 @@ def test_comet_errors(texts: Path, comet: Path, nmt: Nmt) -> None:
         "comet-score in its own environment",
         "exit status 3 (broken)",
         "printed no score",
-        "give --src",
+        "use --src",
     ]
     expected.append("has no closing quote")
     for (status, out, err), message in zip(last, expected, strict=True):
@@ -444,8 +444,8 @@ def test_invalid_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> Non
         ([*ref, good, "--metrics", "bleu,chrF2++"], "did you mean 'chrf++'?"),
         ([*ref, good, "--metrics", ","], "--metrics is empty"),
         ([*ref, good, "--tokenize", "13b"], "did you mean '13a'?"),
-        ([*ref, good, "--metrics", "bleu-compound-split"], "give --lang"),
-        ([*ref, good, "--by-length"], "give --src FILE"),
+        ([*ref, good, "--metrics", "bleu-compound-split"], "use --lang"),
+        ([*ref, good, "--by-length"], "use --src FILE"),
         ([*ref, good, "--differences", 3], "got 1; give two files"),
         ([good], "give either --ref FILE or --test-set NAME"),
     ]

@@ -61,7 +61,7 @@ def test_tsv_and_existing_output(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.M
     before = Path("en-de.toml").read_text()
     status, _, err = nmt(*command)
     assert (status, Path("en-de.toml").read_text()) == (1, before)
-    assert one_line(err) == "en-de.toml already exists; -o must be a new file; give another name"
+    assert one_line(err) == "en-de.toml already exists; -o must be a new file; choose another name"
 
 
 @pytest.mark.parametrize(("file", "name"), [("ä ö.toml", "en-de"), ("my text ü.toml", "my-text")])

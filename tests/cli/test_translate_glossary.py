@@ -69,4 +69,4 @@ def test_required_phrases_in_a_pipe_name_the_engine_to_give(model: Path, nmt: Nm
     assert status == 1
     message = err.splitlines()[-1]
     assert message.startswith("nmt: line 2: CTranslate2 does not support required phrases and glossaries")
-    assert "give --engine torch" in message
+    assert "use --engine torch" in message

@@ -11,7 +11,7 @@ import torch
 
 from nmt.checkpoint import load_model, model_files, model_tensors
 from nmt.decode.context import ContextEncoder, document_rounds, translate_documents
-from nmt.decode.scoring import Scorer, score_pairs
+from nmt.decode.scoring import TextScorer, score_pairs
 from nmt.decode.task import Task
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
@@ -138,7 +138,7 @@ def test_the_best_translation_is_chosen_without_the_previous_translations(
 def test_scores_are_those_of_the_sentence_alone(
     context: Context, load: Callable[[Context], Path], tokenizer: Tokenizer
 ) -> None:
-    scorer = Scorer.load(load(context), "cpu")
+    scorer = TextScorer.load(load(context), "cpu")
     targets = ["he sleeps", "", "the dog", "it"]
     sources = [LINES[0], "", *LINES[1:3]]
     documents = scorer.documents(sources, targets)
@@ -151,7 +151,7 @@ def test_scores_are_those_of_the_sentence_alone(
     assert found[3].token_log_probs == pytest.approx(expected.token_log_probs[len(before) :], abs=1e-4)
     assert found[3].log_prob == pytest.approx(sum(found[3].token_log_probs))
     assert found[3].pieces == [*tokenizer.pieces(tokenizer.encode("it")), "</s>"]
-    assert Scorer.load(load(NONE), "cpu").documents(sources, targets) is None
+    assert TextScorer.load(load(NONE), "cpu").documents(sources, targets) is None
 
 
 def test_alternatives_use_the_context(load: Callable[[Context], Path]) -> None:
@@ -206,8 +206,8 @@ def test_a_written_separator_is_no_separator(tokenizer: Tokenizer) -> None:
     ("context", "previous", "message"),
     [
         (NONE, ["a dog"], "the model translates without context; train one with data.context, or omit it"),
-        (SOURCE, [("a", "b")], "the context of this model must have sentences; it has ('a', 'b'); correct it"),
-        (BOTH, ["a"], "the context of this model must have pairs of a sentence and its translation; it has 'a'; "),
+        (SOURCE, [("a", "b")], "the context of this model must have sentences; got ('a', 'b'); correct it"),
+        (BOTH, ["a"], "the context of this model must have pairs of a sentence and its translation; got 'a'; "),
     ],
 )
 def test_wrong_context(context: Context, previous: list[Any], message: str, tokenizer: Tokenizer) -> None:

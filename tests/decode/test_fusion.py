@@ -8,7 +8,7 @@ import pytest
 
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.decode.language_model import require_fusible
-from nmt.decode.scoring import Scorer
+from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.recipe import DecodeRecipe, UserError, parse_recipe
 from nmt.text.tokenizer import Tokenizers
@@ -54,7 +54,7 @@ def test_scores_are_weighted_sums(model: Path, language_model: Path) -> None:
     decode = DecodeRecipe(fusion=language_model, fusion_weight=WEIGHT, n_best=4)
     fused = Translator.load(model, "cpu", "fp32", decode).translate_n_best(LINES)
     assert fused != Translator.load(model, "cpu", "fp32", DecodeRecipe(n_best=4)).translate_n_best(LINES)
-    own, other = Scorer.load(model, "cpu"), Scorer.load(language_model, "cpu")
+    own, other = TextScorer.load(model, "cpu"), TextScorer.load(language_model, "cpu")
     for line, translations in zip(LINES, fused, strict=True):
         if not line:
             continue

@@ -9,7 +9,7 @@ import torch
 
 from nmt.alignment.attention import WordAligner
 from nmt.checkpoint import load_model, model_files, model_tensors
-from nmt.decode.scoring import Scorer, score_pairs
+from nmt.decode.scoring import TextScorer, score_pairs
 from nmt.decode.translator import Translator
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, PackedSequences
@@ -74,20 +74,20 @@ def test_scores_equal_those_of_reversed_targets(models: tuple[Path, Path]) -> No
         labels=PackedSequences.from_lists([[*ids, EOS_ID] for ids in reversed_ids]).tokens,
     )
     expected = score_pairs(load_model(models[0], torch.device("cpu")).model, batch)
-    found = Scorer.load(models[1], "cpu").score(sources, targets)
+    found = TextScorer.load(models[1], "cpu").score(sources, targets)
     for one, other, ids in zip(found, expected, reversed_ids, strict=True):
         assert one.log_prob == pytest.approx(other.log_prob, rel=1e-6)
         assert one.pieces == [*tokenizer.pieces(ids[::-1]), "</s>"]
         assert one.token_log_probs[-1] == other.token_log_probs[-1]
         assert one.token_log_probs[:-1] == other.token_log_probs[:-1][::-1]
-    in_order = Scorer.load(models[0], "cpu").score(sources, targets)
+    in_order = TextScorer.load(models[0], "cpu").score(sources, targets)
     assert abs(in_order[0].log_prob - found[0].log_prob) > 1e-3
 
 
 def test_search_and_scorer_agree(models: tuple[Path, Path]) -> None:
     found = Translator.load(models[1], "cpu", "fp32").translate_n_best(LINES[2:3])[0][0]
     tokenizer = Tokenizers.load(models[1]).tgt
-    (scored,) = Scorer.load(models[1], "cpu").score(LINES[2:3], [found.text])
+    (scored,) = TextScorer.load(models[1], "cpu").score(LINES[2:3], [found.text])
     if tokenizer.pieces(tokenizer.encode(found.text)) == found.pieces:  # text may have several tokenizations
         assert scored.log_prob == pytest.approx(found.log_prob, rel=1e-4)
 

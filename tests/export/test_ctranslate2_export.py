@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nmt.checkpoint import load_model
-from nmt.decode.scoring import Scorer
+from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.export import ctranslate2 as conversion
 from nmt.export import fit
@@ -85,7 +85,7 @@ def test_scorer_matches_score_batch(make_model: MakeModel, lines: list[str], tmp
     tokenizers = Tokenizers.load(model)
     pieces = [tokenizers.src.pieces(tokenizers.src.encode(line)) for line in lines]
     theirs = ctranslate2.Translator(str(out)).score_batch(pieces, pieces[::-1])
-    ours = Scorer.load(model, "cpu").score(lines, lines[::-1])
+    ours = TextScorer.load(model, "cpu").score(lines, lines[::-1])
     for expected, actual in zip(ours, theirs, strict=True):
         torch.testing.assert_close(
             torch.tensor(actual.log_probs), torch.tensor(expected.token_log_probs), atol=2e-5, rtol=1e-5

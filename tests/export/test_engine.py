@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from nmt.decode.scoring import Scorer
+from nmt.decode.scoring import TextScorer
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.export import cache, engine
@@ -143,7 +143,7 @@ def test_scores_are_log_probabilities_including_a_prefix(model: Path, copies: li
     for prefix, [translation] in zip(prefixes, actual, strict=True):
         pieces = tokenizer.pieces(tokenizer.encode(prefix))
         assert translation.pieces[: len(pieces)] == pieces
-    scorer = Scorer.load(model, "cpu")
+    scorer = TextScorer.load(model, "cpu")
     for line, [translation] in zip(lines, actual, strict=True):
         if tokenizer.pieces(tokenizer.encode(normalize(translation.text, "NFC"))) == translation.pieces:
             [score] = scorer.score([line], [translation.text])

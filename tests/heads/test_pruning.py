@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt.alignment.attention import ChosenAttention
+from nmt.alignment.attention import AlignmentAttention
 from nmt.checkpoint import LoadedModel, load_model, model_files, model_tensors
 from nmt.heads.importance import nll_without
 from nmt.heads.masks import AttentionId, Head, HeadMasks, all_heads
@@ -84,7 +84,7 @@ def test_heads_for_alignments_are_renumbered(
     written = write_pruned(loaded, keep, tmp_path / "pruned")
     found = load_model(tmp_path / "pruned", CPU)
     assert found.metadata.decode.alignment_heads == heads
-    assert ChosenAttention.from_recipe(found.metadata.decode, found.model.recipe) == ChosenAttention(1, heads)
+    assert AlignmentAttention.from_recipe(found.metadata.decode, found.model.recipe) == AlignmentAttention(1, heads)
     assert found.metadata.origin["kept_heads"]["cross"][1] == cross
     assert found.metadata.origin["seed"] == 1
     for name, tensor in model_tensors(found.model).items():

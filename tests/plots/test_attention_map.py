@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.alignment.attention import ChosenAttention, WordAligner
+from nmt.alignment.attention import AlignmentAttention, WordAligner
 from nmt.packing.packed import PackedSequences
 from nmt.plots.attention import Panel, draw_attention, read_panels
 from nmt.recipe import ModelRecipe, TokenizerRecipe, UserError
@@ -38,7 +38,7 @@ def aligner(tmp_path_factory: pytest.TempPathFactory) -> WordAligner:
     return WordAligner(
         DiagonalModel(),
         Tokenizers(tokenizer, tokenizer),
-        ChosenAttention(0, (1,), "input"),
+        AlignmentAttention(0, (1,), "input"),
         unicode_form="NFC",
         device=torch.device("cpu"),
         batch_tokens=99,

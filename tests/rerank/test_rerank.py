@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from nmt.decode.scoring import Scorer
+from nmt.decode.scoring import TextScorer
 from nmt.recipe import UserError
 from nmt.rerank.nbest import Candidate
 from nmt.rerank.rerank import FeatureModel, best_first, feature_names, features, load_weights, save_weights
@@ -37,7 +37,7 @@ class LengthScorer:
 
 
 def make_model(name: str, reverse: bool = False) -> FeatureModel:
-    return FeatureModel(name, cast(Scorer, LengthScorer()), reverse)
+    return FeatureModel(name, cast(TextScorer, LengthScorer()), reverse)
 
 
 SOURCES = ["ab", "", "abc", "x" * 31]

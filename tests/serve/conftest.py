@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 import pytest
 from fastapi.testclient import TestClient
 
-from nmt.decode.scoring import Scorer
+from nmt.decode.scoring import TextScorer
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
@@ -66,7 +66,7 @@ def echo() -> EchoTranslator:
     return EchoTranslator()
 
 
-def no_scorer() -> Scorer:
+def no_scorer() -> TextScorer:
     raise AssertionError("no test of the fake translator requests scores")
 
 
@@ -101,7 +101,7 @@ def translator(model: Path) -> Translator:
 def service(model: Path, translator: Translator) -> Iterator[Service]:
     """A service of the tiny model."""
     decode = read_model_metadata(model).decode
-    load_scorer = partial(Scorer.load, model, "cpu")
+    load_scorer = partial(TextScorer.load, model, "cpu")
     served = ServedModel("en-de", LANGUAGES, decode, translator, load_scorer, BatchingOptions(), "torch, fp32")
     yield Service([served], Limits(body_bytes=20_000, characters=2_000, lines=20))
     served.batcher.close()

@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 from starlette.types import Message
 
-from nmt.decode.scoring import Scorer
+from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.serve.app import build_app
@@ -137,7 +137,7 @@ def test_lone_surrogates_are_replaced_in_responses() -> None:
 
 def test_scores_equal_those_of_the_scorer(client: TestClient, model: Path) -> None:
     pairs = [("The cat", "Die Katze"), ("", ""), ("A dog", "x")]
-    expected = Scorer.load(model, "cpu").score([src for src, _ in pairs], [tgt for _, tgt in pairs])
+    expected = TextScorer.load(model, "cpu").score([src for src, _ in pairs], [tgt for _, tgt in pairs])
     scores = client.post("/v1/score", json={"pairs": pairs}).json()["scores"]
     for score, reference in zip(scores, expected, strict=True):
         assert score["tokens"] == reference.pieces
@@ -419,7 +419,7 @@ def test_keys_are_checked_first(
 def test_a_file_without_api_keys_is_an_error(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "keys").write_bytes(content)
-    with pytest.raises(UserError, match="it must contain one API key a line"):
+    with pytest.raises(UserError, match="it must contain one API key per line"):
         ApiKeys(tmp_path / "keys")
 
 

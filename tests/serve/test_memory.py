@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nmt.decode.scoring import Scorer
+from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
@@ -42,7 +42,7 @@ def memory(tmp_path: Path) -> ServedMemory:
 
 @pytest.fixture
 def remembering(model: Path, translator: Translator, memory: ServedMemory) -> Iterator[TestClient]:
-    decode, load_scorer = read_model_metadata(model).decode, partial(Scorer.load, model, "cpu")
+    decode, load_scorer = read_model_metadata(model).decode, partial(TextScorer.load, model, "cpu")
     served = ServedModel(
         "en-de", ("en", "de"), decode, translator, load_scorer, BatchingOptions(), "torch, fp32", memory
     )

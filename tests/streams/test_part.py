@@ -141,7 +141,7 @@ def refusal(path: Path, origin: Origin = ORIGIN, *, resume: bool = False) -> str
 def test_existing_part_is_not_overwritten(tmp_path: Path) -> None:
     interrupt(tmp_path / "out", 20)
     assert refusal(tmp_path / "out") == (
-        "out.part has 20 lines of an interrupted command; it is not overwritten; give --resume to continue, or "
+        "out.part has 20 lines of an interrupted command; it is not overwritten; use --resume to continue, or "
         "--restart to start over"
     )
     with open_part(tmp_path / "out", ORIGIN, restart=True) as part:
@@ -163,7 +163,7 @@ def test_different_origin_is_an_error(tmp_path: Path) -> None:
     ):
         assert refusal(tmp_path / "out", origin, resume=True) == (
             f"out.part was made with other settings: {expected}; --resume needs the same settings; restore them, or "
-            "give --restart to start over"
+            "use --restart to start over"
         )
     with open_part(tmp_path / "out", Origin(ORIGIN.facts, {DIGEST: "elsewhere"}), resume=True) as part:
         assert part.start.records == 20, "the path of the model does not matter"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.alignment.attention import ChosenAttention
+from nmt.alignment.attention import AlignmentAttention
 from nmt.data.loader import make_batch, pack_links
 from nmt.data.store import PairStore, PairWriter, SideStore
 from nmt.model.transformer import Transformer
@@ -49,7 +49,7 @@ def make_loss(at: Any = "output", rdrop: float = 0.0, **options: Any) -> Trainin
     sizes: dict[str, Any] = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1}
     torch.manual_seed(3)
     model = Transformer(ModelRecipe(**sizes | {"num_decoder_layers": 2, "dropout": 0.0} | options), VOCAB, VOCAB)
-    return TrainingLoss(model.double(), 0.1, rdrop, Guidance(ChosenAttention(1, (1,), at), 0.3)).train()
+    return TrainingLoss(model.double(), 0.1, rdrop, Guidance(AlignmentAttention(1, (1,), at), 0.3)).train()
 
 
 def loss_by_loops(model: TranslationModel, batch: Batch, at: str) -> Tensor:
@@ -216,11 +216,11 @@ def test_the_guided_head_aligns_by_default() -> None:
     recipe = parse_recipe(RECIPE)
     assert recipe.decode.alignment_heads == (0,)
     guidance = Guidance.from_recipe(recipe)
-    assert guidance == Guidance(ChosenAttention(4, (0,), "output"), 0.1)
+    assert guidance == Guidance(AlignmentAttention(4, (0,), "output"), 0.1)
     other = parse_recipe(
         RECIPE, ["decode.alignment_layer=2", "decode.alignment_heads=[3]", "decode.alignment_at=input"]
     )
-    assert Guidance.from_recipe(other) == Guidance(ChosenAttention(2, (3,), "input"), 0.1)
+    assert Guidance.from_recipe(other) == Guidance(AlignmentAttention(2, (3,), "input"), 0.1)
     plain = parse_recipe(RECIPE, ["train.guided_alignment=false"])
     assert plain.decode.alignment_heads == () and Guidance.from_recipe(plain) is None
 
