@@ -15,7 +15,7 @@ from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.streams.output import require_not_input
-from nmt.text.lines import STANDARD_STREAM, input_name, read_lines
+from nmt.text.lines import STANDARD_STREAM, input_name, read_lines, warn_of_fields
 
 
 def packaged_recipes(folder: str = "") -> dict[str, Path]:
@@ -106,6 +106,9 @@ def read_pairs(src: Path, tgt: Path | None) -> tuple[list[str], list[str]]:
     targets = sources if tgt is None else list(read_lines(tgt, allow_pipe=True))
     require_same_length(src, sources, tgt or src, targets)
     require_lines(src, sources)
+    for path, lines in ((src, sources), (tgt, targets)):
+        if path is not None:
+            warn_of_fields(input_name(path), lines)
     return sources, targets
 
 

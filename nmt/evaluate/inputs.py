@@ -10,7 +10,7 @@ from typing import Self
 from nmt.evaluate.metrics import Scorer, check_aligned
 from nmt.logs import say, warn
 from nmt.recipe import UserError
-from nmt.text.lines import input_name, read_lines, warn_of_empty
+from nmt.text.lines import input_name, read_lines, warn_of_empty, warn_of_fields
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class ReferenceSet:
         check_aligned(references | ({input_name(src): source} if src is not None and source is not None else {}))
         for name, lines in references.items():
             remark = "any translation of them counts as wrong; is it the right file?"
+            warn_of_fields(name, lines)
             warn_of_empty(name, lines, [] if source is None else [source], remark)
         return cls(references, files, source, tgt_lang)
 
@@ -56,6 +57,7 @@ def read_systems(files: Sequence[Path], text: ReferenceSet) -> dict[str, list[st
         if any(path.resolve() == reference.resolve() for reference in text.reference_files):
             raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
         check_aligned({**text.references, system: lines})
+        warn_of_fields(system, lines)
         warn_of_empty(system, lines, text.streams, "is it the right file, and complete?")
         known = {**text.references, **({"the source": text.source} if text.source is not None else {})}
         for name, others in known.items():

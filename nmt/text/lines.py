@@ -99,6 +99,17 @@ def warn_of_empty(name: str, lines: Sequence[str], others: Sequence[Sequence[str
         warn(f"{len(empty):,} of {counted(len(lines), 'line')} of {name} are empty, first line {empty[0]:,}; {remark}")
 
 
+def warn_of_fields(name: str, lines: Sequence[str]) -> None:
+    """Warn of a plain text that looks like TSV, a list of scored translations or JSON Lines."""
+    filled = [line for line in lines if line.strip()]
+    if not filled:
+        return
+    if all("\t" in line for line in filled):
+        warn(f"all lines of {name} have tabs; columns such as scores count as text; extract the text first (cut -f)")
+    elif all(line.startswith("{") and line.rstrip().endswith("}") for line in filled):
+        warn(f"all lines of {name} are JSON, which counts as text; extract the text first (jq -r .translation)")
+
+
 def count_lines(path: Path) -> int:
     """Count lines; a last line without line feed counts."""
     count, last = 0, b"\n"

@@ -245,6 +245,22 @@ def test_warning_for_empty_references(tmp_path: Path, nmt: Nmt) -> None:
     assert err == f"warning: 1 of 3 lines of {tmp_path / 'ref'} are empty, first line 3; {remark}\n"
 
 
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ("-0.2738\tEin Hund.\n", "have tabs; columns such as scores count as text; extract the text first (cut -f)"),
+        ('{"a": "Ein Hund."}\n', "are JSON, which counts as text; extract the text first (jq -r .translation)"),
+    ],
+)
+def test_warning_for_outputs_that_are_not_plain_text(tmp_path: Path, nmt: Nmt, row: str, expected: str) -> None:
+    ref, out = tmp_path / "ref", tmp_path / "out"
+    ref.write_text("Ein Hund.\nEine Katze.\n")
+    out.write_text(row * 2)
+    assert nmt("evaluate", "--ref", ref, out, "-m", "chrf")[::2] == (0, f"warning: all lines of {out} {expected}\n")
+    out.write_text(row + "Eine Katze.\n")
+    assert nmt("evaluate", "--ref", ref, out, "-m", "chrf")[::2] == (0, "")
+
+
 # --- Breakdowns -------------------------------------------------------------------------------------------------------
 
 
