@@ -17,10 +17,10 @@ from bench.comparison import Comparison, Measurement, compare
 from bench.environments import Peer
 from bench.goals import GOALS
 from bench.peers import nmt_system
+from bench.ratio import Ratio
 from bench.text import prepare_text, text_recipe
 from bench.workload import Shape, Workload
 
-from nmt.bench.statistics import Ratio
 from nmt.recipe import UserError
 from nmt.text.tokenizer import Tokenizer
 

@@ -112,12 +112,6 @@ def brackets(line: str) -> tuple[list[Bracket], int]:
     return closed, leaves
 
 
-def right_branching(target: str, label: str = "S") -> str:
-    """Return a baseline for a target: each word opens a bracket that ends with the sentence."""
-    leaves = [token for token in target.split() if not token.startswith(("(", ")"))]
-    return " ".join([*(f"({label} {leaf}" for leaf in leaves), *[f"){label}"] * len(leaves)])
-
-
 def _leaves(tree: Node | Leaf) -> Iterator[Leaf]:
     if isinstance(tree, Leaf):
         if tree.tag != _TRACE:

@@ -1,13 +1,10 @@
-"""Quantiles against the standard library, intervals by hand and by coverage."""
+"""Quartiles against the standard library."""
 
-import math
 import statistics
 
-import numpy as np
 import pytest
 
-from nmt.bench.statistics import Ratio, Spread, paired_ratio
-from nmt.recipe import UserError
+from nmt.bench.statistics import Spread
 
 
 def test_spread_equals_the_standard_library() -> None:
@@ -17,44 +14,3 @@ def test_spread_equals_the_standard_library() -> None:
     assert (spread.lower_quartile, spread.median, spread.upper_quartile) == pytest.approx((lower, median, upper))
     assert (spread.least, spread.most, spread.samples) == (1.0, 9.0, tuple(samples))
     assert Spread.of([2.0]).lower_quartile == 2.0
-
-
-def test_ratio_by_hand() -> None:
-    logs = [0.1, 0.3, 0.2]  # mean 0.2, deviation 0.1
-    ratio = paired_ratio([10 * math.exp(log) for log in logs], [10.0, 10.0, 10.0])
-    half = 4.3027 * 0.1 / math.sqrt(3)
-    assert (ratio.ratio, ratio.low, ratio.high) == pytest.approx(
-        (math.exp(0.2), math.exp(0.2 - half), math.exp(0.2 + half)), rel=1e-4
-    )
-    assert not ratio.differs
-
-
-def test_interval_ignores_load_common_to_a_pair() -> None:
-    load = [1.0, 0.3, 0.8, 0.5, 0.9]
-    ratio = paired_ratio([2 * value for value in load], load)
-    assert (ratio.low, ratio.high) == pytest.approx((2.0, 2.0))
-    assert ratio.differs
-    assert paired_ratio(load, [2 * value for value in load]).differs
-
-
-def test_interval_has_its_nominal_coverage() -> None:
-    random = np.random.Generator(np.random.PCG64(3))
-    noise = random.normal(0.0, 0.1, (4_000, 5))
-    covered = 0
-    for row in noise:
-        ratio = paired_ratio((1.3 * np.exp(row)).tolist(), [1.0] * 5)
-        covered += ratio.low <= 1.3 <= ratio.high
-    assert covered / len(noise) == pytest.approx(0.95, abs=0.012)
-
-
-def test_ratio_differs_only_if_the_interval_excludes_one() -> None:
-    assert not Ratio(1.2, 0.99, 1.4).differs
-    assert Ratio(1.2, 1.01, 1.4).differs
-    assert Ratio(0.8, 0.7, 0.99).differs
-
-
-def test_fewer_than_two_pairs_are_an_error() -> None:
-    with pytest.raises(UserError, match="at least two pairs"):
-        paired_ratio([1.0], [2.0])
-    with pytest.raises(UserError, match="at least two pairs"):
-        paired_ratio([1.0, 2.0, 3.0], [2.0, 2.0])

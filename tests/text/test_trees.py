@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.text.trees import Leaf, Node, brackets, linearize, read_tree, right_branching, words
+from nmt.text.trees import Leaf, Node, brackets, linearize, read_tree, words
 
 DOG = "(ROOT (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))"
 
@@ -73,8 +73,3 @@ def test_brackets() -> None:
 def test_malformed_tree(line: str) -> None:
     with pytest.raises(ValueError):
         brackets(line)
-
-
-def test_right_branching() -> None:
-    assert right_branching("(S (NP XX XX )NP . )S") == "(S XX (S XX (S . )S )S )S"
-    assert brackets(right_branching("(S (NP XX XX )NP . )S"))[0] == [("S", 1, 2), ("S", 0, 2)]

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.environments import PEERS, find_python, shared_packages
+from bench.ratio import Ratio, paired_ratio
 from bench.workload import Workload
-from nmt.bench.statistics import Ratio, paired_ratio
 from nmt.logs import say
 from nmt.recipe import UserError
 

@@ -20,7 +20,7 @@ from time import perf_counter
 from sacrebleu.metrics.bleu import BLEU
 
 from bench.comparison import TOOLS, Comparison, Measurement, System
-from nmt.bench.statistics import paired_ratio
+from bench.ratio import paired_ratio
 from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.text.lines import count_lines, read_lines

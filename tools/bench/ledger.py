@@ -11,7 +11,8 @@ from typing import Any
 
 from bench.comparison import Comparison, Measurement
 from bench.goals import BY_NAME, GOALS, Goal
-from nmt.bench.statistics import Ratio, Spread
+from bench.ratio import Ratio
+from nmt.bench.statistics import Spread
 from nmt.evaluate.report import describe_machine, describe_software, find_git_commit
 from nmt.recipe import UserError
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from bench.comparison import TOOLS, Comparison, Measurement, System
 from bench.file_comparison import run_command, session_memory
-from nmt.bench.statistics import paired_ratio
+from bench.ratio import paired_ratio
 from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.text.lines import read_lines

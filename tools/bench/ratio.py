@@ -1,0 +1,40 @@
+"""Speed ratios with confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nmt.evaluate.student_t import student_t_quantile
+from nmt.recipe import UserError
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A speed ratio with its confidence interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def differs(self) -> bool:
+        """Return whether the interval excludes 1."""
+        return self.low > 1 or self.high < 1
+
+
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float], confidence: float = 0.95) -> Ratio:
+    """Return the geometric mean of ours / theirs, with Student's interval of the mean log ratio.
+
+    The two measurements of a pair are made back to back, which cancels changes in machine speed. Raises UserError for
+    fewer than two pairs.
+    """
+    if len(ours) != len(theirs) or len(ours) < 2:
+        raise UserError(f"an interval needs at least two pairs of measurements, got {len(ours)} and {len(theirs)}")
+    logs = np.log(np.asarray(ours, dtype=np.float64)) - np.log(np.asarray(theirs, dtype=np.float64))
+    half = student_t_quantile(confidence, len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    mean = float(logs.mean())
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
