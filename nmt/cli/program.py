@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from nmt.logs import is_verbose, print_line, set_verbosity
 from nmt.processes.interruption import Interrupted
 from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
+from nmt.storage.sealed import describe_write_error
 
 
 class _OneValueEach(TyperCommand):
@@ -180,9 +181,10 @@ def main() -> None:
 def _describe(error: OSError) -> str:
     """Return a one-line message."""
     file = f" ({error.filename})" if error.filename is not None else ""
-    if error.errno == errno.ENOSPC:
-        return f"the disk is full{file}; free some space, then rerun the command"
-    return f"{error.strerror or error}{file}; check the path and its permissions, then rerun the command"
+    advice = "check the path and its permissions, then rerun the command"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return describe_write_error(error, str(error.filename or "a file"), advice)
+    return f"{error.strerror or error}{file}; {advice}"
 
 
 def _wrong_usage(error: typer.TyperException) -> str:

@@ -162,14 +162,26 @@ def reporting_disk_errors(path: Path, *, needed: str = "", alternative: str = ""
     try:
         yield
     except OSError as error:
-        remedy = f"free some space, or {alternative}" if alternative else "free some space, then rerun"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            wrong = f"the disk is full while writing {path}"
-            raise UserError("; ".join(filter(None, (wrong, needed, remedy)))) from error
+        advice = "it must be writable; change its permissions or choose another path"
         raise UserError(
-            f"cannot write {path}: {error.strerror or error}; it must be writable; "
-            "change its permissions or choose another path"
+            describe_write_error(error, str(path), advice, needed=needed, alternative=alternative)
         ) from error
+
+
+def describe_write_error(error: OSError, name: str, advice: str, *, needed: str = "", alternative: str = "") -> str:
+    """Return the message for a file that cannot be written.
+
+    advice: what is expected and what to do if the reason is neither the disk nor a limit of file sizes
+    needed, alternative: see `reporting_disk_errors`
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        wrong, remedy = f"the disk is full while writing {name}", "free some space"
+    elif error.errno == errno.EFBIG:
+        wrong, remedy = f"{name} exceeds the maximum file size", "raise the limit (ulimit -f, or of the file system)"
+    else:
+        return f"cannot write {name}: {error.strerror or error}; {advice}"
+    remedy += f", or {alternative}" if alternative else ", then rerun"
+    return "; ".join(filter(None, (wrong, needed, remedy)))
 
 
 def _sha256(path: Path) -> str:

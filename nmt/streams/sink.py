@@ -10,6 +10,7 @@ from io import FileIO
 from typing import Protocol
 
 from nmt.recipe import UserError
+from nmt.storage.sealed import describe_write_error
 
 _GZIP = 31  # wbits of zlib: the largest window, with gzip header and trailer
 
@@ -30,7 +31,8 @@ def write_errors(name: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise UserError(f"cannot write {name}: {error.strerror}; it must be writable; choose another output") from error
+        advice = "it must be writable; choose another output"
+        raise UserError(describe_write_error(error, name, advice)) from error
 
 
 class Sink:

@@ -20,7 +20,8 @@ RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "quickstart.toml"
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (OSError(errno.ENOSPC, "No space left on device", "run/metrics.jsonl"), "the disk is full (run/metrics.jsonl)"),
+        (OSError(errno.ENOSPC, "No space left on device", "run/metrics.jsonl"), "the disk is full while writing run/"),
+        (OSError(errno.EFBIG, "File too large", "f"), "f exceeds the maximum file size; raise the limit (ulimit -f"),
         (OSError(errno.EIO, "Input/output error"), "Input/output error; check the path"),
     ],
 )
