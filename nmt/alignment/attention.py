@@ -169,13 +169,21 @@ class WordAligner:
             reverse_target=loaded.metadata.reverse_target,
         )
 
-    def align(self, sources: Sequence[str], targets: Sequence[str], first_line: int = 1) -> list[Links]:
+    def align(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        first_line: int = 1,
+        names: tuple[str, str] = ("source", "target"),
+    ) -> list[Links]:
         """Return the word links of each pair, with words as given.
 
-        Raises UserError for a sentence longer than the model's positions. first_line: line number of the first pair.
+        Raises UserError for a sentence longer than the model's positions.
+
+        first_line: line number of the first pair; names: of both sides, for the error
         """
         pairs = self.encode(sources, targets)
-        require_lengths(pairs, self._limit, first_line)
+        require_lengths(pairs, self._limit, first_line, names)
         lines = zip(self.attended(pairs), sources, targets, strict=True)
         return [link_words(attended, *self.words(source, target)) for attended, source, target in lines]
 

@@ -26,6 +26,7 @@ from nmt.recipe import override_decode
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import require_new
+from nmt.text.lines import input_name
 
 ALIGNING_WINDOW = 512  # pairs per call of the aligner, printed together
 
@@ -93,10 +94,11 @@ def align(
         settings = [f"alignment_layer={chosen.layer}", f"alignment_heads={list(chosen.heads)}"]
         settings.append(f"alignment_at={chosen.at}")
         write_with_decode(directory, override_decode(read_model_metadata(directory).decode, settings), save_model)
+    names = input_name(src), input_name(tgt)
     with progress("aligning", len(sources), "pairs") as bar:
         for start in range(0, len(sources), ALIGNING_WINDOW):
             window = slice(start, start + ALIGNING_WINDOW)
-            for links in aligner.align(sources[window], targets[window], first_line=start + 1):
+            for links in aligner.align(sources[window], targets[window], start + 1, names):
                 typer.echo(format_links(links))
                 bar.advance(1)
 

@@ -30,8 +30,8 @@ from nmt.evaluate.significance import compare_systems
 from nmt.experiments.run_comparison import ComparedRun, compare_runs, difference_table
 from nmt.logs import progress, warn
 from nmt.plots.curves import draw_runs
-from nmt.recipe import CommandError
-from nmt.text.lines import input_name
+from nmt.recipe import CommandError, UserError
+from nmt.text.lines import STANDARD_STREAM, input_name
 
 CompareMetrics = Annotated[
     str | None,
@@ -84,6 +84,8 @@ def compare(
             raise CommandError(f"{name} has no effect on runs, whose recipes set it; leave it out, or give files")
         _compare_runs([baseline, *others], metrics, resamples, trials, plot, output)
         return
+    if missing := [str(path) for path in (baseline, *others) if path != STANDARD_STREAM and not path.exists()]:
+        raise UserError(f"{', '.join(missing)}: no such file or directory; give translations, or runs; check the path")
     if plot is not None:
         raise CommandError("-o plots the curves of runs; leave it out, or give run directories")
     options = MetricOptions(metrics or "bleu,chrf,ter", lang, tokenize, lowercase, chrf_lowercase)

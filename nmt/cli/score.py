@@ -41,13 +41,13 @@ def score(
             warn_of_empty(input_name(path), lines, [others], "their log-probabilities count; check both files")
     if threads is not None:
         torch.set_num_threads(threads)
-    scorer = TextScorer.load(model, device, tag)
+    scorer, names = TextScorer.load(model, device, tag), (input_name(src), input_name(tgt or src))
     context, total = scorer.documents(sources, targets), Likelihood()
     with progress("scoring", len(sources), "pairs") as bar:
         for start in range(0, len(sources), SCORING_WINDOW):
             window = slice(start, start + SCORING_WINDOW)
             own = None if context is None else context[window]
-            scores = scorer.score(sources[window], targets[window], first_line=start + 1, context=own)
+            scores = scorer.score(sources[window], targets[window], start + 1, names=names, context=own)
             for pair, text in zip(scores, targets[window], strict=True):
                 if context is None or text.strip():  # an empty line only ends a document
                     total.add(pair, text)

@@ -139,6 +139,7 @@ class TextScorer:
         targets: Sequence[str],
         first_line: int = 1,
         *,
+        names: tuple[str, str] = ("source", "target"),
         context: Sequence[Sequence[Previous]] | None = None,
     ) -> list[TextScore]:
         """Score each target as the translation of its source, in one batch. A language model ignores the sources.
@@ -146,11 +147,12 @@ class TextScorer:
         Raises UserError for a sentence longer than the model's positions.
 
         first_line: line number of the first pair
+        names:      of both sides, for the error
         context:    previous sentences of each pair, which are not scored; see `documents`
         """
         encoded = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]
         src_ids, tgt_ids = [src for src, _ in encoded], [tgt for _, tgt in encoded]
-        require_lengths([([*self._tag, *src], tgt) for src, tgt in encoded], self._limit, first_line)
+        require_lengths([([*self._tag, *src], tgt) for src, tgt in encoded], self._limit, first_line, names)
         model_order = [ids[::-1] for ids in tgt_ids] if self._reverse_target else tgt_ids
         tasks = [Task(src, [], []) for src in src_ids]
         if context is not None:

@@ -283,13 +283,23 @@ def _normalization(lowercase: bool) -> Iterator[dict[str, Any]]:
         yield {"normalization_rule_tsv": str(path)}
 
 
-def require_lengths(pairs: Iterable[tuple[Sequence[int], Sequence[int]]], limit: int, first_line: int = 1) -> None:
-    """Raise UserError if a sentence of a pair has more than `limit` tokens. first_line: line number of the first."""
+def require_lengths(
+    pairs: Iterable[tuple[Sequence[int], Sequence[int]]],
+    limit: int,
+    first_line: int = 1,
+    names: tuple[str, str] = ("source", "target"),
+) -> None:
+    """Raise UserError if a sentence of a pair has more than `limit` tokens.
+
+    first_line: line number of the first pair; names: of both sides, for the error
+    """
     for number, pair in enumerate(pairs, start=first_line):
-        if (length := max(map(len, pair))) > limit:
-            raise UserError(
-                f"line {number} has {length} tokens; the model supports at most {limit}; split the sentence"
-            )
+        for name, tokens in zip(names, pair, strict=True):
+            if len(tokens) > limit:
+                raise UserError(
+                    f"{name}, line {number} has {len(tokens)} tokens; the model supports at most {limit}; "
+                    "split the sentence"
+                )
 
 
 def _explain_training_error(message: str, recipe: TokenizerRecipe) -> str:

@@ -112,7 +112,7 @@ def test_an_empty_side_has_no_links(tokenizers: Tokenizers) -> None:
 
 def test_a_line_too_long_is_an_error(tokenizers: Tokenizers) -> None:
     aligner = make_aligner(tokenizers)
-    with pytest.raises(UserError, match=r"line 12 has \d+ tokens; the model supports at most 1023; split"):
+    with pytest.raises(UserError, match=r"target, line 12 has \d+ tokens; the model supports at most 1023; split"):
         aligner.align(["cat", "cat"], ["cat", "old " * 2000], first_line=11)
 
 

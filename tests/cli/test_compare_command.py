@@ -12,7 +12,7 @@ import pytest
 
 from nmt.recipe import UserError
 from nmt.text.lines import count_lines
-from tests.calling import Nmt, PipeIn
+from tests.calling import Nmt, PipeIn, one_line
 
 SYSTEMS = ("fair", "good", "poor")
 THEIR_NAMES = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
@@ -143,6 +143,13 @@ def test_wrong_input(
         assert status == 2  # the command line itself is wrong: there is nothing to compare with
 
 
+def test_paths_that_do_not_exist_are_named(texts: Path, nmt: Nmt) -> None:
+    status, out, err = nmt("compare", "nosuch1", "nosuch2")
+    assert (status, out) == (1, "")
+    assert one_line(err).startswith("nosuch1, nosuch2: no such file or directory; ")
+    assert one_line(nmt("compare", texts / "good", "nosuch2")[2]).startswith("nosuch2: no such file or directory; ")
+
+
 # --- Standard input and pipes -----------------------------------------------------------------------------------------
 
 
@@ -188,6 +195,16 @@ def test_pairs_that_are_empty_are_an_error(tmp_path: Path, nmt: Nmt, command: st
     status, out, err = nmt(command, "model", tmp_path / "empty", tmp_path / "empty")
     assert (status, out, len(err.splitlines())) == (1, "", 1)
     assert f"{tmp_path / 'empty'} is empty" in err
+
+
+@pytest.mark.parametrize("command", ["score", "align"])
+def test_a_pair_too_long_names_the_file(model: Path, tmp_path: Path, nmt: Nmt, command: str) -> None:
+    (tmp_path / "short").write_text("a\na\n")
+    (tmp_path / "long").write_text("a\n" + "b c " * 99 + "\n")
+    for src, tgt in (("long", "short"), ("short", "long")):
+        status, _, err = nmt(command, model, tmp_path / src, tmp_path / tgt, "--device", "cpu")
+        assert (status, err.count("\n")) == (1, 1)
+        assert f"{tmp_path / 'long'}, line 2 has " in err
 
 
 def test_a_pipe_that_would_be_read_twice_is_an_error(tmp_path: Path) -> None:
