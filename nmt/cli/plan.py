@@ -11,10 +11,11 @@ import typer
 
 from nmt.bench.forecast import forecast_run
 from nmt.cli.arguments import Overrides, RecipeArgument
+from nmt.data.corpus import require_files
 from nmt.evaluate.forecast import Forecast, SpeedForecast, write_forecast
 from nmt.evaluate.tables import Table, format_tables
-from nmt.logs import format_duration, say
-from nmt.recipe import CommandError, Recipe, load_recipe
+from nmt.logs import format_duration, say, warn
+from nmt.recipe import CommandError, Recipe, UserError, load_recipe
 from nmt.train.disk_space import format_bytes
 from nmt.train.warm_start import with_start_model
 
@@ -45,6 +46,12 @@ def plan(
         rows = tuple(_rows(loaded, forecast))
         typer.echo(format_tables([Table("", "ll", (), rows, notes=tuple(_notes(loaded, forecast)))], "text"), nl=False)
     if forecast.text is None:
+        data = loaded.data
+        try:
+            require_files([*data.train, *data.valid], data.root)
+        except UserError as error:
+            warn(f"only model and disk are forecast, because the text is missing: {error}")
+            return
         say(f"the text is not prepared; for all other forecasts: nmt prepare {recipe}, then rerun this command")
     else:
         say(f"wrote {write_forecast(forecast, loaded.directory)}")

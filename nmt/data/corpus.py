@@ -185,19 +185,32 @@ def alignment_file(corpus: Corpus, root: Path) -> Path | None:
 def input_files(corpus: Corpus, root: Path) -> list[Path]:
     """Return the local files that determine the contents of a corpus, in a fixed order; none for downloads."""
     match corpus:
-        case TextCorpus() | SgmCorpus():
-            return [_resolve(path, root) for path in (corpus.src, *corpus.references)]
-        case TsvCorpus() | ParquetCorpus() | JsonLinesCorpus() | TreesCorpus() | MonolingualCorpus():
-            return [_resolve(corpus.path, root)]
         case HuggingFaceCorpus():
             folder = _resolve(Path(corpus.dataset), root)
             visible = (path for path in folder.rglob("[!.]*") if path.is_file())
             hidden = re.compile(r"(^|/)\.")  # also files of folders such as .cache, which downloads rewrite
             return sorted(path for path in visible if not hidden.search(path.relative_to(folder).as_posix()))
-        case SacrebleuCorpus():
-            return []
         case ToyCorpus():
             return source_files()
+        case _:
+            return [_resolve(path, root) for path in _named_files(corpus)]
+
+
+def require_files(corpora: Iterable[Corpus], root: Path) -> None:
+    """Raise UserError if a file that a corpus names does not exist."""
+    for corpus in corpora:
+        for path in _named_files(corpus):
+            _existing(path, root)
+
+
+def _named_files(corpus: Corpus) -> tuple[Path, ...]:
+    match corpus:
+        case TextCorpus() | SgmCorpus():
+            return corpus.src, *corpus.references
+        case TsvCorpus() | ParquetCorpus() | JsonLinesCorpus() | TreesCorpus() | MonolingualCorpus():
+            return (corpus.path,)
+        case HuggingFaceCorpus() | SacrebleuCorpus() | ToyCorpus():
+            return ()
         case _:
             assert_never(corpus)
 

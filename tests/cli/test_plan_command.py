@@ -109,6 +109,16 @@ def test_without_prepared_text(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert plan(nmt, recipe, "data.max_tokens=40")["text"] is None
 
 
+def test_text_that_does_not_exist(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    changes = ("data.root=nowhere", "data.train=[{kind='text', src='a.en', tgt='a.de'}]")
+    status, out, err = nmt("plan", recipe, *changes)
+    assert status == 0 and "updates  at most 25" in out
+    (line,) = err.splitlines()
+    path = Path("nowhere/a.en").absolute()
+    assert f"cannot read {path}: No such file; a.en is relative to data.root, which is nowhere; correct" in line
+    assert "nmt prepare" not in err
+
+
 def test_text_and_forecast_file(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("prepare", recipe)[0] == 0
     options = ("train.patience=1", "train.micro_batches=4", "train.subword_sampling=0.1")
