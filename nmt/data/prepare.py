@@ -47,7 +47,7 @@ from nmt.processes.parallel import num_cores
 from nmt.recipe import NO_LANGUAGE, SEPARATOR, TERM_MARKERS, Corpus, Recipe, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
 from nmt.storage.checksums import require_undamaged, sha256_of
-from nmt.text.clean import DROP_REASONS, Pair, normalize
+from nmt.text.clean import DROP_REASONS, Pair, has_known_script, normalize
 from nmt.text.context import (
     count_previous,
     find_separators,
@@ -206,6 +206,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
         tag_ids(data.train, tokenizers.src)  # fails early for an unknown tag
         find_separators(tokenizers, data.context_options)
         tokenizers.save(directory)
+    _warn_of_unknown_scripts(recipe)
     num_pairs = _count_training_pairs(recipe)
     inputs, commits = read_inputs(recipe), {split: hub_commits(recipe, split) for split in get_args(Split)}
     workers = data.workers or (1 if num_pairs is not None and num_pairs < _MIN_PAIRS_FOR_PROCESSES else num_cores())
@@ -270,6 +271,16 @@ def _prepare_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, 
     if commits or "commits" in report:
         changed["commits"] = {**report.get("commits", {"train": {}}), "valid": commits}
     return _write_report({**report, **changed}, inputs, directory, known)
+
+
+def _warn_of_unknown_scripts(recipe: Recipe) -> None:
+    languages = {"src_lang": recipe.src_lang, "tgt_lang": recipe.tgt_lang} if recipe.data.drop_wrong_script else {}
+    for option, language in languages.items():
+        if language != NO_LANGUAGE and not has_known_script(language):
+            warn(
+                f"{option} is {language!r}, which has no known script, so data.drop_wrong_script does not filter that "
+                "side; correct the code if it is wrong"
+            )
 
 
 def _count_training_pairs(recipe: Recipe) -> int | None:

@@ -59,7 +59,8 @@ class DataRecipe(Section):
     drop_identical: bool = True
     """Drop pairs of identical sides with more than 3 words; untranslated text teaches copying."""
     drop_wrong_script: bool = True
-    """Drop pairs in which most letters of a side are not of the script of its language."""
+    """Drop pairs in which most letters of a side are not of the script of its language. Languages of unknown or several
+    scripts are not filtered; a warning names them."""
     temperature: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 1.0
     """Sampling temperature for several corpora: the fraction of a corpus of n pairs in an epoch is proportional to
     weight * n^(1/temperature). Higher values sample small corpora more often. At 1, with all weights 1, an epoch has

@@ -57,6 +57,11 @@ _NOT_LETTERS = r"\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u218b\
 _LETTER = re.compile(f"[^{_NOT_LETTERS}]")
 
 
+def has_known_script(language: str) -> bool:
+    """Return whether `drop_wrong_script` can filter a language."""
+    return language in _SCRIPTS
+
+
 def valid_unicode(text: str) -> str:
     """Join surrogate pairs and replace lone surrogates, which cannot be encoded, with U+FFFD."""
     try:

@@ -160,6 +160,17 @@ def test_empty_validation_sentences_are_named(folder: Path, capsys: pytest.Captu
     )
 
 
+def test_a_language_of_unknown_script_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(recipe_for(folder, "run", "src_lang=sr"))
+    assert (
+        "warning: src_lang is 'sr', which has no known script, so data.drop_wrong_script does not filter that side; "
+        "correct the code if it is wrong"
+    ) in capsys.readouterr().err.splitlines()
+    prepare(recipe_for(folder, "run", "src_lang=sr", "data.drop_wrong_script=false"))
+    prepare(recipe_for(folder))
+    assert "known script" not in capsys.readouterr().err
+
+
 def test_output_is_independent_of_the_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other_folder = tmp_path_factory.mktemp("other_folder")
     shutil.copytree(folder / "text", other_folder / "text")  # keeps modification times
