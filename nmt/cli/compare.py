@@ -84,13 +84,11 @@ def compare(
             raise CommandError(f"{name} has no effect on runs, whose recipes set it; leave it out, or give files")
         _compare_runs([baseline, *others], metrics, resamples, trials, plot, output)
         return
-    if missing := [str(path) for path in (baseline, *others) if path != STANDARD_STREAM and not path.exists()]:
-        raise UserError(f"{', '.join(missing)}: no such file or directory; give translations, or runs; check the path")
     if plot is not None:
         raise CommandError("-o plots the curves of runs; leave it out, or give run directories")
     options = MetricOptions(metrics or "bleu,chrf,ter", lang, tokenize, lowercase, chrf_lowercase)
     options.check()
-    require_one_reader([baseline, *others, *(ref or [])])
+    _require_files([baseline, *others], ref or [])
     test = read_test_set(ref, None, test_set, lang_pair)
     scorers = options.scorers(test)
     systems = read_systems([baseline, *others], test)
@@ -105,6 +103,13 @@ def compare(
             bar.advance(1)
     document = {"comparisons": [asdict(comparison) for comparison in comparisons]}
     print_results(document, comparison_tables(comparisons), output)
+
+
+def _require_files(systems: Sequence[Path], references: Sequence[Path]) -> None:
+    """Raise UserError for systems that do not exist, and for standard input given twice."""
+    if missing := [str(path) for path in systems if path != STANDARD_STREAM and not path.exists()]:
+        raise UserError(f"{', '.join(missing)}: no such file or directory; give translations, or runs; check the path")
+    require_one_reader([*systems, *references])
 
 
 def _compare_runs(

@@ -123,6 +123,7 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
     directory, started = recipe.data_directory, monotonic()
     outdated = outdated_splits(recipe, directory)
     if "train" in outdated:
+        _warn_of_unknown_scripts(recipe)
         with replacing(directory) as new:
             report = _prepare_all(recipe, new, on_read)
         say(_summary(report, monotonic() - started))
@@ -206,7 +207,6 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
         tag_ids(data.train, tokenizers.src)  # fails early for an unknown tag
         find_separators(tokenizers, data.context_options)
         tokenizers.save(directory)
-    _warn_of_unknown_scripts(recipe)
     num_pairs = _count_training_pairs(recipe)
     inputs, commits = read_inputs(recipe), {split: hub_commits(recipe, split) for split in get_args(Split)}
     workers = data.workers or (1 if num_pairs is not None and num_pairs < _MIN_PAIRS_FOR_PROCESSES else num_cores())
