@@ -249,13 +249,20 @@ def prune_checkpoints(
 def average_tensors(directories: Sequence[Path]) -> dict[str, Tensor]:
     """Verify model directories and average their parameters, accumulated in float64 one file at a time.
 
-    Integer tensors are rounded towards zero, as in fairseq. Raises UserError if the shapes differ.
+    Integer tensors are rounded towards zero, as in fairseq. Raises UserError if shapes or tokenizers differ.
     """
     assert directories, "an average needs at least one model"
     total: dict[str, Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
+    tokenizers: list[dict[str, tuple[int, str]]] = []
     for directory in directories:
-        verify_directory(directory)
+        files = verify_directory(directory)
+        tokenizers.append({name: files[name] for name in files if name.startswith("tokenizer")})
+        if tokenizers[-1] != tokenizers[0]:
+            raise UserError(
+                f"{directory} and {directories[0]} have different tokenizers; averaged models must be of one run; "
+                "choose others"
+            )
         tensors = read_tensors(directory / "model.safetensors")
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         if total and shapes != {name: tensor.shape for name, tensor in total.items()}:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor
 
 from nmt.checkpoint import (
@@ -353,6 +353,14 @@ def test_averages_match_fairseq(tmp_path: Path) -> None:
     assert mean["b_f32"].tolist() == table["avg"]["b_f32"]
     assert mean["c_i32"].tolist() == table["avg"]["c_i32_trunc"]
     assert mean["c_i32"].dtype == torch.int32
+
+
+def test_models_of_different_tokenizers_cannot_be_averaged(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        files = {"model.safetensors": save({"w": torch.zeros(2)}), "tokenizer.model": name.encode()}
+        write_directory(tmp_path / name, files)
+    with pytest.raises(UserError, match=r"b and .*a have different tokenizers"):
+        average_tensors([tmp_path / "a", tmp_path / "b"])
 
 
 def test_models_of_different_shape_cannot_be_averaged(tmp_path: Path) -> None:

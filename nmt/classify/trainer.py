@@ -29,9 +29,10 @@ from nmt.logs import ProgressBar, format_duration, progress, say, warn
 from nmt.recipe import ClassificationRecipe, TrainRecipe, UserError, dump_recipe
 from nmt.train.metrics_writer import MetricsWriter
 from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
+from nmt.train.resume import log_changes, require_used_options
 from nmt.train.schedule import learning_rate, unreached_peak
 from nmt.train.signals import Stopped, StopRequest, stop_requests
-from nmt.train.state import TrainState
+from nmt.train.state import TrainState, require_equal_options
 from nmt.train.update import dropout_seed
 
 _KEEP_LAST = 2
@@ -177,9 +178,12 @@ class ClassifierTrainer:
                 "restore it, or choose another name"
             )
         self.state = state
+        say(f"resuming from {directory}")
+        log_changes(self.recipe, state, directory)
+        if self._is_finished():
+            require_used_options(self.recipe, state, directory)
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.optimizer, self.model, checkpoint.optimizer)
-        say(f"resuming from {directory}")
 
 
 def require_same_recipe(recipe: ClassificationRecipe, saved: dict[str, Any]) -> None:
@@ -193,9 +197,4 @@ def require_same_recipe(recipe: ClassificationRecipe, saved: dict[str, Any]) -> 
         return {"seed": tree.get("seed")} | {key: value for key, value in named.items() if key not in free}
 
     now, then = fixed(tomllib.loads(dump_recipe(recipe))), fixed(saved)
-    differences = [name for name in sorted({**then, **now}) if now.get(name) != then.get(name)]
-    if differences:
-        raise UserError(
-            f"{recipe.directory} holds a run with another recipe: {', '.join(differences)} must not change; choose "
-            "another name or run_dir, or remove that folder"
-        )
+    require_equal_options(recipe.directory, now, then)

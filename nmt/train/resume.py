@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remove_leftovers
-from nmt.data.fingerprint import outdated_splits, read_report
+from nmt.data.fingerprint import outdated_splits, read_report, text_identity
 from nmt.data.reused_tokenizers import load_verified_tokenizers
 from nmt.logs import say, warn
 from nmt.processes.distributed import World
-from nmt.recipe import Recipe, UserError, load_saved_recipe
+from nmt.recipe import ClassificationRecipe, Recipe, UserError, load_classification_recipe, load_saved_recipe
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, list_checkpoints
 from nmt.storage.sealed import manifest_digest
 from nmt.text.tokenizer import Tokenizers
 from nmt.train.schedule import learning_rate
 from nmt.train.state import Change, TrainState
+
+AnyRecipe = Recipe | ClassificationRecipe
 
 # Options of section train that may change when a run resumes.
 _UPDATE_OPTIONS = (
@@ -68,10 +72,20 @@ def require_same_text(recipe: Recipe) -> None:
     Call it before preparing data: a new tokenizer for old parameters would destroy the run.
     """
     directory = recipe.data_directory
-    if not list_checkpoints(recipe.directory) or read_report(directory) is None:
+    report = read_report(directory)
+    if report is None or not _is_text_of_run(recipe, report):
         return
     if "train" in outdated_splits(recipe, directory, warns=False):
         raise UserError(_text_error(recipe, "its training text or a corpus file has changed since it was prepared"))
+
+
+def _is_text_of_run(recipe: Recipe, report: dict[str, Any]) -> bool:
+    """Return whether the checkpoints, if any, were trained on the prepared text; other text is prepared again."""
+    for checkpoint in reversed(list_checkpoints(recipe.directory)):
+        with suppress(UserError):  # damaged, or of another version
+            text = TrainState.load(checkpoint).text
+            return not text or text == text_identity(report, recipe)
+    return bool(list_checkpoints(recipe.directory))
 
 
 def require_same_identity(recipe: Recipe, state: TrainState, identity: str) -> None:
@@ -102,9 +116,9 @@ def _text_error(recipe: Recipe, what: str) -> str:
     )
 
 
-def log_changes(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
+def log_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None:
     """Log the options that changed since a checkpoint was saved; raise UserError for invalid changes."""
-    before = _recipe_of(checkpoint)
+    before = _recipe_of(checkpoint, recipe)
     if before is None:
         say(f"{checkpoint / 'recipe.toml'} was written by another version of nmt; changed options are unknown")
         return
@@ -123,7 +137,7 @@ def log_changes(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
 
 def record_changes(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
     """Record the training options that changed since a checkpoint was saved, for the report."""
-    before = _recipe_of(checkpoint)
+    before = _translation_recipe_of(checkpoint)
     if before is None:
         return
     changes = _changes(recipe, before, state.step)
@@ -138,7 +152,7 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
 
     Returns a message for the log, "" if there is nothing to report.
     """
-    before = _recipe_of(checkpoint)
+    before = _translation_recipe_of(checkpoint)
     if not state.scores:
         return ""
     changed = []
@@ -162,12 +176,12 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
     )
 
 
-def require_used_options(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
+def require_used_options(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None:
     """Raise UserError if a finished run is given training options that no update used.
 
     The report would list them as options of the training.
     """
-    before = _recipe_of(checkpoint)
+    before = _recipe_of(checkpoint, recipe)
     if before is None:
         return
     names = _UPDATE_OPTIONS if recipe.train.max_steps == state.step else ("max_steps", *_UPDATE_OPTIONS)
@@ -180,20 +194,27 @@ def require_used_options(recipe: Recipe, state: TrainState, checkpoint: Path) ->
         )
 
 
-def _recipe_of(checkpoint: Path) -> Recipe | None:
-    """Return the recipe of a checkpoint; None if another version wrote it."""
-    try:
+def _recipe_of(checkpoint: Path, recipe: AnyRecipe) -> AnyRecipe | None:
+    """Return the recipe of a checkpoint, of the kind of `recipe`; None if another version wrote it."""
+    if isinstance(recipe, Recipe):
+        return _translation_recipe_of(checkpoint)
+    with suppress(UserError):
+        return load_classification_recipe(checkpoint / "recipe.toml")
+    return None
+
+
+def _translation_recipe_of(checkpoint: Path) -> Recipe | None:
+    with suppress(UserError):
         return load_saved_recipe(checkpoint / "recipe.toml")
-    except UserError:
-        return None
+    return None
 
 
-def _changes(recipe: Recipe, before: Recipe, step: int) -> list[Change]:
+def _changes(recipe: AnyRecipe, before: AnyRecipe, step: int) -> list[Change]:
     now, then = _options(recipe), _options(before)
     return [Change(step, key, then.get(key), now[key]) for key in now if now[key] != then.get(key)]
 
 
-def _options(recipe: Recipe) -> dict[str, object]:
+def _options(recipe: AnyRecipe) -> dict[str, object]:
     """Return all options that may change during a run, by full name."""
     sections = recipe.model_dump(mode="json", exclude={"name", "run_dir"})
     parts = {name: part for name, part in sections.items() if isinstance(part, dict)}
@@ -213,7 +234,7 @@ def _score_options(recipe: Recipe) -> dict[str, object]:
     return selection | search | {key: value for key, value in options if key in of_bleu}
 
 
-def _check_learning_rate(recipe: Recipe, before: Recipe, step: int) -> None:
+def _check_learning_rate(recipe: AnyRecipe, before: AnyRecipe, step: int) -> None:
     """Log a changed learning rate; raise UserError if another option raises it by accident."""
     d_model, restarts = recipe.model.d_model, recipe.train.schedule_start != before.train.schedule_start
     last, following = (learning_rate(before.train, d_model, max(1, n)) for n in (step, step + 1))
@@ -223,8 +244,9 @@ def _check_learning_rate(recipe: Recipe, before: Recipe, step: int) -> None:
     say(f"the learning rate of update {step + 1:,} is {now:.3g}; it was {last:.3g} at update {step:,}")
     is_intended = restarts or recipe.train.learning_rate != before.train.learning_rate
     if now > _MAX_RATE_FACTOR * last and not is_intended:
+        other = ", or start a new run from this one (train.start_from)" if isinstance(recipe, Recipe) else ""
         raise UserError(
             f"the learning rate of update {step + 1} would be {now:.3g} after {last:.3g}, because the schedule was "
             f"planned for train.max_steps={before.train.max_steps}; it must not jump; restart the schedule "
-            f"(train.schedule_start={step}), or start a new run from this one (train.start_from)"
+            f"(train.schedule_start={step}){other}"
         )

@@ -176,11 +176,15 @@ def require_same_run(recipe: Recipe) -> None:
     first = _newest_recipe(recipe.directory)
     if first is None:
         return
-    now, then = _identity(recipe), _identity(first)
-    if differences := [text for key, value in now.items() for text in _differences(key, value, then.get(key))]:
+    require_equal_options(recipe.directory, _identity(recipe), _identity(first))
+
+
+def require_equal_options(run: Path, now: dict[str, object], then: dict[str, object]) -> None:
+    """Raise UserError for options of a run, by full name, that differ from those that it was started with."""
+    if differences := [text for key in then | now for text in _differences(key, now.get(key), then.get(key))]:
         raise UserError(
-            f"{recipe.directory} holds a run with another recipe: {'; '.join(differences)}; these must not change; "
-            "choose another name or run_dir, or remove that folder"
+            f"{run} holds a run with another recipe: {'; '.join(differences)}; these must not change; choose another "
+            "name or run_dir, or remove that folder"
         )
 
 

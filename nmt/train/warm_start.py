@@ -40,11 +40,11 @@ def with_start_model(recipe: Recipe) -> Recipe:
         return recipe
     architecture = _architecture(start, recipe.directory)
     explicit = recipe.model.model_dump(include=recipe.model.model_fields_set)
-    model = ModelRecipe.model_validate(architecture.model_dump() | explicit)
-    if differences := _differences(architecture, model):
+    if differences := _differences(architecture, architecture.model_copy(update=explicit)):
         raise UserError(
             f"train.start_from {start}: {differences}; they must be equal; correct section model, or leave it out"
         )
+    model = ModelRecipe.model_validate(architecture.model_dump() | explicit)
     return revalidate(recipe.model_copy(update={"model": model}))
 
 
@@ -69,7 +69,10 @@ def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
     for directory in _candidates(start, run_dir):
         with suppress(UserError):
             return read_model_recipe(directory)
-    return read_model_recipe(find_model(start))  # raises
+    try:
+        return read_model_recipe(find_model(start))
+    except UserError as error:
+        raise UserError(f"train.start_from is {start}, relative to {Path.cwd()}: {error}") from error
 
 
 def require_start_model(recipe: Recipe) -> None:

@@ -90,12 +90,26 @@ def test_micro_batches_give_the_gradient_of_the_whole_update(reviews: Path) -> N
 
 def test_a_run_keeps_its_recipe_and_its_text(reviews: Path) -> None:
     train("train.max_steps=10")
-    with pytest.raises(UserError, match=r"^runs/reviews holds a run with another recipe: model.d_ff must not change"):
+    with pytest.raises(UserError, match=r"^runs/reviews holds a run with another recipe: model.d_ff is 48, was 32; "):
         train("model.d_ff=48")
+    with pytest.raises(UserError, match=r"train.learning_rate is 0.5, was 0.01: no update used this value"):
+        train("train.max_steps=10", "train.learning_rate=0.5")
     with (reviews / "train.jsonl").open("a") as file:
         file.write('{"text": "new", "label": 0}\n')
     with pytest.raises(UserError, match=r"have changed since .*; a run must keep its text; restore it, or choose"):
         train("train.max_steps=20")
+
+
+def test_changes_on_resuming_are_said(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train("train.max_steps=10", "train.schedule=cosine")
+    with pytest.raises(UserError, match=r"it must not jump; restart the schedule \(train.schedule_start=10\)$"):
+        train("train.max_steps=20", "train.schedule=cosine")
+    assert len(list((reviews / "runs/reviews/checkpoints").iterdir())) == 1
+    capsys.readouterr()
+    train("train.max_steps=20", "train.schedule=cosine", "train.schedule_start=10")
+    err = capsys.readouterr().err
+    assert "changed options: train.max_steps is 20, was 10; train.schedule_start is 10, was 0" in err
+    assert "the learning rate of update 11 is" in err
 
 
 def test_a_classifier_of_a_hugging_face_dataset_like_imdb(reviews: Path) -> None:

@@ -186,6 +186,10 @@ def test_validation_bleu_without_its_tokenizer_is_an_early_error(
     [
         ("train.device=gpu", "device 'gpu' is unknown"),
         ("train.device='cuda:99'", "device 'cuda:99' does not exist"),
+        (
+            "train.start_from=nowhere",
+            "train.start_from is nowhere, relative to /",
+        ),
         ("train.start_from=nowhere", "nowhere does not exist; expected a model directory"),
         ("train.start_from=.", ". has no model; expected a model directory"),
     ],
@@ -197,6 +201,17 @@ def test_a_wrong_device_or_start_model_is_an_early_error(
     assert (status != 0, out) == (True, "")
     assert message in one_line(err)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_start_model_of_another_architecture_is_an_early_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    gru = "model={architecture='gru', d_model=16, num_encoder_layers=1, num_decoder_layers=1}"
+    status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'gru'}", gru)
+    assert status == 0, err
+    transformer = "model={d_model=16, d_ff=32, num_encoder_layers=1, num_decoder_layers=1}"
+    options = (f"run_dir={tmp_path / 'run'}", transformer, f"train.start_from={tmp_path / 'gru'}")
+    status, _, err = nmt("train", recipe, *options)
+    assert status == 1
+    assert "model.d_ff is 2048 there and 32 here; they must be equal; correct section model" in one_line(err)
 
 
 @pytest.mark.slow

@@ -132,6 +132,17 @@ def test_another_tokenizer_is_rejected_without_prepared_text(recipe: Path, tmp_p
     status, _, err = nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")
     assert status != 0
     assert "step-00000006 was trained with another tokenizer" in err
+    write_text(tmp_path, "train", 0, 200)  # as the error says, although `data` has the other text
+    status, _, err = nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")
+    assert status == 0, err
+
+
+def test_a_changed_option_of_a_corpus_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run, weight = tmp_path / "run", "data.train=[{kind='text', src='train.en', tgt='train.de', tag='<a>'}]"
+    assert nmt("train", recipe, f"run_dir={run}")[0] == 0
+    status, _, err = nmt("train", recipe, f"run_dir={run}", weight)
+    assert status == 1
+    assert "another recipe: data.train.0.tag is <a>, was None; these must not change" in err
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "manifest.json"])
