@@ -16,6 +16,8 @@ from bench import ledger
 from bench.file_comparison import FileWorkload, compare_files, session_memory
 from bench.serving import ServingWorkload, compare_servers
 
+from tests.cli.nasty_lines import as_bytes, nasty_lines
+
 RECIPE = """
 name = "small"
 src_lang = "en"
@@ -92,12 +94,20 @@ def test_unknown_systems_and_settings_are_errors(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not is_installed("ctranslate2"), reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
-def test_servers_answer_all_clients_with_the_translations_of_a_file(work: FileWorkload) -> None:
-    workload = ServingWorkload(work.model, work.source, ("en", "de"), clients=2, beam_size=2)
-    comparison = compare_servers(workload, ("nmt", {}), ("one-call", {}), rounds=2)
+@pytest.mark.parametrize("theirs", ["one-call", "translate"])
+def test_servers_answer_all_clients_with_the_translations_of_a_file(
+    work: FileWorkload, tmp_path: Path, theirs: str
+) -> None:
+    source = work.source
+    if theirs == "translate":  # the other server fails on lone surrogates
+        source = tmp_path / "source"
+        lines = [f"w{number} {line}" for number, line in enumerate(nasty_lines(90, num_longest=0))]
+        source.write_bytes(as_bytes([*lines, "", "\ufffd", "w2\ufffdw1\ufffd", "w1 " * 30_000]))
+    workload = ServingWorkload(work.model, source, ("en", "de"), clients=20, beam_size=2)
+    comparison = compare_servers(workload, ("nmt", {}), (theirs, {}), rounds=2)
     for measurement in (comparison.ours, comparison.theirs):
         assert len(measurement.rates) == 2
-        assert measurement.settings["lost"] == "0"
+    assert comparison.ours.settings["lost"] == comparison.theirs.settings.get("lost", "0") == "0"
     assert comparison.ours.settings["not as in a file"] == "0"
 
 

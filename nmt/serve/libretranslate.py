@@ -50,8 +50,8 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         # Different token sequences may give the same text, so distinct alternatives need the whole beam.
         n_best, keep = model.decode.beam_size if body.alternatives else 1, ("markup",) if body.format == "html" else ()
         options = RequestOptions(n_best=n_best, keep=keep)
-        lines = [Line(segment.text) for document in documents for segment in document]
-        n_best_lists = await service.translate(request, model, options, lines)
+        lines = [[Line(segment.text) for segment in document] for document in documents]
+        n_best_lists = await service.translate_documents(request, model, options, lines)
         translated = join_documents(documents, n_best_lists, body.alternatives + 1)
         response: dict[str, Any] = {"translatedText": translated[0][0] if is_single else [t[0] for t in translated]}
         if body.alternatives:

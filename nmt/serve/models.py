@@ -16,7 +16,7 @@ from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.translator import PreservingTranslator
-from nmt.recipe import DecodeRecipe, UserError, explain, ineffective_option
+from nmt.recipe import Context, DecodeRecipe, UserError, explain, ineffective_option
 from nmt.serve.batching import Batcher, BatchingOptions
 from nmt.serve.memory import ServedMemory
 
@@ -126,6 +126,11 @@ class ServedModel:
     def unsupported(self) -> dict[str, str]:
         """Fields of requests that the engine or the model does not support, with the reason."""
         return self._translator.unsupported
+
+    @property
+    def context(self) -> Context:
+        """The document context that the model uses."""
+        return self._translator.context
 
     def _process(self, group: RequestOptions | type[Pair | AttentionRequest], items: list[Any]) -> Sequence[object]:
         if group is Pair:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from fastapi import HTTPException, Request
 from starlette.requests import ClientDisconnect
 
+from nmt.decode.context import document_rounds
+from nmt.decode.task import Previous
 from nmt.decode.translation import Translation
 from nmt.logs import say, warn
 from nmt.recipe import UserError
@@ -21,6 +23,7 @@ from nmt.serve.batching import QueueFullError
 from nmt.serve.messages import LibreTranslateMessage, Message, check_fields, parse_fields
 from nmt.serve.metrics import Metrics
 from nmt.serve.models import Line, ModelUnavailableError, RequestOptions, ServedModel
+from nmt.text.context import is_blank, with_previous
 
 Result = TypeVar("Result")
 
@@ -118,6 +121,29 @@ class Service:
         if self._logs_text:
             best = [translations[0].text for translations in n_best_lists]
             say(json.dumps({"model": model.name, "texts": texts, "translations": best}))
+        return n_best_lists
+
+    async def translate_documents(
+        self, request: Request, model: ServedModel, options: RequestOptions, documents: Sequence[Sequence[Line]]
+    ) -> list[list[Translation]]:
+        """Translate the lines of documents, with the previous lines of each if the model has context.
+
+        A blank line ends a document, as in `nmt translate`. Raises HTTPException like `process`.
+        """
+        lines = [line for document in documents for line in document]
+        texts, context = [line.text for line in lines], model.context
+        if not context.size:
+            return await self.translate(request, model, options, lines)
+        self.check_size(texts)
+        numbers = [number for number, document in enumerate(documents) for _ in document]
+        previous = [len(before) for _, before in with_previous(texts, context.size, is_blank, numbers)]
+        n_best_lists: list[list[Translation]] = [[]] * len(lines)
+        for of_round in document_rounds(previous) if context.has_target else [list(range(len(lines)))]:
+            outputs = [found[0].text if found else "" for found in n_best_lists]
+            known: Sequence[Previous] = list(zip(texts, outputs, strict=True)) if context.has_target else texts
+            own = [lines[i]._replace(context=tuple(known[i - previous[i] : i])) for i in of_round]
+            for i, found in zip(of_round, await self.translate(request, model, options, own), strict=True):
+                n_best_lists[i] = found
         return n_best_lists
 
     async def process(

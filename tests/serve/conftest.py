@@ -14,7 +14,7 @@ from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
-from nmt.recipe import DecodeRecipe
+from nmt.recipe import NO_CONTEXT, DecodeRecipe
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.models import ServedModel
@@ -32,6 +32,7 @@ class EchoTranslator:
     """
 
     max_threads = 1
+    context = NO_CONTEXT
 
     def __init__(self) -> None:
         self.may_run = threading.Event()

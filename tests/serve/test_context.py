@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
+from nmt.recipe import Context, ContextSides
 from nmt.serve.app import build_app
 from tests.serve.conftest import EchoTranslator, MakeService
 
@@ -30,6 +31,39 @@ def test_the_context_reaches_the_translator(
             response = client.post("/v1/translate", content=body)
             assert response.json()["translations"] == [[{"text": "a"}]]
     assert found == [("a", []), ("a", ["b", "c\ufffd"]), ("a", [("b", "B")])]
+
+
+@pytest.mark.parametrize("sides", ["source", "both"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/translate", {"q": ["a\nb\nc\nd\n \ne\nf", "g"], "source": "en", "target": "de"}),
+        ("/translate", {"q": ["<p>a<p>b<p>c<p>d", "<p>e<p>f", "g"], "format": "html", "source": "en", "target": "de"}),
+        ("/v1/translate", {"text": ["<p>a<p>b<p>c<p>d", "<p>e<p>f", "g"], "format": "html"}),
+    ],
+)
+def test_the_lines_of_a_document_are_the_context_of_later_ones(
+    sides: ContextSides,
+    path: str,
+    body: dict[str, Any],
+    echo_service: MakeService,
+    echo: EchoTranslator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: dict[str, Any] = {}
+
+    def translate(inputs: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
+        found.update((one.text, list(one.context)) for one in inputs)
+        return [[Translation(one.text.upper(), 0.0, 0.0, [], alignment=[])] for one in inputs]
+
+    monkeypatch.setattr(echo, "translate_inputs", translate)
+    monkeypatch.setattr(echo, "context", Context(2, sides))
+    with TestClient(build_app(echo_service())) as client:
+        response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    expected = {"a": "", "b": "a", "c": "ab", "d": "bc", "e": "", "f": "e", "g": ""}
+    for text, context in expected.items():
+        assert found[text] == [one if sides == "source" else (one, one.upper()) for one in context], text
 
 
 @pytest.mark.parametrize(

@@ -216,8 +216,12 @@ async def _send(lines: Sequence[str], port: int, workload: ServingWorkload) -> l
 
 
 def _request(line: str, languages: tuple[str, str]) -> bytes:
-    """Return a request to LibreTranslate's API."""
-    body = json.dumps({"q": line, "source": languages[0], "target": languages[1]}).encode()
+    """Return a request to LibreTranslate's API.
+
+    A replacement character is sent as a lone surrogate, which JSON can express, and which the server replaces.
+    """
+    text = line.replace("\ufffd", "\ud800")
+    body = json.dumps({"q": text, "source": languages[0], "target": languages[1]}).encode()
     head = (
         f"POST /translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     )
