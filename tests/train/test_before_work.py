@@ -211,7 +211,7 @@ def test_a_start_model_of_another_architecture_is_an_early_error(recipe: Path, t
     options = (f"run_dir={tmp_path / 'run'}", transformer, f"train.start_from={tmp_path / 'gru'}")
     status, _, err = nmt("train", recipe, *options)
     assert status == 1
-    assert "model.d_ff is 2048 there and 32 here; they must be equal; correct section model" in one_line(err)
+    assert "model.d_ff is 2048 in the start model and 32 in the recipe; they must be equal" in one_line(err)
 
 
 @pytest.mark.slow
