@@ -46,7 +46,7 @@ class TextTranslator(ABC):
     truncated (`decode.long_lines`). Apart from rounding, the translation of a line does not depend on other lines.
 
     max_threads:  number of threads that may translate at the same time
-    lines_split:  number of lines split so far because they were too long
+    lines_split:  number of lines split or truncated so far because they were too long
     lines_reused: number of lines that were found in a translation memory; 0 without one
     """
 
@@ -304,9 +304,11 @@ class TextTranslator(ABC):
         for sentence in split_sentences(text) if self._decode.split_sentences else [text]:
             start = text.index(sentence, end)
             end = start + len(sentence)
-            tokens = self._tokenizers.src.encode(sentence)[: limit if self._decode.long_lines == "truncate" else None]
+            tokens = self._tokenizers.src.encode(sentence)
+            is_too_long |= len(tokens) > limit
+            if self._decode.long_lines == "truncate":
+                tokens = tokens[:limit]
             if len(tokens) > limit:
-                is_too_long = True
                 own = split_line(sentence, self._tokenizers.src.encode, limit)
                 parts += [part._replace(start=start + part.start) for part in own]
             elif tokens:

@@ -182,7 +182,9 @@ class TranslationJob:
                 bar.advance(result.num_records)
         if lines_split:
             were = "was" if lines_split == 1 else "were"
-            warn(f"{counted(lines_split, 'line')} {were} too long for the model and {were} translated in parts")
+            is_truncated = self.origin.facts.get("decode.long_lines") == "truncate"
+            result_of = "truncated" if is_truncated else "translated in parts"
+            warn(f"{counted(lines_split, 'line')} {were} too long for the model and {were} {result_of}")
         if fallbacks:
             say(fallbacks.describe())
         self.report.log()

@@ -1,9 +1,9 @@
 """The incomplete output `NAME.part` and its journal `NAME.part.jsonl`, from which an interrupted command resumes.
 
 The first line of the journal is the origin of the part: model, options and input. Each further line is a mark: the
-number of records so far, the size of the part, and the SHA-256 of the input so far. A resuming command truncates the
-part at the last mark, if model, options and the input up to the mark are unchanged. The journal is locked while a
-command is writing. A part without marks is removed or overwritten.
+number of records so far, the size of the part, and the SHA-256 of the input and of the part so far. A resuming command
+truncates the part at the last mark, if model, options, and input and part up to the mark are unchanged. The journal is
+locked while a command writes. A part without marks is removed or overwritten.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from dataclasses import asdict, dataclass, field, replace
 from io import FileIO
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nmt.logs import counted
 from nmt.recipe import CommandError, UserError
 from nmt.streams.records import Record
 from nmt.streams.sink import Sink, write_errors
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 if sys.platform != "win32":
     import fcntl
@@ -70,11 +73,15 @@ class Origin:
 
 @dataclass(frozen=True)
 class Mark:
-    """A position at which a part can be resumed: number of records, size in bytes, and SHA-256 of the input so far."""
+    """A position at which a part can be resumed: number of records, size in bytes, and SHA-256 of the input so far.
+
+    output: SHA-256 of the part so far; "" in journals of earlier versions
+    """
 
     records: int = 0
     bytes: int = 0
     sha256: str = ""
+    output: str = ""
 
 
 class InputDigest:
@@ -138,7 +145,7 @@ class PartFile:
         """
         self._has_partial_write = True
         self._sink.write(text)
-        self._written = Mark(records, self._sink.position, sha256)
+        self._written = Mark(records, self._sink.position, sha256, self._sink.digest.hexdigest())
         self._has_partial_write = False
         if monotonic() - self._last_mark >= SECONDS_BETWEEN_MARKS:
             self.mark()
@@ -150,7 +157,7 @@ class PartFile:
         mark = self._written
         if self._sink.is_compressed:
             self._sink.end_member()
-            mark = replace(mark, bytes=self._sink.position)
+            mark = replace(mark, bytes=self._sink.position, output=self._sink.digest.hexdigest())
         self._sink.sync()  # the text must reach the disk before its mark
         with write_errors(str(self.path)):
             self._journal.write(_json_line(asdict(mark)))
@@ -178,6 +185,7 @@ def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool
             raise
         with file:
             sink = Sink(file, str(path), is_compressed=path.suffix == ".gz", position=start.bytes)
+            sink.digest = _digest_of(part, start.bytes)
             opened = PartFile(part, journal, sink, start, before)
             try:
                 yield opened
@@ -236,7 +244,22 @@ def _find_start(
             f"{part} was made with other settings: {'; '.join(different)}; --resume needs the same settings; restore "
             "them, or use --restart to start over"
         )
+    if marks[-1].output and marks[-1].output != _digest_of(part, marks[-1].bytes).hexdigest():
+        raise CommandError(
+            f"{part} was changed after an interrupted command wrote it; it must be unchanged to resume; save a copy if "
+            "you need it, and use --restart to start over"
+        )
     return marks[-1]
+
+
+def _digest_of(part: Path, size: int) -> _Hash:
+    """Return the SHA-256 of the first `size` bytes of a part."""
+    digest = hashlib.sha256()
+    with part.open("rb") as file:
+        while size and (block := file.read(min(size, 1 << 20))):
+            digest.update(block)
+            size -= len(block)
+    return digest
 
 
 # --- The journal ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zlib
 from collections.abc import Iterator
@@ -41,11 +42,13 @@ class Sink:
     Compressed output is a sequence of gzip members, and can be truncated after each member.
 
     position: bytes of the file so far
+    digest:   SHA-256 of them
     """
 
     def __init__(self, file: FileIO, name: str, *, is_compressed: bool, position: int = 0) -> None:
         """Write to an unbuffered file; name: for error messages."""
         self._file, self._name, self.is_compressed, self.position = file, name, is_compressed, position
+        self.digest = hashlib.sha256()
         self._compressor: _Compressor | None = None
 
     def write(self, text: str) -> None:
@@ -79,4 +82,5 @@ class Sink:
             while rest:
                 written = self._file.write(rest) or 0
                 self.position += written
+                self.digest.update(rest[:written])
                 rest = rest[written:]

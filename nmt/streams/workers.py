@@ -33,7 +33,7 @@ class TranslatedWindow:
     """The output of a window.
 
     terms:        the uses of glossary terms, see `nmt.streams.term_report`
-    lines_split:  lines longer than the limit of the model, which were translated in parts
+    lines_split:  lines that exceeded the length limit of the model, see `decode.long_lines`
     tokens:       tokens of the best translations
     lines_reused: lines that were found in a translation memory
     fallbacks:    fallbacks of `PreservingTranslator`; None without it

@@ -13,7 +13,7 @@ import pytest
 from nmt import UserError
 from nmt.recipe import CommandError
 from nmt.streams import part as part_module
-from nmt.streams.part import InputDigest, Mark, Origin, PartFile, open_part
+from nmt.streams.part import InputDigest, Mark, Origin, PartFile, open_part, part_path
 from nmt.streams.records import Record
 
 LINES = [f"line {number} ü{'x' * (number % 50)}\n" for number in range(1, 301)]
@@ -148,6 +148,28 @@ def test_existing_part_is_not_overwritten(tmp_path: Path) -> None:
         assert part.start == Mark()
         write(part)
     assert read(tmp_path / "out") == LINES
+
+
+@pytest.mark.parametrize("name", ["out", "out.gz"])
+def test_changed_part_is_an_error(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    interrupt(path, 30)
+    part = part_path(path)
+    content = part.read_bytes()
+    for changed in (content[:5] + b"?" + content[6:], b"new\n" + content):
+        part.write_bytes(changed)
+        with pytest.raises(CommandError, match=r"was changed after .* wrote it"), open_part(path, ORIGIN, resume=True):
+            pass
+        assert part.read_bytes() == changed
+    part.write_bytes(content)
+    interrupted = pytest.raises(KeyboardInterrupt)
+    with interrupted, open_part(path, ORIGIN, resume=True) as resumed:
+        write(resumed, 40)
+        raise KeyboardInterrupt
+    with open_part(path, ORIGIN, resume=True) as resumed:
+        assert resumed.start.records == 40
+        write(resumed)
+    assert read(path) == LINES
 
 
 def test_different_origin_is_an_error(tmp_path: Path) -> None:
