@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from nmt.recipe import UserError
 from nmt.storage.sealed import write_file
@@ -20,8 +24,6 @@ class MetricsWriter:
 
         Raises UserError for a damaged file.
         """
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - slow to import, and not needed by workers
-
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "metrics.jsonl"
         content = path.read_bytes() if path.exists() else b""
@@ -34,24 +36,65 @@ class MetricsWriter:
             ) from error
         if (complete := b"".join(kept)) != content:
             write_file(path, complete)  # atomically: the metrics of earlier sessions must survive a full disk
-        self._lines = path.open("a", encoding="utf-8")
-        self._tensorboard = SummaryWriter(str(directory / "tensorboard"), purge_step=after_step + 1)
+        self._path, self._lines = path, path.open("a", encoding="utf-8")
+        self._tensorboard = _EventFile(directory / "tensorboard", first_step=after_step + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write metrics by name for an update."""
+        """Write metrics by name for an update; raise UserError if the run directory was moved or deleted."""
+        if not self._path.exists() or not os.path.samestat(self._path.stat(), os.fstat(self._lines.fileno())):
+            raise UserError(
+                f"{self._path} was moved or deleted during the training; the run directory must stay in place; restore "
+                "it, then rerun to resume from the newest checkpoint"
+            )
         self._lines.write(json.dumps({"step": step, **values}) + "\n")
         self._lines.flush()
-        for name, value in values.items():
-            self._tensorboard.add_scalar(name, value, step)
+        self._tensorboard.write_scalars(step, values)
 
     def text(self, step: int, name: str, text: str) -> None:
         """Write a Markdown text, such as sample translations, to TensorBoard."""
-        self._tensorboard.add_text(name, text, step)
+        self._tensorboard.write_text(step, name, text)
 
     def close(self) -> None:
         """Flush and close the files."""
         self._lines.close()
         self._tensorboard.close()
+
+
+class _EventFile:
+    """A TensorBoard file. torch's `SummaryWriter` writes in a thread, whose errors are tracebacks."""
+
+    def __init__(self, directory: Path, first_step: int) -> None:
+        """Open a new file; TensorBoard hides earlier values from `first_step` on."""
+        # Slow to import, and not needed by workers.
+        from tensorboard.compat.proto import event_pb2  # noqa: PLC0415
+        from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415
+        from torch.utils.tensorboard import summary  # noqa: PLC0415
+
+        events: Any = event_pb2  # its classes are made at run time
+        self._event, self._summary = events.Event, summary
+        directory.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time():.9f}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (directory / name).open("xb")
+        self._records = RecordWriter(self._file)
+        self._write(first_step, file_version="brain.Event:2")
+        self._write(first_step, session_log=events.SessionLog(status=events.SessionLog.START))
+
+    def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers by name."""
+        for name, value in values.items():
+            self._write(step, summary=self._summary.scalar(name, value))
+
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Write a Markdown text."""
+        self._write(step, summary=self._summary.text(name, text))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, step: int, **content: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), step=step, **content).SerializeToString())
+        self._file.flush()
 
 
 def _is_repeated(entry: Mapping[str, float], after_step: int, validates_again: bool) -> bool:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,37 @@ def test_damaged_metrics_are_an_error(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(UserError, match="damaged"):
         MetricsWriter(tmp_path)
     assert (tmp_path / "metrics.jsonl").read_bytes() == content
+
+
+@pytest.mark.parametrize("change", ["moved", "deleted", "replaced"])
+def test_a_run_directory_that_changes_its_place_is_an_error(
+    tmp_path: Path, change: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    writer = MetricsWriter(run)
+    writer.write(1, {"train/loss": 5.0})
+    if change == "deleted":
+        shutil.rmtree(run)
+    else:
+        run.rename(tmp_path / "other")
+    if change == "replaced":
+        run.mkdir()
+        (run / "metrics.jsonl").touch()
+    with pytest.raises(UserError, match=r"metrics\.jsonl was moved or deleted during the training; the run directory"):
+        writer.write(2, {"train/loss": 4.0})
+    writer.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_tensorboard_of_a_resumed_run_hides_repeated_steps(tmp_path: Path) -> None:
+    for after_step, loss in ((0, 5.0), (1, 3.0)):
+        writer = MetricsWriter(tmp_path, after_step)
+        for step in range(after_step + 1, 4):
+            writer.write(step, {"train/loss": loss})
+        writer.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 5.0), (2, 3.0), (3, 3.0)]
 
 
 def test_tensorboard_has_metrics_and_texts(tmp_path: Path) -> None:
