@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from nmt.checkpoint import model_files, read_tensors
@@ -31,7 +30,7 @@ from nmt.export.huggingface import marian_names
 from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.model.layers import sinusoids
 from nmt.model.transformer import Transformer
-from nmt.recipe import ModelRecipe, UserError, explain
+from nmt.recipe import ModelRecipe, UserError
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import require_new, write_directory
 
@@ -214,10 +213,8 @@ def _recipe(config: Config, tying: Literal["three-way", "decoder", "none"], has_
             output_bias=has_bias,
             max_positions=config.get("max_position_embeddings", 1024),
         )
-    except ValidationError as error:
-        raise UserError(
-            f"config.json is not valid ({explain(error)}); it must match the weights; correct it"
-        ) from error
+    except ValueError as error:
+        raise UserError(f"config.json is not valid ({error}); it must match the weights; correct it") from error
 
 
 def _first(weights: Mapping[str, Tensor], *names: str) -> Tensor:

@@ -128,7 +128,7 @@ class DecodeRecipe(Section):
         merged = own.model_dump() | given
         if "n_best" not in given and not merged["sampling"]:
             merged["n_best"] = min(merged["n_best"], merged["beam_size"])
-        options = DecodeRecipe.model_validate(merged)
+        options = DecodeRecipe(**merged)
         is_checked = given.keys() == merged.keys()
         names = [name for name in sorted(given) if given[name] != getattr(own, name) and not is_checked]
         needs_alignments = options.alignments if needs_alignments is None else needs_alignments

@@ -6,13 +6,14 @@ pydantic can read these strings too, but only while it creates the classes, whic
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from functools import cache
 from inspect import cleandoc, getsource
 from itertools import pairwise
 from textwrap import dedent, indent
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 
 @cache
@@ -43,7 +44,22 @@ else:
 
 
 class DocumentedType(ModelMetaclass):
-    """The type of sections: their `__doc__`, for `help()`, also has each option with its default and documentation."""
+    """The type of sections: their `__doc__`, for `help()`, also has each option with its default and documentation.
+
+    A wrong option of a new section raises a ValueError of one line; the error of pydantic has several.
+    """
+
+    explain: ClassVar[Callable[[ValidationError, type[BaseModel]], str]]
+    """Formats an error of pydantic for a section; set by `nmt.recipe.validation`, which imports the sections."""
+
+    if not TYPE_CHECKING:  # type checkers know the options from `ModelMetaclass`
+
+        def __call__(self, *args: object, **options: object) -> BaseModel:
+            """Create a section."""
+            try:
+                return super().__call__(*args, **options)
+            except ValidationError as error:
+                raise ValueError(DocumentedType.explain(error, self)) from None
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]

@@ -10,7 +10,8 @@ from typing import Any, Union, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN, Section
+from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN
+from nmt.recipe.documentation import DocumentedType
 from nmt.recipe.former_options import REMOVED, RENAMED, RENAMED_KINDS
 from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, Recipe
 
@@ -37,13 +38,16 @@ _PATTERNS = {
 }
 
 
-def explain(error: ValidationError) -> str:
-    """Format all errors of pydantic on one line."""
-    return " | ".join(phrase for _, phrase in _problems(error))
+def explain(error: ValidationError, root: type[BaseModel] = Recipe) -> str:
+    """Format all errors of pydantic on one line. root: the section that was validated"""
+    return " | ".join(phrase for _, phrase in _problems(error, root))
+
+
+DocumentedType.explain = explain
 
 
 def explain_with_origin(
-    error: ValidationError, overrides: Sequence[str], where: str, root: type[Section] = Recipe
+    error: ValidationError, overrides: Sequence[str], where: str, root: type[BaseModel] = Recipe
 ) -> str:
     """Format all errors of pydantic on one line, with `where` before those that no override has caused.
 
@@ -64,7 +68,7 @@ def _contains(outer: str, inner: str) -> bool:
     return not outer or f"{inner}.".startswith(f"{outer}.")
 
 
-def _problems(error: ValidationError, root: type[Section] = Recipe) -> Iterator[tuple[str, str]]:
+def _problems(error: ValidationError, root: type[BaseModel] = Recipe) -> Iterator[tuple[str, str]]:
     """Yield each invalid option, named as in the file, and a description of its error."""
     problems = error.errors()
     locations = [problem["loc"] for problem in problems]
@@ -78,7 +82,7 @@ def _problems(error: ValidationError, root: type[Section] = Recipe) -> Iterator[
         yield option, _describe_problem(option, of_option, root)
 
 
-def _describe_problem(where: str, problems: Sequence[ErrorDetails], root: type[Section]) -> str:
+def _describe_problem(where: str, problems: Sequence[ErrorDetails], root: type[BaseModel]) -> str:
     """Describe the errors of an option: one for each type of a union."""
     problem = problems[0]
     if problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
@@ -97,13 +101,15 @@ def _describe_problem(where: str, problems: Sequence[ErrorDetails], root: type[S
     if problem["type"] == "missing":
         return f"option {where!r} is missing; set it"
     if problem["type"] == "value_error":
-        return problem["msg"].removeprefix("Value error, ")
+        message = problem["msg"].removeprefix("Value error, ")
+        is_named = _is_section(_annotation(problem["loc"], root)) or where.rpartition(".")[2] in message
+        return message if is_named else f"{where}: {message}"
     return (
         f"{where} = {problem['input']!r}; it must {' or '.join(map(_requirement, problems)).replace(' or be ', ' or ')}"
     )
 
 
-def _suggest(location: Sequence[str | int], root: type[Section]) -> str:
+def _suggest(location: Sequence[str | int], root: type[BaseModel]) -> str:
     """Suggest a known option of the same section, or else of another section."""
     section, name = location[:-1], str(location[-1])
     if near := _nearest(name, _known_names(section, root)):
@@ -138,7 +144,7 @@ def _requirement(problem: ErrorDetails) -> str:
             return problem["msg"].partition(" should ")[2] or f"be valid ({problem['msg']})"
 
 
-def _written_names(location: Sequence[str | int], root: type[Section]) -> list[str]:
+def _written_names(location: Sequence[str | int], root: type[BaseModel]) -> list[str]:
     """Return the names of a location as written in the file, such as `data.train.0.src`.
 
     Drops what pydantic adds: the kind of a corpus, and the type of a union.
@@ -151,11 +157,11 @@ def _written_names(location: Sequence[str | int], root: type[Section]) -> list[s
     ]
 
 
-def _is_union(location: Sequence[str | int], root: type[Section]) -> bool:
+def _is_union(location: Sequence[str | int], root: type[BaseModel]) -> bool:
     return get_origin(_annotation(location, root)) in (Union, UnionType)
 
 
-def _annotation(location: Sequence[str | int], root: type[Section]) -> Any:
+def _annotation(location: Sequence[str | int], root: type[BaseModel]) -> Any:
     """Return the type of an option; pydantic adds the kind of a corpus to the location."""
     annotation: Any = root
     for part in location:
@@ -170,13 +176,13 @@ def _is_section(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-def is_option(location: Sequence[str], root: type[Section]) -> bool:
+def is_option(location: Sequence[str], root: type[BaseModel]) -> bool:
     """Return whether a section has an option of this name."""
     section = _annotation(location[:-1], root)
     return _is_section(section) and location[-1] in section.model_fields
 
 
-def _known_names(location: Sequence[str | int], root: type[Section]) -> list[str]:
+def _known_names(location: Sequence[str | int], root: type[BaseModel]) -> list[str]:
     """Return the options of the section or corpus at a location."""
     section: type[BaseModel] = _annotation(location, root)
     return list(section.model_fields)

@@ -152,7 +152,9 @@ class Tokenizer:
         ids = self.user_symbols()
         if tag not in ids:
             expected = f"it must be one of {', '.join(ids)}" if ids else "this model has no tags"
-            raise UserError(f"tag {tag!r} is unknown to the tokenizer; {expected}; correct or remove the tag")
+            raise UserError(
+                f"tag {tag!r} is unknown to the tokenizer; {expected}; correct or remove it (--tag, decode.tag)"
+            )
         return ids[tag]
 
     def vocabulary(self) -> Vocabulary:

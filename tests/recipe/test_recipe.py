@@ -17,6 +17,7 @@ from nmt.recipe import (
     DecodeRecipe,
     HuggingFaceCorpus,
     JsonLinesCorpus,
+    ModelRecipe,
     ParquetCorpus,
     Recipe,
     RecipeError,
@@ -228,6 +229,33 @@ def test_head_width() -> None:
     assert plain.head_width == named.head_width == 64
     assert plain == named
     assert other.head_width == 20
+
+
+@pytest.mark.parametrize(
+    ("section", "options", "expected"),
+    [
+        (DecodeRecipe, {"beam_size": 0}, "beam_size = 0; it must be greater than 0"),
+        (DecodeRecipe, {"bean_size": 4}, "unknown option 'bean_size'; did you mean 'beam_size'?"),
+        (
+            DecodeRecipe,
+            {"n_best": 9},
+            "decode.n_best is 9; it must be at most decode.beam_size (4); increase beam_size",
+        ),
+        (ModelRecipe, {"d_model": "wide"}, "d_model = 'wide'; it must be a whole number"),
+        (TextCorpus, {"src": 1, "tgt": "x"}, "src = 1; it must be "),
+    ],
+)
+def test_sections_in_python_have_errors_of_one_line(
+    section: type[Section], options: dict[str, object], expected: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(expected)) as caught:
+        section(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tag_that_is_a_special_token_names_its_option() -> None:
+    with pytest.raises(RecipeError, match=re.escape("data.train.0.tag: '<s>' is a special token; choose")):
+        parse_recipe(SMALL, ["data.train=[{kind='toy', tag='<s>'}]"])
 
 
 def test_recipes_are_frozen() -> None:
