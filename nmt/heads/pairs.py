@@ -54,7 +54,7 @@ class Pairs:
         """Return batches of pairs of similar length, each with the indices of its pairs."""
         lengths = [np.array([len(ids) for ids in side], dtype=np.int64) for side in (self.sources, self.targets)]
         plan = plan_by_length(*lengths, micro_batch_tokens=_BATCH_TOKENS)
-        return [(ids.tolist(), self._batch(ids.tolist()).to(device)) for ids in plan]
-
-    def _batch(self, ids: Sequence[int]) -> Batch:
-        return Batch.from_lists([self.sources[i] for i in ids], [self.targets[i] for i in ids])
+        return [
+            (ids.tolist(), Batch.from_lists([self.sources[i] for i in ids], [self.targets[i] for i in ids]).to(device))
+            for ids in plan
+        ]

@@ -106,10 +106,7 @@ class WindowTranslator:
         return None
 
     def _start_window(self, window: list[Record]) -> Callable[[], TranslatedWindow]:
-        by_constraints: dict[_Constraints, AnyTranslator] = {}
-        for record in window:
-            if (record.tag, record.forbidden) not in by_constraints:
-                by_constraints[record.tag, record.forbidden] = self._translator_for(record)
+        by_constraints = {(record.tag, record.forbidden): self._translator_for(record) for record in window}
         translators = list(by_constraints.values())
         split_before, reused_before = _count_lines(translators)
         has_target = self.translator.context.has_target
