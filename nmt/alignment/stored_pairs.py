@@ -26,7 +26,7 @@ TokenLink = tuple[int, int]
 
 @dataclass(frozen=True)
 class StoredCorpus:
-    """The pairs `start` to `stop` of the token store, whose sources have a tag if `tagged`.
+    """Pairs `start` to `stop` of the token store; their sources start with a tag if `tagged`.
 
     file: word alignments; None for the statistical aligner
     """

@@ -25,14 +25,14 @@ _COLUMNS = "source term, translation, and optionally yes or no (case-sensitive) 
 Span = tuple[int, int]
 
 Required = str | Sequence[str]
-"""A phrase that a translation must contain, or alternatives of which it must contain one."""
+"""A phrase that a translation must contain, or alternatives; any one of them suffices."""
 
 
 @dataclass(frozen=True)
 class Term:
     """A source term and its translations.
 
-    forms:    translations of which one is required, such as inflected forms
+    forms:    alternative translations, such as inflected forms; one is required
     is_cased: whether the source term matches only in this case
     """
 
@@ -119,7 +119,7 @@ class Glossary:
         )
 
     def required(self, text: str) -> list[tuple[str, ...]]:
-        """Return the forms of each term in a line, of which its translation must contain one."""
+        """Return the alternative forms of each term in a line; a translation must contain one of each."""
         return [term.required for term in self.find(text)]
 
     def locate(self, text: str) -> list[tuple[Span, Term]]:

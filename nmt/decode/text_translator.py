@@ -41,8 +41,8 @@ _PREFIX_FIELDS = ("prefix", "partial_word", "alternatives")
 class TextTranslator(ABC):
     """Translate text with a search for token ids, which subclasses provide.
 
-    Any string is a line: normalization replaces its line breaks with spaces. A line of white space gives an empty
-    translation. A line too long for the model is split at sentence ends into parts that are translated separately, or
+    Any string is a line: normalization replaces its line breaks with spaces. The translation of white space is
+    empty. A line too long for the model is split at sentence ends into parts that are translated separately, or
     truncated (`decode.long_lines`). Apart from rounding, the translation of a line does not depend on other lines.
 
     max_threads:  number of threads that may translate at the same time
@@ -71,7 +71,7 @@ class TextTranslator(ABC):
 
         max_positions:  maximum sentence length of the model
         max_tokens:     maximum sentence length in training; longer lines are split, because quality drops beyond it
-        reverse_target: whether the model decodes from right to left; text is in reading order in any case
+        reverse_target: whether the model decodes from right to left; texts are always in reading order
         """
         self.lines_split = 0
         self._tokenizers = tokenizers
@@ -151,8 +151,8 @@ class TextTranslator(ABC):
 
         lines:    sorted into batches together; for more lines than fit in memory, use `stream`
         prefixes: text that each translation begins with, such as a user's input to complete; "" for none
-        required: words and phrases that each translation contains, in addition to the recipe's; a tuple has
-                  alternatives, such as inflected forms, of which it contains one
+        required: words and phrases that each translation contains, in addition to the recipe's; a tuple lists
+                  alternatives, such as inflected forms
         glossary: of all lines, or one for each line, see `decode.glossary_mode`; terms that would exceed the maximum
                   length are left out
         context:  previous sentences of each line, see `nmt.decode.context`

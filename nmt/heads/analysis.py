@@ -190,7 +190,7 @@ def measure_curves(
 
 
 def analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu: int, *, plots: bool) -> Analysis:
-    """Measure all heads; `bleu`: number of heads whose effect on BLEU is measured."""
+    """Measure all heads. bleu: number of heads to remove one by one for their effect on BLEU"""
     model, tokenizers = loaded.transformer, Tokenizers.load(loaded.directory)
     device = model.tgt_embedding.weight.device
     pairs = Pairs.encode(loaded, tokenizers, sources, references)

@@ -285,7 +285,7 @@ class PreservingTranslator:
 
 
 def _segments(line: _Line) -> list[_Segment]:
-    """Split a line at its items; punctuation and white space beside an item are copied."""
+    """Split a line at its items; punctuation and white space next to an item are copied."""
     text, segments, end = line.marked.text, list[_Segment](), 0
     for item in (*line.items, None):
         gap = text[end : item.start if item else len(text)]

@@ -33,7 +33,7 @@ class Dropout(nn.Module):
 def dropout(x: Tensor, p: float) -> Tensor:
     """Zero each element with probability `p` and scale the others by 1 / (1 - p).
 
-    On a CPU each random 64-bit integer gives four 16-bit integers, several times faster than one sample per element.
+    On a CPU, each random 64-bit integer is split into four, which is several times faster than one sample per element.
     `p` is rounded to a multiple of 2^-16, and the scale matches the rounded value.
     """
     if p == 0.0:

@@ -68,7 +68,7 @@ class Attention(nn.Module):
         """
         scores = self._scores(states, memory.keys, sizes)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        # Finite, because a sentence without tokens, whose result is not used, must not make gradients NaN.
+        # Finite: -inf would make gradients NaN for sentences without tokens, although their results are unused.
         scores = scores.masked_fill(memory.is_padding, torch.finfo(scores.dtype).min)
         weights = scores.softmax(dim=-1)
         context = torch.bmm(weights.to(memory.values.dtype), memory.values)

@@ -112,7 +112,7 @@ def beam_search(
 
     src: sentences that end with EOS, on the model's device
     prefixes: token ids that each translation begins with, or ANY_TOKEN where any is possible
-    required: requirements, as token ids: lists of phrases of which each translation contains one
+    required: requirements of each translation: lists of alternative phrases, as token ids
     batch_size: sentences searched at a time; None: all. Fewer require a `RefillableModel`
     finished: receives the translations of each sentence, by index, as soon as it is done, so an error loses none
     """

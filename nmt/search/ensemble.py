@@ -41,7 +41,7 @@ def is_refillable(model: StepModel[Any] | None) -> bool:
 
 
 class Ensemble:
-    """A model whose distribution is the mean of the distributions of its members.
+    """A model that averages the distributions of its members.
 
     linear  the mean of the probabilities, as in fairseq
     log     the renormalized geometric mean: a token that one member considers impossible is impossible

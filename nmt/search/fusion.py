@@ -16,7 +16,7 @@ from nmt.search.ensemble import EnsembleState
 
 
 class Fusion:
-    """A model that adds the weighted log-probabilities of a language model with the same target vocabulary."""
+    """Wraps a model and adds the weighted log-probabilities of a language model with the same target vocabulary."""
 
     def __init__(
         self, model: StepModel[Any], language_model: StepModel[Any], weight: float, lm_source: Sequence[int]

@@ -52,7 +52,7 @@ class PartialWordState:
 
 
 class PartialWordModel:
-    """A model for the search of one batch, whose outputs spell given bytes after their prefix."""
+    """Wraps a model for the search of one batch; outputs spell given bytes after their prefix."""
 
     def __init__(
         self, model: StepModel[Any], spelling: Spelling, prefixes: Sequence[Sequence[int]], texts: Sequence[bytes]

@@ -83,7 +83,7 @@ class RestrictedState:
 
 
 class RestrictedModel:
-    """A model for the search of one batch, restricted to the candidates of each sentence."""
+    """Wraps a model for the search of one batch; outputs are restricted to the candidates of each sentence."""
 
     def __init__(self, model: ProjectingModel[Any], candidates: Tensor) -> None:
         self._model, self._candidates = model, candidates
