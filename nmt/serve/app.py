@@ -140,6 +140,7 @@ def _describe(model: ServedModel) -> dict[str, Any]:
         "engine": model.description,
         "beam_size": model.decode.beam_size,
         "length_alpha": model.decode.length_alpha,
+        "context": model.context._asdict(),
         "unsupported": model.unsupported,
     }
 

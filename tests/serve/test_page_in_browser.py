@@ -6,7 +6,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 import uvicorn
 
+from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.export.engine import CTranslate2Translator
-from nmt.recipe import DecodeRecipe
+from nmt.recipe import Context, ContextSides, DecodeRecipe
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.models import ServedModel
@@ -321,6 +322,37 @@ def test_a_document_is_translated_and_downloaded(
     assert re.fullmatch(pattern, translated)
     assert translated != content
     assert "&amp;" not in translated or name == "a.html"
+
+
+@pytest.mark.parametrize("sides", ["source", "both"])
+def test_the_lines_of_a_file_are_the_context_of_later_ones(
+    browser: Browser,
+    echo: EchoTranslator,
+    echo_service: MakeService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sides: ContextSides,
+) -> None:
+    found: dict[str, Any] = {}
+
+    def translate(inputs: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
+        found.update((one.text, list(one.context)) for one in inputs)
+        return [[Translation(one.text.upper(), 0.0, 0.0, [])] for one in inputs]
+
+    monkeypatch.setattr(echo, "translate_inputs", translate)
+    monkeypatch.setattr(echo, "context", Context(2, sides))
+    address, stop = serve(echo_service())
+    browser.open(address)
+    browser.wait("document.querySelector('#model')?.options.length > 0")
+    (tmp_path / "a.txt").write_text("a\nb\nc\nd\n \ne\n", encoding="utf-8")
+    select_file(browser, tmp_path / "a.txt")
+    assert download(browser, tmp_path, "a.txt") == "A\nB\nC\nD\n \nE\n"
+    expected = {"a": "", "b": "a", "c": "ab", "d": "bc", " ": "cd", "e": ""}
+    assert found == {
+        text: [one if sides == "source" else (one, one.upper()) for one in context]
+        for text, context in expected.items()
+    }
+    stop()
 
 
 def download(page: Browser, folder: Path, name: str) -> str:

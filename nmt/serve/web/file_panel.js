@@ -14,10 +14,11 @@ let choose = null; // opens a column of a .tsv file
  *
  * limits:        of a request
  * options:       returns the fields of requests
+ * context:       returns the document context of the model
  * invalidOption: returns which option is invalid, and why; "" if none is
  */
-export function showFilePanel({limits, options, invalidOption}) {
-  settings = {limits, options, invalidOption};
+export function showFilePanel({limits, options, context, invalidOption}) {
+  settings = {limits, options, context, invalidOption};
   element("file").accept = EXTENSIONS.join(",");
 }
 
@@ -80,7 +81,7 @@ async function run(opened, signal) {
   show(`0 of ${total}`);
   try {
     const options = {...settings.options(), n_best: 1};
-    const content = await translateFile(opened, options, settings.limits, signal, (number) => {
+    const content = await translateFile(opened, options, settings.context(), settings.limits, signal, (number) => {
       progress.value = number;
       show(`${number} of ${total}`);
     });

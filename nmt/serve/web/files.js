@@ -62,10 +62,21 @@ function joinLines(lines) {
   return lines.map((line) => `${line}\n`).join("");
 }
 
-/** Return the translated file, with requests within the limits; calls onProgress(number of parts) after each part. */
-export async function translateFile({parts, format, write}, options, limits, signal, onProgress) {
+/**
+ * Return the translated file, with requests within the limits; calls onProgress(number of parts) after each part.
+ *
+ * context: of the model: number of previous lines, and sides
+ */
+export async function translateFile({parts, format, write}, options, context, limits, signal, onProgress) {
   const translations = [];
   let count = 0;
+  if (context.size && !format) {
+    await translateInOrder(parts, options, context, signal, (text) => {
+      translations.push(text);
+      onProgress(count += 1);
+    });
+    return write(translations);
+  }
   for (const chunk of chunksOf(parts, format ? {...limits, lines: Math.ceil(limits.lines / 4)} : limits)) {
     if (format) { // a subtitle may have several speakers, each of which counts as a line
       const [best] = await translate({...options, format, text: chunk.join("")}, signal);
@@ -79,6 +90,16 @@ export async function translateFile({parts, format, write}, options, limits, sig
     }
   }
   return write(translations);
+}
+
+/** Translate lines one by one, each with the previous ones, of which a blank line ends the document. */
+async function translateInOrder(lines, options, {size, sides}, signal, onText) {
+  let previous = [];
+  for (const line of lines) {
+    const [{text}] = await translate({...options, text: line, context: previous}, signal);
+    previous = line.trim() ? [...previous, sides === "both" ? [line, text] : line].slice(-size) : [];
+    onText(text);
+  }
 }
 
 /** Yield lists of parts; one that exceeds a limit by itself is alone, and the server refuses it. */

@@ -456,7 +456,7 @@ async function start() {
     element("key-field").hidden = !listed.requires_key;
     element("options").open = listed.requires_key;
     showLanguages();
-    showFilePanel({limits, options: searchOptions, invalidOption});
+    showFilePanel({limits, options: searchOptions, context: () => model().context, invalidOption});
   } catch (error) {
     element("error").textContent = error.message;
     element("error").hidden = false;
