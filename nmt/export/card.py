@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from nmt.checkpoint import LoadedModel
 from nmt.storage.run_folder import find_report
+from nmt.text.term_markup import TermMarkers
 from nmt.text.tokenizer import Tokenizers
 
 Target = Literal["ctranslate2", "huggingface"]
@@ -19,6 +20,11 @@ _CORPUS_KEYS = ("dataset", "config", "test_set", "path", "src", "tgt", "pairs") 
 _CONTEXT = (
     "Training put up to {} previous sentences of the document before each sentence, each followed by `<sep>`. The code "
     "above translates single sentences."
+)
+
+_MARKUP = (
+    "Training put translations of terms into the source: `<term-source>`, the words of a term, `<term-target>`, its "
+    "translation and `<term-end>`. The code above uses no glossary."
 )
 
 
@@ -41,7 +47,7 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
     """Return the text of README.md."""
     metadata, report = loaded.metadata, find_report(loaded.directory)
     src_lang, tgt_lang, form = metadata.src_lang, metadata.tgt_lang, metadata.unicode_form
-    lowercases = Tokenizers.load(loaded.directory).tgt.lowercases()
+    tokenizers = Tokenizers.load(loaded.directory)
     lines = [
         "---",
         f"language: [{src_lang}, {tgt_lang}]",
@@ -62,7 +68,8 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         "Input is one sentence at a time"
         + (f", in Unicode form {form}." if form != "none" else ". It is not normalized."),
         *([_CONTEXT.format(metadata.context.size)] if metadata.context.size else []),
-        *(["The model ignores case, and translations are in lower case."] if lowercases else []),
+        *(["The model ignores case, and translations are in lower case."] if tokenizers.tgt.lowercases() else []),
+        *([_MARKUP] if TermMarkers.ids_of(tokenizers.src) else []),
         "",
     ]
     if report is not None:

@@ -12,7 +12,7 @@ from torch import nn
 from nmt.checkpoint import model_files, model_tensors
 from nmt.grammar import ToyPair, generate
 from nmt.model.transformer import Transformer
-from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
+from nmt.recipe import TERM_MARKERS, DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.special_ids import EOS_ID
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import write_directory
@@ -31,21 +31,23 @@ def pairs() -> list[ToyPair]:
 @pytest.fixture(scope="session")
 def tokenizers_of(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[ToyPair]
-) -> dict[tuple[bool, bool], Tokenizers]:
-    """Tokenizers by (joint, lowercase)."""
+) -> dict[tuple[bool, bool, bool], Tokenizers]:
+    """Tokenizers by (joint, lowercase, marks_terms)."""
 
-    def train(joint: bool, lowercase: bool) -> Tokenizers:
-        sizes = {"vocab_size": 400 if lowercase or not joint else 420, "lowercase": lowercase}
+    def train(joint: bool, lowercase: bool, marks_terms: bool) -> Tokenizers:
+        sizes: dict[str, object] = {"vocab_size": 400 if lowercase or not joint else 420, "lowercase": lowercase}
+        sizes["user_symbols"] = TERM_MARKERS if marks_terms else ()
         recipe = TokenizerRecipe.model_validate({"joint": joint, "algorithm": "bpe" if joint else "unigram", **sizes})
         folder = tmp_path_factory.mktemp("tokenizer")
         return train_tokenizers(lambda: ((pair.src, pair.tgt) for pair in pairs), recipe, folder)
 
-    return {key: train(*key) for key in ((True, False), (False, False), (True, True))}
+    keys = ((True, False, False), (False, False, False), (True, True, False), (True, False, True))
+    return {key: train(*key) for key in keys}
 
 
 @pytest.fixture(scope="session")
 def make_model(
-    tmp_path_factory: pytest.TempPathFactory, tokenizers_of: dict[tuple[bool, bool], Tokenizers]
+    tmp_path_factory: pytest.TempPathFactory, tokenizers_of: dict[tuple[bool, bool, bool], Tokenizers]
 ) -> MakeModel:
     """Return a function that makes a model directory, with random weights large enough for diverse translations."""
 
@@ -53,11 +55,12 @@ def make_model(
         *,
         joint: bool = True,
         lowercase: bool = False,
+        marks_terms: bool = False,
         decode: DecodeRecipe | None = None,
         seed: int = 0,
         **changes: object,
     ) -> Path:
-        tokenizers = tokenizers_of[joint, lowercase]
+        tokenizers = tokenizers_of[joint, lowercase, marks_terms]
         recipe = ModelRecipe.model_validate({**SIZES, "max_positions": 96, **changes})
         torch.manual_seed(seed)
         model = Transformer(recipe, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)

@@ -73,6 +73,7 @@ def test_a_model_without_a_run_has_a_card(make_model: MakeModel) -> None:
     assert "license" not in card
     assert "Scores" not in card
     assert "lower case" not in card
+    assert "<term-source>" not in card
     lowercase = load_model(make_model(lowercase=True), torch.device("cpu"))
     assert "in lower case" in write_card(lowercase, Card("ctranslate2", None, "", ()))
     relative = load_model(make_model(positions="relative", max_distance=4), torch.device("cpu"))

@@ -12,9 +12,11 @@ from nmt.data.prepare import prepare
 from nmt.export import ctranslate2 as conversion
 from nmt.export import parity
 from nmt.export.bundle import ExportOptions, export_model
+from nmt.export.card import Target
 from nmt.export.packages import is_installed
 from nmt.export.parity import default_sample, round_weights
 from nmt.recipe import UserError, parse_recipe
+from nmt.text.term_markup import TermMarkers
 from nmt.text.tokenizer import Tokenizers
 
 needs_ctranslate2 = pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
@@ -89,6 +91,19 @@ def test_a_small_weight_error_is_found_despite_rounding(
     with pytest.raises(UserError, match="the parity check failed: "):
         export_model(make_model(), tmp_path / "wrong", options)
     assert not (tmp_path / "wrong").exists()
+
+
+@pytest.mark.parametrize("target", ["ctranslate2", "huggingface"])
+def test_a_model_with_marked_terms_has_parity(target: Target, make_model: MakeModel, tmp_path: Path) -> None:
+    if not is_installed("ctranslate2" if target == "ctranslate2" else "transformers"):
+        pytest.skip(f"no package for {target}")
+    sample = ["the <term-source> old man <term-target> alte Mann <term-end> sleeps", "a <term-source>dog<term-end>"]
+    model = make_model(marks_terms=True)
+    encoded = Tokenizers.load(model).src.encode(sample[0])
+    assert [encoded.count(marker) for marker in TermMarkers.ids_of(Tokenizers.load(model).src)] == [1, 1, 1]
+    (*_, note) = export_model(model, tmp_path / "export", ExportOptions(target, sample=sample))
+    assert note.startswith("Parity check passed: 2 sentences of the given sample")
+    assert "`<term-target>`, its translation and `<term-end>`" in (tmp_path / "export" / "README.md").read_text()
 
 
 @needs_ctranslate2
