@@ -15,7 +15,7 @@ _DOCUMENT_OR_SEGMENT = re.compile(r"<(doc|seg)\b", re.IGNORECASE)
 _ELEMENT = re.compile(r"<(doc|seg)\b([^>]*)>", re.IGNORECASE)
 _ID = re.compile(r"""\b(?:docid|id)\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
 _XML_ROOT = re.compile(r"<dataset\b")
-_SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
+_SEGMENT = re.compile(r"<seg\b[^>]*?(?:/>|(?<!/)>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
 # `html.unescape` also replaces entities without a semicolon ("R&notes"), so match them first.
 _ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 
@@ -30,6 +30,9 @@ def sgm_segments(text: str, path: Path) -> list[str]:
     segments = _SEGMENT.findall(text)
     if not segments:
         raise UserError(f"{path} has no <seg> elements; expected an SGM file of WMT; use kind 'text' for plain text")
+    if unclosed := next((segment for segment in segments if _DOCUMENT_OR_SEGMENT.search(segment)), None):
+        start = " ".join(unclosed.split())[:40]
+        raise UserError(f"{path} has a <seg> without </seg>: {start!r}; each segment must be closed; correct the file")
     return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment) for segment in segments]
 
 

@@ -378,6 +378,13 @@ def test_bad_sgm(tmp_path: Path) -> None:
     one_line_error(SgmCorpus(src="src.sgm"), tmp_path, r"src\.sgm .*reference of an \.sgm file as tgt")
 
 
+def test_sgm_segments_without_an_end(tmp_path: Path) -> None:
+    write(tmp_path / "src.sgm", ["<doc><seg id=1/><seg id='2' /><seg id=3>c</seg><seg>d</seg></doc>"])
+    assert read(SgmCorpus(src="src.sgm", tgt="src.sgm"), tmp_path) == [("", ""), ("", ""), ("c", "c"), ("d", "d")]
+    write(tmp_path / "src.sgm", ["<doc><seg id=1>a", "<seg id=2>b</seg></doc>"])
+    one_line_error(SgmCorpus(src="src.sgm", tgt="src.sgm"), tmp_path, "has a <seg> without </seg>: 'a <seg id=2>b'")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "place"),
     [
