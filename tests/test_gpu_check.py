@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from bench.goals import GOALS
 from gpu_check import packages
 from gpu_check.driver import GPU_GOALS, STAGES, Driver, Stage
 from gpu_check.losses_stage import LIMITS, _distances
+from gpu_check.measured_goals import training_command
 from gpu_check.outcome import Check, Outcome, Results, Verdict, read_outcome
 from gpu_check.report import all_passed, format_report, format_table
 from gpu_check.settings import Settings
@@ -40,6 +42,18 @@ def gpu_check(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 # --- Whole runs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("is_small", "on_gpu"), [(True, False), (False, True)])
+def test_commands_of_goals_repeat_no_option(is_small: bool, on_gpu: bool) -> None:
+    commands = [words for goal in GOALS if (words := shlex.split(goal.command))[:3] == ["nmt", "bench", "train"]]
+    assert commands
+    for words in commands:
+        changed = training_command(words, Path("out.json"), is_small=is_small, on_gpu=on_gpu)
+        options = [word for word in changed if word.startswith("--")]
+        assert len(options) == len(set(options))
+        assert changed[changed.index("--json") + 1] == "out.json"
+        assert ("--compile" in changed) == ("--compile" in words and on_gpu)
 
 
 @pytest.mark.slow

@@ -20,7 +20,14 @@ from gpu_check.settings import Settings
 from nmt.grammar import generate
 
 _BENCH = (sys.executable, "-m", "bench")
-_SMALL_TRAINING = "--vocab-size 100 --batch-tokens 300 --micro-batch-tokens 300 --updates 1 --repetitions 1 --warm-up 1"
+_SMALL_TRAINING = {
+    "--vocab-size": "100",
+    "--batch-tokens": "300",
+    "--micro-batch-tokens": "300",
+    "--updates": "1",
+    "--repetitions": "1",
+    "--warm-up": "1",
+}
 _SMALL_COMPARISON = {
     "train": "--shape tiny --rounds 2 --updates 1 --batch-tokens 200 --threads 1",
     "decode": "--shape tiny --rounds 2 --num-sentences 4 --output-tokens 4 --batch-sentences 2 --threads 1",
@@ -49,13 +56,8 @@ def measure(settings: Settings, results: Results, goal: Goal) -> None:
 def _measure_alone(settings: Settings, goal: Goal, words: Sequence[str]) -> tuple[Entry | None, str]:
     """Measure nmt with `nmt bench train`."""
     path = settings.folder("work") / f"{goal.name}.json"
-    words = [*words]
-    if settings.small:
-        words[3] = "tiny"
-        words += shlex.split(_SMALL_TRAINING)
-    if not settings.on_gpu:
-        words += ["--device", "cpu", "--no-compile", "--precision", "fp32", "--threads", "1"]
-    if problem := _run([sys.executable, "-m", *words, "--json", str(path)]):
+    words = training_command(words, path, is_small=settings.small, on_gpu=settings.on_gpu)
+    if problem := _run([sys.executable, "-m", *words]):
         return None, problem
     report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     figures = report["figures"]
@@ -65,6 +67,23 @@ def _measure_alone(settings: Settings, goal: Goal, words: Sequence[str]) -> tupl
     entry = value_entry(goal.name, value, shlex.join(words), note, report)
     add_entries([entry], _ledger(settings))
     return entry, ""
+
+
+def training_command(words: Sequence[str], path: Path, *, is_small: bool, on_gpu: bool) -> list[str]:
+    """Return the command of a goal with the options of this check, which replace its own."""
+    words, values = [*words], {"--json": str(path)}
+    if is_small:
+        words[3] = "tiny"
+        values |= _SMALL_TRAINING
+    if not on_gpu:
+        words = [*(word for word in words if word != "--compile"), "--no-compile"]
+        values |= {"--device": "cpu", "--precision": "fp32", "--threads": "1"}
+    for option, value in values.items():
+        if option in words:
+            words[words.index(option) + 1] = value
+        else:
+            words += [option, value]
+    return words
 
 
 def _compare(settings: Settings, words: Sequence[str]) -> tuple[Entry | None, str]:
