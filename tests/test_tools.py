@@ -61,8 +61,8 @@ def test_parity_reports_a_missing_file_in_one_line(
 @pytest.mark.parametrize(
     ("src", "ref", "options", "message"),
     [
-        ("a\nb\n", "a\n", ["--lines", "1"], "has 2 lines and {}/ref 1; they must match, and not be empty; check both"),
-        ("", "", [], "has 0 lines and {}/ref 0; they must match, and not be empty; check both"),
+        ("a\nb\n", "a\n", ["--lines", "1"], "has 2 lines and {}/ref has 1; they must match line by line; check both"),
+        ("", "", [], "{}/src is empty; it must have one sentence per line; check the file"),
         ("a\n", "a\n", ["--lines", "0"], "--lines must be at least 1, got 0"),
         ("a\n", "a\n", ["--beam-size", "0"], "--beam-size must be at least 1, got 0"),
     ],

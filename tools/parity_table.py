@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 from sacrebleu.metrics.bleu import BLEU
 
+from nmt.cli.arguments import read_pairs
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.parity import load_huggingface
 from nmt.recipe import DecodeRecipe, UserError
-from nmt.text.lines import read_lines
 
 Translate = Callable[[Sequence[str]], list[str]]
 
@@ -41,10 +41,7 @@ def main() -> int:
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
     try:
-        src, ref = (list(read_lines(path)) for path in (options.src, options.ref))
-        if len(src) != len(ref) or not src:
-            lengths = f"{options.src} has {len(src):,} lines and {options.ref} {len(ref):,}"
-            raise UserError(f"{lengths}; they must match, and not be empty; check both")
+        src, ref = read_pairs(options.src, options.ref)
         src, ref = src[: options.lines], ref[: options.lines]
         row(f"{'search':<10}{'program':<24}{'lines':>6}{'equal':>9}{'BLEU':>9}{'seconds':>9}")
         for beam_size in (1, options.beam_size):

@@ -16,12 +16,12 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmt import DecodeRecipe, Translator, UserError
+from nmt.cli.arguments import read_pairs
 from nmt.inference.quantized import supports_int8
 from nmt.logs import progress
 from nmt.processes.distributed import choose_device
 from nmt.recipe import SearchPrecision
 from nmt.storage.run_folder import find_model
-from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizers
 
 EPILOG = """\
@@ -162,11 +162,7 @@ def main() -> int:
     try:
         lowercase = Tokenizers.load(find_model(options.model)).tgt.lowercases()
         rows = [Row(search) for search in searches(options.model, options.ensemble, options.device)]
-        src, ref = (list(read_lines(path)) for path in (options.src, options.ref))
-        if len(src) != len(ref) or not src:
-            raise UserError(
-                f"{options.src} has {len(src)} lines and {options.ref} {len(ref)}; they must match; check both"
-            )
+        src, ref = read_pairs(options.src, options.ref)
         src, ref = src[: options.lines], ref[: options.lines]
         measure(rows, options.device, src, ref, options.repetitions, lowercase)
     except UserError as error:

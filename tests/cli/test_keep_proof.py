@@ -71,4 +71,4 @@ def test_scores_of_a_model(model: Path, tmp_path: Path, capsys: pytest.CaptureFi
     text.write_text("a\n")
     (tmp_path / "other").write_text("a\nb\n")
     assert main(["--lines", "0", str(model), str(text), str(tmp_path / "other")]) == 1
-    assert "has 1 lines" in capsys.readouterr().err
+    assert "has 1 line and" in capsys.readouterr().err

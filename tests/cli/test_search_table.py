@@ -58,4 +58,6 @@ def test_texts_of_different_length(
     Path(texts[1]).write_text("a cat\n")
     monkeypatch.setattr(sys, "argv", ["search-table", str(model), *texts])
     assert search_table.main() == 1
-    assert capsys.readouterr().err.endswith(f"has 5 lines and {texts[1]} 1; they must match; check both\n")
+    assert capsys.readouterr().err.endswith(
+        f"has 5 lines and {texts[1]} has 1; they must match line by line; check both\n"
+    )

@@ -84,7 +84,7 @@ class _Server:
     expected:  the translation of each line
     latencies: seconds from each request to its response
     lost:      number of requests that were answered without a translation
-    other:     number of translations that differ from the expected ones
+    different: number of translations that differ from the expected ones
     """
 
     workload: ServingWorkload
@@ -95,7 +95,7 @@ class _Server:
     latencies: list[float] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
     lost: int = 0
-    other: int = 0
+    different: int = 0
 
     def run_round(self, timed: bool) -> None:
         """Have all lines translated once."""
@@ -106,7 +106,7 @@ class _Server:
         self.memory.append(session_memory(self.process.pid))
         os.killpg(self.process.pid, signal.SIGSTOP)
         self.lost += sum(text is None for text, _ in answers)
-        self.other += sum(
+        self.different += sum(
             text is not None and text != line for (text, _), line in zip(answers, self.expected, strict=True)
         )
         if timed:
@@ -121,7 +121,7 @@ class _Server:
                 "latency p50, p95, p99": ", ".join(f"{seconds:.3f}" for seconds in quantiles) + " s",
                 "memory": f"{self.memory[0] / 2**20:.0f}, at the end {self.memory[-1] / 2**20:.0f} MB",
                 "lost": str(self.lost),
-                "not as in a file": str(self.other),
+                "not as in a file": str(self.different),
             }
         )
 

@@ -28,9 +28,9 @@ _PR_SET_PDEATHSIG = 1
 class Clock:
     """Times rounds, and blocks the system between them. Time spent blocked does not count."""
 
-    def __init__(self, warm_up: int, answers: TextIO, orders: TextIO) -> None:
+    def __init__(self, warm_up: int, answers: TextIO, commands: TextIO) -> None:
         self._warm_up_left = warm_up
-        self._answers, self._orders = answers, orders
+        self._answers, self._commands = answers, commands
         self._created = self._round_start = perf_counter()
 
     def end_round(self, tokens: int) -> None:
@@ -44,7 +44,7 @@ class Clock:
             self._answer({"seconds": seconds, "tokens": tokens})
         if self._warm_up_left == 0:
             self._answer({"ready": {"versions": _versions(), "seconds": perf_counter() - self._created}})
-        if self._warm_up_left <= 0 and self._orders.readline() != "go\n":
+        if self._warm_up_left <= 0 and self._commands.readline() != "go\n":
             os._exit(0)  # does not wait for threads and processes of the system
         self._round_start = perf_counter()
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from gpu_check.packages import ROOT
 from gpu_check.settings import Settings
 from nmt.data.prepare import Prepared, load_prepared, prepare
-from nmt.data.store import PairStore
-from nmt.model.transformer import Transformer
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, load_recipe
-from nmt.train.data import TrainingData
-from nmt.train.trainer import Trainer
+from nmt.train.trainer import Trainer, build_trainer
 
 # Dry run: a minimal vocabulary and model.
 _SMALL = (
@@ -53,10 +48,6 @@ def prepared_corpus(recipe: Recipe) -> Prepared:
 
 def make_trainer(recipe: Recipe, world: World, prepared: Prepared) -> Trainer:
     """Create a trainer that saves nothing; `recipe.run_dir` must not contain checkpoints."""
-    torch.manual_seed(recipe.seed)
-    vocabulary = prepared.tokenizers
-    model = Transformer(recipe.model, vocabulary.src.vocab_size, vocabulary.tgt.vocab_size)
-    text = TrainingData(PairStore(prepared.directory, "train"), PairStore(prepared.directory, "valid"))
-    trainer = Trainer(recipe, world, model, text, lambda tensors, step: {})
+    trainer = build_trainer(recipe, prepared, world)
     trainer.loss.train()
     return trainer

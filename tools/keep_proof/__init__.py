@@ -1,1 +1,1 @@
-"""Proof that `--keep` keeps all markup and items; see `tools/keep-proof`."""
+"""Check that `--keep` keeps all markup and items; see `tools/keep-proof`."""

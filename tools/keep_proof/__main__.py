@@ -14,12 +14,12 @@ from keep_proof.marked_lines import marked_line
 from keep_proof.noisy_translator import NoisyTranslator
 from keep_proof.scores import mark_lines, score_table, scorer_of, translate_variants
 from nmt import UserError
+from nmt.cli.arguments import read_pairs
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.keep.items import ItemGrammar
 from nmt.keep.translator import Fallbacks, PreservingTranslator
 from nmt.logs import progress
-from nmt.text.lines import read_lines
 
 NOISES = (0.0, 0.02, 0.1, 0.3, 1.0)
 WINDOW = 100
@@ -117,9 +117,7 @@ def main(arguments: Sequence[str]) -> int:
 def score(files: Sequence[Path], seed: int) -> bool:
     """Print the scores of MODEL, SRC and REF; returns whether `--keep` kept everything."""
     model, src, ref = files
-    lines, references = list(read_lines(src)), list(read_lines(ref))
-    if len(lines) != len(references) or not lines:
-        raise UserError(f"{src} has {len(lines)} lines and {ref} {len(references)}; they must match; check both")
+    lines, references = read_pairs(src, ref)
     marked = mark_lines(lines, seed)
     variants = translate_variants(model, lines, marked)
     with_markup = sum("<" in line for line in marked)

@@ -20,7 +20,7 @@ from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.text.tokenizer import Tokenizers
 
-_SHARE_WITH_MARKUP = 0.65
+_FRACTION_WITH_MARKUP = 0.65
 _NAMES = ("b", "i", "a", "span", "g")
 _TAG = re.compile("<[^<>]*>")
 
@@ -70,7 +70,7 @@ def mark_lines(lines: Sequence[str], seed: int) -> list[str]:
     """Return the lines as XML content, about two thirds of them with markup."""
     rng, marked = random.Random(seed), []
     for line in lines:
-        has_markup = bool(line.split()) and rng.random() < _SHARE_WITH_MARKUP
+        has_markup = bool(line.split()) and rng.random() < _FRACTION_WITH_MARKUP
         marked.append(insert_markup(rng, line) if has_markup else html.escape(line, quote=False))
     return marked
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from nmt.storage.run_folder import list_checkpoints
 from torture_cases.interruptions import check_completed
-from torture_cases.run_state import checkpoints, verifies
+from torture_cases.run_state import verifies
 from torture_cases.sandbox import MAX_STEPS, CommandResult, Sandbox, Trial, first_problem
 
 # --- Truncations and flipped bits -------------------------------------------------------------------------------------
@@ -25,7 +26,7 @@ from torture_cases.sandbox import MAX_STEPS, CommandResult, Sandbox, Trial, firs
 def damaged_checkpoint(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
     """Check that truncations and flipped bits are detected and training falls back to the previous checkpoint."""
     reference = sandbox.reference()[0]
-    target = sandbox.new_run(checkpoints(reference)[-1])
+    target = sandbox.new_run(list_checkpoints(reference)[-1])
     files = sorted(target.iterdir())
     for number in range(200):
         path = files[number // 2 % len(files)]
@@ -36,7 +37,7 @@ def damaged_checkpoint(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
     assert verifies(target)
     for number, path in enumerate(files[:1] if quick else files):
         run = sandbox.new_run(reference)
-        name, _ = _damage(sandbox, checkpoints(run)[-1] / path.name, cut=number % 2 == 0)
+        name, _ = _damage(sandbox, list_checkpoints(run)[-1] / path.name, cut=number % 2 == 0)
         result = sandbox.run(sandbox.training(run))
         named = None if f"step-{MAX_STEPS:08d}" in result.stderr else "no message names the damaged checkpoint"
         yield Trial(
@@ -149,9 +150,9 @@ def _targets(sandbox: Sandbox, run: Path, reference: Path) -> Iterator[_Target]:
     text = sandbox.folder / "text"
     text.write_text("a b c\n", encoding="utf-8")
     resume = sandbox.training(run, f"train.max_steps={MAX_STEPS + 1}")
-    last = run / "checkpoints" / checkpoints(reference)[-1].name
+    last = run / "checkpoints" / list_checkpoints(reference)[-1].name
     average = ["average", str(run), "--last", "2", "-o", str(run / "averaged")]
-    for path in sorted(checkpoints(reference)[-1].iterdir()):
+    for path in sorted(list_checkpoints(reference)[-1].iterdir()):
         translate = ["translate", str(last), str(text), "--engine", "torch"]
         yield _Target(last / path.name, [resume, average, translate], resealed=path.name != "manifest.json")
     model = run / "model"

@@ -8,15 +8,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
+from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from torture_cases.faults import ALLOCATING, Action, Fault
 from torture_cases.run_state import (
     check_repeated,
-    checkpoints,
     corrupt_checkpoints,
     differences,
     metrics,
     newest_step,
-    step_of,
 )
 from torture_cases.sandbox import (
     MAX_STEPS,
@@ -188,7 +187,7 @@ def _check_disk_full_error(result: CommandResult) -> str | None:
 
 
 def _check_earlier_checkpoint(run: Path) -> str | None:
-    return None if TEMPLATE_STEP in map(step_of, checkpoints(run)) else "the earlier checkpoint is missing"
+    return None if TEMPLATE_STEP in map(checkpoint_step, list_checkpoints(run)) else "the earlier checkpoint is missing"
 
 
 # --- Stop and resume --------------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from nmt.storage.run_folder import list_checkpoints
 from torture_cases.faults import Action, Event, Fault
 from torture_cases.interruptions import check_completed
 from torture_cases.run_state import (
     check_repeated,
-    checkpoints,
     corrupt_checkpoints,
     differences,
     last_step,
@@ -192,12 +192,12 @@ def different_views(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
     # Stop right after a save, to repeat few updates from the checkpoint before the newest.
     stop = Fault("update", min(2 * SAVE_EVERY + 1, MAX_STEPS - 1), "signal", target=1)
     stopped = sandbox.start(sandbox.training(half), processes=2, fault=stop).finish(MULTI_PROCESS_LIMIT)
-    if len(checkpoints(half)) < 2:
+    if len(list_checkpoints(half)) < 2:
         raise SetupError(f"the run of 2 processes did not stop at the fault: {stopped.summary}")
     views: tuple[tuple[str, Action], ...] = (("missing", "hide"), ("damaged", "flip"))
     for name, action in views[: 1 if quick else None]:
         run = sandbox.new_run(half)
-        newest = checkpoints(run)[-1]
+        newest = list_checkpoints(run)[-1]
         fault = Fault("view", 1, action, step=newest_step(run), rank=1)
         result = sandbox.start(sandbox.training(run), processes=2, fault=fault).finish(MULTI_PROCESS_LIMIT)
         problem = first_problem(_refused(result, newest), None if verifies(newest) else "the checkpoint was changed")
@@ -205,7 +205,7 @@ def different_views(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
         problem = first_problem(problem, check_completed(restarted, run, reference))
         yield Trial(f"newest checkpoint {name} for process 1", problem, run)
     run = sandbox.new_run(half)
-    broken = checkpoints(run)[-1] / "model.safetensors"
+    broken = list_checkpoints(run)[-1] / "model.safetensors"
     broken.write_bytes(broken.read_bytes()[:-1])
     restarted = sandbox.run(sandbox.training(run), processes=2)
     once = None if restarted.stderr.count("set aside as corrupt-") == 1 else "the checkpoint was not renamed once"
@@ -238,7 +238,7 @@ def same_run_twice(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
         if result.status != 0:
             raise SetupError(f"a run failed: {result.summary}")
     losses = [[line["train/loss"] for line in metrics(run) if "train/loss" in line] for run in runs]
-    equal = sum(target == theirs for target, theirs in zip(*losses, strict=True))
+    equal = sum(one == other for one, other in zip(*losses, strict=True))
     different = None if equal == steps else f"{equal} of {steps} losses are equal"
     rest = ", ".join(differences(*runs)) or None
     yield Trial(f"{steps} updates", first_problem(different, rest), measured={"losses equal": equal})

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.storage.sealed import CorruptError, verify_directory
 
 # Keys that depend on the speed of the machine or on changes of train.max_steps.
@@ -26,24 +27,14 @@ def last_step(run: Path) -> int:
     return max((int(line["step"]) for line in metrics(run)), default=0)
 
 
-def checkpoints(run: Path) -> list[Path]:
-    """Checkpoints of a run, oldest first."""
-    return sorted((run / "checkpoints").glob("step-????????"))
-
-
-def step_of(checkpoint: Path) -> int:
-    """Step of a checkpoint."""
-    return int(checkpoint.name.removeprefix("step-"))
-
-
 def newest_step(run: Path) -> int:
     """Step of the newest checkpoint, 0 if none."""
-    return max(map(step_of, checkpoints(run)), default=0)
+    return max(map(checkpoint_step, list_checkpoints(run)), default=0)
 
 
 def corrupt_checkpoints(run: Path) -> list[str]:
     """Names of checkpoints that do not verify."""
-    return [path.name for path in checkpoints(run) if not verifies(path)]
+    return [path.name for path in list_checkpoints(run) if not verifies(path)]
 
 
 def verifies(directory: Path) -> bool:
@@ -90,7 +81,7 @@ def differences(run: Path, reference: Path) -> list[str]:
 
     Compares tensors and state of the newest checkpoint, all metrics, the averaged model and the translations.
     """
-    ends = [folder[-1] if (folder := checkpoints(each)) else Path(each / "no checkpoint") for each in (run, reference)]
+    ends = [(list_checkpoints(each) or [each / "no checkpoint"])[-1] for each in (run, reference)]
     if ends[0].name != ends[1].name:
         return [f"the newest checkpoint is {ends[0].name} instead of {ends[1].name}"]
     found = _different_files(ends[0], ends[1], "*.safetensors")
@@ -112,9 +103,9 @@ def _different_files(folder: Path, reference: Path, pattern: str) -> list[str]:
 def _different_metrics(here: list[dict[str, float]], there: list[dict[str, float]]) -> list[str]:
     if here == there:
         return []
-    for target, theirs in zip(here, there, strict=False):
-        if target != theirs:
-            return [f"metrics.jsonl from step {int(target['step'])} ({target} instead of {theirs})"]
+    for line, expected in zip(here, there, strict=False):
+        if line != expected:
+            return [f"metrics.jsonl from step {int(line['step'])} ({line} instead of {expected})"]
     return [f"metrics.jsonl ({len(here)} lines instead of {len(there)})"]
 
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from nmt.storage.run_folder import list_checkpoints
 from torture_cases.multi_process import check_no_processes
-from torture_cases.run_state import checkpoints
 from torture_cases.sandbox import LIMIT, Command, CommandResult, Sandbox, SetupError, Trial, first_problem
 
 _LINES = 60
@@ -42,7 +42,7 @@ class _Translation:
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         reference = sandbox.reference()[0]
-        self.other, self.model = checkpoints(reference)[-2:]
+        self.other, self.model = list_checkpoints(reference)[-2:]
         self.text = sandbox.folder / "text"
         self.text.write_text("".join(f"The man sees {n} houses.\n" for n in range(_LINES)), encoding="utf-8")
         out = sandbox.folder / "translation"
