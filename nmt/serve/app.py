@@ -37,7 +37,7 @@ def build_app(service: Service, origins: Sequence[str] = ()) -> FastAPI:
 
     origins: allowed CORS origins, or `*` for all
     """
-    app = FastAPI(title="nmt", docs_url=None, redoc_url=None, default_response_class=JsonLine)
+    app = FastAPI(title="nmt", docs_url=None, redoc_url=None, redirect_slashes=False, default_response_class=JsonLine)
     app.add_middleware(_Middleware, service=service)
     if origins:
         allowed = ["Authorization", "Content-Type"]

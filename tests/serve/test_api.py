@@ -252,7 +252,8 @@ def test_an_invalid_request_gets_one_line(
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", T, 405), ("PUT", V, 405), ("GET", "/none", 404), ("POST", "/health", 405)]
+    ("method", "path", "status"),
+    [("GET", T, 405), ("PUT", V, 405), ("GET", "/none", 404), ("POST", "/health", 405), ("POST", V + "/", 404)],
 )
 def test_an_unknown_path_or_method_gets_one_line(client: TestClient, method: str, path: str, status: int) -> None:
     response = client.request(method, path)
