@@ -11,10 +11,12 @@ import torch
 
 from nmt.checkpoint import load_tensors, read_tensors
 from nmt.models import TranslationModel
-from nmt.recipe import ModelRecipe, Recipe, UserError, revalidate
+from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, UserError, revalidate
 from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import verify_directory
+from nmt.text.subword_file import read_algorithm
+from nmt.text.tokenizer import Tokenizers
 from nmt.train.optimizer import load_optimizer_tensors
 
 _EMBEDDINGS = ("src_embedding.*", "tgt_embedding.*", "output.weight")
@@ -101,16 +103,35 @@ def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
 
 
 def text_differences(start: Path, recipe: Recipe) -> str:
-    """Describe languages and forms of text in which the start model differs from a run; "" if it does not."""
+    """Describe languages and forms of text in which the start model differs from a run; "" if it does not.
+
+    The tokenizer is that of the start model, so chosen options of another one have no effect.
+    """
     metadata, data = read_model_metadata(start), recipe.data
     languages = f"{metadata.src_lang} to {metadata.tgt_lang}", f"{recipe.src_lang} to {recipe.tgt_lang}"
-    options = {
+    options: dict[str, tuple[object, object]] = {
         "languages": languages,
         "data.reverse_target": (metadata.reverse_target, data.reverse_target),
         "data.unicode_form": (metadata.unicode_form, data.unicode_form),
     }
+    options |= tokenizer_differences(start, recipe.tokenizer)
     pairs = {name: pair for name, pair in options.items() if pair[0] != pair[1]}
     return ", ".join(f"{name}: {old} in the start model and {new} in the recipe" for name, (old, new) in pairs.items())
+
+
+def tokenizer_differences(start: Path, chosen: TokenizerRecipe) -> dict[str, tuple[object, object]]:
+    """Return values in the start model and in the recipe of options that its reused tokenizer does not have."""
+    found: dict[str, tuple[object, object]] = {}
+    if not (chosen.lowercase or chosen.algorithm == "unigram" or chosen.user_symbols):
+        return found
+    tokenizers = Tokenizers.load(start)
+    if chosen.lowercase and not tokenizers.tgt.lowercases():
+        found["tokenizer.lowercase"] = (False, True)
+    if chosen.algorithm == "unigram" != (algorithm := read_algorithm(tokenizers.tgt.model)):
+        found["tokenizer.algorithm"] = (algorithm or "another", chosen.algorithm)
+    if missing := [symbol for symbol in chosen.user_symbols if symbol not in tokenizers.src.user_symbols()]:
+        found["tokenizer.user_symbols"] = (f"no {', '.join(missing)}", ", ".join(chosen.user_symbols))
+    return found
 
 
 def _differences(start: ModelRecipe, recipe: ModelRecipe) -> str:
