@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 import torch
@@ -98,6 +99,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeIn]:
     """Make standard input a pipe that a function, called in a thread, writes to; it is closed when that returns."""
     threads: list[threading.Thread] = []
+    files: list[TextIO] = []
 
     def start(write_all: Callable[[Write], None]) -> None:
         reading, writing = os.pipe()
@@ -106,11 +108,14 @@ def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeIn]:
             with os.fdopen(writing, "wb", buffering=0) as pipe, suppress(BrokenPipeError):
                 write_all(lambda content: _write(pipe.fileno(), content))
 
-        monkeypatch.setattr(sys, "stdin", os.fdopen(reading))
+        files.append(os.fdopen(reading))
+        monkeypatch.setattr(sys, "stdin", files[-1])
         threads.append(threading.Thread(target=run, daemon=True))
         threads[-1].start()
 
     yield start
+    for file in files:
+        file.close()
     for thread in threads:
         thread.join(20)
 

@@ -209,8 +209,5 @@ def test_a_pair_too_long_names_the_file(model: Path, tmp_path: Path, nmt: Nmt, c
 
 def test_a_pipe_that_would_be_read_twice_is_an_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    writer = threading.Thread(target=lambda: (tmp_path / "fifo").write_text("a\n"), daemon=True)
-    writer.start()
     with pytest.raises(UserError, match="fifo is a pipe, but is read more than once; it must be a file"):
-        count_lines(tmp_path / "fifo")
-    writer.join(20)
+        count_lines(tmp_path / "fifo")  # does not open it, which would wait for a writer
