@@ -9,6 +9,7 @@ A glossary is a dictionary from sequences of words to terms. Its cost per line d
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from nmt.text.words import find_words, split_words
 
 _CASE = {"": False, "no": False, "yes": True}
 _COLUMNS = "source term, translation, and optionally yes or no (case-sensitive) and a note"
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 Span = tuple[int, int]
 
@@ -44,10 +47,13 @@ class Term:
     def parse(cls, source: str, target: str | Sequence[str], where: str, *, is_cased: bool = False) -> Self:
         """Return the term for a source term and its translations, separated by `|` if they are one string.
 
-        Raises UserError, which names `where`, if one of them is empty.
+        Raises UserError, which names `where`, if one of them is empty or has a control character.
         """
         source = " ".join(source.split())
         forms = [" ".join(form.split()) for form in (target.split("|") if isinstance(target, str) else target)]
+        for text in (source, *forms):
+            if _CONTROL.search(text):
+                raise UserError(f"{where}: {text!r} has a control character; a term is text; remove the character")
         if not split_words(source):
             raise UserError(f"{where}: the source term is empty; it must have text; fix the term, or remove it")
         if not forms or not all(map(split_words, forms)):

@@ -66,7 +66,8 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
         if options.target == "ctranslate2":
             usage = ctranslate2_usage(loaded.metadata, tokenizers, out, options.repository)
         else:
-            usage = huggingface_usage(read_json(folder / "generation_config.json"), options.repository or str(out))
+            generation = read_json(folder / "generation_config.json")
+            usage = huggingface_usage(generation, options.repository or str(out), loaded.metadata.unicode_form)
         card = Card(options.target, options.license, usage, tuple(notes))
         _write(folder, {"README.md": write_card(loaded, card).encode()})
     return tuple(notes)

@@ -17,6 +17,11 @@ Target = Literal["ctranslate2", "huggingface"]
 
 _CORPUS_KEYS = ("dataset", "config", "test_set", "path", "src", "tgt", "pairs")  # options that identify a corpus
 
+_NOT_REMOVED = (
+    "nmt also replaces control characters with spaces and removes invisible ones such as soft hyphens; the code above "
+    "does not."
+)
+
 _CONTEXT = (
     "Training put up to {} previous sentences of the document before each sentence, each followed by `<sep>`. The code "
     "above translates single sentences."
@@ -65,8 +70,7 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         card.usage,
         "```",
         "",
-        "Input is one sentence at a time"
-        + (f", in Unicode form {form}." if form != "none" else ". It is not normalized."),
+        f"Input is one sentence at a time{'' if form == 'none' else f', in Unicode form {form}'}. {_NOT_REMOVED}",
         *([_CONTEXT.format(metadata.context.size)] if metadata.context.size else []),
         *(["The model ignores case, and translations are in lower case."] if tokenizers.tgt.lowercases() else []),
         *([_MARKUP] if TermMarkers.ids_of(tokenizers.src) else []),

@@ -23,7 +23,7 @@ _SHOWN_FOR_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
 _DEFAULT_ARGUMENTS = {"patience": 1.0, "no_repeat_ngram_size": 0}
 
 
-def huggingface_usage(generation: Mapping[str, Any], name: str) -> str:
+def huggingface_usage(generation: Mapping[str, Any], name: str, unicode_form: str) -> str:
     """Return a program that translates with transformers.
 
     generation: content of generation_config.json; name: folder or repository of the export
@@ -31,13 +31,14 @@ def huggingface_usage(generation: Mapping[str, Any], name: str) -> str:
     shown = (*_SHOWN, *_SHOWN_FOR_SAMPLING) if generation.get("do_sample") else _SHOWN
     options = "".join(f", {option}={generation[option]!r}" for option in shown if option in generation)
     return f"""\
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+{_unicode_import(unicode_form)}from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 model = AutoModelForSeq2SeqLM.from_pretrained({name!r})
 tokenizer = AutoTokenizer.from_pretrained({name!r})
 
 
 def translate(sentence):
+    sentence = {_normalized(unicode_form)}
     batch = tokenizer([sentence], return_tensors="pt")
     ids = model.generate(**batch{options})
     return tokenizer.batch_decode(ids, skip_special_tokens=True)[0]
@@ -59,7 +60,7 @@ def ctranslate2_usage(metadata: ModelMetadata, tokenizers: Tokenizers, folder: P
     if repository is not None:
         imports, location = "from huggingface_hub import snapshot_download\n", f"snapshot_download({repository!r})"
     return f"""\
-import ctranslate2
+{_unicode_import(metadata.unicode_form)}import ctranslate2
 import sentencepiece
 {imports}
 folder = {location}
@@ -69,6 +70,7 @@ target = sentencepiece.SentencePieceProcessor(model_file=folder + "/{target}")
 
 
 def translate(sentence):
+    sentence = {_normalized(metadata.unicode_form)}
     pieces = {tag}source.encode(sentence, out_type=str)
     longest = {_max_length(metadata.decode)}
     results = translator.translate_batch(
@@ -78,6 +80,16 @@ def translate(sentence):
 
 
 print(translate("A sentence."))"""
+
+
+def _unicode_import(form: str) -> str:
+    return "" if form == "none" else "import unicodedata\n\n"
+
+
+def _normalized(form: str) -> str:
+    """Return an expression for a sentence in the model's Unicode form, with single spaces as the only white space."""
+    text = "sentence" if form == "none" else f"unicodedata.normalize({form!r}, sentence)"
+    return f'" ".join({text}.split())'
 
 
 def _ctranslate2_options(metadata: ModelMetadata, tokenizers: Tokenizers) -> list[str]:

@@ -106,6 +106,8 @@ def test_load(tmp_path: Path) -> None:
         ("\tb\n", "line 1: the source term is empty"),
         ("a\tb||c\n", "line 1: 'a' has an empty translation"),
         ("a\t \n", "has an empty translation"),
+        ("a\tb|c\0d\n", r"line 1: 'c\x00d' has a control character"),
+        ("a\0b\tc\n", r"line 1: 'a\x00b' has a control character"),
         ("\n", "has no terms"),
     ],
 )

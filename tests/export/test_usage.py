@@ -9,6 +9,7 @@ import pytest
 
 from nmt.decode.translator import Translator
 from nmt.export.bundle import ExportOptions, export_model
+from nmt.export.card import Target
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.generation import to_generation_config
 from nmt.export.packages import is_installed
@@ -86,6 +87,16 @@ def test_the_hugging_face_example_translates_like_nmt(
     assert len(different) <= (0 if beam_size == 1 else 0.2 * len(lines))
 
 
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param("ctranslate2", marks=needs_ctranslate2), pytest.param("huggingface", marks=needs_transformers)],
+)
+def test_the_example_normalizes_its_input(target: Target, make_model: MakeModel, tmp_path: Path) -> None:
+    export_model(make_model(decode=DecodeRecipe(length_penalty="power")), tmp_path / "export", ExportOptions(target))
+    translate = run_card(tmp_path / "export")["translate"]
+    assert translate(" The\tcafe\u0301\u00a0 is\u2028open. ") == translate("The caf\u00e9 is open.")
+
+
 @needs_ctranslate2
 def test_the_card_names_the_repository(make_model: MakeModel, tmp_path: Path) -> None:
     for repository, name in ((None, str(tmp_path / "plain")), ("me/model", "me/model")):
@@ -110,7 +121,7 @@ def test_the_examples_load_the_folder_or_repository(make_model: MakeModel) -> No
     metadata, tokenizers = read_model_metadata(model), Tokenizers.load(model)
     folder = Path("some/where")
     generation, _ = to_generation_config(metadata.decode, 96, 64, [])
-    assert "from_pretrained('some/where')" in huggingface_usage(generation, "some/where")
+    assert "from_pretrained('some/where')" in huggingface_usage(generation, "some/where", "none")
     assert "folder = 'some/where'" in ctranslate2_usage(metadata, tokenizers, folder, None)
     program = ctranslate2_usage(metadata, tokenizers, folder, "me/model")
     assert "folder = snapshot_download('me/model')" in program
