@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -113,6 +114,8 @@ class Program(TyperGroup):
         if not gc.isenabled():
             gc.freeze()  # modules stay until the end: collections skip them
             gc.enable()
+            if callable(signal.getsignal(signal.SIGINT)):
+                signal.signal(signal.SIGINT, signal.default_int_handler)
         return name, command, rest
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice, repeat
+from functools import lru_cache
+from itertools import accumulate, islice, pairwise, repeat
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -256,6 +258,8 @@ def pair_location(corpus: Corpus, root: Path, number: int, side: Side) -> str:
             return f"{files[side == 'tgt' and len(files) > 1]}, segment {number}"
         case TreesCorpus():
             return f"{files[0]}, tree {number}"
+        case JsonLinesCorpus() if files[0].exists():
+            return f"{files[0]}:{number + bisect_left(_records_before_blank_lines(files[0]), number)}"
         case ParquetCorpus() | JsonLinesCorpus():
             return f"{files[0]}, record {number}"
         case HuggingFaceCorpus():
@@ -396,6 +400,13 @@ def _read_json_lines(corpus: JsonLinesCorpus, path: Path, options: ReadOptions) 
             yield _fields(parse_json(line, where), corpus.src_field, corpus.tgt_field, where, options)
 
 
+@lru_cache(maxsize=8)
+def _records_before_blank_lines(path: Path) -> list[int]:
+    """Return the number of records before each blank line of a file of JSON Lines."""
+    is_record = accumulate((bool(line.strip()) for line in read_lines(path, "replace")), initial=0)
+    return [before for before, after in pairwise(is_record) if before == after]
+
+
 def _read_trees(path: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
     """Yield the words of each tree and the linearized tree. A tree may span several lines, as in treebanks."""
     tree_lines: list[str] = []
@@ -441,8 +452,11 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
         raise
     except Exception as error:  # network and file formats: a dozen packages
         reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, StopIteration):
+            reason = "its files are empty"
         remedy = "without network access, copy the dataset (hf download --repo-type dataset) and set its folder's path"
-        raise UserError(f"dataset {name} cannot be read ({reason}); check name, config and split; {remedy}") from error
+        remedy = "" if folder.is_dir() else f"; {remedy}"
+        raise UserError(f"dataset {name} cannot be read ({reason}); check files, config and split{remedy}") from error
 
 
 def sacrebleu_files(name: str, lang_pair: str) -> tuple[Path, list[Path]]:

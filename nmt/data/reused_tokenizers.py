@@ -21,7 +21,7 @@ def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
     """Load the tokenizers that a recipe reuses; return None if it trains its own.
 
     Raises UserError if a model or its tokenizers are missing or corrupt, if two models have different tokenizers, or
-    if `train.glossary_markup` needs markers that they lack.
+    if they lack what `train.glossary_markup` or `train.subword_sampling` needs.
     """
     loaded = [load_verified_tokenizers(find_model(path)) for path in tokenizer_sources(recipe)]
     if any(tokenizers.files() != loaded[0].files() for tokenizers in loaded):
@@ -31,6 +31,8 @@ def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
         )
     if loaded and recipe.train.glossary_markup:
         TermMarkers.find(loaded[0], "train.glossary_markup")
+    if loaded and recipe.train.subword_sampling:
+        loaded[0].src.vocabulary()  # raises an error for characters and bytes
     return loaded[0] if loaded else None
 
 

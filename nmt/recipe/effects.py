@@ -46,6 +46,10 @@ def _has_dropout(recipe: Recipe) -> bool:
     return max(model.dropout, model.attention_dropout, model.activation_dropout) > 0
 
 
+def _reuses_tokenizer(recipe: Recipe) -> bool:
+    return recipe.tokenizer.start_from is not None or recipe.train.start_from is not None
+
+
 _TRAIN_NEEDS: tuple[_Need[TrainRecipe], ...] = (
     _Need(
         ("train.final_rate_ratio",),
@@ -109,6 +113,11 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
         ("evaluate.tokenize",),
         _scores_bleu,
         "without metric 'bleu'; add it to evaluate.metrics",
+    ),
+    _Need(
+        ("train.subword_sampling",),
+        lambda recipe: recipe.tokenizer.algorithm in ("bpe", "unigram") or _reuses_tokenizer(recipe),
+        "on characters or bytes; set tokenizer.algorithm to 'bpe' or 'unigram'",
     ),
     _Need(
         ("train.rdrop", "train.dropout_ramp_steps"),

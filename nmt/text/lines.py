@@ -30,7 +30,11 @@ MAX_LINE_BYTES = 1 << 24
 STANDARD_STREAM = Path("-")
 """Standard input or output as an argument of a command."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")  # first frame in the files of pzstd
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+_ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # also the first frame in the files of pzstd
+_BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")  # a block, or the end of an empty file
+_ZIP = b"PK\x03\x04"
+_MAGIC_BYTES = 10
 _BLOCK_BYTES = 1 << 20
 _UTF16_SAMPLE_BYTES = 200
 
@@ -71,6 +75,7 @@ def decode_lines(
         raw = line.removesuffix(b"\n")
         if number == 1:
             _reject_utf16(raw, name)
+            _reject_compressed(raw, name)
             raw = raw.removeprefix(_BYTE_ORDER_MARK)
         try:
             yield raw.decode("utf-8", "replace" if invalid_utf8 == "replace" else "strict")
@@ -141,17 +146,18 @@ def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.Buffere
         with _open_input(path) if allow_pipe else path.open("rb") as file:
             if not (allow_pipe or file.seekable()):
                 raise _pipe(path)
-            magic = file.peek(6)[:6]
-            if magic.startswith(b"\x1f\x8b"):
+            magic = file.peek(_MAGIC_BYTES)[:_MAGIC_BYTES]
+            if magic.startswith(_GZIP):
                 with gzip.GzipFile(fileobj=file) as plain:
                     yield io.BufferedReader(plain, _BLOCK_BYTES)
-            elif magic.startswith(b"\xfd7zXZ\x00"):
+            elif magic.startswith(_XZ):
                 with _XzReader(file) as plain:
                     yield io.BufferedReader(plain, _BLOCK_BYTES)
-            elif magic.startswith(b"\x28\xb5\x2f\xfd") or _ZSTD_SKIPPABLE.match(magic):
+            elif _ZSTD.match(magic):
                 with _ZstdReader(file) as plain:
                     yield io.BufferedReader(plain, _BLOCK_BYTES)
             else:
+                _reject_compressed(magic, input_name(path) if allow_pipe else str(path))
                 yield file
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         raise UserError(f"{path} is damaged or truncated ({error}); download it again") from error
@@ -182,6 +188,17 @@ def _reject_utf16(start: bytes, name: str) -> None:
     zeros = max(sample[offset::2].count(0) for offset in (0, 1))
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or zeros > max(3, 0.4 * len(sample)):
         raise UserError(f"{name} is UTF-16; nmt reads UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
+
+
+def _reject_compressed(start: bytes, name: str) -> None:
+    """Raise UserError for the start of compressed data that is read as text."""
+    bzip2, zstd = _BZIP2.match(start), _ZSTD.match(start)
+    is_other = start.startswith((_GZIP, _XZ, _ZIP))
+    if bzip2 or zstd or is_other:
+        raise UserError(
+            f"{name} is compressed; expected text, or a file with gzip, xz or zstd; decompress it first, for example "
+            "with zcat, xzcat, zstdcat or bzcat"
+        )
 
 
 def _open_input(path: Path) -> io.BufferedReader:

@@ -16,6 +16,7 @@ _ELEMENT = re.compile(r"<(doc|seg)\b([^>]*)>", re.IGNORECASE)
 _ID = re.compile(r"""\b(?:docid|id)\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
 _XML_ROOT = re.compile(r"<dataset\b")
 _SEGMENT = re.compile(r"<seg\b[^>]*?(?:/>|(?<!/)>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
+_COMMENT = re.compile(f"({_SEGMENT.pattern})|<!--.*?-->", _SEGMENT.flags)
 # `html.unescape` also replaces entities without a semicolon ("R&notes"), so match them first.
 _ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 
@@ -27,13 +28,18 @@ def sgm_segments(text: str, path: Path) -> list[str]:
     """
     if _XML_ROOT.search(text):
         raise UserError(f"{path} is an XML test set; tgt must be empty, as the file has both sides; remove tgt")
-    segments = _SEGMENT.findall(text)
+    segments = _SEGMENT.findall(_without_comments(text))
     if not segments:
         raise UserError(f"{path} has no <seg> elements; expected an SGM file of WMT; use kind 'text' for plain text")
     if unclosed := next((segment for segment in segments if _DOCUMENT_OR_SEGMENT.search(segment)), None):
         start = " ".join(unclosed.split())[:40]
         raise UserError(f"{path} has a <seg> without </seg>: {start!r}; each segment must be closed; correct the file")
     return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment) for segment in segments]
+
+
+def _without_comments(text: str) -> str:
+    """Remove the comments between the segments of an SGM file; within segments, they are text."""
+    return _COMMENT.sub(lambda found: found[1] or "", text)
 
 
 def check_same_order(src: str, src_path: Path, ref: str, ref_path: Path) -> None:
@@ -50,7 +56,7 @@ def check_same_order(src: str, src_path: Path, ref: str, ref_path: Path) -> None
 def _segment_ids(text: str) -> Iterator[tuple[str, str]]:
     """Yield the ids of document and segment for each segment of an SGM file; empty without id."""
     document = ""
-    for element, attributes in _ELEMENT.findall(text):
+    for element, attributes in _ELEMENT.findall(_without_comments(text)):
         found = _ID.search(attributes)
         own = found[1] if found else ""
         if element.lower() == "doc":
@@ -62,7 +68,7 @@ def _segment_ids(text: str) -> Iterator[tuple[str, str]]:
 def sgm_documents(text: str) -> Iterator[int]:
     """Yield the number of the document of each segment of an SGM file."""
     document = 0
-    for element in _DOCUMENT_OR_SEGMENT.findall(text):
+    for element in _DOCUMENT_OR_SEGMENT.findall(_without_comments(text)):
         if element.lower() == "doc":
             document += 1
         else:

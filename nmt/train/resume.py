@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remove_leftovers
+from nmt.data.corpus import require_files
 from nmt.data.fingerprint import outdated_splits, read_report, text_identity
 from nmt.data.reused_tokenizers import load_verified_tokenizers
 from nmt.logs import say, warn
@@ -76,6 +77,7 @@ def require_same_text(recipe: Recipe) -> None:
     if report is None or not _is_text_of_run(recipe, report):
         return
     if "train" in outdated_splits(recipe, directory, warns=False):
+        require_files((*recipe.data.train, *recipe.data.valid), recipe.data.root)
         raise UserError(_text_error(recipe, "its training text or a corpus file has changed since it was prepared"))
 
 

@@ -123,6 +123,7 @@ def test_wrong_commands(model: Path, text: Path, tmp_path: Path, nmt: Nmt, monke
     assert status == 1
     assert "it must be OWNER/MODEL" in one_line(err)
     assert nmt(*export, "huggingface", "--private")[0] == 2
+    assert nmt(*export, "huggingface", "--license", "mit\ntags: [x]")[0] == 2
     assert nmt(*export, "huggingface", "--quantization", "int8")[0] == 2
     assert nmt(*export, "marian")[0] == 2
     assert nmt("translate", model, text, "--precision", "fp8")[0] == 2

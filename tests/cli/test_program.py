@@ -104,6 +104,25 @@ def test_a_closed_standard_output_is_an_error() -> None:
     assert one_line(done.stderr).startswith("standard output is closed; it must be open; ")
 
 
+@pytest.mark.parametrize("module", ["nmt.cli.program", "numpy"])
+def test_an_interrupt_during_imports_is_one_line(module: str) -> None:
+    program = f"""
+import builtins, os, signal, sys
+original = builtins.__import__
+def interrupted(name, *arguments):
+    if name == {module!r}:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise SystemError("as extension modules do")
+    return original(name, *arguments)
+builtins.__import__ = interrupted
+sys.argv[1:] = ["translate", "m"]
+from nmt.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "nmt: interrupted\n")
+
+
 def test_an_interrupt_is_one_line(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(recipe: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,6 @@
+import bz2
 import gzip
+import io
 import json
 import lzma
 import os
@@ -15,7 +17,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.corpus import ReadOptions, count_pairs, input_files, read_labels, read_pairs
+from nmt.data.corpus import ReadOptions, count_pairs, input_files, read_documents, read_labels, read_pairs
 from nmt.recipe import (
     Corpus,
     HuggingFaceCorpus,
@@ -30,7 +32,7 @@ from nmt.recipe import (
     UserError,
 )
 from nmt.text import lines as lines_module
-from nmt.text.lines import InvalidUtf8, read_lines
+from nmt.text.lines import InvalidUtf8, count_lines, decode_lines, read_lines
 
 HOSTILE = [
     "plain",
@@ -185,6 +187,18 @@ def test_padding_of_xz_streams(tmp_path: Path) -> None:
 def test_zstandard_file_starting_with_a_skippable_frame(tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"\x50\x2a\x4d\x18\x04\0\0\0abcd" + COMPRESSORS["zst"](b"one\n"))
     assert list(read_lines(tmp_path / "lines")) == ["one"]
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress, zstandard.compress])
+def test_compressed_text_where_plain_text_is_expected(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    for text in (b"", b"one\ntwo\n"):
+        with pytest.raises(UserError, match="standard input is compressed; expected text"):
+            list(decode_lines(io.BytesIO(compress(text)), "standard input"))
+        path = tmp_path / "text"
+        path.write_bytes(bz2.compress(compress(text)))
+        with pytest.raises(UserError, match="text is compressed; expected text"):
+            count_lines(path)
+    assert list(decode_lines([b"BZhelp\n"], "text")) == ["BZhelp"]
 
 
 def test_compression_is_detected_by_content(tmp_path: Path) -> None:
@@ -385,6 +399,15 @@ def test_sgm_segments_without_an_end(tmp_path: Path) -> None:
     one_line_error(SgmCorpus(src="src.sgm", tgt="src.sgm"), tmp_path, "has a <seg> without </seg>: 'a <seg id=2>b'")
 
 
+def test_comments_of_sgm_files_have_no_segments(tmp_path: Path) -> None:
+    lines = ["<doc docid=a><seg/><!-- <seg>old</seg>", "<doc> --><seg id=2>b <!-- c --></seg></doc>"]
+    write(tmp_path / "src.sgm", lines)
+    write(tmp_path / "ref.sgm", ["<doc docid=a><seg id=1></seg><seg id=2>B</seg></doc>"])
+    corpus = SgmCorpus(src="src.sgm", tgt="ref.sgm")
+    assert read(corpus, tmp_path) == [("", ""), ("b <!-- c -->", "B")]
+    assert list(read_documents(corpus, options(tmp_path)) or ()) == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "place"),
     [
@@ -454,6 +477,8 @@ def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.Mo
     one_line_error(HuggingFaceCorpus(dataset="json", revision="main"), tmp_path, "revision has no effect")
     one_line_error(HuggingFaceCorpus(dataset="json", split="nope"), tmp_path, "Bad split: nope")
     one_line_error(HuggingFaceCorpus(dataset="parquet"), tmp_path, "no field 'translation.en'")
+    write(tmp_path / "json" / "train.jsonl", [])
+    one_line_error(HuggingFaceCorpus(dataset="json"), tmp_path, "its files are empty")
 
 
 def test_hugging_face_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

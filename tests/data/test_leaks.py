@@ -187,7 +187,7 @@ def write_corpora(folder: Path) -> dict[str, tuple[str, list[str]]]:
         "tsv": ('{kind = "tsv", path = "t.tsv"}', ["t.tsv:4", "t.tsv:3"]),
         "jsonl": (
             '{kind = "jsonl", path = "t.jsonl", src_field = "s", tgt_field = "t"}',
-            ["t.jsonl, record 4", "t.jsonl, record 3"],
+            ["t.jsonl:7", "t.jsonl:5"],
         ),
     }
 

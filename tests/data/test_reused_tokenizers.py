@@ -199,6 +199,14 @@ def test_all_pairs_dropped(folder: Path, tokenizers: dict[str, Tokenizers]) -> N
     assert list(recipe.directory.iterdir()) == []
 
 
+def test_characters_cannot_be_sampled(folder: Path) -> None:
+    recipe = TokenizerRecipe(algorithm="char", user_symbols=("<web>", "<old>"))
+    characters = train_tokenizers(lambda: PAIRS, recipe, folder)
+    with pytest.raises(UserError, match="neither a bpe nor a unigram model; subword sampling needs one of them"):
+        prepare(recipe_for(folder, "run", characters, "train.subword_sampling=0.1"))
+    assert not (folder / "run" / "data").exists()
+
+
 def test_expected_sizes_of_vocabularies_are_those_of_the_prepared_corpus(folder: Path) -> None:
     options = ("model.tied_embeddings='none'", "tokenizer.joint=false", "tokenizer.algorithm='byte'")
     apart = recipe_for(folder, "apart", None, *options, "tokenizer.user_symbols=['<x>']")

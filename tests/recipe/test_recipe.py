@@ -605,6 +605,10 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             "train.subword_sampling_sides has no effect without sampled segmentations; set train.subword_sampling, or",
         ),
         (
+            ["train.subword_sampling=0.1", "tokenizer.algorithm=char"],
+            "train.subword_sampling has no effect on characters or bytes; set tokenizer.algorithm to 'bpe' or",
+        ),
+        (
             ["train.average=ema", "train.ema_decay=0.9", "train.average_count=3"],
             "train.average_count has no effect on the EMA;",
         ),

@@ -104,6 +104,14 @@ def test_a_deleted_corpus_is_reported_once(recipe: Path, tmp_path: Path, nmt: Nm
     assert err.count("train.de no longer exists; using the text prepared from it") == 1
 
 
+def test_a_wrong_data_root_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run, wrong = tmp_path / "run", tmp_path / "wrong"
+    assert nmt("train", recipe, f"run_dir={run}")[0] == 0
+    status, _, err = nmt("train", recipe, f"run_dir={run}", f"data.root={wrong}", "train.max_steps=8")
+    assert status == 1
+    assert f"cannot read {wrong / 'train.en'}: No such file; train.en is relative to data.root, which is {wrong}" in err
+
+
 def test_a_changed_corpus_option_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
