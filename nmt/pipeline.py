@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from nmt.alignment.term_markup import prepare_alignments
+from nmt.alignment.training import require_alignment_files
 from nmt.checkpoint import Tensors, average_checkpoints, model_files, write_ema
 from nmt.data import prepare as preparation
 from nmt.data.leaks import SetLeaks, begin_search, read_leaks, record_leaks
@@ -21,9 +22,8 @@ from nmt.data.store import PairStore
 from nmt.data.test_sets import TestSet, reference_context, test_sets
 from nmt.data.workload import Workload
 from nmt.decode.context import translate_documents
-from nmt.decode.language_model import require_fusible
+from nmt.decode.requirements import require_decoding, require_decoding_files
 from nmt.decode.scoring import TextScorer
-from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
 from nmt.evaluate.forecast import read_forecast
@@ -82,7 +82,7 @@ def run(recipe: Recipe) -> None:
 
     Raises UserError, or Stopped after a signal.
     """
-    recipe = with_start_model(recipe)
+    recipe = with_start_model(recipe, warns=True)
     with start_world(recipe.train.device) as world, _locked(recipe, world):
         require_same_run(recipe)
         world.run_on_main(lambda: require_own_files(recipe.directory, _test_files(recipe)))
@@ -97,14 +97,14 @@ def prepare(recipe: Recipe) -> Prepared:
 
     Raises UserError if a run that uses the current data would lose it.
     """
-    recipe = with_start_model(recipe)
+    recipe = with_start_model(recipe, warns=True)
     with run_lock(recipe.directory):
         return _prepare(recipe)
 
 
 def train(recipe: Recipe) -> TrainState:
     """Prepare outdated data and train; raises UserError, or Stopped after a signal."""
-    recipe = with_start_model(recipe)
+    recipe = with_start_model(recipe, warns=True)
     with start_world(recipe.train.device) as world, _locked(recipe, world):
         world.run_on_main(lambda: require_own_files(recipe.directory, _test_files(recipe)))
         return _train(recipe, world)
@@ -184,8 +184,9 @@ def _prepare(recipe: Recipe) -> Prepared:
     """Prepare outdated data; raises UserError if it differs from the data that the run was started with."""
     require_same_run(recipe)
     require_same_text(recipe)
+    require_alignment_files(recipe)
     search = begin_search(recipe)
-    prepared = preparation.prepare(recipe, None if search is None else search.add)
+    prepared = preparation.prepare(recipe, None if isinstance(search, UserError) else search.add)
     require_same_tokenizers(recipe, prepared.tokenizers)
     record_leaks(recipe, prepared.report, search)
     prepare_alignments(prepared, recipe)
@@ -197,17 +198,12 @@ def _train(recipe: Recipe, world: World) -> TrainState:
     world.run_on_main(lambda: require_disk_space(recipe))
     world.run_on_main(lambda: _require_validation_bleu(recipe))
     world.run_on_main(lambda: require_start_model(recipe))
+    world.run_on_main(lambda: require_decoding_files(recipe.decode))
     world.run_on_main(lambda: _prepare(recipe))
     prepared = load_prepared(recipe.data_directory)
     verify_data(prepared, world)
     tokenizers = prepared.tokenizers
-    # Errors of decoding options must not wait for the end of training.
-    if recipe.decode.tag is not None:
-        tokenizers.src.tag_id(recipe.decode.tag)
-    if recipe.decode.shortlist is not None:
-        Shortlist.load(recipe.decode.shortlist, tokenizers)
-    if recipe.decode.fusion is not None:
-        require_fusible(recipe.decode.fusion, tokenizers.tgt, reverse_target=recipe.data.reverse_target)
+    require_decoding(recipe, tokenizers)
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     if world.is_main:

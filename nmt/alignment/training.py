@@ -78,6 +78,17 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
     say(f"word alignments: {num_links:,} links, for {fraction:.1%} of the target tokens")
 
 
+def require_alignment_files(recipe: Recipe) -> None:
+    """Raise UserError, before the text is prepared, if a file of word alignments is missing and no links exist."""
+    if (recipe.data_directory / LINKS_FOLDER).exists():  # the links made from deleted files are used
+        return
+    for index, corpus in enumerate(recipe.data.train):
+        try:
+            alignment_file(corpus, recipe.data.root)
+        except UserError as error:
+            raise UserError(f"data.train.{index}.alignment: {error}") from error
+
+
 def _digest(corpus: Corpus, root: Path, known: str | None) -> str | None:
     """Return the SHA-256 of a corpus's file of word alignments, `known` if it was deleted; None without a file."""
     try:

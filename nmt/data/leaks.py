@@ -291,22 +291,22 @@ def describe_location(leak: Leak, data: DataRecipe) -> str:
 # --- Record of a run --------------------------------------------------------------------------------------------------
 
 
-def begin_search(recipe: Recipe) -> LeakFinder | None:
-    """Return a finder for the test and validation sentences; warn and return None if they are unreadable."""
+def begin_search(recipe: Recipe) -> LeakFinder | UserError:
+    """Return a finder for the test and validation sentences, or the error if they are unreadable."""
     try:
         return LeakFinder(searched_sets(recipe))
     except UserError as error:
-        _warn(error)
-        return None
+        return error
 
 
-def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFinder | None) -> None:
+def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFinder | UserError) -> None:
     """Write the leaks to the run directory, unless the record is up to date.
 
-    Searches the training text if the finder has not read it. If it is unreadable, warns and removes the record.
+    Searches the training text if the finder has not read it. If text is unreadable, warns and removes the record.
     """
     path = recipe.directory / LEAKS_FILE
-    if finder is None:
+    if isinstance(finder, UserError):
+        _warn(finder)
         path.unlink(missing_ok=True)
         return
     key = _key(text_identity(prepare_report, recipe), finder.sets)

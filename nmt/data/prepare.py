@@ -202,8 +202,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     tokenizers = reused_tokenizers(recipe)
     reuse = tokenizers is not None
     if tokenizers is not None:
-        size = f"{tokenizers.src.vocab_size:,} tokens; the options of its training have no effect"
-        say(f"reusing the tokenizer of {tokenizers.src.path.parent}, {size}")
+        say(f"reusing the tokenizer of {tokenizers.src.path.parent}, {tokenizers.src.vocab_size:,} tokens")
         tag_ids(data.train, tokenizers.src)  # fails early for an unknown tag
         find_separators(tokenizers, data.context_options)
         tokenizers.save(directory)

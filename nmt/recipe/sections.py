@@ -134,7 +134,7 @@ class TokenizerRecipe(Section):
     determine it themselves."""
     joint: bool = True
     """One model for both languages (required for three-way tied embeddings), or one per language."""
-    character_coverage: Annotated[float, Field(gt=0.9, le=1.0)] = 1.0
+    character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Fraction of characters covered by the vocabulary; the others are encoded as bytes."""
     lowercase: bool = False
     """Lower-case all text, also in translation; test sets are then scored case-insensitively. For small corpora whose

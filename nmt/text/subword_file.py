@@ -23,7 +23,7 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST = 1, 2, 3, 4
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_KIND = 1, 2, 3
-_MODEL_TYPE = 3
+_MODEL_TYPE, _COVERAGE = 3, 10
 _CHARACTER_MAP, _RULE_FILE = 2, 6
 _TOKENS, _TOKEN_ID, _TOKEN_BEGIN = 2, 2, 4
 _VARINT, _LENGTH_DELIMITED, _FOUR_BYTES = 0, 2, 5
@@ -68,6 +68,12 @@ def read_algorithm(model: bytes) -> Algorithm | None:
             return "bpe"
         case _:
             return None
+
+
+def read_coverage(model: bytes) -> float:
+    """Return the fraction of characters that the vocabulary covers."""
+    content = _settings(model)[_TRAINER].get(_COVERAGE)
+    return 1.0 if content is None else round(struct.unpack("<f", content)[0], 6)
 
 
 def is_plain_bpe(model: bytes) -> bool:

@@ -29,6 +29,7 @@ from nmt.text.subword_file import (
     PieceKind,
     is_plain_bpe,
     read_algorithm,
+    read_coverage,
     read_encoded,
     read_pieces,
     spell,
@@ -131,6 +132,17 @@ class Tokenizer:
     def lowercases(self) -> bool:
         """Return whether the model lowercases text."""
         return str(self._processor.normalize("A")) == f"{SPACE}a"
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that describe the model, by their names in section tokenizer."""
+        pieces = read_pieces(self.model)
+        is_byte = all(piece.text == SPACE for piece in pieces if piece.kind == PieceKind.ordinary)
+        return {
+            "algorithm": read_algorithm(self.model) or ("byte" if is_byte else "char"),
+            "vocab_size": self.vocab_size,
+            "character_coverage": read_coverage(self.model),
+            "lowercase": self.lowercases(),
+        }
 
     def encodes_by_words(self) -> bool:
         """Return whether encoding a normalized sentence always equals encoding its words one by one."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from nmt.data.reused_tokenizers import tokenizer_sources
 from nmt.recipe import Recipe, TrainRecipe, UserError, load_saved_recipe
-from nmt.storage.run_folder import checkpoint_step, list_checkpoints
+from nmt.storage.run_folder import CLASSIFIER, checkpoint_step, list_checkpoints
 from nmt.storage.sealed import CorruptError
 
 _SHOWN_CHARACTERS = 80
@@ -173,6 +173,11 @@ def require_same_run(recipe: Recipe) -> None:
     Options of the data, the model and the optimizer must not change; limits, intervals, rates and search may. Call it
     before preparing data: a wrong recipe must not change any file.
     """
+    if any((checkpoint / CLASSIFIER).is_file() for checkpoint in list_checkpoints(recipe.directory)):
+        raise UserError(
+            f"{recipe.directory} holds the run of a classifier; expected one of a translation model; choose another "
+            "name or run_dir"
+        )
     first = _newest_recipe(recipe.directory)
     if first is None:
         return
@@ -230,7 +235,7 @@ def _identity(recipe: Recipe) -> dict[str, object]:
     sampling = {"subword_sampling", "subword_sampling_sides"}
     sections = {
         "data": recipe.data.model_dump(exclude={"root", "workers", "test", "valid"}),
-        "tokenizer": recipe.tokenizer.model_dump(exclude={"vocab_size"} if tokenizer_sources(recipe) else None),
+        "tokenizer": recipe.tokenizer.model_dump(include={"start_from"} if tokenizer_sources(recipe) else None),
         "model": recipe.model.model_dump(),
         "train": recipe.train.model_dump(include=own_state | sampling),
         "decode": recipe.decode.model_dump(include=guided),

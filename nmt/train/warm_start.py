@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from nmt.checkpoint import load_tensors, read_tensors
+from nmt.logs import warn
 from nmt.models import TranslationModel
 from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, UserError, revalidate
 from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import verify_directory
-from nmt.text.subword_file import read_algorithm
 from nmt.text.tokenizer import Tokenizers
 from nmt.train.optimizer import load_optimizer_tensors
 
@@ -25,21 +27,24 @@ _CHANGEABLE = {"dropout", "attention_dropout", "activation_dropout", "max_positi
 _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
 
 
-def with_start_model(recipe: Recipe) -> Recipe:
+def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
     """Return the recipe with the architecture of the start model, where section model does not set it.
 
-    `tokenizer.vocab_size` becomes that of reused tokenizers. If the start model no longer exists, the checkpoints of
-    the run are used.
+    Section tokenizer becomes that of reused tokenizers. If the start model no longer exists, the checkpoints of the run
+    are used.
+
+    warns: warn of chosen options of the tokenizer that have no effect
 
     Raises:
         UserError: no such model, or another architecture.
         RecipeError: other sections of the recipe do not fit the architecture.
     """
     start = recipe.train.start_from
-    if (source := start or recipe.tokenizer.start_from) is not None:
-        recipe = _with_vocabulary_of(source, recipe)
-    if start is None:
+    if (source := start or recipe.tokenizer.start_from) is None:
         return recipe
+    recipe = _with_tokenizer_of(source, recipe, warns=warns)
+    if start is None:
+        return revalidate(recipe)
     architecture = _architecture(start, recipe.directory)
     explicit = recipe.model.model_dump(include=recipe.model.model_fields_set)
     if differences := _differences(architecture, architecture.model_copy(update=explicit)):
@@ -50,14 +55,34 @@ def with_start_model(recipe: Recipe) -> Recipe:
     return revalidate(recipe.model_copy(update={"model": model}))
 
 
-def _with_vocabulary_of(start: Path, recipe: Recipe) -> Recipe:
-    """Return the recipe with the vocabulary size of a model or of the run; unchanged if neither can be read."""
+def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:
+    """Return the recipe with the tokenizer's options of a model or of the run; unchanged if neither can be read."""
     for directory in _candidates(start, recipe.directory):
         with suppress(UserError):
-            size = read_model_metadata(directory).tgt_vocab_size
-            tokenizer = recipe.tokenizer.model_copy(update={"vocab_size": size})
-            return recipe.model_copy(update={"tokenizer": tokenizer})
+            own = tokenizer_options(Tokenizers.load(directory), recipe.tokenizer)
+            chosen = {name: getattr(recipe.tokenizer, name) for name in own.keys() & recipe.tokenizer.model_fields_set}
+            wrong = [f"tokenizer.{name} = {chosen[name]!r}" for name in own if chosen.get(name, own[name]) != own[name]]
+            if wrong and warns and os.environ.get("RANK", "0") == "0":
+                warn(
+                    f"the tokenizer of {start} is reused, so these options have no effect: {', '.join(wrong)}; remove "
+                    "them"
+                )
+            return recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update=own)})
     return recipe
+
+
+def tokenizer_options(tokenizers: Tokenizers, chosen: TokenizerRecipe) -> dict[str, Any]:
+    """Return the options of trained tokenizers; of `user_symbols`, those of `chosen` that they have.
+
+    The number of training pairs is not known and becomes the default.
+    """
+    known = tokenizers.src.user_symbols()
+    return {
+        **tokenizers.tgt.options(),
+        "joint": tokenizers.joint,
+        "user_symbols": tuple(symbol for symbol in chosen.user_symbols if symbol in known),
+        "training_pairs": TokenizerRecipe.model_fields["training_pairs"].default,
+    }
 
 
 def _candidates(start: Path, run_dir: Path) -> Iterator[Path]:
@@ -103,35 +128,16 @@ def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
 
 
 def text_differences(start: Path, recipe: Recipe) -> str:
-    """Describe languages and forms of text in which the start model differs from a run; "" if it does not.
-
-    The tokenizer is that of the start model, so chosen options of another one have no effect.
-    """
+    """Describe languages and forms of text in which the start model differs from a run; "" if it does not."""
     metadata, data = read_model_metadata(start), recipe.data
     languages = f"{metadata.src_lang} to {metadata.tgt_lang}", f"{recipe.src_lang} to {recipe.tgt_lang}"
-    options: dict[str, tuple[object, object]] = {
+    options = {
         "languages": languages,
         "data.reverse_target": (metadata.reverse_target, data.reverse_target),
         "data.unicode_form": (metadata.unicode_form, data.unicode_form),
     }
-    options |= tokenizer_differences(start, recipe.tokenizer)
     pairs = {name: pair for name, pair in options.items() if pair[0] != pair[1]}
     return ", ".join(f"{name}: {old} in the start model and {new} in the recipe" for name, (old, new) in pairs.items())
-
-
-def tokenizer_differences(start: Path, chosen: TokenizerRecipe) -> dict[str, tuple[object, object]]:
-    """Return values in the start model and in the recipe of options that its reused tokenizer does not have."""
-    found: dict[str, tuple[object, object]] = {}
-    if not (chosen.lowercase or chosen.algorithm == "unigram" or chosen.user_symbols):
-        return found
-    tokenizers = Tokenizers.load(start)
-    if chosen.lowercase and not tokenizers.tgt.lowercases():
-        found["tokenizer.lowercase"] = (False, True)
-    if chosen.algorithm == "unigram" != (algorithm := read_algorithm(tokenizers.tgt.model)):
-        found["tokenizer.algorithm"] = (algorithm or "another", chosen.algorithm)
-    if missing := [symbol for symbol in chosen.user_symbols if symbol not in tokenizers.src.user_symbols()]:
-        found["tokenizer.user_symbols"] = (f"no {', '.join(missing)}", ", ".join(chosen.user_symbols))
-    return found
 
 
 def _differences(start: ModelRecipe, recipe: ModelRecipe) -> str:

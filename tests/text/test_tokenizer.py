@@ -30,6 +30,21 @@ def test_training_is_reproducible_and_sets_special_ids(algorithm: str, tmp_path:
     assert first.pieces([PAD_ID, UNK_ID, BOS_ID, EOS_ID]) == ["<pad>", "<unk>", "<s>", "</s>"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"vocab_size": 277, "algorithm": "bpe", "lowercase": True},
+        {"vocab_size": 277, "algorithm": "unigram", "character_coverage": 0.99},
+        {"vocab_size": 275, "algorithm": "char", "character_coverage": 0.9995},
+        {"vocab_size": 261, "algorithm": "byte"},
+    ],
+)
+def test_a_model_tells_its_options(options: dict[str, Any], tmp_path: Path) -> None:
+    recipe = TokenizerRecipe(**options)
+    found = train_tokenizer(LINES, recipe, tmp_path / "1.model").options()
+    assert found == recipe.model_dump(include=set(found))
+
+
 def test_text_round_trips(tokenizer: Tokenizer) -> None:
     for text in [*LINES[:8], "größer 漢字 \U0001f600", "<s> </s> <unk> <pad>", "the <2de> a,b house", ""]:
         ids = tokenizer.encode(text)

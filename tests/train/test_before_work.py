@@ -14,7 +14,7 @@ from nmt import pipeline
 from nmt.processes.distributed import World
 from nmt.recipe import UserError, load_recipe, load_saved_recipe
 from nmt.storage.model_metadata import read_model_recipe
-from nmt.storage.run_folder import list_checkpoints
+from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, list_checkpoints
 from nmt.train.disk_space import checkpoint_bytes, disk_need, model_bytes
 from nmt.train.state import require_same_run
 from nmt.train.warm_start import with_start_model
@@ -122,7 +122,7 @@ def test_one_flipped_bit_in_the_prepared_text_is_refused(recipe: Path, tmp_path:
         status, _, err = nmt(*train)
         assert status == 1
         assert f"nmt: {path} is damaged: its SHA-256 is not the one in prepare.json; " in err.splitlines()[-1]
-        assert err.endswith(f"remove {data}, then rerun to prepare the text again\n")
+        assert err.endswith(f"remove {data}, then rerun to create it again\n")
         assert not list_checkpoints(tmp_path / "run")
         flip_a_bit(path)
     assert nmt(*train)[0] == 0
@@ -250,7 +250,7 @@ def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path:
     start = f"train.start_from={first}"
     status, _, err = nmt("train", plain, f"run_dir={tuned}", start, "model.dropout=0.3", "tokenizer.vocab_size=5_000")
     assert status == 0, err
-    assert "300 tokens; the options of its training have no effect" in err
+    assert f"the tokenizer of {first} is reused, so these options have no effect: tokenizer.vocab_size = 5000;" in err
     assert load_saved_recipe(tuned / "recipe.toml").tokenizer.vocab_size == 300
     found, expected = (read_model_recipe(list_checkpoints(run)[-1]) for run in (tuned, first))
     assert found == expected.model_copy(update={"dropout": 0.3})
@@ -272,6 +272,79 @@ def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path:
     assert status != 0
     assert "model.d_model is 16 in the start model and 32 in the recipe" in err
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("command", ["prepare", "train"])
+@pytest.mark.parametrize("option", ["train.start_from", "tokenizer.start_from"])
+def test_options_of_a_reused_tokenizer_that_have_no_effect_are_named_once(
+    command: str, option: str, recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    first, tuned = tmp_path / "first", tmp_path / "tuned"
+    assert nmt("train", recipe, f"run_dir={first}")[0] == 0
+    start = (f"run_dir={tuned}", f"{option}={first}")
+    chosen = ("tokenizer.character_coverage=0.99", "tokenizer.algorithm=char", "tokenizer.user_symbols=['<q>']")
+    status, _, err = nmt(command, recipe, *start, *chosen, "tokenizer.training_pairs=5")
+    assert status == 0, err
+    overridden = "tokenizer.algorithm = 'char', tokenizer.character_coverage = 0.99, tokenizer.user_symbols = ('<q>',)"
+    warning = f"warning: the tokenizer of {first} is reused, so these options have no effect: {overridden}, "
+    assert err.count(f"{warning}tokenizer.training_pairs = 5; remove") == 1, err
+    if command == "train":
+        saved = load_saved_recipe(tuned / "recipe.toml").tokenizer
+        assert (saved.algorithm, saved.character_coverage, saved.user_symbols) == ("bpe", 1.0, ())
+    status, _, err = nmt("train", recipe, *start, "train.max_steps=4")
+    assert status == 0 and "have no effect" not in err, err
+
+
+def test_two_vocabularies_are_not_tied_three_ways(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    separate = ("tokenizer.joint=false", "model.tied_embeddings=none")
+    assert nmt("prepare", recipe, f"run_dir={tmp_path / 'first'}", *separate)[0] == 0
+    assert nmt("train", recipe, f"run_dir={tmp_path / 'first'}", *separate)[0] == 0
+    status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'run'}", f"tokenizer.start_from={tmp_path / 'first'}")
+    assert status == 2
+    assert "tokenizer.joint is false, but three-way tied embeddings need one vocabulary" in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "message"),
+    [
+        ("train", "decode.shortlist=no.list", "decode.shortlist {here}/no.list does not exist; expected output of"),
+        ("run", "decode.shortlist=.", "decode.shortlist {here} is not a file; expected output of `nmt shortlist`"),
+        ("run", "decode.fusion=no-lm", "decode.fusion is {here}/no-lm: no-lm does not exist; expected a model"),
+        (
+            "prepare",
+            "data.train=[{kind='text',src='train.en',tgt='train.de',alignment='no.align'}]",
+            "data.train.0.alignment: cannot read {root}/no.align: No such file; no.align is relative to data.root",
+        ),
+    ],
+)
+def test_a_missing_file_of_an_option_is_an_early_error(
+    command: str, option: str, message: str, recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    run = tmp_path / "run"
+    status, _, err = nmt(command, recipe, f"run_dir={run}", option, "train.guided_alignment=true")
+    assert status == 1
+    assert one_line(err).startswith(message.format(here=Path.cwd(), root=tmp_path)), err
+    assert not run.exists()
+
+
+def test_a_missing_validation_file_is_one_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    valid = "data.valid=[{kind='text',src='valid.en',tgt='valid.de'}]"
+    status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'run'}", valid)
+    assert status == 1
+    assert one_line(err).startswith(f"cannot read {tmp_path / 'valid.en'}: No such file; valid.en is relative to")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "run"])
+def test_the_run_of_a_classifier_is_refused_by_name(command: str, recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run = tmp_path / "run"
+    checkpoint = checkpoint_directory(run, 10)
+    checkpoint.mkdir(parents=True)
+    (checkpoint / CLASSIFIER).write_text("labels = ['a', 'b']")
+    status, _, err = nmt(command, recipe, f"run_dir={run}")
+    assert status == 1
+    assert one_line(err).startswith(f"{run} holds the run of a classifier; expected one of a translation model;")
 
 
 def test_an_unusable_start_model_is_an_early_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:

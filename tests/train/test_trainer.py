@@ -26,10 +26,9 @@ from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
 from nmt.packing.shapes import UpdateStatistics
-from nmt.recipe import Recipe, TokenizerRecipe, UserError, dump_recipe
+from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.storage import sealed
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
-from nmt.text.tokenizer import train_tokenizer
 from nmt.train import compilation
 from nmt.train import trainer as trainer_module
 from nmt.train import update as update_module
@@ -40,7 +39,6 @@ from nmt.train.signals import Stopped
 from nmt.train.state import require_same_run
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import Validation, validate
-from nmt.train.warm_start import tokenizer_differences
 from tests.train.run_tiny import RUN_TINY, final_files, metrics, train_tiny, with_train, without_dropout
 
 
@@ -496,15 +494,3 @@ def test_fp16_scales_the_loss_and_resumes_to_the_bit(tiny_recipe: Recipe, tiny_d
     shutil.rmtree(list_checkpoints(whole.directory)[-1])
     train_tiny(whole, tiny_data)
     assert metrics(whole, "train/loss") == losses
-
-
-def test_options_of_a_tokenizer_that_the_start_model_does_not_have_are_found(tmp_path: Path) -> None:
-    trained = TokenizerRecipe(vocab_size=280)
-    train_tokenizer(["a dog", "a cat sleeps"] * 50, trained, tmp_path / "tokenizer.model")
-    assert tokenizer_differences(tmp_path, trained) == {}
-    chosen = TokenizerRecipe(vocab_size=280, lowercase=True, algorithm="unigram", user_symbols=("<q>",))
-    assert tokenizer_differences(tmp_path, chosen) == {
-        "tokenizer.lowercase": (False, True),
-        "tokenizer.algorithm": ("bpe", "unigram"),
-        "tokenizer.user_symbols": ("no <q>", "<q>"),
-    }

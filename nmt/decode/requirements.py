@@ -1,0 +1,35 @@
+"""Checks of a recipe's decoding options, so that their errors do not wait for the end of training."""
+
+from __future__ import annotations
+
+from nmt.decode.language_model import require_fusible
+from nmt.decode.shortlist import Shortlist
+from nmt.recipe import DecodeRecipe, Recipe, UserError
+from nmt.storage.run_folder import find_model
+from nmt.text.tokenizer import Tokenizers
+
+
+def require_decoding_files(decode: DecodeRecipe) -> None:
+    """Raise UserError, before the tokenizers are known, for a missing shortlist or language model."""
+    if decode.shortlist is not None and not decode.shortlist.is_file():
+        wrong = "is not a file" if decode.shortlist.exists() else "does not exist"
+        raise UserError(
+            f"decode.shortlist {decode.shortlist.absolute()} {wrong}; expected output of `nmt shortlist`; correct the "
+            "path"
+        )
+    if decode.fusion is not None:
+        try:
+            find_model(decode.fusion)
+        except UserError as error:
+            raise UserError(f"decode.fusion is {decode.fusion.absolute()}: {error}") from error
+
+
+def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:
+    """Raise UserError for a tag, a shortlist or a language model that does not fit the tokenizers."""
+    decode = recipe.decode
+    if decode.tag is not None:
+        tokenizers.src.tag_id(decode.tag)
+    if decode.shortlist is not None:
+        Shortlist.load(decode.shortlist, tokenizers)
+    if decode.fusion is not None:
+        require_fusible(decode.fusion, tokenizers.tgt, reverse_target=recipe.data.reverse_target)
