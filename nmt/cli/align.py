@@ -16,10 +16,10 @@ from nmt.cli.arguments import (
     ModelArgument,
     SrcArgument,
     TgtArgument,
+    check_inputs,
     languages,
     read_pairs,
     require_languages,
-    require_one_reader,
 )
 from nmt.logs import progress, say
 from nmt.recipe import override_decode
@@ -78,7 +78,7 @@ def align(
         require_new(save_model)
     if reverse_model is not None:
         require_languages("--reverse-model", reverse_model, languages(model)[::-1])
-    require_one_reader([src, tgt, *(choose or ())])
+    check_inputs([src, tgt, *(choose or ())])
     sources, targets = read_pairs(src, tgt)
     directory = find_model(model)
     aligner = load_aligner(model, layer, heads, place, device)

@@ -33,9 +33,17 @@ def find_recipe(name: str) -> Path:
     """Return the path of a recipe file, or of the packaged one of that name."""
     path = Path(name)
     if path.exists() or name not in (packaged := packaged_files()):
+        check_inputs([path])
         return path
     say(f"{name} is a recipe that comes with nmt; to change it: nmt recipes {name} -o {name}.toml")
     return packaged[name]
+
+
+def file_path(name: str | Path) -> Path:
+    """Return the path of an output file; raises BadParameter for the name of a directory, whose slash Path drops."""
+    if str(name).endswith("/"):
+        raise typer.BadParameter(f"{name} names a directory; it must be a file; name one in it")
+    return Path(name)
 
 
 RecipeArgument = Annotated[
@@ -79,8 +87,10 @@ def require_at_most_one(given: Mapping[str, bool]) -> None:
         raise typer.BadParameter(f"{' and '.join(names)} are mutually exclusive; give one of them")
 
 
-def require_one_reader(inputs: Iterable[Path | None]) -> None:
-    """Raise UserError if standard input is given more than once; the second reader would find it empty."""
+def check_inputs(inputs: Iterable[Path | None]) -> None:
+    """Raise UserError if standard output would overwrite or extend an input, or if two inputs are standard input."""
+    inputs = list(inputs)
+    require_not_input("standard output", STANDARD_STREAM, inputs)
     if sum(path == STANDARD_STREAM for path in inputs) > 1:
         raise UserError("- is given twice; standard input can be read only once; name a file instead of one of them")
 

@@ -13,7 +13,7 @@ from nmt.bench.inputs import BUILT_IN_LENGTHS, DecodingRequest, prepare_decoding
 from nmt.bench.model_specs import find_model_spec
 from nmt.bench.report import decoding_rows, format_table, training_rows, write_json
 from nmt.bench.training import measure_training
-from nmt.cli.arguments import Device, require_output
+from nmt.cli.arguments import Device, file_path, require_output
 from nmt.devices.precision import Precision as TrainingPrecision
 from nmt.logs import counted
 from nmt.processes.distributed import start_world
@@ -30,7 +30,13 @@ Model = Annotated[
 VocabSize = Annotated[int | None, typer.Option(min=5, help="Vocabulary size (default: of the model; base: 37,000).")]
 Repetitions = Annotated[int, typer.Option(min=1, help="Number of measurements; reports median and spread.")]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write all results, with each measurement, to this JSON file.")
+    Path | None,
+    typer.Option(
+        "--json",
+        parser=file_path,
+        metavar="PATH",
+        help="Write all results, with each measurement, to this JSON file.",
+    ),
 ]
 
 

@@ -11,7 +11,7 @@ import typer
 from nmt.classify import run
 from nmt.classify.lines import classify_files
 from nmt.classify.text_classifier import TextClassifier
-from nmt.cli.arguments import Device, ModelArgument, Overrides, RecipeArgument, Threads, require_one_reader
+from nmt.cli.arguments import Device, ModelArgument, Overrides, RecipeArgument, Threads, check_inputs
 from nmt.recipe import load_classification_recipe
 
 
@@ -34,7 +34,7 @@ def classify(
     threads: Threads = None,
 ) -> None:
     """Print the most probable label of each line, a tab and its probability; with --label, one probability."""
-    require_one_reader([*files, gold])
+    check_inputs([*files, gold])
     if threads is not None:
         torch.set_num_threads(threads)
     for line in classify_files(TextClassifier.load(model, device), files, label, gold):

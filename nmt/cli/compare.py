@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import require_one_reader, require_output
+from nmt.cli.arguments import check_inputs, require_output
 from nmt.cli.metric_options import (
     ChrfLowercaseOption,
     Format,
@@ -109,7 +109,7 @@ def _require_files(systems: Sequence[Path], references: Sequence[Path]) -> None:
     """Raise UserError for systems that do not exist, and for standard input given twice."""
     if missing := [str(path) for path in systems if path != STANDARD_STREAM and not path.exists()]:
         raise UserError(f"{', '.join(missing)}: no such file or directory; give translations, or runs; check the path")
-    require_one_reader([*systems, *references])
+    check_inputs([*systems, *references])
 
 
 def _compare_runs(

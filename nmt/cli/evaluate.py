@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import require_at_most_one, require_one_reader
+from nmt.cli.arguments import check_inputs, require_at_most_one
 from nmt.cli.metric_options import (
     ChrfLowercaseOption,
     Format,
@@ -93,7 +93,7 @@ def evaluate(
         raise typer.BadParameter("--resamples has no effect without --confidence; add that, or leave it out")
     options = MetricOptions(metrics, lang, tokenize, lowercase, chrf_lowercase)
     options.check(counts_words=bool(train_tgt or word_counts), compares_lines=by_length or differences > 0)
-    require_one_reader([*hypotheses, *(ref or []), src, *(train_tgt or []), word_counts])
+    check_inputs([*hypotheses, *(ref or []), src, *(train_tgt or []), word_counts])
     test = read_test_set(ref, src, test_set, lang_pair)
     for option, is_given in (("--by-length", by_length), ("--comet", comet is not None)):
         if is_given and test.source is None:

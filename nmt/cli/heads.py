@@ -15,8 +15,8 @@ from nmt.cli.arguments import (
     ModelArgument,
     SrcArgument,
     Threads,
+    check_inputs,
     read_pairs,
-    require_one_reader,
     require_output,
 )
 from nmt.evaluate.tables import format_tables
@@ -75,7 +75,7 @@ def heads(
         raise typer.BadParameter("--stack has no effect without --prune; add that, or leave it out")
     if out is not None:
         require_new(out)
-    require_one_reader([src, ref])
+    check_inputs([src, ref])
     if plot is not None:
         require_output("--plot", plot, [src, ref])
         require_drawable(plot)

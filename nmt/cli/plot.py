@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nmt.cli.align import Heads, Layer, PlaceOption, load_aligner
-from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, require_one_reader, require_output
+from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, check_inputs, require_output
 from nmt.plots.attention import draw_attention, read_panels
 from nmt.plots.curves import draw_curves
 from nmt.recipe import UserError
@@ -48,7 +48,7 @@ def alignment(
     if each_layer and (layer, heads) != (None, None):
         raise typer.BadParameter("--each-layer plots all layers and heads; leave it out, or --layer and --heads")
     require_output("-o", out, [src, tgt])
-    require_one_reader([src, tgt])
+    check_inputs([src, tgt])
     source, target = (next(islice(read_lines(path, allow_pipe=True), line - 1, None), None) for path in (src, tgt))
     if source is None or target is None:
         name = input_name(src if source is None else tgt)

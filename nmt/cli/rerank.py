@@ -15,10 +15,11 @@ from nmt.cli.arguments import (
     Device,
     ModelArgument,
     SrcArgument,
+    check_inputs,
+    file_path,
     languages,
     require_languages,
     require_lines,
-    require_one_reader,
     require_output,
     require_same_length,
 )
@@ -45,7 +46,8 @@ NBestArgument = Annotated[
     Path, typer.Argument(help="n-best lists, as written by `nmt translate --n-best`; - is standard input.")
 ]
 WeightsOut = Annotated[
-    Path | None, typer.Option("--save-weights", metavar="FILE", help="Write the tuned weights to this file.")
+    Path | None,
+    typer.Option("--save-weights", parser=file_path, metavar="FILE", help="Write the tuned weights to this file."),
 ]
 
 
@@ -88,7 +90,7 @@ def rerank(
             raise typer.BadParameter(f"{option} has no effect without --tune; add that, or leave it out")
     directories = map(find_model, (model, *(models or ()), *(reverse_models or ())))
     require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories), replaces=b"[weights]")
-    require_one_reader([src, nbest, tune_on])
+    check_inputs([src, nbest, tune_on])
     sources, lists = _read_lists(src, nbest)
     references = [] if tune_on is None else list(read_lines(tune_on, allow_pipe=True))
     if tune_on is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 import typer
 
-from nmt.cli.arguments import Device, ModelArgument, Threads, languages, read_pairs, require_one_reader
+from nmt.cli.arguments import Device, ModelArgument, Threads, check_inputs, languages, read_pairs
 from nmt.decode.scoring import Likelihood, TextScorer
 from nmt.logs import counted, progress, say
 from nmt.recipe import NO_LANGUAGE
@@ -31,7 +31,7 @@ def score(
     stderr gets perplexity and bits per byte of all: the negative log-probability, EOS tokens included, divided by
     tokens, or by the bytes of the text without line breaks. Only bits per byte are comparable between tokenizers.
     """
-    require_one_reader([src, tgt])
+    check_inputs([src, tgt])
     sources, targets = read_pairs(src, tgt)
     if (tgt is None) != (languages(model)[0] == NO_LANGUAGE):
         wrong = "a translation model, which scores SRC and TGT" if tgt is None else "a language model, which scores SRC"

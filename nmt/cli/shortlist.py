@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nmt.alignment.lexical import PASSES
-from nmt.cli.arguments import require_output
+from nmt.cli.arguments import file_path, require_output
 from nmt.data.prepare import load_prepared
 from nmt.data.store import PairStore
 from nmt.decode.shortlist import coverage, make_shortlist
@@ -18,7 +18,7 @@ from nmt.storage.run_folder import find_prepared
 
 def shortlist(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory with prepared data.")],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Output file.")],
+    out: Annotated[Path, typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="Output file.")],
     best: Annotated[int, typer.Option(min=1, help="Target tokens per source token, by probability.")] = 100,
     frequent: Annotated[int, typer.Option(min=1, help="Most frequent target tokens, allowed in every sentence.")] = 100,
     pairs: Annotated[int, typer.Option(min=1, help="Maximum training pairs, spread evenly over the corpus.")] = 100_000,

@@ -28,12 +28,13 @@ from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.streams.job import TranslationJob
-from nmt.streams.output import Output, require_distinct, require_not_input
+from nmt.streams.output import Output, is_standard_output, require_distinct, require_not_input
 from nmt.streams.part import Origin
 from nmt.streams.records import DOCUMENT_FORMATS, Format, RecordReader, RecordWriter, format_of_file
 from nmt.streams.source import Source
 from nmt.streams.term_report import TermReport
 from nmt.streams.workers import Load, LoadTranslator, WindowTranslator
+from nmt.text.lines import STANDARD_STREAM
 
 if TYPE_CHECKING:
     from nmt.decode.memory import MemoryTranslator
@@ -151,6 +152,8 @@ def _make_outputs(
     if source.glossary is None and writer.reader.format != "jsonl":
         raise typer.BadParameter("--glossary-report has no effect without --glossary; add that, or leave it out")
     require_not_input("--glossary-report", report, (*inputs, memory))
+    if report == STANDARD_STREAM or (output.path == STANDARD_STREAM and is_standard_output(report)):
+        raise typer.BadParameter(f"--glossary-report {report} is standard output; it must be a file; name one")
     return output, TermReport(report, decode.glossary_mode)
 
 

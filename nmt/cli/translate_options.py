@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from nmt.cli.arguments import MOST_THREADS, Engine
+from nmt.cli.arguments import MOST_THREADS, Engine, file_path
 from nmt.keep.items import Kind
 from nmt.recipe import GlossaryMode, SearchPrecision
 from nmt.search.options import LengthPenalty
@@ -81,8 +81,10 @@ Prefixes = Annotated[Path | None, typer.Option("--prefixes", help=_PREFIXES)]
 Required = Annotated[Path | None, typer.Option("--required", help=_REQUIRED)]
 GlossaryFile = Annotated[Path | None, typer.Option("--glossary", metavar="FILE", help=_GLOSSARY)]
 GlossaryModeOption = Annotated[GlossaryMode | None, typer.Option("--glossary-mode", help=_GLOSSARY_MODE)]
-GlossaryReport = Annotated[Path | None, typer.Option("--glossary-report", metavar="FILE", help=_GLOSSARY_REPORT)]
-Out = Annotated[Path, typer.Option("-o", "--out", help=_OUT)]
+GlossaryReport = Annotated[
+    Path | None, typer.Option("--glossary-report", parser=file_path, metavar="FILE", help=_GLOSSARY_REPORT)
+]
+Out = Annotated[Path, typer.Option("-o", "--out", parser=file_path, metavar="PATH", help=_OUT)]
 OutputFormat = Annotated[Format | None, typer.Option(help=_OUTPUT_FORMAT)]
 WithScores = Annotated[bool, typer.Option("--with-scores", help="Write the score and a tab before each translation.")]
 WithAlignments = Annotated[bool, typer.Option("--with-alignments", help=_WITH_ALIGNMENTS)]

@@ -103,6 +103,12 @@ def require_count(name: str, value: object) -> None:
         raise ValueError(f"{name} must be at least 1, got {value}")
 
 
+def require_flag(name: str, value: object) -> None:
+    """Raise TypeError unless `value` is a bool; any text would count as true."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}; use one of them")
+
+
 def require_options(decode: object) -> DecodeRecipe:
     """Return a DecodeRecipe; raise TypeError for anything else."""
     if not isinstance(decode, DecodeRecipe):

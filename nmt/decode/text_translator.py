@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, Self
 
-from nmt.decode.arguments import PerLine, require_count, require_list, require_options, translator_inputs
+from nmt.decode.arguments import PerLine, require_count, require_flag, require_list, require_options, translator_inputs
 from nmt.decode.context import ContextEncoder
 from nmt.decode.glossary import Glossary, Required, forms_of
 from nmt.decode.task import Previous, Task, TranslatorInput
@@ -199,6 +199,7 @@ class TextTranslator(ABC):
 
         An engine with its own threads can then receive the next lines before these are done.
         """
+        require_flag("partial_word", partial_word)
         if n_best is not None:
             require_count("n_best", n_best)
         options = self._options if n_best is None else replace(self._options, n_best=n_best)
@@ -241,6 +242,7 @@ class TextTranslator(ABC):
         """
         (item,) = translator_inputs([line], [prefix], [required], context=[context])
         require_count("count", count)
+        require_flag("partial_word", partial_word)
         if self._reverse_target:
             raise UserError(f"{_RIGHT_TO_LEFT}; use one for alternatives")
         parts = self._split(line)

@@ -50,7 +50,7 @@ class EngineDevice:
 
 def select_device(device: str) -> EngineDevice:
     """Parse `auto`, `cpu`, `cuda` or `cuda:N`; under torchrun, each process has its own GPU. Raises UserError."""
-    name, _, index = device.partition(":")
+    name, _, index = str(device).partition(":")
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if name == "auto":
         count = load_package("ctranslate2").get_cuda_device_count()

@@ -169,6 +169,11 @@ def _apply_override(root: type[Section], tree: dict[str, Any], override: str, ex
         sections, (name, raw) = sections[:2], _phrase_and_value(override)
     for section_name in sections:
         inner = tree.setdefault(section_name, {})
+        if isinstance(inner, list):
+            raise RecipeError(
+                f"override {override!r}: {section_name!r} is a list; an override cannot change one of its items; give "
+                "the whole list, or change the recipe"
+            )
         if not isinstance(inner, dict):
             raise RecipeError(
                 f"override {override!r}: {section_name!r} is not a section; run `nmt config` to see the options"

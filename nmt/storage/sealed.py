@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -87,7 +88,7 @@ def write_file(path: Path, content: bytes) -> None:
         path = path.resolve()
         temporary = path.with_name(f".{path.name}.part-{os.getpid()}")
         try:
-            write_synced(temporary, content)
+            write_synced(temporary, content, path)
             temporary.replace(path)
             sync(path.parent)
         finally:
@@ -135,9 +136,17 @@ def manifest_digest(directory: Path) -> str:
     return _sha256(manifest) if manifest.is_file() else ""
 
 
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a file and sync it to disk."""
+def keep_mode(replaced: Path, descriptor: int) -> None:
+    """Give a new open file the permissions of the file that it replaces, if that exists."""
+    if replaced.is_file():
+        os.fchmod(descriptor, stat.S_IMODE(replaced.stat().st_mode) | stat.S_IWUSR)
+
+
+def write_synced(path: Path, data: bytes, replaces: Path | None = None) -> None:
+    """Write a file and sync it to disk. replaces: a file whose permissions it gets, if that exists"""
     with path.open("wb") as file:
+        if replaces is not None:
+            keep_mode(replaces, file.fileno())
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

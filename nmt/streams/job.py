@@ -106,6 +106,11 @@ class TranslationJob:
         done = self.output.count_finished()
         if done is None:
             return False
+        if done < 0:
+            raise UserError(
+                f"{self.output.path} is not an n-best list; --resume needs an output of the same options; choose "
+                "another output, or leave out --resume to replace it"
+            )
         count = sum(1 for _ in self.source.records()) if count is None else count
         if done != count:
             raise UserError(

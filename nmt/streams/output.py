@@ -51,6 +51,11 @@ def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> 
                 raise UserError(f"{output} is the input {name}; it must be another file; choose a new one")
 
 
+def is_standard_output(path: Path) -> bool:
+    """Return whether a path, such as /dev/stdout, is the regular file that standard output is open on."""
+    return path.is_file() and sys.stdout is not None and os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
+
+
 def require_distinct(outputs: Mapping[str, Path | None]) -> None:
     """Raise UserError if two of the files that a command writes are the same. outputs: by option"""
     seen: dict[Path, str] = {}

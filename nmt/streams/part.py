@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.logs import counted
 from nmt.recipe import CommandError, UserError
+from nmt.storage.sealed import keep_mode
 from nmt.streams.records import Record
 from nmt.streams.sink import Sink, write_errors
 
@@ -32,6 +33,7 @@ if sys.platform != "win32":
     import fcntl
 
 _FORMAT = 1
+_START = b'{"format": '
 
 SECONDS_BETWEEN_MARKS = 10.0
 """Maximum work lost if the process is killed. Interruptions and errors lose none."""
@@ -208,6 +210,11 @@ def _open_at_mark(
 ) -> tuple[FileIO, Mark, Origin]:
     """Open the part, truncated at its last mark; return it with the mark and the origin of the content."""
     before, marks, ends = _read_journal(journal)
+    if before is None and not part.exists() and not _is_journal(journal):
+        raise CommandError(
+            f"{journal_path(part)} is another kind of file; the journal of the output would replace it; move it, or "
+            "choose another output"
+        )
     start = Mark()
     if not restart:
         size = part.stat().st_size if part.exists() else 0
@@ -220,7 +227,9 @@ def _open_at_mark(
         return file, start, before
     os.ftruncate(journal.fileno(), 0)
     journal.write(_json_line({"format": _FORMAT, **asdict(origin)}))
-    return part.open("wb", buffering=0), start, origin
+    file = part.open("wb", buffering=0)
+    keep_mode(part.with_suffix(""), file.fileno())
+    return file, start, origin
 
 
 def _find_start(
@@ -295,6 +304,13 @@ def _read_journal(file: FileIO) -> tuple[Origin | None, list[Mark], list[int]]:
     except (ValueError, TypeError, KeyError, AttributeError):
         return None, [], []
     return origin, marks, ends
+
+
+def _is_journal(file: FileIO) -> bool:
+    """Return whether a file is empty or starts as a journal does, valid or not."""
+    file.seek(0)
+    start = file.read(len(_START))
+    return _START.startswith(start)
 
 
 def _open_journal(part: Path) -> FileIO:

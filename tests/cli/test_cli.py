@@ -214,6 +214,8 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
         (lambda t: t.translate(["a"], glossary={"a": "b"}), "glossary must be a list of Glossary objects, or one"),
         (lambda t: t.translate(["a"], glossary=["b"]), "glossary must be a Glossary, got str"),
         (lambda t: t.translate_n_best(["a"], n_best="3"), "n_best must be an integer, got str"),
+        (lambda t: t.translate_n_best(["a"], partial_word="no"), "partial_word must be True or False, got 'no'"),
+        (lambda t: t.alternatives("a", "", 2, partial_word=0), "partial_word must be True or False, got 0"),
         (lambda t: t.alternatives(["a"], "", 2), "lines must be strings, got list at index 0"),
         (lambda t: t.with_decode({"beam_size": 2}), "decode must be a DecodeRecipe, got dict"),
         (lambda t: type(t).load(run_dir, decode={"beam_size": 2}), "decode must be a DecodeRecipe, got dict"),

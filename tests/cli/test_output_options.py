@@ -164,3 +164,38 @@ def test_existing_output_may_be_replaced(tmp_path: Path) -> None:
     require_output("-o", Path("/dev/null"), [*inputs, Path("/dev/null")])
     with pytest.raises(UserError, match=r"-o .*one is the input .*models/one; it must be another file"):
         require_not_input("-o", tmp_path / "models" / "one", inputs)
+
+
+def test_standard_output_that_is_an_input_is_an_error(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, src, ref, nbest = (folder / name for name in ("model", "src", "ref", "nbest"))
+    recipe = folder / "recipe.toml"
+    recipe.write_text("run_dir = 'x'\n")
+    before = contents(folder)
+    for command, appended in (
+        (("align", model, src, ref), ref),
+        (("score", model, src, ref), src),
+        (("heads", model, src, ref), src),
+        (("rerank", model, src, nbest, "--tune", ref), nbest),
+        (("classify", model, src), src),
+        (("evaluate", src, "--ref", ref), ref),
+        (("compare", src, nbest, "--ref", ref), nbest),
+        (("config", recipe), recipe),
+    ):
+        with appended.open("a") as file:
+            monkeypatch.setattr("sys.stdout", file)
+            status, _, err = nmt(*command)
+            monkeypatch.undo()
+        assert (status, one_line(err)) == (
+            1,
+            f"standard output is the input {appended}; it must be another file; choose a new one",
+        )
+        assert contents(folder) == before
+
+
+def test_output_with_the_name_of_a_directory_is_an_error(folder: Path, nmt: Nmt) -> None:
+    before = contents(folder)
+    for command in ("translate", "rerank", "bench"):
+        status, _, err = nmt(*commands(folder)[command], f"{folder}/new/")
+        assert status == 2
+        assert f"{folder}/new/ names a directory; it must be a file; name one in it" in one_line(err)
+    assert contents(folder) == before

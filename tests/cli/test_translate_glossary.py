@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.calling import Nmt, PipeIn
+from tests.calling import Nmt, PipeIn, one_line
 
 
 def test_terms_are_required_and_reported(model: Path, tmp_path: Path, nmt: Nmt) -> None:
@@ -24,6 +24,22 @@ def test_terms_are_required_and_reported(model: Path, tmp_path: Path, nmt: Nmt) 
     assert header == ["line", "term", "translation", "result"]
     assert [row[:2] for row in rows] == [["1", "Cat"], ["3", "Cat"], ["3", "dog"]]
     assert f"glossary (constrain): {sum(row[3] == 'used' for row in rows)} of 3 terms used" in err
+
+
+def test_report_to_standard_output_is_an_error(
+    model: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.txt").write_text("a cat\n")
+    (tmp_path / "terms.tsv").write_text("cat\ttree\n")
+    own = tmp_path / "own"
+    for report in (Path("-"), own):
+        with own.open("a") as file:
+            monkeypatch.setattr("sys.stdout", file)
+            given = ("--glossary", tmp_path / "terms.tsv", "--glossary-report", report)
+            status, _, err = nmt("translate", model, tmp_path / "in.txt", *given)
+            monkeypatch.undo()
+        assert (status, own.read_text()) == (2, "")
+        assert f"--glossary-report {report} is standard output; it must be a file; name one" in one_line(err)
 
 
 def test_constraints_of_single_lines(model: Path, tmp_path: Path, nmt: Nmt) -> None:

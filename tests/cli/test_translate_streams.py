@@ -328,6 +328,11 @@ def test_resume_after_interruption_gives_the_same_output(
         assert status == 0
         assert f"{out} is complete: 20 lines, as many as {tmp_path / 'in.tsv'}; its model and" in err
         out.unlink()
+    out.write_text("no list\n")
+    if name == "out.txt":
+        status, _, err = nmt(*command, "--resume")
+        assert status == 1
+        assert f"{out} is not an n-best list; --resume needs an output of the same options" in one_line(err)
 
 
 def test_resume_requires_the_same_origin(

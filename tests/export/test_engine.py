@@ -226,9 +226,9 @@ def test_all_unsupported_options_are_named(model: Path) -> None:
 def test_device_names_are_parsed() -> None:
     assert select_device("cpu") == select_device("auto") == EngineDevice("cpu")
     assert (select_device("cuda"), select_device("cuda:3")) == (EngineDevice("cuda"), EngineDevice("cuda", 3))
-    for device in ("cpu:1", "gpu", "cuda:x"):
-        with pytest.raises(UserError, match=f"device '{device}' is unknown"):
-            select_device(device)
+    for device in ("cpu:1", "gpu", "cuda:x", None, 0):
+        with pytest.raises(UserError, match=f"device {device!r} is unknown"):
+            select_device(device)  # type: ignore[arg-type]
 
 
 def test_an_unsupported_precision_is_an_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

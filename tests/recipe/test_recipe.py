@@ -382,6 +382,7 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
         ("train.max_steps", "override 'train.max_steps' has no value; it must be like train.max_steps=1000"),
         ("=5", "override '=5' has no value; it must be like train.max_steps=1000"),
         ("name.x=5", "override 'name.x=5': 'name' is not a section; run `nmt config` to see the options"),
+        ("data.train.0.weight=2", "override 'data.train.0.weight=2': 'train' is a list; an override cannot change one"),
         ("train.max_step=", "unknown option 'train.max_step'; did you mean 'max_steps'?"),
         ("data.test.nosuch=", "data.test.nosuch = ''; it must be a table"),
         ("src_lang=", "option 'src_lang' is missing; set it"),

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -33,7 +34,7 @@ def test_unwritable_outputs_are_errors(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     if Path("/dev/full").exists():
         (tmp_path / "full.part").symlink_to("/dev/full")
-        with pytest.raises(UserError, match=r"cannot write .*full"):
+        with pytest.raises(UserError, match=r"the disk is full while writing .*full"):
             write(Output(tmp_path / "full"), "x\n")
 
 
@@ -84,7 +85,7 @@ def test_named_pipe_is_written_in_place(tmp_path: Path, name: str) -> None:
 def test_device_is_written_in_place(tmp_path: Path) -> None:
     device = Path("/dev/full")
     before = device.stat()
-    with pytest.raises(UserError, match="No space left"):
+    with pytest.raises(UserError, match="the disk is full"):
         write(Output(device), "one\n")
     assert device.stat().st_rdev == before.st_rdev and not device.is_file()
     write(Output(Path("/dev/null")), "one\n")
@@ -175,3 +176,16 @@ def test_a_loop_of_links_is_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     require_distinct({"-o": tmp_path / "a", "--memory": tmp_path / "c"})
+
+
+def test_output_has_the_permissions_of_the_file_that_it_replaces(tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.write_text("before")
+    private.chmod(0o600)
+    write_file(private, b"two")
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    output = Output(private)
+    with output.open(ORIGIN) as sink:
+        assert stat.S_IMODE(output.part.stat().st_mode) == 0o600
+        sink.write("one\n", 1, "")
+    assert (stat.S_IMODE(private.stat().st_mode), private.read_text()) == (0o600, "one\n")

@@ -259,3 +259,20 @@ def test_part_is_locked(tmp_path: Path, holder: BaseProcess) -> None:
     holder.join()
     with open_part(tmp_path / "out", ORIGIN, resume=True) as part:
         assert part.start.records == 1
+
+
+def test_a_file_with_the_name_of_a_journal_is_kept(tmp_path: Path) -> None:
+    other = tmp_path / "out.part.jsonl"
+    other.write_text('{"translation": "Hallo"}\n')
+    for options in ({}, {"resume": True}, {"restart": True}):
+        with (
+            pytest.raises(CommandError, match=r"out\.part\.jsonl is another kind of file; the journal of the output"),
+            open_part(tmp_path / "out", ORIGIN, **options),
+        ):
+            pytest.fail("it must be refused")
+    assert other.read_text() == '{"translation": "Hallo"}\n'
+    for start in (b"", b'{"form', b'{"format": 1, "fac'):  # of a killed command
+        other.write_bytes(start)
+        with open_part(tmp_path / "out", ORIGIN):
+            pass
+        assert not other.exists()
