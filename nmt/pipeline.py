@@ -218,7 +218,7 @@ def _train(recipe: Recipe, world: World) -> TrainState:
         translate_validation=_validation_translator(recipe, prepared, world),
     )
     if world.is_main:  # the trainer has checked that the recipe fits the checkpoints of the run
-        (recipe.directory / "recipe.toml").write_text(dump_recipe(recipe), encoding="utf-8")
+        write_file(recipe.directory / "recipe.toml", dump_recipe(recipe).encode())
     return trainer.run()
 
 

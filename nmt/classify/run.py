@@ -21,7 +21,7 @@ from nmt.evaluate.tables import format_tables
 from nmt.logs import format_duration, say, warn
 from nmt.processes.distributed import choose_device
 from nmt.processes.parallel import num_cores
-from nmt.processes.run_lock import run_lock
+from nmt.processes.run_lock import require_lock, run_lock
 from nmt.recipe import ClassificationRecipe, UserError, dump_recipe, is_dumped
 from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, require_own_files, require_own_model
 from nmt.storage.sealed import require_new, write_directory, write_file
@@ -99,6 +99,7 @@ def _lines(train: LabeledTexts, recipe: ClassificationRecipe) -> Iterator[str]:
 
 def _write_model(recipe: ClassificationRecipe, best: TextClassifier) -> None:
     out = recipe.directory / "model"
+    require_lock(out)
     if (out / CLASSIFIER).is_file():
         shutil.rmtree(out)
     require_new(out)

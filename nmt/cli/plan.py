@@ -17,6 +17,8 @@ from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import format_duration, say, warn
 from nmt.recipe import CommandError, Recipe, UserError, load_recipe
 from nmt.train.disk_space import format_bytes
+from nmt.train.resume import require_same_text
+from nmt.train.state import require_same_run
 from nmt.train.warm_start import with_start_model
 
 
@@ -49,8 +51,10 @@ def plan(
         data = loaded.data
         try:
             require_files([*data.train, *data.valid], data.root)
+            require_same_run(loaded)
+            require_same_text(loaded)
         except UserError as error:
-            warn(f"only model and disk are forecast, because the text is missing: {error}")
+            warn(f"only model and disk are forecast, because the text cannot be prepared: {error}")
             return
         say(f"the text is not prepared; for all other forecasts: nmt prepare {recipe}, then rerun this command")
     else:

@@ -12,6 +12,7 @@ import typer
 
 from nmt.cli.arguments import Overrides, RecipeArgument, find_recipe
 from nmt.cli.metric_options import Format, FormatOption, print_results
+from nmt.data.fingerprint import unpinned_datasets
 from nmt.evaluate.tables import format_tables
 from nmt.experiments.launch import command, execute, is_complete, prepare_data
 from nmt.experiments.results import TestResult, as_document, read_results, result_tables
@@ -83,6 +84,13 @@ def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, ou
     """Write the results to the directory of the runs, and print them."""
     if not results:
         warn(f"{runs[0].recipe_file} has no test set; the table is empty; add one to data.test and rerun")
+    corpora = ((run.recipe, [*run.recipe.data.train, *run.recipe.data.valid]) for run in runs)
+    unpinned = {name for recipe, its_corpora in corpora for name in unpinned_datasets(recipe, its_corpora)}
+    if unpinned:
+        warn(
+            f"dataset {', '.join(sorted(unpinned))} has no fixed revision, so the runs may have been trained on "
+            "different text; set its `revision` to a commit to fix it"
+        )
     tables, document = result_tables(results), as_document(results)
     title = f"# {folder.name}\n\n{counted(len(runs), 'run')} of {runs[0].recipe_file}.\n\n"
     write_file(folder / "report.md", (title + format_tables(tables, "markdown")).encode())

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,14 +127,19 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
 
 def hub_commits(recipe: Recipe, split: Split) -> dict[str, str]:
     """Return the newest commit of each dataset on the Hub whose revision may change; "" if the Hub does not answer."""
-    root, commits = recipe.data.root, dict[str, str]()
-    for corpus in recipe.data.train if split == "train" else recipe.data.valid:
+    corpora = unpinned_datasets(recipe, recipe.data.train if split == "train" else recipe.data.valid)
+    return {name: _hub_commit(corpus.dataset, corpus.revision) for name, corpus in corpora.items()}
+
+
+def unpinned_datasets(recipe: Recipe, corpora: Iterable[Corpus]) -> dict[str, HuggingFaceCorpus]:
+    """Return the datasets on the Hub whose revision may change, by name and revision."""
+    root, found = recipe.data.root.expanduser(), dict[str, HuggingFaceCorpus]()
+    for corpus in corpora:
         if not isinstance(corpus, HuggingFaceCorpus) or re.fullmatch("[0-9a-f]{40}", corpus.revision or ""):
             continue
-        if not (root.expanduser() / corpus.dataset).expanduser().is_dir():
-            name = corpus.dataset + (f"@{corpus.revision}" if corpus.revision else "")
-            commits[name] = _hub_commit(corpus.dataset, corpus.revision)
-    return commits
+        if not (root / corpus.dataset).expanduser().is_dir():
+            found[corpus.dataset + (f"@{corpus.revision}" if corpus.revision else "")] = corpus
+    return found
 
 
 def _hub_commit(dataset: str, revision: str | None) -> str:

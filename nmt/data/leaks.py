@@ -30,6 +30,7 @@ from nmt.data.test_sets import test_sets
 from nmt.logs import progress, say, warn
 from nmt.recipe import DataRecipe, Recipe, UserError
 from nmt.storage.run_folder import read_json_object
+from nmt.storage.sealed import write_file
 from nmt.text.clean import Pair
 
 Part = Literal["source", "reference", "both"]
@@ -328,7 +329,7 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
                 f"text, {count.near:,} nearly; `nmt leaks` lists them"
             )
     record = {"key": key, "sets": list(map(asdict, leaks))}
-    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_file(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def read_leaks(run_dir: Path) -> dict[str, SetLeaks]:

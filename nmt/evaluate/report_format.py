@@ -24,13 +24,14 @@ from nmt.evaluate.result_tables import (
 )
 from nmt.evaluate.tables import escape_markdown, markdown_rows
 from nmt.logs import counted, format_duration
+from nmt.storage.sealed import write_file
 
 
 def write_report(report: RunReport, directory: Path) -> tuple[Path, Path]:
     """Write `report.md` and `report.json`; return their paths."""
     markdown, data = directory / "report.md", directory / "report.json"
-    markdown.write_text(format_markdown(report), encoding="utf-8")
-    data.write_text(format_json(report), encoding="utf-8")
+    write_file(markdown, format_markdown(report).encode())
+    write_file(data, format_json(report).encode())
     return markdown, data
 
 

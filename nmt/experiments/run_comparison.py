@@ -12,7 +12,9 @@ from nmt.evaluate.metrics import check_aligned, make_scorer
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
 from nmt.evaluate.translated import has_other_source
-from nmt.recipe import Recipe, UserError, load_saved_recipe
+from nmt.logs import warn
+from nmt.recipe import Recipe, UserError, load_saved_recipe, parse_saved_recipe
+from nmt.storage.run_folder import read_json_object
 from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizers
 
@@ -23,7 +25,7 @@ _IDENTITY_OPTIONS = {"name", "run_dir"}
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, named as the user gave its directory."""
+    """A run, named as the user gave its directory; `recipe` made its translations."""
 
     name: str
     directory: Path
@@ -31,11 +33,24 @@ class ComparedRun:
 
     @classmethod
     def read(cls, directory: Path) -> ComparedRun:
-        """Read a run directory; raises UserError if it is not one."""
+        """Read a run directory; raises UserError if it is not one. Warns if it was trained further since its report."""
         path = directory / "recipe.toml"
         if not path.is_file():
             raise UserError(f"{directory} is not a run directory: it has no recipe.toml, which `nmt run` writes")
-        return cls(str(directory), directory, load_saved_recipe(path))
+        recipe = load_saved_recipe(path)
+        report = read_json_object(directory / "report.json")
+        try:
+            reported, step = parse_saved_recipe(report["recipe"]), report["training"]["steps"]
+        except (ValueError, KeyError, TypeError):  # no report, or one of an earlier version
+            return cls(str(directory), directory, recipe)
+        now, then = (dict(_flatten(one.model_dump(mode="json"))) for one in (recipe, reported))
+        names = [name for name in now | then if now.get(name) != then.get(name) and name not in _IDENTITY_OPTIONS]
+        if names:
+            warn(
+                f"{directory} was trained with other options since its translations ({', '.join(names)}); options and "
+                f"scores are those of its report, at step {step:,}; `nmt run` updates them"
+            )
+        return cls(str(directory), directory, reported)
 
 
 def difference_table(runs: Sequence[ComparedRun]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ if sys.platform != "win32":
     import fcntl
 
 LOCK_FILE = ".lock"
+
+# Run directories, by their real path, that this process has locked.
+_locked: dict[Path, IO[str]] = {}
 
 
 @contextmanager
@@ -37,20 +41,45 @@ def run_lock(run_dir: Path) -> Iterator[None]:
         file = _lock(path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; set run_dir to a writable folder") from error
+    real_path = Path(os.path.realpath(run_dir))
+    _locked[real_path] = file
     try:
         yield
     finally:
+        del _locked[real_path]
         with suppress(OSError):
-            path.unlink()  # before the release, or it may be the file of the next holder
+            if _is_at(path, file):
+                path.unlink()  # before the release, or it may be the file of the next holder
         file.close()
         if is_new:
             with suppress(OSError):
                 run_dir.rmdir()  # fails unless empty
 
 
+def require_lock(path: Path) -> None:
+    """Raise UserError if `path` is in a run directory that this process has locked, but which was deleted since.
+
+    Another process may have started a run there. Without a lock, every path is valid.
+    """
+    real_path = Path(os.path.realpath(path))
+    for run, file in _locked.items():
+        if run in real_path.parents and not _is_at(run / LOCK_FILE, file):
+            raise UserError(
+                f"{run / LOCK_FILE} was deleted or replaced, so another process may write to this run; a run directory "
+                f"must stay in place until its command ends; {path.name} is not written; rerun the command"
+            )
+
+
+def _is_at(path: Path, file: IO[str]) -> bool:
+    """Return whether an open file still has this path."""
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+
+
 def _lock(path: Path) -> IO[str]:
     """Return the lock file, open and locked."""
     while True:
+        if path.is_symlink() or (path.exists() and not stat.S_ISREG(path.stat().st_mode)):
+            raise UserError(f"{path} must be a regular file, which locks the run; remove it, then rerun")
         file = path.open("a+", encoding="utf-8")
         if sys.platform != "win32":
             try:
@@ -62,7 +91,7 @@ def _lock(path: Path) -> IO[str]:
                     f"{path.parent} is in use by {holder}; only one process may write to a run; "
                     "wait for it, end it, or choose another name"
                 ) from None
-        if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+        if _is_at(path, file):
             break
         file.close()  # the previous holder removed it meanwhile
     file.truncate(0)

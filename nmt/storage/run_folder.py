@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nmt.processes.run_lock import require_lock
 from nmt.recipe import UserError
 from nmt.storage.sealed import MANIFEST
 
@@ -71,6 +72,7 @@ def require_own_files(run: Path, translations: Sequence[str]) -> None:
 def require_own_model(run: Path) -> None:
     """Raise UserError if `model` in a run directory is not a model of this run, which may be replaced."""
     out = run / "model"
+    require_lock(out)
     is_model = (out / "model.toml").is_file() or (out / MANIFEST).is_file()
     if out.exists() and not is_model and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists but is not a model, so it is not overwritten; move it away")

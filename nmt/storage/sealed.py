@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from nmt.processes.run_lock import require_lock
 from nmt.recipe import UserError
 
 MANIFEST = "manifest.json"
@@ -49,13 +50,17 @@ def new_directory(directory: Path) -> Iterator[Path]:
     """Yield an empty temporary directory, renamed to `directory` at the end of a `with` block or removed on an error.
 
     The block must sync the files that it writes. A kill leaves the temporary directory, `.NAME.part-PID`.
+
+    Raises UserError if it is in a run of this process that was deleted.
     """
+    require_lock(directory)
     temporary = directory.with_name(f".{directory.name}.part-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         yield temporary
         sync(temporary)
+        require_lock(directory)
         temporary.rename(directory)
         sync(directory.parent)
     finally:
@@ -85,6 +90,7 @@ def write_file(path: Path, content: bytes) -> None:
         if writes_through(path):
             path.write_bytes(content)
             return
+        require_lock(path)
         path = path.resolve()
         temporary = path.with_name(f".{path.name}.part-{os.getpid()}")
         try:

@@ -117,3 +117,18 @@ def test_a_changed_test_set_is_not_scored_with_earlier_translations(runs: Path, 
     status, out, err = nmt("compare", "a", "b")
     assert (status, out) == (1, "")
     assert "data.test.heldout has changed since a/translations/heldout.de was translated; restore it" in one_line(err)
+
+
+def test_a_run_that_was_trained_further_is_compared_as_it_was_translated(runs: Path, nmt: Nmt) -> None:
+    """Its recipe.toml has the new options; its translations, report and scores are of the old ones."""
+    recipe = runs / "b" / "recipe.toml"
+    report = {"recipe": recipe.read_text(), "training": {"steps": 2}, "tests": []}
+    (runs / "b" / "report.json").write_text(json.dumps(report))
+    options = ("compare", "a", "b", "--resamples", 10, "--trials", 10, "--format", "json")
+    status, before, err = nmt(*options)
+    assert (status, err) == (0, "")
+    recipe.write_text(recipe.read_text().replace("max_steps = 2", "max_steps = 7"))
+    status, after, err = nmt(*options)
+    assert (status, after) == (0, before)
+    assert "b was trained with other options since its translations (train.max_steps); options and scores" in err
+    assert "at step 2; `nmt run` updates them" in err

@@ -191,3 +191,19 @@ def test_recipes_of_plan_check_are_valid(tmp_path: Path) -> None:
         assert len(runs) == 10
         recipes = [load_recipe(find_recipe(name), [*more, *plan_check.SHORT]) for name, *more in runs.values()]
         assert len({recipe.model_dump_json() for recipe in recipes}) == 10
+
+
+def test_a_run_with_changed_text_is_not_to_be_prepared(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    """`nmt prepare` is refused there, so it is no advice."""
+    changes = [f"data.train=[{{kind='tsv', path='{tmp_path}/train.tsv'}}]", "train.max_steps=1"]
+    lines = [f"the dog sees {n} cats\tder Hund sieht {n} Katzen\n" for n in range(300)]
+    (tmp_path / "train.tsv").write_text("".join(lines))
+    status, _, err = nmt("train", recipe, *changes)
+    assert status == 0, err
+    (tmp_path / "train.tsv").write_text("".join(lines[1:]))
+    status, _, err = nmt("plan", recipe, *changes)
+    assert status == 0
+    assert "cannot be resumed: its training text or a corpus file has changed" in err
+    assert "nmt prepare" not in err
+    status, _, err = nmt("plan", recipe, *changes, "model.d_ff=64")
+    assert status == 0 and "holds a run with another recipe: model.d_ff is 64, was 32" in err

@@ -234,3 +234,18 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
             process.terminate()
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)
+
+
+def test_datasets_whose_text_may_have_changed_are_named(
+    recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Hub is not asked about complete runs."""
+    Path("out").mkdir()
+    commit = "1" * 40
+    train = f"[{{kind='huggingface', dataset='a/b'}}, {{kind='huggingface', dataset='c/d', revision='{commit}'}}]"
+    monkeypatch.setattr("nmt.cli.repeat.execute", lambda runs, jobs: [])
+    monkeypatch.setattr("nmt.cli.repeat.read_results", lambda runs, metric: [])
+    status, _, err = nmt("repeat", recipe, f"data.train={train}", "-o", "out")
+    assert status == 0, err
+    assert "dataset a/b has no fixed revision, so the runs may have been trained on different text" in err
+    assert "c/d" not in err

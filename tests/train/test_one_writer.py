@@ -11,11 +11,16 @@ import time
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pytest import MonkeyPatch
 
+from nmt.checkpoint import save_checkpoint
 from nmt.processes.run_lock import LOCK_FILE, run_lock
 from nmt.recipe import UserError
+from nmt.storage.sealed import write_directory, write_file
+from nmt.train import trainer
 from tests.calling import Nmt
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -271,6 +276,68 @@ def test_an_unwritable_directory_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"), run_lock(tmp_path / "file" / "run"):
         pass
+
+
+def test_a_deleted_run_is_not_written_into_its_successor(tmp_path: Path) -> None:
+    """`rm -r` of a running training and the same command again: the first must not write into the new run."""
+    run = tmp_path / "run"
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    successor = context.Process(target=hold, args=(run, ready, 60.0))
+    with run_lock(run):
+        write_file(run / "report.md", b"first")
+        shutil.rmtree(run)
+        with pytest.raises(UserError, match=r"run/\.lock was deleted or replaced"):
+            write_file(run / "report.md", b"first")
+        successor.start()
+        assert ready.wait(20)
+        with pytest.raises(UserError, match=r"must stay in place until its command ends; new is not written"):
+            write_directory(run / "checkpoints" / "new", {"a": b""})
+        write_file(tmp_path / "elsewhere", b"")
+    assert [path.name for path in run.iterdir()] == [LOCK_FILE]  # of the successor
+    with pytest.raises(UserError, match=f"is in use by process {successor.pid}"), run_lock(run):
+        pass
+    successor.kill()
+    successor.join()
+
+
+def test_a_deleted_run_ends_its_training(recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: MonkeyPatch) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    save = save_checkpoint
+
+    def replace_run(*arguments: Any) -> Path:
+        if not other.exists():
+            run.rename(other)
+            run.mkdir()
+            (run / LOCK_FILE).write_text("process 7")
+        return save(*arguments)
+
+    monkeypatch.setattr(trainer, "save_checkpoint", replace_run)
+    status, _, err = nmt("train", recipe, f"run_dir={run}")
+    assert status == 1 and "step-00000002 is not written; rerun the command" in err
+    assert "Traceback" not in err
+    assert [path.name for path in run.iterdir()] == [LOCK_FILE]
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "directory"])
+def test_the_lock_must_be_a_regular_file(kind: str, tmp_path: Path) -> None:
+    path, other = tmp_path / "run" / LOCK_FILE, tmp_path / "notes"
+    path.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to(other)
+        if kind == "link":
+            other.write_text("mine")
+    with (
+        pytest.raises(UserError, match="must be a regular file, which locks the run; remove it"),
+        run_lock(path.parent),
+    ):
+        pass
+    assert not other.exists() or other.read_text() == "mine"
+    assert os.path.lexists(path)
 
 
 @pytest.mark.slow
