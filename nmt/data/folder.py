@@ -5,30 +5,37 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 
 from nmt.data.fingerprint import REPORT_FILE
+from nmt.processes.run_lock import run_lock
 from nmt.recipe import UserError
 from nmt.storage.sealed import new_directory, reporting_disk_errors, sync
 
 # Names of the files in the directory of a prepared corpus, temporary ones included.
-_OWN_FILES = (REPORT_FILE, "stamps.json", "train.*", "valid.*", "tokenizer*", "epochs", "alignment", "markup", ".*")
+_OWN_FILES = (
+    *(REPORT_FILE, "stamps.json", "tokenizer.model", "tokenizer.src.model", "tokenizer.tgt.model"),
+    *("train.*.npy", "valid.*.npy", "valid.src.txt", "valid.tgt.txt", "valid.previous.txt"),
+    *("epochs", "alignment", "markup", ".*"),
+)
 
 
 @contextmanager
 def replacing(directory: Path) -> Iterator[Path]:
     """Yield an empty directory that replaces `directory` if the block succeeds and is removed if it fails.
 
-    If `directory` is a symbolic link, its target is replaced. After a kill, the next call removes the leftovers.
+    If `directory` is a symbolic link, its target is replaced; runs may share it, so its folder is locked. After a
+    kill, the next call removes the leftovers.
     Raises UserError if the file system refuses to write, or if `directory` contains anything but a prepared corpus.
     """
-    directory = Path(os.path.realpath(directory))
+    is_shared, directory = directory.is_symlink(), Path(os.path.realpath(directory))
     replaced = directory.with_name(f".{directory.name}.replaced")
     needed = "preparation needs about as much space as the uncompressed text"
-    with reporting_disk_errors(directory, needed=needed, alternative="set run_dir to another disk"):
+    errors = reporting_disk_errors(directory, needed=needed, alternative="set run_dir to another disk")
+    with run_lock(directory.parent) if is_shared else nullcontext(), errors:
         if directory.exists() and not (directory / REPORT_FILE).exists() and any(directory.iterdir()):
             raise UserError(f"{directory} exists but is not a prepared corpus; it is not overwritten; move it away")
         _require_no_other_files(directory)

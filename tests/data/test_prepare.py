@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -462,13 +463,43 @@ def test_other_directories_are_not_overwritten(folder: Path) -> None:
     assert (directory / "thesis.txt").read_text() == "irreplaceable"
 
 
-def test_other_files_in_a_prepared_corpus_are_not_lost(folder: Path) -> None:
+LOCK = """
+import sys
+from pathlib import Path
+from nmt.processes.run_lock import run_lock
+with run_lock(Path(sys.argv[1])):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "train.en", "valid.de.txt", "tokenizer.old.model"])
+def test_other_files_in_a_prepared_corpus_are_not_lost(name: str, folder: Path) -> None:
     directory = prepare(recipe_for(folder)).directory
-    (directory / "notes.txt").write_text("irreplaceable")
+    (directory / name).write_text("irreplaceable")
     assert not outdated_splits(recipe_for(folder), directory)
-    with pytest.raises(UserError, match=r"notes\.txt is not part of the prepared corpus, .*move it away"):
+    with pytest.raises(UserError, match=rf"{re.escape(name)} is not part of the prepared corpus, .*move it away"):
         prepare(recipe_for(folder, "run", "data.max_tokens=30"))
-    assert (directory / "notes.txt").read_text() == "irreplaceable"
+    assert (directory / name).read_text() == "irreplaceable"
+
+
+def test_two_runs_that_share_a_folder_do_not_replace_it_at_once(folder: Path) -> None:
+    shared = folder / "shared" / "data"
+    shared.mkdir(parents=True)
+    recipes = recipe_for(folder, "one"), recipe_for(folder, "other", "data.max_tokens=30")
+    for recipe in recipes:
+        recipe.directory.mkdir()
+        recipe.data_directory.symlink_to(shared)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", LOCK, str(shared.parent)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdin and holder.stdout and holder.stdout.readline()
+        with pytest.raises(UserError, match=rf"is in use by process {holder.pid}"):
+            prepare(recipes[0])
+        holder.stdin.close()
+    assert prepare(recipes[0]).directory.is_symlink() and shared.is_dir()
+    assert prepare(recipes[1]).report["recipe"]["data"]["max_tokens"] == 30
 
 
 @pytest.mark.parametrize("damaged", ["", "5", "[1]", "[[1]]", "{}", "\ufffd", '{"format": 2}'])
