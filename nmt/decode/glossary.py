@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from nmt.recipe import UserError
+from nmt.text.clean import normalize
 from nmt.text.lines import read_lines
 from nmt.text.words import find_words, split_words
 
@@ -49,11 +50,11 @@ class Term:
 
         Raises UserError, which names `where`, if one of them is empty or has a control character.
         """
-        source = " ".join(source.split())
-        forms = [" ".join(form.split()) for form in (target.split("|") if isinstance(target, str) else target)]
+        forms = target.split("|") if isinstance(target, str) else target
         for text in (source, *forms):
-            if _CONTROL.search(text):
-                raise UserError(f"{where}: {text!r} has a control character; a term is text; remove the character")
+            if _CONTROL.search(shown := " ".join(text.split())):
+                raise UserError(f"{where}: {shown!r} has a control character; a term is text; remove the character")
+        source, *forms = (normalize(text, "none") for text in (source, *forms))
         if not split_words(source):
             raise UserError(f"{where}: the source term is empty; it must have text; fix the term, or remove it")
         if not forms or not all(map(split_words, forms)):
@@ -120,9 +121,7 @@ class Glossary:
 
     def find(self, text: str) -> list[Term]:
         """Return the terms in a line, in their order, each once."""
-        return list(
-            dict.fromkeys(term for _, term in sorted(self._matches(split_words(text)), key=lambda match: match[0]))
-        )
+        return list(dict.fromkeys(term for _, term in sorted(self._matches(_words(text)), key=lambda match: match[0])))
 
     def required(self, text: str) -> list[tuple[str, ...]]:
         """Return the alternative forms of each term in a line; a translation must contain one of each."""
@@ -169,4 +168,9 @@ def forms_of(required: Required) -> Sequence[str]:
 
 def _delimited(text: str) -> str:
     """Return the casefolded words of a text, separated by line feeds, so that `in` matches whole words."""
-    return "\n" + "\n".join(split_words(text.casefold())) + "\n"
+    return "\n" + "\n".join(_words(text.casefold())) + "\n"
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text as the model reads it, for example without soft hyphens."""
+    return split_words(normalize(text, "none"))

@@ -36,6 +36,14 @@ def test_longest_terms_match_first_on_whole_words() -> None:
     assert [term.source for term in terms.find("hotdog dog stand hot dog dog")] == ["dog stand", "hot dog", "dog"]
 
 
+def test_invisible_characters_do_not_count() -> None:
+    term = Term.parse("m\u00adan", "Ma\u00adnn|Ker\u200bl", "here")
+    assert (term.source, term.forms) == ("man", ("Mann", "Kerl"))
+    terms = Glossary([term])
+    assert terms.required("A ma\u200bn.") == [term.required]
+    assert [use.form for use in terms.check("A m\u00adan.", "Ein Ma\u00adnn.")] == ["Mann"]
+
+
 def matches_by_regex(terms: list[Term], text: str) -> set[str]:
     """Remove the longest term with the leftmost match, again and again."""
     found = set()
