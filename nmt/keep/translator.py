@@ -128,6 +128,10 @@ class PreservingTranslator:
         taken, self.fallbacks = self.fallbacks, Fallbacks()
         return taken
 
+    def without_tags(self, text: str) -> str:
+        """Return a line or its translation as the wrapped translator reads or writes it."""
+        return self._parse(text).text
+
     def start_translation(self, inputs: Sequence[TranslatorInput]) -> Finish:
         """See `TextTranslator.start_translation`; fallbacks are searched when the returned function is called.
 
@@ -157,8 +161,8 @@ class PreservingTranslator:
     def _plain(self, previous: Previous) -> Previous:
         """Return a previous sentence, or both sides of a pair, without tags."""
         if isinstance(previous, str):
-            return self._parse(previous).text
-        return self._parse(previous[0]).text, self._parse(previous[1]).text
+            return self.without_tags(previous)
+        return self.without_tags(previous[0]), self.without_tags(previous[1])
 
     def _with_items(
         self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]], *, strict: bool

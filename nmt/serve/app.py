@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Translation
+from nmt.keep.markup import MarkedText
 from nmt.recipe import UserError
 from nmt.serve.documents import join_documents, split_text
 from nmt.serve.events import Event, merge, stream_events, with_text_events
@@ -182,7 +183,11 @@ def _lines_with_terms(texts: Sequence[str], body: TranslateRequest, model: Serve
     """Return lines with the glossary of the request: required or annotated, by the default mode of the model."""
     glossary = _make_glossary(body)
     if model.decode.glossary_mode == "constrain" or not body.glossary:
-        return [Line(text, required=(*body.required, *glossary.required(text))) for text in texts]
+        plain = texts
+        if body.format != "text" or "markup" in body.keep:
+            plain = [MarkedText.parse(text, entities=body.format != "srt").text for text in texts]
+        terms = map(glossary.required, plain)
+        return [Line(text, required=(*body.required, *own)) for text, own in zip(texts, terms, strict=True)]
     if body.alternatives:
         raise HTTPException(400, "alternatives and glossary are mutually exclusive for this model; send one of them")
     return [Line(text, required=tuple(body.required), glossary=glossary) for text in texts]

@@ -175,8 +175,10 @@ class WindowTranslator:
         return Glossary(record.terms, self.glossary) if record.terms else self.glossary
 
     def _term_rows(self, record: Record, translation: str) -> str:
-        glossary = self._glossary_of(record)
-        uses = glossary.check(record.text or "", translation) if glossary is not None else []
+        glossary, source = self._glossary_of(record), record.text or ""
+        if isinstance(self.translator, PreservingTranslator):
+            source, translation = map(self.translator.without_tags, (source, translation))
+        uses = glossary.check(source, translation) if glossary is not None else []
         return "".join(format_use(record.number, use) for use in uses)
 
 

@@ -1,6 +1,7 @@
 """nmt translate with a glossary, and with constraints of single lines."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,19 @@ def test_report_to_standard_output_is_an_error(
             monkeypatch.undo()
         assert (status, own.read_text()) == (2, "")
         assert f"--glossary-report {report} is standard output; it must be a file; name one" in one_line(err)
+
+
+def test_the_report_ignores_markup(model: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "in.txt").write_text("a <b>big</b> cat &amp; m<i>an</i>\n")
+    (tmp_path / "terms.tsv").write_text("big cat\tsees\n& man\ttree\n")
+    report = tmp_path / "report.tsv"
+    given = ("--glossary", tmp_path / "terms.tsv", "--glossary-report", report, "--keep", "markup", "-b", "8")
+    status, out, err = nmt("translate", model, tmp_path / "in.txt", *given)
+    assert status == 0, err
+    text = re.sub("<[^>]*>", "", out).lower()
+    assert "sees" in text and "tree" in text
+    rows = [row.split("\t") for row in report.read_text().splitlines()[1:]]
+    assert [row[:3] for row in rows] == [["1", "big cat", "sees"], ["1", "& man", "tree"]]
 
 
 def test_constraints_of_single_lines(model: Path, tmp_path: Path, nmt: Nmt) -> None:
