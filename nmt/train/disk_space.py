@@ -40,7 +40,7 @@ class DiskNeed:
 
 
 def disk_need(recipe: Recipe, vocab_sizes: tuple[int, int]) -> DiskNeed:
-    """Return the disk space that the checkpoints of a recipe need and have. vocab_sizes: of source and target."""
+    """Return the disk space that the checkpoints of a recipe need, and the space available."""
     checkpoint = checkpoint_bytes(recipe, vocab_sizes)
     count = recipe.train.keep_last + recipe.train.keep_best + 1  # one is written before another is removed
     path = recipe.directory.absolute()

@@ -29,7 +29,7 @@ class RatePoint:
     """One update of the test.
 
     loss:     mean loss of the update in nats per target token, with label smoothing
-    smoothed: exponential mean of the losses so far, corrected for its start
+    smoothed: exponential moving average of the losses so far, bias-corrected
     """
 
     learning_rate: float
@@ -41,7 +41,7 @@ class RatePoint:
 class RateRange:
     """Result of the test.
 
-    steepest: rate at which the smoothed loss falls fastest per factor of the rate
+    steepest: rate at which the smoothed loss falls fastest with respect to log(rate)
     lowest:   rate with the lowest smoothed loss; higher rates diverge or no longer improve
     diverged: whether the loss diverged before the last rate
     """

@@ -87,7 +87,7 @@ class MicroBatchShape:
 
 
 def heaviest_shape(plan: EpochPlan) -> MicroBatchShape:
-    """Return an upper bound of the micro-batches under the budget of `plan`, in any epoch.
+    """Return an upper bound on the micro-batches under the budget of `plan`, in any epoch.
 
     Both sides have as many tokens as the budget allows, or as an equal part of an update has. Attention on padded rows
     needs memory for tokens * longest: the pairs of a micro-batch have similar target lengths, but one source may be
@@ -173,7 +173,7 @@ def checkpoint_copy_bytes(model: nn.Module, averages: int, device: torch.device)
 
 @dataclass(frozen=True)
 class MemoryProbe:
-    """Measures which micro-batch budgets fit into memory. Model, gradients and random states are unchanged.
+    """Measures which micro-batch budgets fit into memory. Clears gradients; parameters and random states are unchanged.
 
     All processes must call it together and get the same result: that of the process with the least memory.
 

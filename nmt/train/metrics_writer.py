@@ -1,4 +1,4 @@
-"""Metrics of a training: `metrics.jsonl` and TensorBoard."""
+"""Training metrics: `metrics.jsonl` and TensorBoard."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MetricsWriter:
         """Write metrics by name for an update; raise UserError if the run directory was moved or deleted."""
         if not self._path.exists() or not os.path.samestat(self._path.stat(), os.fstat(self._lines.fileno())):
             raise UserError(
-                f"{self._path} was moved or deleted during the training; the run directory must stay in place; restore "
+                f"{self._path} was moved or deleted during training; the run directory must stay in place; restore "
                 "it, then rerun to resume from the newest checkpoint"
             )
         self._lines.write(json.dumps({"step": step, **values}) + "\n")
@@ -51,7 +51,7 @@ class MetricsWriter:
         self._tensorboard.write_scalars(step, values)
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Write a Markdown text, such as sample translations, to TensorBoard."""
+        """Write Markdown, such as sample translations, to TensorBoard."""
         self._tensorboard.write_text(step, name, text)
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class _EventFile:
         from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415
         from torch.utils.tensorboard import summary  # noqa: PLC0415
 
-        events: Any = event_pb2  # its classes are made at run time
+        events: Any = event_pb2  # its classes are created at run time
         self._event, self._summary = events.Event, summary
         directory.mkdir(exist_ok=True)
         name = f"events.out.tfevents.{time.time():.9f}.{socket.gethostname()}.{os.getpid()}"
@@ -85,7 +85,7 @@ class _EventFile:
             self._write(step, summary=self._summary.scalar(name, value))
 
     def write_text(self, step: int, name: str, text: str) -> None:
-        """Write a Markdown text."""
+        """Write Markdown."""
         self._write(step, summary=self._summary.text(name, text))
 
     def close(self) -> None:

@@ -181,7 +181,7 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
 def require_used_options(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None:
     """Raise UserError if a finished run is given training options that no update used.
 
-    The report would list them as options of the training.
+    The report would list them as training options.
     """
     before = _recipe_of(checkpoint, recipe)
     if before is None:

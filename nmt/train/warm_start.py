@@ -128,7 +128,7 @@ def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
 
 
 def text_differences(start: Path, recipe: Recipe) -> str:
-    """Describe languages and forms of text in which the start model differs from a run; "" if it does not."""
+    """Describe how the languages and normalization of the start model differ from a run; "" if they do not."""
     metadata, data = read_model_metadata(start), recipe.data
     languages = f"{metadata.src_lang} to {metadata.tgt_lang}", f"{recipe.src_lang} to {recipe.tgt_lang}"
     options = {

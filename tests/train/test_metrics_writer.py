@@ -80,7 +80,7 @@ def test_a_run_directory_that_changes_its_place_is_an_error(
     if change == "replaced":
         run.mkdir()
         (run / "metrics.jsonl").touch()
-    with pytest.raises(UserError, match=r"metrics\.jsonl was moved or deleted during the training; the run directory"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl was moved or deleted during training; the run directory"):
         writer.write(2, {"train/loss": 4.0})
     writer.close()
     assert capfd.readouterr().err == ""
