@@ -92,7 +92,7 @@ class LabeledTexts:
 
 def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split: str) -> LabeledTexts:
     """Read the examples of a split, with noise if the recipe has it; raises UserError as `read_pairs` does."""
-    options = replace(_options(recipe), whole_numbers=not recipe.data.has_pairs)
+    options = replace(_options(recipe), accept_integers=not recipe.data.has_pairs)
     texts: list[Texts] = []
     labels: list[str] = []
     for index, corpus in enumerate(corpora):
@@ -116,7 +116,7 @@ def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split:
 def held_out(examples: LabeledTexts, seed: int) -> tuple[LabeledTexts, LabeledTexts]:
     """Divide examples at random into nine tenths for training and one tenth for validation.
 
-    Raises UserError if one example is all there is.
+    Raises UserError if there is only one example.
     """
     order = np.random.default_rng(seed % (1 << 64)).permutation(len(examples.texts)).tolist()
     size = -(-len(order) // _HELD_OUT)
@@ -135,7 +135,7 @@ def _options(recipe: ClassificationRecipe) -> ReadOptions:
 
 
 def _labels_of_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[str]:
-    labels = read_labels(corpus, replace(options, whole_numbers=True))
+    labels = read_labels(corpus, replace(options, accept_integers=True))
     for words in labels if labels is not None else ():
         yield " ".join(words)
 

@@ -58,14 +58,14 @@ _LINES_PER_BATCH = 1024
 class ReadOptions:
     """Options common to all corpora of a recipe. Relative paths start from `root`.
 
-    whole_numbers: accept whole numbers in fields of records, as text; labels are often numbers
+    accept_integers: accept integers in fields of records, as text; labels are often integers
     """
 
     root: Path
     src_lang: str
     tgt_lang: str
     invalid_utf8: InvalidUtf8 = "error"
-    whole_numbers: bool = False
+    accept_integers: bool = False
 
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> ReadOptions:
@@ -484,6 +484,6 @@ def sacrebleu_files(name: str, lang_pair: str) -> tuple[Path, list[Path]]:
 
 
 def _fields(record: Any, src_field: str, tgt_field: str, where: str, options: ReadOptions) -> Pair:
-    if options.whole_numbers and isinstance(record, dict):
+    if options.accept_integers and isinstance(record, dict):
         record = {name: str(value) if type(value) is int else value for name, value in record.items()}
     return text_field(record, src_field, where), text_field(record, tgt_field, where)

@@ -157,7 +157,7 @@ def _changed_on_hub(split: Split, recipe: Recipe, report: dict[str, Any]) -> boo
         recorded = report.get("commits", {}).get(split, {}).get(name, "")
         if not (commit and recorded):
             why = "the Hub does not answer" if recorded else "its commit was not recorded"
-            fix = "set its `revision` to a commit to fix its text"
+            fix = "set its `revision` to a commit to pin its text"
             warn(f"cannot check whether dataset {name} has changed ({why}); using the text prepared from it; {fix}")
         elif commit != recorded:
             say(f"dataset {name} has changed on the Hub: commit {recorded[:12]} was prepared, now {commit[:12]}")

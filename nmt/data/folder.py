@@ -29,7 +29,7 @@ def replacing(directory: Path) -> Iterator[Path]:
 
     If `directory` is a symbolic link, its target is replaced; runs may share it, so its folder is locked. After a
     kill, the next call removes the leftovers.
-    Raises UserError if the file system refuses to write, or if `directory` contains anything but a prepared corpus.
+    Raises UserError if the directory cannot be written, or if `directory` contains anything but a prepared corpus.
     """
     is_shared, directory = directory.is_symlink(), Path(os.path.realpath(directory))
     replaced = directory.with_name(f".{directory.name}.replaced")

@@ -85,7 +85,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class LeakCount:
-    """Numbers of sentences that occur exactly, and only nearly."""
+    """Numbers of sentences with an exact match, and with only a near match."""
 
     exact: int
     near: int
@@ -116,8 +116,8 @@ class SetLeaks:
     """The leaks of a set.
 
     sentences: number of sentences of the set
-    leaks:     in the order of the sentences; a leak of one side is omitted if both sides leak in the same or a better
-               kind
+    leaks:     in the order of the sentences; a leak of one side is omitted if both sides leak with the same or a closer
+               kind of match
     """
 
     name: str
@@ -325,8 +325,8 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
         if set_leaks.leaks:
             count = set_leaks.counts().any
             say(
-                f"{set_leaks.name}: {count.exact:,} of {set_leaks.sentences:,} sentences occur exactly in the training "
-                f"text, {count.near:,} nearly; `nmt leaks` lists them"
+                f"{set_leaks.name}: {count.exact:,} of {set_leaks.sentences:,} sentences have an exact match in the "
+                f"training text, {count.near:,} a near match; `nmt leaks` lists them"
             )
     record = {"key": key, "sets": list(map(asdict, leaks))}
     write_file(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())

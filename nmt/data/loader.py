@@ -1,4 +1,4 @@
-"""Training batches: reads the pairs of each update ahead in a thread, and adds BOS and EOS."""
+"""Training batches: prefetches the pairs of each update in a thread, and adds BOS and EOS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nmt.recipe import TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
 
 # Enough to hide a slow read, and few enough to save memory.
-_UPDATES_AHEAD = 4
+_PREFETCHED_UPDATES = 4
 
 # Other ranks may still read the previous epoch, but are never this many updates behind.
 _MAX_UPDATES_BEHIND = 256
@@ -109,7 +109,7 @@ def empty_batch() -> Batch:
 
 
 class TrainingBatches:
-    """Endless iterator over the updates of a run, from any position, read ahead by a thread.
+    """Endless iterator over the updates of a run, from any position, prefetched by a thread.
 
     Rank `rank` of `world_size` gets micro-batches `rank`, `rank + world_size`, ... of each update; their number is a
     multiple of `multiple` (default: `world_size`). Batches are in CPU memory, pinned if `device` is a GPU. Errors of
@@ -167,10 +167,10 @@ class TrainingBatches:
             self._close_epochs()
             raise
         self._recent_epochs = deque([start.epoch], maxlen=_MAX_UPDATES_BEHIND)
-        self._queue: queue.Queue[Update | BaseException] = queue.Queue(_UPDATES_AHEAD)
+        self._queue: queue.Queue[Update | BaseException] = queue.Queue(_PREFETCHED_UPDATES)
         self._stopped = threading.Event()
         self._thread = threading.Thread(
-            target=self._read_ahead, args=(start.epoch, start.update), name="batches", daemon=True
+            target=self._prefetch, args=(start.epoch, start.update), name="batches", daemon=True
         )
         self._thread.start()
 
@@ -217,7 +217,7 @@ class TrainingBatches:
             self._store = self._epochs.store(epoch)
         return self._plan_pairs(self._store.src.lengths, self._store.tgt.lengths, epoch=epoch, first_pair=first_pair)
 
-    def _read_ahead(self, epoch: int, updates_before: int) -> None:
+    def _prefetch(self, epoch: int, updates_before: int) -> None:
         try:
             while True:
                 for index in range(len(self._plan)):

@@ -412,7 +412,7 @@ def _warn_of_empty_corpora(recipe: Recipe, num_read: Sequence[int], num_kept: Co
         if not num_kept[index]:
             files = ", ".join(path.name for path in input_files(corpus, recipe.data.root)[:2])
             wrong = f"all its {counted(count, 'pair')} were dropped" if count else "it is empty"
-            tag = f"; no pair teaches its tag {corpus.tag}" if corpus.tag is not None else ""
+            tag = f"; its tag {corpus.tag} is not trained" if corpus.tag is not None else ""
             warn(
                 f"data.train.{index} ({files or corpus.kind}) has no pair in the training text: {wrong}{tag}; "
                 "correct or remove it"

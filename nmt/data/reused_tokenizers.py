@@ -38,8 +38,8 @@ def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
 
 def expected_vocab_sizes(recipe: Recipe) -> tuple[int, int]:
     """Return the sizes of the source and the target vocabulary before the text is prepared."""
-    is_there = all(path.exists() for path in tokenizer_sources(recipe))  # not needed to resume a run
-    tokenizers = reused_tokenizers(recipe) if is_there else None
+    all_exist = all(path.exists() for path in tokenizer_sources(recipe))  # not needed to resume a run
+    tokenizers = reused_tokenizers(recipe) if all_exist else None
     if tokenizers is not None:
         return tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
     symbols = {*recipe.tokenizer.user_symbols, *((SEPARATOR,) if recipe.data.context else ())}

@@ -185,7 +185,7 @@ def batch_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "batches"]
 
 
-def test_read_ahead_is_bounded_and_stops_at_close(data: tuple[PairStore, Sentences, Sentences]) -> None:
+def test_prefetching_is_bounded_and_stops_at_close(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, _, _ = data
     batches = TrainingBatches(store, RECIPE, seed=1)
     time.sleep(0.05)

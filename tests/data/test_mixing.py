@@ -206,7 +206,7 @@ def test_corpora_without_pairs_are_named(folder: Path, capsys: pytest.CaptureFix
         "warning: data.train.1 (empty.en, empty.de) has no pair in the training text: it is empty; "
         "correct or remove it",
         "warning: data.train.2 (talks.en, talks.de) has no pair in the training text: all its 10 pairs were dropped; "
-        "no pair teaches its tag <b>; correct or remove it",
+        "its tag <b> is not trained; correct or remove it",
     ]
 
 
