@@ -1,1 +1,1 @@
-"""Text classification with the encoder: labeled examples, training, use. Translation does not need this package."""
+"""Text classification with the encoder: data, training, inference. Translation does not need this package."""

@@ -27,7 +27,7 @@ class Classifier(nn.Module):
         """Return the logits of each text, (num_sentences, num_classes), in float32 or float64; no text is empty."""
         x = self.encoder(self.src_embedding(texts.tokens, texts.positions), texts)  # (total, d_model)
         x = x.to(torch.promote_types(x.dtype, torch.float32))
-        with torch.autocast(x.device.type, enabled=False):  # few computations, which decide the probabilities
+        with torch.autocast(x.device.type, enabled=False):  # cheap, and rounding would change the probabilities
             # Not `index_add`, whose order of additions varies between runs on a GPU.
             means = torch.segment_reduce(x, "mean", offsets=texts.cu_seqlens.long())  # (num_sentences, d_model)
             logits: Tensor = self.classes(means)

@@ -12,15 +12,15 @@ from nmt.text.clean import Pair
 TRANSLATION = "translation"
 """Label of pairs without noise."""
 
-_MIN_WORDS = 4  # nobody notices that a shorter target was shuffled or truncated
+_MIN_WORDS = 4  # in a shorter target, shuffling or truncation is undetectable
 _ENDS = ".!?"
 
 
 def with_noise(pairs: Sequence[Pair], kinds: Sequence[Noise], seed: int) -> Iterator[tuple[Pair, str]]:
     """Yield each pair with label `translation`, then with noise of a random kind and the kind as label.
 
-    A target of fewer than four words, or of equal words, is not shuffled or truncated: such a pair comes without noise
-    only. The same arguments give the same result.
+    A target of fewer than four words, or of equal words, is not shuffled or truncated: such a pair is yielded only
+    without noise. The same arguments give the same result.
     """
     chooser = random.Random(seed)
     for pair in pairs:
