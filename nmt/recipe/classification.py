@@ -45,8 +45,8 @@ class LabeledDataRecipe(Section):
     test: dict[str, Corpus] = Field(default_factory=dict)
     """Test sets by name, which are classified at the end."""
     labels: tuple[str, ...] = ()
-    """Names of the classes. If the corpora number the classes from 0, the names in this order. By default the labels of
-    the training text, sorted."""
+    """Names of the classes. If the corpora contain class indices from 0, list the names in that order. By default the
+    labels of the training text, sorted."""
     noise: tuple[Noise, ...] = ()
     """Make a filter for parallel text: all corpora have translations without labels; each pair gets label
     `translation`, and a copy with noise of one of these kinds gets the kind as its label."""
@@ -55,7 +55,7 @@ class LabeledDataRecipe(Section):
     invalid_utf8: Literal["error", "replace"] = "error"
     """For bytes that are not UTF-8: an error with file and line, or insert U+FFFD."""
     max_tokens: PositiveInt = 256
-    """Maximum length of a text in subword tokens, each text of a pair; longer texts are truncated to their start."""
+    """Maximum length of a text in subword tokens, each text of a pair; of longer texts, only the start is used."""
 
     @model_validator(mode="after")
     def _corpora_agree(self) -> LabeledDataRecipe:
@@ -66,7 +66,7 @@ class LabeledDataRecipe(Section):
                 "data.valid is missing; data.noise needs it, because held-out pairs would have noisy copies"
             )
         if self.noise and True in labeled:
-            raise ValueError("data.noise gives the labels itself; remove label_column and label_field from the corpora")
+            raise ValueError("data.noise supplies the labels; remove label_column and label_field from the corpora")
         if len(labeled) > 1:
             raise ValueError(
                 "some corpora have label_column or label_field and others do not; all must have pairs of texts, or "

@@ -1,4 +1,4 @@
-"""The previous sentences of a document that a model translates with."""
+"""Document context: the previous sentences that a model is given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SEPARATOR = "<sep>"
 
 
 class Context(NamedTuple):
-    """How much of a document a model translates a sentence with.
+    """The document context of each sentence.
 
     size:  maximum number of previous sentences
     sides: whether the model also gets their translations

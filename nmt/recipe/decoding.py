@@ -129,8 +129,8 @@ class DecodeRecipe(Section):
         if "n_best" not in given and not merged["sampling"]:
             merged["n_best"] = min(merged["n_best"], merged["beam_size"])
         options = DecodeRecipe(**merged)
-        is_checked = given.keys() == merged.keys()
-        names = [name for name in sorted(given) if given[name] != getattr(own, name) and not is_checked]
+        sets_all = given.keys() == merged.keys()
+        names = [name for name in sorted(given) if given[name] != getattr(own, name) and not sets_all]
         needs_alignments = options.alignments if needs_alignments is None else needs_alignments
         if problem := ineffective_option(names, options, has_ensemble=has_ensemble, needs_alignments=needs_alignments):
             raise ValueError(f"decode.{problem}; set that, or leave it out")

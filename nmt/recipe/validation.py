@@ -19,9 +19,9 @@ from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, Recipe
 _EXPECTED = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
+    "int_parsing": "an integer",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
     "float_parsing": "a number",
     "float_type": "a number",
     "string_type": "text in quotes",
@@ -114,7 +114,8 @@ def _suggest(location: Sequence[str | int], root: type[BaseModel]) -> str:
     section, name = location[:-1], str(location[-1])
     if near := _nearest(name, _known_names(section, root)):
         return f"did you mean {near!r}?"
-    for other in root.model_fields if section in [(one,) for one in root.model_fields] or not section else ():
+    is_top_level = not section or (len(section) == 1 and section[0] in root.model_fields)
+    for other in root.model_fields if is_top_level else ():
         if _is_section(_annotation((other,), root)) and (
             near := _nearest(name, _known_names((other,), root), similarity=0.8)
         ):

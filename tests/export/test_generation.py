@@ -147,6 +147,6 @@ def test_an_invalid_configuration_is_one_line() -> None:
     with pytest.raises(
         UserError,
         match=r"^the generation configuration is not valid "
-        r"\(beam_size = 'many'; it must be a whole number\); correct it$",
+        r"\(beam_size = 'many'; it must be an integer\); correct it$",
     ):
         from_generation_config({"num_beams": "many"})

@@ -241,7 +241,7 @@ def test_head_width() -> None:
             {"n_best": 9},
             "decode.n_best is 9; it must be at most decode.beam_size (4); increase beam_size",
         ),
-        (ModelRecipe, {"d_model": "wide"}, "d_model = 'wide'; it must be a whole number"),
+        (ModelRecipe, {"d_model": "wide"}, "d_model = 'wide'; it must be an integer"),
         (TextCorpus, {"src": 1, "tgt": "x"}, "src = 1; it must be "),
     ],
 )
@@ -392,14 +392,14 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
         ("max_steps=1", "unknown option 'max_steps'; did you mean 'train.max_steps'?"),
         ("train.beam_size=1", "unknown option 'train.beam_size'; did you mean 'decode.beam_size'?"),
         ("data.test.t={kind='text',lr=1}", "option 'data.test.t.src' is missing"),
-        ("train.max_steps=many", "train.max_steps = 'many'; it must be a whole number"),
-        ("train.max_steps=1.5", "train.max_steps = 1.5; it must be a whole number"),
+        ("train.max_steps=many", "train.max_steps = 'many'; it must be an integer"),
+        ("train.max_steps=1.5", "train.max_steps = 1.5; it must be an integer"),
         ("train.compile=maybe", "train.compile = 'maybe'; it must be true or false"),
         ("train.learning_rate=[]", "train.learning_rate = []; it must be a number"),
         ("data.root=7", "data.root = 7; it must be text in quotes"),
-        ("train.average_count=true", "train.average_count = 'true'; it must be a whole number"),
+        ("train.average_count=true", "train.average_count = 'true'; it must be an integer"),
         ("train.learning_rate=false", "train.learning_rate = 'false'; it must be a number"),
-        ("train.micro_batch_tokens=true", "train.micro_batch_tokens = 'true'; it must be a whole number or "),
+        ("train.micro_batch_tokens=true", "train.micro_batch_tokens = 'true'; it must be an integer or "),
         ("train.micro_batch_tokens=-4", "train.micro_batch_tokens = -4; it must be greater than 0 or 'auto'"),
         ("train.freeze=encoder", "train.freeze = 'encoder'; it must be a list in brackets"),
         ("train.adam_betas=[0.9,0.9,0.9]", "train.adam_betas = [0.9, 0.9, 0.9]; it must have at most 2 items"),
@@ -432,7 +432,7 @@ def test_what_follows_from_another_error_is_not_told() -> None:
 def test_an_override_is_not_blamed_on_the_recipe() -> None:
     wrong = SMALL + "[train]\nmax_step = 1"
     assert message_for(wrong, "seed=x", "decode.lr=1", "train.batch_tokens=1") == (
-        "seed = 'x'; it must be a whole number | unknown option 'decode.lr'; did you mean 'train.learning_rate'? "
+        "seed = 'x'; it must be an integer | unknown option 'decode.lr'; did you mean 'train.learning_rate'? "
         "| recipe: unknown option 'train.max_step'; did you mean 'max_steps'?"
     )
 
