@@ -69,10 +69,10 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
         with new_directory(folder) as new:
             with PairWriter(new, "train", {"links": np.dtype(np.uint32)}) as writer:
                 for links in _Builder(prepared, recipe, corpora, new).links():
-                    pairs = [np.array(sorted(own), dtype=np.int64).reshape(-1, 2) for own in links]
-                    writer.append("links", pack_links(np.concatenate(pairs)), np.array([len(own) for own in pairs]))
+                    pairs = [np.array(sorted(of_pair), dtype=np.int64).reshape(-1, 2) for of_pair in links]
+                    writer.append("links", pack_links(np.concatenate(pairs)), np.array(list(map(len, pairs))))
                     num_links += sum(map(len, links))
-                    num_targets += sum(len({target for _, target in own}) for own in links)
+                    num_targets += sum(len({target for _, target in of_pair}) for of_pair in links)
             write_report(new, _REPORT_FILE, {"made_from": made_from, "links": num_links})
     fraction = num_targets / max(len(PairStore(prepared.directory, "train").tgt.tokens), 1)
     say(f"word alignments: {num_links:,} links, for {fraction:.1%} of the target tokens")
@@ -188,7 +188,7 @@ class _Builder:
         for ids in stored_pairs.in_chunks(self._store, corpus.ids()):
             lengths = self._store.tgt.lengths[ids].tolist()
             links = islice(links_of_pairs, len(ids))
-            yield [self._reader.as_stored(*own) for own in zip(links, repeat(corpus.tagged), lengths, strict=False)]
+            yield list(map(self._reader.as_stored, links, repeat(corpus.tagged), lengths))
         next(links_of_pairs, None)  # compares the number of lines
 
     def _file_links(self, corpus: StoredCorpus, path: Path) -> Iterator[set[TokenLink]]:

@@ -82,8 +82,8 @@ class BiasedPhrases:
         for phrase, bias in biases:
             by_phrase[phrase].append(round(bias / _RESOLUTION) * _RESOLUTION)
         self._phrases = [*by_phrase]
-        self._gains = [sum(bias for bias in own if bias > 0) for own in by_phrase.values()]
-        self._highest = [max(0.0, *own) for own in by_phrase.values()]
+        self._gains = [sum(bias for bias in values if bias > 0) for values in by_phrase.values()]
+        self._highest = [max(0.0, *values) for values in by_phrase.values()]
         self._trie = trie = PhraseTrie(self._phrases)
         self._paths = [trie.path(phrase) for phrase in self._phrases]
         # By node: the sum of negative biases, and the preferred phrases that end there.
@@ -210,8 +210,8 @@ class Bias(Batched):
         tokens, values = (np.concatenate(parts) for parts in zip(*rewards, strict=True))
         self._set_rewards(biased, log_probs, offsets + tokens, values)
         overrides = [self.phrases.overrides(progress.node, progress.met) for progress in live]
-        indices = [row * vocab + token for row, own in enumerate(overrides) for token in own]
-        values = np.array([value for own in overrides for value in own.values()], dtype=np.float32)
+        indices = [row * vocab + token for row, of_row in enumerate(overrides) for token in of_row]
+        values = np.array([value for of_row in overrides for value in of_row.values()], dtype=np.float32)
         self._set_rewards(biased, log_probs, np.array(indices, dtype=np.int64), values)
         return biased
 

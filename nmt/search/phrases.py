@@ -92,7 +92,7 @@ class PhraseMatcher:
         for number, phrase in reversed([*enumerate(phrases)]):
             first[trie.path(phrase)] = number
         self.lengths = to_device([len(phrase) for phrase in phrases], device)
-        self.suffixes = to_device(np.array([[*own, *[0] * (width - len(own))] for own in suffixes]), device)
+        self.suffixes = to_device(np.array([[*suffix, *[0] * (width - len(suffix))] for suffix in suffixes]), device)
         self._keys, self._nodes = to_device(keys, device), to_device(nodes, device)
         self._depths = to_device(trie.depths, device)
         self._first, self._end = to_device(first, device), to_device(end, device)

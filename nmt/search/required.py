@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -56,17 +57,17 @@ class RequiredPhrases(Batched):
         cls, required: Sequence[Sequence[Requirement]] | None, beam_size: int, device: torch.device
     ) -> RequiredPhrases | None:
         """required: requirements of each sentence. Returns None if there are none."""
-        by_sentence = [distinct_requirements(own) for own in required or ()]
+        by_sentence = list(map(distinct_requirements, required or ()))
         if not any(by_sentence):
             return None
-        distinct = [(), *sorted({phrase for own in by_sentence for phrases in own for phrase in phrases})]
+        distinct = [(), *sorted({phrase for sentence in by_sentence for phrases in sentence for phrase in phrases})]
         matcher = PhraseMatcher(distinct, device)
         index = {phrase: i for i, phrase in enumerate(distinct)}
-        alternatives = max(len(phrases) for own in by_sentence for phrases in own)
-        padded = [[(phrases * alternatives)[:alternatives] for phrases in own] for own in by_sentence]
-        indices = [[index[phrase] for phrases in own for phrase in phrases] for own in padded]
+        alternatives = max(len(phrases) for sentence in by_sentence for phrases in sentence)
+        padded = [[(phrases * alternatives)[:alternatives] for phrases in sentence] for sentence in by_sentence]
+        indices = [[index[phrase] for phrases in sentence for phrase in phrases] for sentence in padded]
         phrases = _pad(indices, index[()], device).unflatten(1, (-1, alternatives))
-        tokens = [sorted({token for phrases in own for phrase in phrases for token in phrase}) for own in by_sentence]
+        tokens = [sorted({token for phrase in chain(*sentence) for token in phrase}) for sentence in by_sentence]
         return cls(
             matcher=matcher,
             candidates=_pad(tokens, PAD_ID, device),

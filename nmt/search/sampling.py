@@ -160,10 +160,10 @@ class _Samples(Batched):
         """Copy the possible samples of each sentence to the host."""
         by_sentence = zip(*to_lists(self.tokens, self.token_log_probs), strict=True)
         samples = [
-            [_hypothesis(tokens, log_probs, options) for tokens, log_probs in zip(*own, strict=True)]
-            for own in by_sentence
+            [_hypothesis(tokens, log_probs, options) for tokens, log_probs in zip(*sentence, strict=True)]
+            for sentence in by_sentence
         ]
-        return [[hypothesis for hypothesis in own if math.isfinite(hypothesis.log_prob)] for own in samples]
+        return [[sample for sample in sentence if math.isfinite(sample.log_prob)] for sentence in samples]
 
 
 def _hypothesis(tokens: list[int], log_probs: list[float], options: SearchOptions) -> Hypothesis:
