@@ -40,7 +40,7 @@ _CONFIDENCE = 0.95
 def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Forecast:
     """Forecast a run on this machine; nothing is written to its directory.
 
-    processes: numbers of processes for the useful fraction of the work
+    processes: numbers of processes whose load balance is forecast
     seconds:   approximate duration of the measurement; 0 to measure nothing
 
     Without an up-to-date prepared corpus, the forecast has only model and disk.

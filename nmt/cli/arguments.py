@@ -56,8 +56,8 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Options that override those of the recipe: section.key=value, e.g. train.max_steps=99."),
 ]
-MOST_THREADS = 1_024  # the system aborts a process that starts too many
-Threads = Annotated[int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads (default: one per core).")]
+MAX_THREADS = 1_024  # the system aborts a process that starts too many
+Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads (default: one per core).")]
 SrcArgument = Annotated[Path, typer.Argument(help="Source sentences, one per line; - is standard input.")]
 TgtArgument = Annotated[Path, typer.Argument(help="Their translations, one per line; - is standard input.")]
 ModelArgument = Annotated[Path, typer.Argument(help="A model directory, checkpoint or run directory.")]

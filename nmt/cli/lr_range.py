@@ -69,7 +69,7 @@ def _rows(recipe: Recipe, found: RateRange) -> Iterator[tuple[str, str]]:
 
 
 def _with_factor(recipe: Recipe, rate: float) -> str:
-    """Return a rate, for `noam` with the option that has it as peak."""
+    """Format a rate; for `noam`, add the factor that has this peak."""
     train = recipe.train
     if train.schedule != "noam":
         return _rate(rate)

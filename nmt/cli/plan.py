@@ -25,16 +25,14 @@ from nmt.train.warm_start import with_start_model
 def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,
-    processes: Annotated[
-        str, typer.Option(help="Numbers of processes for the useful fraction of the work.")
-    ] = "1,2,4,8",
+    processes: Annotated[str, typer.Option(help="Numbers of processes whose load balance is forecast.")] = "1,2,4,8",
     seconds: Annotated[float, typer.Option(min=0, help="Duration of the speed measurement; 0 measures nothing.")] = 30,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Forecast a run before it starts: updates, epochs, load balance, memory, disk and time.
 
     Counts are exact, because the pairs of every update follow from the recipe and the prepared text. Time and memory
-    come from a short training in a temporary directory on this machine, which must be otherwise idle. The time has a
+    come from a short run in a temporary directory on this machine, which must be otherwise idle. The time has a
     95 % confidence interval, which assumes that the speed of the machine does not change.
 
     Without prepared text, only model and disk are known; run `nmt prepare RECIPE` first. The forecast is saved in the
@@ -82,7 +80,7 @@ def _rows(recipe: Recipe, forecast: Forecast) -> Iterator[tuple[str, str]]:
         yield "micro-batches per update", ", ".join(f"{one.micro_batches:.3g}" for one in work)
         yield "useful fraction of the work", ", ".join(f"{one.useful:.1%}" for one in work)
     disk, free, checkpoint = map(format_bytes, (forecast.disk, forecast.disk_free, forecast.checkpoint))
-    yield "disk", f"{disk} at most, {free} available; a checkpoint has {checkpoint}"
+    yield "disk", f"{disk} at most, {free} available; {checkpoint} per checkpoint"
     if forecast.speed is not None:
         yield from _speed_rows(forecast.speed)
 

@@ -65,7 +65,7 @@ def _load_for_training(path: Path, overrides: Sequence[str], seed: int | None, t
 
 
 def _is_replaceable(recipe: Path) -> bool:
-    """Return whether training wrote a recipe; invalid TOML is the remainder of a crash."""
+    """Return whether training wrote a recipe; invalid TOML was left by a crash."""
     try:
         return is_dumped(recipe.read_text(encoding="utf-8-sig"))
     except ValueError:

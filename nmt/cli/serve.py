@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt.cli.arguments import MOST_THREADS, Device, Engine, languages
+from nmt.cli.arguments import MAX_THREADS, Device, Engine, languages
 from nmt.cli.engines import choose_engine, load_scorer, load_translator, model_settings
 from nmt.cli.translate_options import MemoryFile, MemoryLimit
 from nmt.logs import warn
@@ -63,7 +63,7 @@ def serve(
     log_text: Annotated[bool, typer.Option("--log-text", help=_LOG_TEXT)] = False,
     split_sentences: Annotated[bool, typer.Option("--split-sentences", help=_SENTENCES)] = False,
     settings: Settings = None,
-    processes: Annotated[int, typer.Option(min=0, max=MOST_THREADS, help=_PROCESSES)] = 0,
+    processes: Annotated[int, typer.Option(min=0, max=MAX_THREADS, help=_PROCESSES)] = 0,
     memory: MemoryFile = None,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
@@ -151,7 +151,7 @@ def _load(
     engine: Engine,
 ) -> ServedModel:
     """Load a model; `decode` has the defaults of requests."""
-    path = find_model(path)  # a run in training makes further ones
+    path = find_model(path)  # a run that is still training saves newer ones
     metadata, digest = read_model_metadata(path), manifest_digest(path)
     load = partial(load_translator, [path], device, decode, processes, True, pads=memory is None)
     chosen = choose_engine(engine, precision, device, decode, [path], load, required=False)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from nmt.cli.arguments import MOST_THREADS, Engine, file_path
+from nmt.cli.arguments import MAX_THREADS, Engine, file_path
 from nmt.keep.items import Kind
 from nmt.recipe import GlossaryMode, SearchPrecision
 from nmt.search.options import LengthPenalty
@@ -147,8 +147,8 @@ _ENGINE = (
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Maximum source tokens per batch.")]
 Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
 MaxDelay = Annotated[float | None, typer.Option(min=0.0, help=_MAX_DELAY)]
-ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, max=MOST_THREADS, help=_THREADS)]
-Processes = Annotated[int | None, typer.Option(min=0, max=MOST_THREADS, help=_PROCESSES)]
+ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, max=MAX_THREADS, help=_THREADS)]
+Processes = Annotated[int | None, typer.Option(min=0, max=MAX_THREADS, help=_PROCESSES)]
 MemoryFile = Annotated[Path | None, typer.Option("--memory", metavar="FILE", help=_MEMORY)]
 MemoryLimit = Annotated[int | None, typer.Option(min=1, help=_MEMORY_LIMIT)]
 PrecisionOption = Annotated[SearchPrecision, typer.Option("--precision", help=_PRECISION)]
