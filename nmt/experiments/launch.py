@@ -209,7 +209,7 @@ def _copy_data(source: Path, target: Path) -> None:
 def _has_same_text(recipe: Recipe) -> bool:
     """Return whether the prepared text, if it still exists, and the translated test sets are up to date.
 
-    Does not ask the Hub, which may not answer, once per run.
+    Does not query the Hub, which could time out for each run.
     """
     prepared, run = recipe.data_directory, recipe.directory
     if read_report(prepared) is not None and outdated_splits(recipe, prepared, warns=False, asks_hub=False):

@@ -21,8 +21,16 @@ from nmt.storage.sealed import CorruptError, verify_directory
 from nmt.train.state import TrainState
 
 # Options that `ModelRecipe.description` shows.
-_SHOWN = {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "dropout"} | {
-    *("architecture", "attention", "input_feeding")
+_SHOWN = {
+    "architecture",
+    "attention",
+    "d_ff",
+    "d_model",
+    "dropout",
+    "input_feeding",
+    "num_decoder_layers",
+    "num_encoder_layers",
+    "num_heads",
 }
 
 

@@ -135,7 +135,7 @@ def pack_pairs(
 def balance(
     src: NDArray[np.integer[Any]], tgt: NDArray[np.integer[Any]], parts: int, tgt_weight: float = 1.0
 ) -> NDArray[np.int64]:
-    """Assign pairs to parts so that all parts have similar numbers of source and of target tokens, `(num_pairs,)`.
+    """Assign pairs to parts with similar numbers of source and of target tokens, `(num_pairs,)`.
 
     Greedy, longest pairs first: each pair goes to the part where the sum of squared loads grows least, so a pair with a
     long source goes to a part with few source tokens. The short pairs at the end balance the rest.

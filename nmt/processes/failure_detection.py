@@ -27,7 +27,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined] # public by torch's manual
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined] # documented as public
 
 from nmt.recipe import JobEnded, UserError
 
@@ -151,7 +151,7 @@ class FailureDetector:
         self._job_id, self._peers = join_job(PrefixStore("nmt", store), rank, size, timeout)
         self._me = self._peers[rank]
         self._shared_store = store
-        # A connection serves one request at a time, and torch's own requests wait for long.
+        # A connection serves one request at a time, and torch's own requests block for a long time.
         own_store = TCPStore(
             store.host, store.port, is_master=False, timeout=timedelta(seconds=timeout), wait_for_workers=False
         )

@@ -38,7 +38,7 @@ def damaged_files(directory: Path, expected: Mapping[str, str]) -> list[Path]:
 
 
 def require_undamaged(directory: Path, expected: Mapping[str, str], report: str) -> None:
-    """Raise UserError if the SHA-256 of a file differs from the expected one. report: name of the file with these"""
+    """Raise UserError if a file differs from its expected SHA-256. report: name of the file with the digests"""
     if damaged := damaged_files(directory, expected):
         raise UserError(
             f"{damaged[0]} is damaged: its SHA-256 is not the one in {report}; "

@@ -210,7 +210,7 @@ def _open_input(path: Path) -> io.BufferedReader:
 
 
 class _XzReader(io.RawIOBase):
-    """XZ streams as one. `lzma.LZMAFile` ends without an error where the header of a later stream is damaged."""
+    """Reads concatenated XZ streams. `lzma.LZMAFile` ends silently if the header of a later stream is damaged."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -243,7 +243,7 @@ class _XzReader(io.RawIOBase):
 
 
 class _ZstdReader(io.RawIOBase):
-    """Zstandard frames as one stream. zstandard's own reader accepts truncated files."""
+    """Reads concatenated Zstandard frames. zstandard's own reader accepts truncated files."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

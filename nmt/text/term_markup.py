@@ -65,7 +65,7 @@ class TermMarkers(NamedTuple):
 
 
 def token_span(starts: Sequence[int], span: Span) -> Span:
-    """Return the tokens, first and end, that contain the characters of a span.
+    """Return the token span, first and end, that covers a character span.
 
     starts: character where each token begins, see `Tokenizer.encode_with_starts`
     """
