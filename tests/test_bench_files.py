@@ -83,7 +83,7 @@ def test_a_failing_command_is_an_error(work: FileWorkload, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("system", "settings", "message"),
-    [("marian", {}, "'marian' cannot translate files here"), ("nmt", {"threads": "2"}, "no setting 'threads'")],
+    [("marian", {}, "'marian' does not support files"), ("nmt", {"threads": "2"}, "no setting 'threads'")],
 )
 def test_unknown_systems_and_settings_are_errors(
     work: FileWorkload, system: str, settings: dict[str, str], message: str
@@ -113,7 +113,7 @@ def test_servers_answer_all_clients_with_the_translations_of_a_file(
 
 def test_an_unknown_server_is_an_error(work: FileWorkload) -> None:
     workload = ServingWorkload(work.model, work.source, ("en", "de"))
-    with pytest.raises(UserError, match="'other' cannot serve here; it must be one of nmt, one-call, translate"):
+    with pytest.raises(UserError, match="'other' does not support serving; it must be one of nmt, one-call, translate"):
         compare_servers(workload, ("nmt", {}), ("other", {}), rounds=2)
     with pytest.raises(UserError, match="nmt has no setting 'threads'; its settings are: none; omit it"):
         compare_servers(workload, ("nmt", {"threads": "2"}), ("translate", {}), rounds=2)

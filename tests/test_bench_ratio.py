@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from bench.ratio import Ratio, paired_ratio
+from bench.ratio import paired_ratio
 
 from nmt.recipe import UserError
 
@@ -16,15 +16,12 @@ def test_ratio_by_hand() -> None:
     assert (ratio.ratio, ratio.low, ratio.high) == pytest.approx(
         (math.exp(0.2), math.exp(0.2 - half), math.exp(0.2 + half)), rel=1e-4
     )
-    assert not ratio.differs
 
 
 def test_interval_ignores_load_common_to_a_pair() -> None:
     load = [1.0, 0.3, 0.8, 0.5, 0.9]
     ratio = paired_ratio([2 * value for value in load], load)
     assert (ratio.low, ratio.high) == pytest.approx((2.0, 2.0))
-    assert ratio.differs
-    assert paired_ratio(load, [2 * value for value in load]).differs
 
 
 def test_interval_has_its_nominal_coverage() -> None:
@@ -35,12 +32,6 @@ def test_interval_has_its_nominal_coverage() -> None:
         ratio = paired_ratio((1.3 * np.exp(row)).tolist(), [1.0] * 5)
         covered += ratio.low <= 1.3 <= ratio.high
     assert covered / len(noise) == pytest.approx(0.95, abs=0.012)
-
-
-def test_ratio_differs_only_if_the_interval_excludes_one() -> None:
-    assert not Ratio(1.2, 0.99, 1.4).differs
-    assert Ratio(1.2, 1.01, 1.4).differs
-    assert Ratio(0.8, 0.7, 0.99).differs
 
 
 def test_fewer_than_two_pairs_are_an_error() -> None:

@@ -416,7 +416,7 @@ def test_record_adds_a_value_with_its_evidence(tmp_path: Path, capfd: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "nmt", "ctranslate2"], "'ctranslate2' cannot train here; it must be one of"),
+        (["train", "nmt", "ctranslate2"], "'ctranslate2' does not support 'train'; it must be one of"),
         (["train", "nmt:fast", "nmt"], "must have the form setting=value"),
         (["train", "nmt", "nmt"], "has no prepared text"),
         (["data", "--data", "nowhere"], "nowhere has no text for train"),

@@ -87,7 +87,9 @@ def _compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     ours, theirs = _parse_system(options.ours), _parse_system(options.theirs)
     for name, _ in (ours, theirs):
         if name not in able:
-            raise UserError(f"{name!r} cannot {options.command} here; it must be one of {', '.join(able)}; choose one")
+            raise UserError(
+                f"{name!r} does not support {options.command!r}; it must be one of {', '.join(able)}; choose one"
+            )
     folder: Path = options.folder
     workload = Workload(options.command, str(folder.absolute()), vocabulary_size(folder), SHAPES[options.shape])
     names = {field.name for field in fields(workload)} - {"folder", "shape"}

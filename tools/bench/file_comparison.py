@@ -93,7 +93,7 @@ def compare_files(workload: FileWorkload, ours: System, theirs: System, rounds: 
 
 def _command(workload: FileWorkload, name: str, settings: dict[str, str], folder: Path) -> _Command:
     if name not in DEFAULTS:
-        raise UserError(f"{name!r} cannot translate files here; it must be one of {', '.join(DEFAULTS)}; choose one")
+        raise UserError(f"{name!r} does not support files; it must be one of {', '.join(DEFAULTS)}; choose one")
     if unknown := settings.keys() - DEFAULTS[name].keys():
         known = ", ".join(DEFAULTS[name])
         raise UserError(f"{name} has no setting {min(unknown)!r}; it must be one of {known}; choose one")

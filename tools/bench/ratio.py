@@ -20,11 +20,6 @@ class Ratio:
     low: float
     high: float
 
-    @property
-    def differs(self) -> bool:
-        """Return whether the interval excludes 1."""
-        return self.low > 1 or self.high < 1
-
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float], confidence: float = 0.95) -> Ratio:
     """Return the geometric mean of ours / theirs, with Student's interval of the mean log ratio.

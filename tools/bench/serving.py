@@ -74,7 +74,7 @@ class _Command:
             self.measurement.rates.append(len(self.lines) / seconds)
 
     def finish(self) -> None:
-        """Do nothing: all is measured."""
+        """Do nothing; all rounds are measured."""
 
 
 @dataclass
@@ -133,7 +133,7 @@ def compare_servers(workload: ServingWorkload, ours: System, theirs: System, rou
     """
     for name, settings in (ours, theirs):
         if name not in DEFAULTS:
-            raise UserError(f"{name!r} cannot serve here; it must be one of {', '.join(DEFAULTS)}; choose one")
+            raise UserError(f"{name!r} does not support serving; it must be one of {', '.join(DEFAULTS)}; choose one")
         if unknown := settings.keys() - DEFAULTS[name].keys():
             known = ", ".join(DEFAULTS[name]) or "none"
             raise UserError(f"{name} has no setting {min(unknown)!r}; its settings are: {known}; omit it")

@@ -65,7 +65,7 @@ def padded_batch_size(lengths: Sequence[int], target_tokens: Sequence[int], mean
 def count_steps(
     step: Callable[[Any, Any], Any], tokens_of: Callable[[Any], int], updates: int, clock: Clock
 ) -> Callable[[Any, Any], Any]:
-    """Wrap a trainer's step so that a round ends every `updates` steps, when the next step starts.
+    """Wrap a trainer's step to end a round every `updates` steps, when the next step starts.
 
     Work of the trainer between two steps is therefore part of the round of the first.
     """
