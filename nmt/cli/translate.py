@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -93,6 +94,7 @@ def translate(
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
     source = Source.open(file, reader, invalid_utf8, prefixes, required, glossary, metadata.context)
     writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
+    source = replace(source, reader=writer.reader)
     output, report = _make_outputs(source, writer, out, glossary_report, memory, glossary, models, decode)
     load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
     choice = choose_engine(engine, precision, device, search_decode, models, load, required=source.has_required(decode))
@@ -229,7 +231,10 @@ def _make_writer(
         raise typer.BadParameter(f"{option} has no effect on one translation per line; add --n-best, or leave it out")
     if distinct is None:
         distinct = n_best > 1 and out_format != "jsonl" and not decode.sampling
-    writer = RecordWriter(source.reader, out_format, n_best, with_scores, decode.alignments, distinct)
+    is_written = {"n_best": n_best > 1, "alignment": decode.alignments}
+    unwritten = [name for name, is_output in is_written.items() if not is_output and out_format == "jsonl"]
+    reader = replace(source.reader, unwritten=tuple(unwritten))
+    writer = RecordWriter(reader, out_format, n_best, with_scores, decode.alignments, distinct)
     if with_scores and (writer.is_numbered or out_format == "jsonl"):
         raise typer.BadParameter("--with-scores has no effect: this output has scores in any case; leave it out")
     needs_beam = distinct and not decode.sampling

@@ -77,6 +77,7 @@ class RecordReader:
     header: whether the first TSV line names the columns
     names:  the column names; None until the header is read
     context: document context that the model uses
+    unwritten: fields of JSON Lines output that this output lacks; they are errors next to an earlier translation
     """
 
     format: Format
@@ -85,6 +86,7 @@ class RecordReader:
     header: bool = False
     names: tuple[str, ...] | None = None
     context: Context = NO_CONTEXT
+    unwritten: tuple[str, ...] = ()
 
     def with_header(self, line: str | None, name: str) -> RecordReader:
         """Return the reader for the header `line` of the input `name`; None means that the input is empty.
@@ -129,6 +131,7 @@ class RecordReader:
                     )
                 fields = parse_json(line, where)
                 text = text_or_null(fields, self.field, where, "fix it, or correct --field")
+                self._reject_earlier_results(fields, where)
                 constraints = read_constraints(fields, where, self.field, context=self.context)
                 return Record(number, text, line, **constraints)
             case _:
@@ -145,6 +148,17 @@ class RecordReader:
                     "or use --input-format text"
                 )
             yield Record(number, segment.text, segment.before + segment.text, segment=segment)
+
+    def _reject_earlier_results(self, fields: Mapping[str, Any], where: str) -> None:
+        """Raise UserError for results of an earlier translation that would be left next to the new one."""
+        if self.field.startswith("translation."):
+            fields = _object_of(fields, self.field)
+        for name in self.unwritten:
+            if "translation" in fields and name in fields:
+                raise UserError(
+                    f"{where} has the fields 'translation' and {name!r}, and only the first would be replaced; the "
+                    f"other would not belong to the new translation; remove or rename {name!r}"
+                )
 
     def _text_of_columns(self, columns: Sequence[str], where: str) -> str:
         assert isinstance(self.column, int), "`with_header` replaces a name by its index"
@@ -299,6 +313,12 @@ def _fields(translation: Translation) -> dict[str, Any]:
     if translation.alignment is not None:
         fields["alignment"] = translation.alignment
     return fields
+
+
+def _object_of(fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return the object that contains the field at a dotted path."""
+    name, dot, rest = path.partition(".")
+    return _object_of(fields[name], rest) if dot and path not in fields else fields
 
 
 def _nested(path: str, value: Any) -> dict[str, Any]:

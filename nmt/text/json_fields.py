@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import Any
 
 from nmt.recipe import UserError
@@ -13,19 +14,27 @@ _SPACES = re.compile(r"[ \t\n\r]*")
 
 
 def parse_json(line: str, where: str) -> Any:
-    """Parse a line of JSON; raise UserError naming `where` if it is invalid."""
+    """Parse a line of JSON; raise UserError naming `where` if it is invalid or repeats a field."""
     try:
-        return json.loads(line)
+        return json.loads(line, object_pairs_hook=unique_fields)
     except (ValueError, RecursionError) as error:  # an overlong number raises a plain ValueError
         reason = " ".join(str(error).split())
-        raise UserError(f"{where} is not JSON ({reason}); each line must be one JSON object; fix it") from error
+        raise UserError(
+            f"{where} is not JSON ({reason}); each line must be one JSON object with unique fields; fix it"
+        ) from error
+
+
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object; raise ValueError for repeated fields, of which the json module would keep the last."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        ((repeated, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"field {valid_unicode(repeated)!r:.60} is repeated")
+    return fields
 
 
 def json_values(text: str) -> dict[str, tuple[int, int]]:
-    """Return the start and end of the value of each field in the text of a JSON object.
-
-    Of fields with the same name, the last one counts.
-    """
+    """Return the start and end of the value of each field in the text of a JSON object, whose names are unique."""
     values: dict[str, tuple[int, int]] = {}
     decoder, position = json.JSONDecoder(), text.index("{") + 1
     while (start := _after_spaces(text, position)) < len(text) and text[start] == '"':

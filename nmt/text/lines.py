@@ -81,8 +81,8 @@ def decode_lines(
             yield raw.decode("utf-8", "replace" if invalid_utf8 == "replace" else "strict")
         except UnicodeDecodeError as error:
             wrong = f"{name}, line {number}: byte 0x{raw[error.start]:02x} is not UTF-8"
-            remedy = "convert it (iconv -t UTF-8), or replace invalid bytes (data.invalid_utf8, --invalid-utf8)"
-            raise UserError(f"{wrong}; text must be UTF-8; {remedy}") from error
+            remedy = "data.invalid_utf8 of a recipe and --invalid-utf8 of nmt translate can replace invalid bytes"
+            raise UserError(f"{wrong}; text must be UTF-8; convert it (iconv -t UTF-8); {remedy}") from error
 
 
 def input_name(path: Path) -> str:

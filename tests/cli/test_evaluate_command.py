@@ -442,6 +442,7 @@ def test_comet_errors(texts: Path, comet: Path, nmt: Nmt) -> None:
 def test_invalid_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "short").write_text("a\nb\n")
     (tmp_path / "empty").write_text("")
+    (tmp_path / "latin").write_bytes("ä\n".encode("latin-1"))
     ref = ["--ref", texts / "ref"]
     good = texts / "good"
     cases: list[tuple[list[object], str]] = [
@@ -453,6 +454,7 @@ def test_invalid_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> Non
         ([*ref, good, "--train-tgt", tmp_path / "empty"], "has no words"),
         ([*ref, good, "--word-counts", tmp_path / "empty"], "has no words"),
         ([*ref, tmp_path / "missing"], "cannot read"),
+        ([*ref, tmp_path / "latin"], "and --invalid-utf8 of nmt translate can replace invalid bytes"),
         (["--ref", tmp_path / "missing", good], "cannot read"),
         ([*ref, texts / "ref"], "is both a translation and the reference"),
         ([*ref, good, good], "is given twice"),

@@ -17,10 +17,10 @@ TEXT, TSV, JSONL = (
     RecordReader("jsonl", field="page.text"),
 )
 
-# JSON that a round trip through `json` would change: numbers, escapes, repeated keys, spaces.
+# JSON that a round trip through `json` would change: numbers, escapes, spaces.
 ODD_JSON = [
     '{"id": 1.10, "big": 123456789012345678901234567890, "far": 1e400, "page": {"text": "a dog"}}',
-    '  { "page" : {"text":"\\u0061 dog\\ud800"}, "s": "\\ud83d\\ude00", "s": "2" }  ',
+    '  { "page" : {"text":"\\u0061 dog\\ud800"}, "s": "\\ud83d\\ude00", "t": "2" }  ',
     '{"page": {"text": null}, "tab": "a\\tb\\u2028", "nan": NaN}',
 ]
 
@@ -77,6 +77,8 @@ def test_read(reader: RecordReader, line: str, text: str | None) -> None:
         (TSV, "", "has 1 columns"),
         (JSONL, "{'page': 1}", "in, line 7 is not JSON"),
         (JSONL, '{"page": {"text": "a"', "is not JSON"),
+        (JSONL, '{"page": {"text": "a"}, "page": {"text": "b"}}', "in, line 7 is not JSON (field 'page' is repeated)"),
+        (JSONL, '{"page": {"text": "a", "n": 1, "n": 1}}', "field 'n' is repeated); each line must be one JSON object"),
         pytest.param(JSONL, "[" * 100_000, "is not JSON", id="deep"),
         pytest.param(JSONL, f'{{"page": {"9" * 5_000}}}', "is not JSON", id="digits"),
         (
@@ -218,6 +220,23 @@ def test_replaced_fields_leave_others_as_they_are(odd: str) -> None:
         f'{{"id": {odd}, "translation": {{"en": "a dog", "score": -0.25, "n": {odd}, "translation"'
     )
     assert written.endswith(f'}}, "end": {odd}}}\n')
+
+
+@pytest.mark.parametrize("field", ["text", "translation.text"])
+def test_results_of_an_earlier_translation_are_replaced_or_an_error(field: str) -> None:
+    reader = RecordReader("jsonl", field=field, unwritten=("n_best", "alignment"))
+
+    def line(**results: object) -> str:
+        fields = {"text": "a dog"} | results
+        return json.dumps(fields if field == "text" else {"translation": fields, "n_best": []})
+
+    for kept in ({"translation": "old", "score": 7}, {"alignment": [[0, 0]], "n_best": 3}):
+        assert json.loads(write(reader, "jsonl", line(**kept)))
+    for stale in ("n_best", "alignment"):
+        with pytest.raises(
+            UserError, match=f"in, line 1 has the fields 'translation' and '{stale}', and only the first"
+        ):
+            reader.read(line(translation="old", **{stale: []}), 1, "in")
 
 
 def test_null_text_gives_null_translation() -> None:
