@@ -63,24 +63,33 @@ def read_word_counts(lines: Iterable[str], name: str) -> Counter[str]:
     """
     counts: Counter[str] = Counter()
     for number, line in enumerate(lines, start=1):
-        word, _, count = line.strip().replace("\t", " ").rpartition(" ")
-        if not word or not count.isascii() or not count.isdigit():
+        word, count = line.split() if len(line.split()) == 2 else ("", "")
+        if not count.isascii() or not count.isdigit():
             raise UserError(
                 f"{name}, line {number}: invalid word count {line[:40]!r}; each line must be WORD COUNT; "
                 "fix the line, or give the training text instead (--train-tgt)"
             )
-        counts[word.strip()] += int(count)
+        counts[word] += int(count)
     return counts
 
 
 def training_frequencies(
-    train_tgt: Sequence[Path], word_counts: Path | None, words: Callable[[str], Sequence[str]]
+    train_tgt: Sequence[Path], word_counts: Path | None, words: Callable[[str], Sequence[str]], *, lowercase: bool
 ) -> Counter[str]:
-    """Count the words of training text and add given counts; raises UserError if there are no words."""
+    """Count the words of training text and add given counts.
+
+    lowercase: whether `words` lower-cases; then given counts of words that differ only in case are added up
+
+    Raises UserError if there are no words, or a text is given twice.
+    """
+    if same := [path for path in train_tgt if list(train_tgt).count(path) > 1]:
+        raise UserError(f"--train-tgt {same[0]} is given twice; its words would count twice; remove one")
     frequencies = count_words(chain.from_iterable(read_lines(path, allow_pipe=True) for path in train_tgt), words)
     if word_counts is not None:
-        frequencies += read_word_counts(read_lines(word_counts, allow_pipe=True), input_name(word_counts))
-    if not frequencies:
+        lines = read_lines(word_counts, allow_pipe=True)
+        for word, count in read_word_counts(lines, input_name(word_counts)).items():
+            frequencies[word.lower() if lowercase else word] += count
+    if not any(frequencies.values()):
         names = ", ".join(map(str, [*train_tgt, *([word_counts] if word_counts else [])]))
         raise UserError(f"{names} has no words; it must be training text; check the file")
     return frequencies

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -81,5 +81,16 @@ def hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, score
             )
 
 
-def _has_upper_case(lines: Sequence[str]) -> bool:
+def hint_at_case_of_training(
+    frequencies: Mapping[str, int], text: ReferenceSet, words: Callable[[str], Sequence[str]]
+) -> None:
+    """Log that the training text is lower-cased while the words of the reference are not."""
+    if not _has_upper_case(frequencies) and any(_has_upper_case(words(line)) for line in text.streams[0]):
+        say(
+            "hint: the training text is lower-cased and the reference is not, so words with capitals count as unseen; "
+            "to ignore case, use --lowercase"
+        )
+
+
+def _has_upper_case(lines: Iterable[str]) -> bool:
     return any(line != line.lower() for line in lines)

@@ -212,7 +212,10 @@ def score_groups(
     for sentence, names in enumerate(groups):
         for name in dict.fromkeys(names):
             members[name].append(sentence)
-    normalize = str.lower if lowercase else str
+
+    def normalize(line: str) -> str:  # as sacreBLEU, ignore a carriage return and spaces at the end
+        return line.rstrip().lower() if lowercase else line.rstrip()
+
     equal = [
         normalize(hypothesis) in map(normalize, refs) for hypothesis, *refs in zip(hypotheses, *references, strict=True)
     ]

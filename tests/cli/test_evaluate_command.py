@@ -302,7 +302,9 @@ def test_scores_alone_and_with_breakdowns_as_json(texts: Path, tmp_path: Path, n
         assert json.loads(out)["systems"] == scores
         assert out == nmt(*plain, *options, "--format", "json")[1]
     (tmp_path / "twin").write_bytes((texts / "good").read_bytes())
-    equal = nmt("evaluate", "--ref", texts / "ref", texts / "good", tmp_path / "twin", "--differences", 2, "--json")[1]
+    twins = (texts / "good", tmp_path / "twin", "--differences", 2, "--json")
+    _, equal, err = nmt("evaluate", "--ref", texts / "ref", *twins)
+    assert "--differences: all sentences of the two systems have equal scores" in err
     assert (json.loads(equal)["first_ahead"], json.loads(equal)["second_ahead"]) == ([], [])
     status, out, err = nmt(*plain, "--json", "--format", "latex")
     assert (status, out) == (2, "")
@@ -362,6 +364,17 @@ def test_counts_do_what_the_text_does(texts: Path, tmp_path: Path, nmt: Nmt) -> 
     _, by_counts, _ = nmt(*plain, "--word-counts", tmp_path / "counts")
     assert by_text == by_counts
     assert "F-measure of words" in by_text
+    status, _, err = nmt(*plain, *["--train-tgt", texts / "ref2"] * 2)
+    assert (status, "ref2 is given twice; its words would count twice" in one_line(err)) == (1, True)
+    lower_cased = Counter({word.lower(): 0 for word in words})
+    for word, count in words.items():
+        lower_cased[word.lower()] += count
+    assert any(count > words[word] for word, count in lower_cased.items())
+    (tmp_path / "lower").write_text("".join(f"{word} {count}\n" for word, count in lower_cased.items()))
+    _, by_text, _ = nmt(*plain, "--train-tgt", texts / "ref2", "--lowercase")
+    for counts in ("counts", "lower"):
+        assert nmt(*plain, "--word-counts", tmp_path / counts, "--lowercase")[1:] == (by_text, "")
+    assert "hint: the training text is lower-cased" in nmt(*plain, "--word-counts", tmp_path / "lower")[2]
     (tmp_path / "counts").write_text("Haus 3\nHaus\n")
     status, _, err = nmt(*plain, "--word-counts", tmp_path / "counts")
     assert (status, "line 2: invalid word count 'Haus'" in one_line(err)) == (1, True)

@@ -62,5 +62,6 @@ def test_word_in_another_sentence_does_not_match() -> None:
 def test_words_from_a_text_and_from_counts() -> None:
     assert count_words(["a b a", "", "b"], str.split) == {"a": 2, "b": 2}
     assert read_word_counts(["a\t2", "b 3", "a 1"], "list") == {"a": 3, "b": 3}
-    with pytest.raises(UserError, match="list, line 2: invalid word count 'x -1'"):
-        read_word_counts(["a 1", "x -1"], "list")
+    for line in ("x -1", "x", "New York 3"):  # tokens have no spaces
+        with pytest.raises(UserError, match=f"list, line 2: invalid word count '{line}'"):
+            read_word_counts(["a 1", line], "list")

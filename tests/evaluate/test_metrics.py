@@ -218,6 +218,11 @@ def test_exact_match_may_ignore_case() -> None:
     assert by_group(*texts, "chrf", lowercase=True)[0].exact == 100.0
 
 
+def test_line_ends_of_windows_are_exact_matches() -> None:
+    (group,) = by_group(["A b\r", "c ", "d"], [["A b", "c", "e"], ["x", "x", "d\r"]], [["all"]] * 3, "chrf")
+    assert group.exact == 100.0
+
+
 def test_no_private_api_of_sacrebleu_is_used() -> None:
     """Except for the methods that a subclass of its `Metric` must override."""
     private = re.compile(r"(?<!self)(?<!cls)(?<!super\(\))\._[a-z]\w*|\bimport [^#\n]*\b_[a-z]\w*")
