@@ -93,8 +93,7 @@ def translate(
     started, decode = monotonic(), _override_decode(metadata.decode, named, settings or (), models[1:])
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
     source = Source.open(file, reader, invalid_utf8, prefixes, required, glossary, metadata.context)
-    writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
-    source = replace(source, reader=writer.reader)
+    source, writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
     output, report = _make_outputs(source, writer, out, glossary_report, memory, glossary, models, decode)
     load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
     choice = choose_engine(engine, precision, device, search_decode, models, load, required=source.has_required(decode))
@@ -199,10 +198,12 @@ def _make_reader(
             f"--field is for JSON Lines; {is_read} and written as {out_format}; leave it out, or use "
             "--input-format jsonl"
         )
-    index = column if column is None or not column.lstrip("-").isdecimal() else int(column)
+    name_or_index = "0" if column is None else column
+    index = int(name_or_index) if name_or_index.removeprefix("-").isdecimal() else name_or_index
     if isinstance(index, int) and index < 0:
         raise typer.BadParameter(f"--column is {column}; it must be a number from 0, or a name in the header")
-    return RecordReader(in_format, index or 0, field or "text", header or isinstance(index, str)), out_format, keep
+    header = header or isinstance(index, str)
+    return RecordReader(in_format, index, "text" if field is None else field, header), out_format, keep
 
 
 def _make_writer(
@@ -213,8 +214,8 @@ def _make_writer(
     distinct: bool | None,
     keep: opt.Kinds,
     engine: Engine,
-) -> tuple[RecordWriter, DecodeRecipe]:
-    """Make the writer of the output, and the options of its search.
+) -> tuple[Source, RecordWriter, DecodeRecipe]:
+    """Make the writer of the output and the options of its search; the source gets the fields that are not written.
 
     Raises BadParameter if `distinct` has no effect, or for alignments of text with kept tags.
 
@@ -240,7 +241,7 @@ def _make_writer(
     needs_beam = distinct and not decode.sampling
     needs_alignments = "markup" in keep and engine != "ctranslate2"
     changes = ({"n_best": decode.beam_size} if needs_beam else {}) | ({"alignments": True} if needs_alignments else {})
-    return writer, decode.model_copy(update=changes)
+    return replace(source, reader=reader), writer, decode.model_copy(update=changes)
 
 
 def _origin(

@@ -14,7 +14,9 @@ from nmt.keep.markup import BLOCKS, TAG
 
 # Elements without natural language, or with significant line breaks.
 _COPIED = frozenset(["math", "pre", "script", "style", "svg", "template", "textarea"])
-_CUE = re.compile(r"^[ \t]*\d+:\d\d:\d\d[,.]\d+[ \t]*-->[^\n]*\n(?P<text>(?:[ \t]*\S[^\n]*(?:\n|\Z))+)", re.MULTILINE)
+# Hours and fractions of seconds may be missing, as in WebVTT and in files made by hand.
+_TIMES = re.compile(r"^[ \t]*(?:\d+:){1,3}\d+(?:[,.]\d+)?[ \t]*-+>[^\n]*$", re.MULTILINE)
+_CUE = re.compile(_TIMES.pattern + r"\n(?P<text>(?:[ \t]*\S[^\n]*(?:\n|\Z))+)", re.MULTILINE)
 _CUE_LINE = re.compile(r"(?P<before>\s*(?:\{\\[^{}\n]*\})*\s*(?:[-\u2013\u2014]\s*)?)(?P<text>.*?)\s*\Z", re.DOTALL)
 _NEW_SPEAKER = re.compile(r"\n(?=[ \t]*[-\u2013\u2014])")
 _TOKEN = re.compile(r"(?:<[^<>]*>|\S)+")
@@ -75,6 +77,11 @@ def _blocks(document: str) -> Iterator[tuple[int, int]]:
         yield start, tag.start()
         start = position
     yield start, len(document)
+
+
+def has_subtitles(document: str) -> bool:
+    """Whether a document has a line of subtitle times."""
+    return _TIMES.search(document) is not None
 
 
 def srt_segments(document: str) -> Iterator[Segment]:

@@ -8,7 +8,7 @@ from typing import Literal, assert_never
 from fastapi import HTTPException
 
 from nmt.decode.translation import Translation
-from nmt.keep.documents import Segment, html_segments, srt_segments
+from nmt.keep.documents import Segment, has_subtitles, html_segments, srt_segments
 
 TextFormat = Literal["text", "html", "srt"]
 
@@ -21,7 +21,7 @@ def split_text(text: str, kind: TextFormat) -> list[Segment]:
         case "html":
             return list(html_segments(text))
         case "srt":
-            if text.strip() and "-->" not in text:
+            if text.strip() and not has_subtitles(text):
                 problem = "the text has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500"
                 raise HTTPException(400, f"{problem}; correct it")
             return list(srt_segments(text))

@@ -12,7 +12,7 @@ from nmt.alignment.words import format_links
 from nmt.decode.glossary import Term
 from nmt.decode.task import Previous
 from nmt.decode.translation import Translation
-from nmt.keep.documents import Segment, html_segments, srt_segments
+from nmt.keep.documents import Segment, has_subtitles, html_segments, srt_segments
 from nmt.recipe import NO_CONTEXT, Context, UserError
 from nmt.streams.line_constraints import read_constraints
 from nmt.text.json_fields import json_values, parse_json, text_or_null
@@ -142,7 +142,7 @@ class RecordReader:
         document = "".join(f"{line}\n" for line in lines)
         segments = html_segments(document) if self.format == "html" else srt_segments(document)
         for number, segment in enumerate(segments, start=1):
-            if self.format == "srt" and number == 1 and not segment.text and document.strip() and "-->" not in document:
+            if self.format == "srt" and number == 1 and document.strip() and not has_subtitles(document):
                 raise UserError(
                     f"{name} has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500; fix it, "
                     "or use --input-format text"

@@ -71,6 +71,11 @@ def test_srt(line_feed: str) -> None:
     assert "".join(segment.before + segment.text for segment in segments) == document
 
 
+@pytest.mark.parametrize("times", ["00:01.000 --> 00:02.000", "00:00:01 --> 00:00:02 X1:0", "0:0:1,5 -> 0:0:2,5"])
+def test_subtitle_times_may_be_incomplete(times: str) -> None:
+    assert [segment.text for segment in srt_segments(f"1\n{times}\nA dog.\n\n2\n")] == ["A dog.", ""]
+
+
 @pytest.mark.parametrize("text", ["", "no markup", "<", "<p", "<script>", "</p>", "1\n2\n", "<!-- <p>x</p>", "\n\n"])
 def test_damaged_documents_are_complete(text: str) -> None:
     for read in (html_segments, srt_segments):

@@ -223,6 +223,7 @@ def test_subtitles_without_time_codes_are_an_error(tmp_path: Path) -> None:
     for content, count in (("", 1), ("\n", 1), ("1\n00:00:01,000 --> 00:00:02,000\nA dog.\n", 2)):
         path.write_text(content)
         assert Source.open(path, RecordReader("srt"), "error").check() == count
-    path.write_text("A dog.\n")
-    with pytest.raises(UserError, match=r"in\.srt has no subtitles; each must follow a line such as"):
-        Source.open(path, RecordReader("srt"), "error").check()
+    for content in ("A dog.\n", "1\nA man --> A dog.\n"):
+        path.write_text(content)
+        with pytest.raises(UserError, match=r"in\.srt has no subtitles; each must follow a line such as"):
+            Source.open(path, RecordReader("srt"), "error").check()
