@@ -91,18 +91,18 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def load_tensors(model: nn.Module, tensors: Tensors) -> None:
     """Load parameters into a model; raises UserError listing all mismatches."""
-    own = dict(model.named_parameters())
-    problems = [f"{name} is missing" for name in own.keys() - tensors.keys()]
-    problems += [f"{name} is unknown" for name in tensors.keys() - own.keys()]
+    parameters = dict(model.named_parameters())
+    problems = [f"{name} is missing" for name in parameters.keys() - tensors.keys()]
+    problems += [f"{name} is unknown" for name in tensors.keys() - parameters.keys()]
     problems += [
-        f"{name} is {tuple(tensors[name].shape)}, must be {tuple(own[name].shape)}"
-        for name in own.keys() & tensors.keys()
-        if tensors[name].shape != own[name].shape
+        f"{name} is {tuple(tensors[name].shape)}, must be {tuple(parameters[name].shape)}"
+        for name in parameters.keys() & tensors.keys()
+        if tensors[name].shape != parameters[name].shape
     ]
     if problems:
         raise UserError(f"the parameters do not match the model: {'; '.join(sorted(problems))}")
     with torch.no_grad():
-        for name, parameter in own.items():
+        for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
 
 
@@ -120,7 +120,7 @@ _FUSED = {"attention": "qkv", "cross_attention": "kv"}
 
 
 def upgrade_tensors(tensors: Tensors) -> dict[str, Tensor]:
-    """Convert the tensors of a model or optimizer that any version saved to the current names and fused matrices."""
+    """Rename and fuse the tensors of a model or optimizer that an earlier version saved; keep current ones."""
     upgraded: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         match = _PROJECTION.fullmatch(name)

@@ -159,7 +159,7 @@ def _write_average(paths: Sequence[Path], kind: AverageKind, out: Path, decode: 
 
 
 def require_test_sets(recipe: Recipe) -> None:
-    """Raise UserError, before training, for a test set that cannot be read or scored; warn of empty references."""
+    """Raise UserError, before training, for a test set that cannot be read or scored; warn about empty references."""
     tests = test_sets(recipe)
     if recipe.is_language_model:
         return
@@ -262,13 +262,13 @@ def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> 
 
     def translate(model: TranslationModel, between: Callable[[], None]) -> ValidationBleu | None:
         translator = _validation_model(model, recipe, prepared, world)
-        own: list[str] = []
+        translations: list[str] = []
         window = _VALIDATION_WINDOW * (_VALIDATION_GPU_FACTOR if world.device.type == "cuda" else 1) * world.size
         for first in range(0, len(src), window):
             between()
-            own_lines = slice(first + world.rank, min(first + window, len(src)), world.size)
-            own += translator.translate(src[own_lines], context=None if context is None else context[own_lines])
-        shards = world.gather_text(own)
+            part = slice(first + world.rank, min(first + window, len(src)), world.size)
+            translations += translator.translate(src[part], context=None if context is None else context[part])
+        shards = world.gather_text(translations)
         if shards is None:
             return None
         lines = [""] * len(src)
@@ -455,9 +455,9 @@ def _translate_and_score(
 def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: int, origin: str) -> TranslatedSet:
     run_dir, out = recipe.directory, recipe.directory / "translations" / f"{test.name}.{recipe.tgt_lang}"
     origin = origin if test.previous is None else f"{origin} {test.previous}"
-    # The files of a shortlist and of a language model may have changed.
-    is_known = recipe.decode.shortlist is None and recipe.decode.fusion is None
-    if is_known and (found := find_translated(run_dir, test.name, out, origin, test.src)) is not None:
+    # `origin` does not identify the files of a shortlist and of a language model.
+    is_identified = recipe.decode.shortlist is None and recipe.decode.fusion is None
+    if is_identified and (found := find_translated(run_dir, test.name, out, origin, test.src)) is not None:
         say(f"{out} is up to date")
         return found
     started = time.perf_counter()

@@ -258,7 +258,7 @@ def test_single_files_are_written_atomically(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UserError, match=r"cannot write .*;"):
         write_file(path / "below", b"")
 
-    def fill_disk(path: Path, data: bytes) -> None:
+    def fill_disk(path: Path, data: bytes, replaces: Path | None = None) -> None:
         path.write_bytes(data[:1])
         raise OSError(errno.ENOSPC, "No space left on device")
 

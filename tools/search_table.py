@@ -128,7 +128,7 @@ def table(rows: Sequence[Row], ref: list[str], lowercase: bool) -> Iterator[str]
     """Lines of the Markdown table and the signatures."""
     unit = next(row for row in rows if row.search.name == REFERENCE).seconds
     bleu, chrf = BLEU(lowercase=lowercase), CHRF(lowercase=lowercase)
-    yield "| search | BLEU | chrF2 | length | seconds | times beam 5 |"
+    yield "| search | BLEU | chrF2 | length | seconds | relative to beam 5 |"
     yield "|---|---|---|---|---|---|"
     for row in rows:
         score = bleu.corpus_score(row.texts, [ref])

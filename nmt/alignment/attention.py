@@ -113,8 +113,8 @@ def attention_maps(
     weights = torch.stack(by_layer).numpy()  # (layers, num_sentences, heads, tgt_len, src_len)
     maps = []
     for sentence, (source, target) in enumerate(pairs):
-        own = weights[:, sentence, :, : len(target) + 1, : len(source) + 1]
-        maps.append(np.stack([own[:, :, :-1], own[:, :, 1:]]))  # output, input
+        sentence_weights = weights[:, sentence, :, : len(target) + 1, : len(source) + 1]
+        maps.append(np.stack([sentence_weights[:, :, :-1], sentence_weights[:, :, 1:]]))  # output, input
     return maps
 
 
@@ -221,7 +221,7 @@ class WordAligner:
         outputs: token ids and text of each translation of each part; parts of all lines in order
         """
         parts = [part for parts in parts_of_lines for part in parts]
-        pairs = [(part.tokens, tokens) for part, own in zip(parts, outputs, strict=True) for tokens, _ in own]
+        pairs = [(part.tokens, tokens) for part, found in zip(parts, outputs, strict=True) for tokens, _ in found]
         attended = iter(self.attended(pairs))
         words = [
             words
@@ -232,9 +232,9 @@ class WordAligner:
         return [
             [
                 link_words(next(attended), src_words, words_of_pieces(tgt.pieces(tokens), words_as_printed(text)))
-                for tokens, text in own
+                for tokens, text in translations
             ]
-            for src_words, own in zip(words, outputs, strict=True)
+            for src_words, translations in zip(words, outputs, strict=True)
         ]
 
     def _words_of_parts(self, line: str, parts: Sequence[Part]) -> list[list[int | None]]:

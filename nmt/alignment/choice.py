@@ -55,7 +55,7 @@ def choose_attention(
     maps = aligner.maps([line.pair for line in compared])
 
     def rate(attention: AlignmentAttention) -> float:
-        links = [line.links(attention, own) for line, own in zip(compared, maps, strict=True)]
+        links = [line.links(attention, attention_map) for line, attention_map in zip(compared, maps, strict=True)]
         return max(agreement(links, reference) for reference in references)
 
     _, num_layers, num_heads, *_ = maps[0].shape

@@ -3,9 +3,9 @@
 Terms are chosen after the text is prepared and aligned. Training then reads the token store `markup` in the directory
 of the prepared corpus, which differs only in the sources: a fraction of the pairs has marked terms.
 
-A term is a word with a one-to-one alignment. A source word has at least three
-characters and a target word at least four, which excludes most function words; there is no tagger. Adjacent words whose
-translations are adjacent, in the same order, may be one term.
+A term is a word with a one-to-one alignment. A source word has at least three characters and a target word at least
+four, which excludes most function words; there is no tagger. Adjacent words whose translations are adjacent, in the
+same order, may be one term.
 
 The translation in the markup is a base form, which the model learns to inflect (Bergmanis and Pinnis 2021,
 "Facilitating Terminology Translation with Target Lemma Annotations"). They use a lemmatizer. Here the base form is the
@@ -147,7 +147,11 @@ def _in_chunks(ids: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 
 
 class _Term(NamedTuple):
-    """A source word and the target word that it is linked to: their text, and the tokens or number of each."""
+    """A source word and the target word linked to it.
+
+    span:               tokens of the source word
+    src_word, tgt_word: indices of both words in their sentences
+    """
 
     source: str
     target: str
@@ -175,8 +179,8 @@ class _AlignedText:
             return
         links = _split(self._links, ids)
         for index, (src, tgt), packed in zip(ids.tolist(), self._reader.pairs(ids, corpus.tagged), links, strict=True):
-            own = self._reader.in_reading_order(packed, corpus.tagged, len(tgt))
-            yield index, linked_words(self._tokenizers, src, tgt, own)
+            pair_links = self._reader.in_reading_order(packed, corpus.tagged, len(tgt))
+            yield index, linked_words(self._tokenizers, src, tgt, pair_links)
 
 
 def _split(side: SideStore, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
@@ -192,15 +196,15 @@ def linked_words(
     src, tgt: token ids in reading order; links: between them
     """
     src_words, tgt_words = _Words(tokenizers.src, src), _Words(tokenizers.tgt, tgt)
-    of_source, of_target = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
+    targets_of, sources_of = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
     for src_token, tgt_token in links:
         for word in src_words.of_token(src_token):
-            of_source[word].update(tgt_words.of_token(tgt_token))
+            targets_of[word].update(tgt_words.of_token(tgt_token))
         for word in tgt_words.of_token(tgt_token):
-            of_target[word].update(src_words.of_token(src_token))
+            sources_of[word].update(src_words.of_token(src_token))
     linked = []
-    for word, targets in sorted(of_source.items()):
-        if len(targets) == 1 and len(of_target[target := next(iter(targets))]) == 1:
+    for word, targets in sorted(targets_of.items()):
+        if len(targets) == 1 and len(sources_of[target := next(iter(targets))]) == 1:
             linked.append(_Term(src_words.texts[word], tgt_words.texts[target], src_words.spans[word], word, target))
     return [
         term
@@ -214,7 +218,10 @@ def _is_content(word: str, min_characters: int) -> bool:
 
 
 class _Words:
-    """The words of encoded text; none if the text has another encoding. texts, spans: text and tokens of each word"""
+    """The words of tokenized text; none if tokenizing the text again gives other tokens.
+
+    texts, spans: text and tokens of each word
+    """
 
     def __init__(self, tokenizer: Tokenizer, tokens: Sequence[int]) -> None:
         text = tokenizer.decode(tokens)
@@ -272,14 +279,14 @@ class _Marker:
         for first in random.permutation(len(pair)).tolist():
             following, end = random.random(), first + 1
             is_longer = following < _EXTENSION_PROBABILITY and end in free and _are_adjacent(pair[first], pair[end])
-            own = range(first, end + is_longer)
+            chosen = range(first, end + is_longer)
             if first not in free or len(marks) == wanted:
                 continue
-            translation = self._tokenizer.encode(" ".join(self._base_form(pair[i]) for i in own))
-            mark = Mark(pair[first].span[0], pair[own[-1]].span[1], translation)
+            translation = self._tokenizer.encode(" ".join(self._base_form(pair[i]) for i in chosen))
+            mark = Mark(pair[first].span[0], pair[chosen[-1]].span[1], translation)
             if num_tokens + mark.added <= self._max_tokens:
                 marks.append(mark)
-                free -= set(own)
+                free -= set(chosen)
                 num_tokens += mark.added
         return sorted(marks)
 

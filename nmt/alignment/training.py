@@ -136,7 +136,7 @@ class _ChunkAligner:
     def __call__(self, job: tuple[stored_pairs.Ids, bool]) -> list[set[TokenLink]]:
         pairs, tagged = self._reader.pairs(*job), job[1]
         links = zip(self._aligner.links(pairs), pairs, strict=True)
-        return [self._reader.as_stored(own, tagged, len(tgt)) for own, (_, tgt) in links]
+        return [self._reader.as_stored(pair_links, tagged, len(tgt)) for pair_links, (_, tgt) in links]
 
 
 class _Builder:

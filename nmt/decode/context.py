@@ -121,7 +121,6 @@ class ContextEncoder:
 def document_rounds(continues: Sequence[int]) -> list[list[int]]:
     """Group lines into rounds to translate in order, each with at most one line of each document.
 
-
     continues: true or nonzero for each line that continues the document of the line before it
     """
     rounds: list[list[int]] = []
@@ -154,13 +153,13 @@ def translate_documents(
             advance(1)
         return outputs
     has_target = translator.context.has_target
-    for of_round in document_rounds(previous) if has_target else [list(range(len(lines)))]:
-        for start in range(0, len(of_round), window):
-            own = of_round[start : start + window]
+    for indices in document_rounds(previous) if has_target else [list(range(len(lines)))]:
+        for start in range(0, len(indices), window):
+            batch = indices[start : start + window]
             known: Sequence[Previous] = list(zip(lines, outputs, strict=True)) if has_target else lines
-            contexts = [known[i - previous[i] : i] for i in own]
-            found = translator.translate_n_best([lines[i] for i in own], context=contexts)
-            for i, translations in zip(own, found, strict=True):
+            contexts = [known[i - previous[i] : i] for i in batch]
+            found = translator.translate_n_best([lines[i] for i in batch], context=contexts)
+            for i, translations in zip(batch, found, strict=True):
                 outputs[i] = translations[0].text
-            advance(len(own))
+            advance(len(batch))
     return outputs

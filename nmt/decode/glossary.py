@@ -1,7 +1,7 @@
 """Glossaries: source terms and their required translations.
 
-A term matches where its words occur in a line. Words are those of Unicode: runs of letters, digits and marks; in
-scripts without spaces, single characters. The longest matches are selected first, and matches do not overlap. Search
+A term matches where its words occur in a line. Words are runs of letters, digits and marks; in scripts without
+spaces, single characters (`nmt.text.words`). The longest matches are selected first, and matches do not overlap. Search
 requires one of the forms of each matching term (`nmt.search.required`) and chooses the most probable one.
 
 A glossary is a dictionary from sequences of words to terms. Its cost per line does not depend on the number of terms.
@@ -143,9 +143,9 @@ class Glossary:
         """Return the selected matches: start and end among the words, and term."""
         selected: list[tuple[Span, Term]] = []
         covered = [False] * len(words)
-        own = sorted(self._candidates(words), key=lambda match: match[0][0] - match[0][1])
-        others = [] if self._fallback is None else self._fallback._matches(words)
-        for (start, end), term in (*own, *others):
+        matches = sorted(self._candidates(words), key=lambda match: match[0][0] - match[0][1])
+        fallback_matches = [] if self._fallback is None else self._fallback._matches(words)
+        for (start, end), term in (*matches, *fallback_matches):
             if not any(covered[start:end]):
                 covered[start:end] = [True] * (end - start)
                 selected.append(((start, end), term))

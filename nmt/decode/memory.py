@@ -93,10 +93,11 @@ class TranslationMemory:
         with self._lock, self._errors(), self._transaction("IMMEDIATE"):
             self._database.execute("UPDATE state SET clock = clock + 1")
             self._database.executemany(_USE, [(key,) for key in used])
-            for statement, values in ((_ADD, rows), (_REMOVE_OLDEST, [(self._limit,)])):
-                sign = 1 if statement is _ADD else -1
-                changed = self._database.executemany(statement, values).rowcount if values else 0
-                self._database.execute("UPDATE state SET entries = entries + ?", (sign * changed,))
+            if rows:
+                num_added = self._database.executemany(_ADD, rows).rowcount
+                self._database.execute("UPDATE state SET entries = entries + ?", (num_added,))
+            num_removed = self._database.execute(_REMOVE_OLDEST, (self._limit,)).rowcount
+            self._database.execute("UPDATE state SET entries = entries - ?", (num_removed,))
 
     def _require_database(self) -> None:
         """Raise MemoryFileError for another file; SQLite would overwrite a short one."""

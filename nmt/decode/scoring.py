@@ -157,7 +157,9 @@ class TextScorer:
         tasks = [Task(src, [], []) for src in src_ids]
         if context is not None:
             max_tokens = self._max_tokens - len(self._tag)
-            tasks = [self._context.add([task], own, max_tokens)[0] for task, own in zip(tasks, context, strict=True)]
+            tasks = [
+                self._context.add([task], lines, max_tokens)[0] for task, lines in zip(tasks, context, strict=True)
+            ]
         batch = Batch.from_lists(
             [[*self._tag, *task.sentence] for task in tasks],
             [[*task.prefix, *ids] for task, ids in zip(tasks, model_order, strict=True)],
@@ -182,7 +184,7 @@ class TextScorer:
         if not context.size:
             return None
         pairs = with_previous(zip(sources, targets, strict=True), context.size, is_blank_pair)
-        return [own if context.has_target else tuple(src for src, _ in own) for _, own in pairs]
+        return [previous if context.has_target else tuple(src for src, _ in previous) for _, previous in pairs]
 
     def fits(self, source: str, target: str) -> bool:
         """Return whether both sides fit the model's positions."""

@@ -137,9 +137,9 @@ def coverage(shortlist: Shortlist, store: PairStore) -> tuple[float, float]:
     sizes, covered, total = 0, 0, 0
     for chunk in in_chunks(store, np.arange(len(store))):
         for src, tgt in read_pairs(store, chunk):
-            own = shortlist.candidates([src], [()])[0]
-            sizes, total = sizes + int(own.sum()), total + len(tgt)
-            covered += int(own[list(tgt)].sum())
+            is_candidate = shortlist.candidates([src], [()])[0]
+            sizes, total = sizes + int(is_candidate.sum()), total + len(tgt)
+            covered += int(is_candidate[list(tgt)].sum())
     return sizes / max(len(store), 1), covered / max(total, 1)
 
 

@@ -260,10 +260,10 @@ class TextTranslator(ABC):
         parts_of_lines = [parts[:1] for _ in possible] + [[part] for part in parts[1:]]
         translations = list(map(self._translations, outputs))
         translations = self._align([line] * len(outputs), parts_of_lines, outputs, translations)
-        of_others = translations[len(possible) :]
+        translations_of_rest = translations[len(possible) :]
         distinct: dict[str, Translation] = {}
-        for of_first in translations[: len(possible)]:
-            (joined,) = self._combine([of_first, *of_others])
+        for first_translations in translations[: len(possible)]:
+            (joined,) = self._combine([first_translations, *translations_of_rest])
             distinct.setdefault(joined.text, joined)
         return list(distinct.values())
 
@@ -290,8 +290,8 @@ class TextTranslator(ABC):
         source, own_prefixes = iter(lines), PerLine("prefixes", prefixes)
         own_required = PerLine("required", required, "lists of phrases")
         while batch := list(islice(source, window)):
-            of_batch = own_prefixes.take(len(batch)), own_required.take(len(batch))
-            yield from self.translate_n_best(batch, None, *of_batch, glossary=glossary)
+            arguments = own_prefixes.take(len(batch)), own_required.take(len(batch))
+            yield from self.translate_n_best(batch, None, *arguments, glossary=glossary)
         own_prefixes.require_end()
         own_required.require_end()
 
@@ -311,8 +311,8 @@ class TextTranslator(ABC):
             if self._decode.long_lines == "truncate":
                 tokens = tokens[:limit]
             if len(tokens) > limit:
-                own = split_line(sentence, self._tokenizers.src.encode, limit)
-                parts += [part._replace(start=start + part.start) for part in own]
+                split = split_line(sentence, self._tokenizers.src.encode, limit)
+                parts += [part._replace(start=start + part.start) for part in split]
             elif tokens:
                 parts.append(Part(sentence, start, tokens))
         self.lines_split += is_too_long
@@ -343,7 +343,7 @@ class TextTranslator(ABC):
         unconstrained = [best[0] if best else no_output for best in self._search(tasks, options)]
         outputs = [tuple(best.tokens[::-1] if self._reverse_target else best.tokens) for best in unconstrained]
         assigned = assign_phrases(phrases, outputs, [best.log_prob for best in unconstrained], search)
-        return [task._replace(required=as_lists(own)) for task, own in zip(tasks, assigned, strict=True)]
+        return [task._replace(required=as_lists(part)) for task, part in zip(tasks, assigned, strict=True)]
 
     def _mark_terms(self, tokens: list[int], part: Part, glossary: Glossary, markers: TermMarkers) -> list[int]:
         """Write the first form of each term of a part after its words, as many as fit the maximum length."""

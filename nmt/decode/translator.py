@@ -187,7 +187,7 @@ class Translator(TextTranslator):
             try:
                 self._search_batch([tasks[i] for i in ids], options, batch_size, finished)
             finally:
-                results |= {ids[i]: self._in_reading_order(own) for i, own in finished.items()}
+                results |= {ids[i]: self._in_reading_order(hypotheses) for i, hypotheses in finished.items()}
 
         return self._batching.run(continuous_batches if refillable else static_batches, lengths, search)
 
@@ -213,8 +213,8 @@ class Translator(TextTranslator):
         if self._shortlist is not None:
             spelling = [self._spelling.agreeing(task.partial) if task.partial else [] for task in tasks]
             needed = [
-                chain(task.prefix, own, *chain.from_iterable(task.required), self._preferred)
-                for task, own in zip(tasks, spelling, strict=True)
+                chain(task.prefix, partial_tokens, *chain.from_iterable(task.required), self._preferred)
+                for task, partial_tokens in zip(tasks, spelling, strict=True)
             ]
             candidates = self._shortlist.candidates([task.sentence for task in tasks], needed)
             model = restrict(model, to_device(candidates, self._device))
@@ -285,7 +285,7 @@ class Translator(TextTranslator):
         ]
         links = self._aligner.align_parts(lines, parts_of_lines, tokens_and_texts)
         return [
-            [replace(translation, alignment=own) for translation, own in zip(*part, strict=True)]
+            [replace(translation, alignment=alignment) for translation, alignment in zip(*part, strict=True)]
             for part in zip(translations, links, strict=True)
         ]
 

@@ -39,9 +39,9 @@ class Analysis:
 
     nll:         negative log-likelihood of the references, per target token
     sensitivity: see `nmt.heads.importance`; the order of removal
-    removal:     change of the nll when one head is removed
+    removal:     change in nll when one head is removed
     bleu:        BLEU of the model's translations and its signature, if measured
-    bleu_change: change of BLEU when one head is removed, for the measured heads
+    bleu_change: change in BLEU when one head is removed, for the measured heads
     """
 
     num_pairs: int
@@ -88,8 +88,8 @@ class Analysis:
         header = ("attention", "layer", "head", "dL/dxi", "removed", *with_bleu, "prev", "same", "next", "dist")
         header += ("bound", "rare", "entropy", "align", "role")
         notes = (
-            f"nll {self.nll:.4f} per target token, {self.num_pairs:,} pairs. dL/dxi: gradient of the nll by the head's "
-            "mask; removed: change of the nll without it.",
+            f"nll {self.nll:.4f} per target token, {self.num_pairs:,} pairs. dL/dxi: gradient of the nll with respect "
+            "to the head's mask; removed: change in nll without the head.",
             "prev, same, next: fraction of positions that attend most to this offset; dist: mean distance in tokens;",
             "bound: weight of EOS (source) or BOS (target); rare: fraction that attends most to the rarest token;",
             "entropy: of the weights, in nats; align: F1 of source tokens and the links of a statistical aligner.",
@@ -195,13 +195,13 @@ def analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu
     device = model.tgt_embedding.weight.device
     pairs = Pairs.encode(loaded, tokenizers, sources, references)
     measure_bleu = MaskedBleu(loaded, tokenizers, sources, references) if bleu or plots else None
-    masks, known = HeadMasks(model), all_heads(model)
+    masks, heads = HeadMasks(model), all_heads(model)
     batches = [batch for _, batch in pairs.batches(device)]
     with progress("measuring heads", 3 * len(batches), "batches") as bar:
-        importance = sensitivity(model, masks, batches, lambda: bar.advance(1))
-        behavior = measure_behavior(model, pairs, device, lambda: bar.advance(1))
-        nll, *without = nll_without(model, masks, batches, [[], *([head] for head in known)], lambda: bar.advance(1))
-    removal = {head: value - nll for head, value in zip(known, without, strict=True)}
+        importance = sensitivity(model, masks, batches, bar.advance)
+        behavior = measure_behavior(model, pairs, device, bar.advance)
+        nll, *without = nll_without(model, masks, batches, [[], *([head] for head in heads)], bar.advance)
+    removal = {head: value - nll for head, value in zip(heads, without, strict=True)}
     analysis = Analysis(len(sources), nll, importance, removal, behavior)
     if measure_bleu is not None:
         _add_bleu(analysis, measure_bleu, bleu, plots)
@@ -214,10 +214,10 @@ def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, plots: bool)
     points = sum(map(len, removal_steps(analysis.sensitivity).values())) if plots else 0
     with progress("translating", 1 + len(largest) + points, "translations") as bar:
         whole = measure.without([])
-        bar.advance(1)
+        bar.advance()
         analysis.bleu, analysis.signature = whole, measure.signature
         for head in largest:
             analysis.bleu_change[head] = measure.without([head]) - whole
-            bar.advance(1)
+            bar.advance()
         if plots:
-            analysis.curves = measure_curves(measure, analysis.sensitivity, whole, lambda: bar.advance(1))
+            analysis.curves = measure_curves(measure, analysis.sensitivity, whole, bar.advance)

@@ -192,9 +192,9 @@ def _agreement(
     for number in range(len(links)):
         sources, tag, last = attended[number][head], pairs.tag_length, len(pairs.targets[number]) - 1
         has_source = len(pairs.sources[number]) > tag
-        for first, of_pairs in enumerate(found.values()):
+        for first, head_links in enumerate(found.values()):
             linked = enumerate(sources[first : first + last + 1] if has_source else [])
-            of_pairs.append(
+            head_links.append(
                 {(source - tag, last - target if pairs.reverse_target else target) for target, source in linked}
             )
-    return max((agreement(of_pairs, links), at) for at, of_pairs in found.items())
+    return max((agreement(head_links, links), at) for at, head_links in found.items())

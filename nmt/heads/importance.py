@@ -2,7 +2,7 @@
 
 Expected sensitivity (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", section 4.1) needs one backward
 pass: the mean over sentences of |dL/dxi|, where L is the negative log-likelihood (nll) of a sentence and xi the mask of
-a head. Removal measures the change of the nll with xi = 0, and needs one forward pass for each head.
+a head. Removal measures the change in nll with xi = 0, and needs one forward pass for each head.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def sensitivity(
     model:   in evaluation mode; its parameters get no gradients
     advance: called after each batch
     """
-    widths = {key: attention.num_heads for key, attention in attentions(model).items()}
-    totals = {key: torch.zeros(width, dtype=torch.float64) for key, width in widths.items()}
+    num_heads = {key: attention.num_heads for key, attention in attentions(model).items()}
+    totals = {key: torch.zeros(number, dtype=torch.float64) for key, number in num_heads.items()}
     before = masks.factors
     requires_grad = {parameter: parameter.requires_grad for parameter in model.parameters()}
     try:
         model.requires_grad_(False)
         for batch in batches:
-            masks.factors = {key: _ones(model, _queries(key, batch), width) for key, width in widths.items()}
+            masks.factors = {key: _ones(model, _queries(key, batch), number) for key, number in num_heads.items()}
             _nll(model, batch, model.encode(batch.src)).backward()
             for key, factor in masks.factors.items():
                 assert factor.grad is not None, "every head is part of the loss"

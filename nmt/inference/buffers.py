@@ -117,10 +117,10 @@ class Buffers:
 
     def insert(self, sentences: DecoderState, rows: Tensor) -> None:
         """Overwrite rows (sentences,) with sentences before their first step."""
-        for own, other in zip(self.layers, sentences.layers, strict=True):
+        for layer, new_layer in zip(self.layers, sentences.layers, strict=True):
             # Masked slots must be finite, because 0 * NaN is NaN.
-            own.cache.stored.index_fill_(1, rows, 0.0)
-            _copy_rows(own.memory, (1, rows), 3, other.memory, 0.0)
+            layer.cache.stored.index_fill_(1, rows, 0.0)
+            _copy_rows(layer.memory, (1, rows), 3, new_layer.memory, 0.0)
         _copy_rows(self.memory_mask, (0, rows), 3, sentences.memory_mask, _HIDDEN)
         self.mask.index_fill_(0, rows, _HIDDEN)
         self.positions.index_fill_(0, rows, 0)
@@ -133,9 +133,9 @@ class Buffers:
         """
         beam = len(self.slots)
         slots = torch.arange(ring_end - steps * beam, ring_end, device=rows.device) % source.mask.shape[3]
-        for own, other in zip(self.layers, source.layers, strict=True):
-            _copy(own.cache.stored, other.cache.stored.index_select(1, rows).index_select(3, slots), 0.0)
-            _copy(own.memory, other.memory.index_select(1, rows), 0.0)
+        for layer, source_layer in zip(self.layers, source.layers, strict=True):
+            _copy(layer.cache.stored, source_layer.cache.stored.index_select(1, rows).index_select(3, slots), 0.0)
+            _copy(layer.memory, source_layer.memory.index_select(1, rows), 0.0)
         _copy(self.mask, source.mask.index_select(0, rows).index_select(3, slots), _HIDDEN)
         _copy(self.memory_mask, source.memory_mask.index_select(0, rows), _HIDDEN)
         _copy(self.positions, source.positions.index_select(0, rows), 0)

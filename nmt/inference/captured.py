@@ -139,9 +139,9 @@ class StaticState:
     def reorder(self, beam_index: Tensor) -> None:
         """See `DecoderState.reorder`."""
         mask = self.step.buffers.mask
-        own = mask.index_select(0, self.rows)
-        own = own.gather(2, beam_index[:, None, :, None].expand_as(own))
-        mask.index_copy_(0, self.rows, own)
+        selected = mask.index_select(0, self.rows)
+        selected = selected.gather(2, beam_index[:, None, :, None].expand_as(selected))
+        mask.index_copy_(0, self.rows, selected)
 
     @torch.inference_mode()
     def select(self, sentence_index: Tensor) -> None:

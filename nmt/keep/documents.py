@@ -40,11 +40,11 @@ class Segment(NamedTuple):
             return self.before + translation
         lengths = [len(TAG.sub("", word)) + 1 for word in words]
         target, length, lines = sum(lengths) / self.num_lines, 0, [""]
-        for word, own in zip(words, lengths, strict=True):
-            if lines[-1] and len(lines) < self.num_lines and length + own / 2 > target * len(lines):
+        for word, word_length in zip(words, lengths, strict=True):
+            if lines[-1] and len(lines) < self.num_lines and length + word_length / 2 > target * len(lines):
                 lines.append("")
             lines[-1] += f" {word}" if lines[-1] else word
-            length += own
+            length += word_length
         return self.before + ("\r\n" if "\r\n" in self.text else "\n").join(lines)
 
 

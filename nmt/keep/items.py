@@ -21,7 +21,7 @@ _LANGUAGES = {
     "de nl es it pt da el tr id ro hr sl sr vi is ca gl": _COMMA,
     "fr ru uk pl cs sk sv nb nn no fi hu bg lt lv et be": (",", _SPACES),
 }
-_SEPARATORS = {language: own for languages, own in _LANGUAGES.items() for language in languages.split()}
+_SEPARATORS = {language: separators for languages, separators in _LANGUAGES.items() for language in languages.split()}
 _WRITTEN_SPACE = {"fr": "\u202f"}
 
 _URL = r"""(?:(?:https?|ftp)://|\bwww\.)[^\s<>"\u201c\u201d]*[^\s<>"\u201c\u201d.,;:!?'\u2019()\[\]{}]/?"""
@@ -106,8 +106,8 @@ class ItemGrammar:
     def holds(self, sources: Sequence[Item], text: str, *, strict: bool = True) -> bool:
         """Return whether a translation has exactly the items of its source, apart from number words in digits.
 
-        strict: whether only numbers of one or two digits count as number words; otherwise also others, such as 100,
-                that the source does not have
+        strict: accept an added number only if it has one or two digits; otherwise, accept any number that is not in
+                the source, such as 100
         """
         expected = Counter((item.kind, self.written(item)) for item in sources)
         found = Counter((item.kind, item.text) for item in self.find_target(text))

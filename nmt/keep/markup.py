@@ -240,13 +240,13 @@ class _Placement:
 
     def _place(self, elements: Sequence[Element], src: Interval, tgt: Interval, limit: int) -> None:
         """Insert elements into the target words of their parent. limit: offset of the parent's closing tag"""
-        own = [self._words(element) for element in elements]
+        source_words = [self._words(element) for element in elements]
         intervals: dict[int, Interval] = {}
-        for index, words in enumerate(own):
+        for index, words in enumerate(source_words):
             if words.start < words.end:
                 intervals[index] = self._interval(words, src, tgt, list(intervals.values()))
         wide = dict(intervals)
-        for index, words in enumerate(own):
+        for index, words in enumerate(source_words):
             if index not in intervals:
                 point = self._point(words.start, src, tgt)
                 for other, (start, end) in wide.items():
@@ -256,7 +256,7 @@ class _Placement:
         for index in sorted(intervals, key=lambda index: (*intervals[index], index)):
             interval, element = intervals[index], elements[index]
             if interval.start < interval.end:
-                self._insert_around(element, own[index], interval, limit)
+                self._insert_around(element, source_words[index], interval, limit)
             else:
                 self._insert_mark(element, interval.start, limit)
 

@@ -170,27 +170,27 @@ class PreservingTranslator:
         """Return the translations of each line that have its items, with its tags."""
         links = self._links(lines, found)
         kept: list[list[Translation]] = [[] for _ in lines]
-        for own, line, translations, links_of_line in zip(kept, lines, found, links, strict=True):
+        for kept_of_line, line, translations, links_of_line in zip(kept, lines, found, links, strict=True):
             for translation, own_links in zip(translations, links_of_line, strict=True):
                 text = self._insert(line, translation.text, own_links, strict=strict)
                 if text is not None:
-                    own.append(replace(translation, text=text, alignment=None))
+                    kept_of_line.append(replace(translation, text=text, alignment=None))
         return kept
 
     def _links(self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]]) -> list[list[Links]]:
         """Return the word links of each translation: the engine's, or those of a statistical aligner of these lines."""
         if not any(line.marked.elements for line in lines):
-            return [[()] * len(own) for own in found]
-        if all(translation.alignment is not None for own in found for translation in own):
-            return [[translation.alignment or () for translation in own] for own in found]
+            return [[()] * len(translations) for translations in found]
+        if all(translation.alignment is not None for translations in found for translation in translations):
+            return [[translation.alignment or () for translation in translations] for translations in found]
         words: dict[str, int] = {}
         pairs = [
             (_word_ids(line.marked.text, words), _word_ids(translation.text, words))
-            for line, own in zip(lines, found, strict=True)
-            for translation in own
+            for line, translations in zip(lines, found, strict=True)
+            for translation in translations
         ]
         links = iter(agreed_links(pairs))
-        return [[sorted(next(links)) for _ in own] for own in found]
+        return [[sorted(next(links)) for _ in translations] for translations in found]
 
     def _insert(self, line: _Line, translation: str, links: Links, *, strict: bool) -> str | None:
         """Return a translation with the tags of its line and items in their written form; None if items differ."""
@@ -207,7 +207,7 @@ class PreservingTranslator:
         self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]], kept: list[list[Translation]]
     ) -> None:
         """Search the lines without a translation in `kept` again, with the items that the best one lacks."""
-        again = [i for i, own in enumerate(kept) if not own and "required" not in self._translator.unsupported]
+        again = [i for i, result in enumerate(kept) if not result and "required" not in self._translator.unsupported]
         inputs = []
         for i in again:
             pairing = self._grammar.pair(lines[i].items, self._grammar.find_target(found[i][0].text))
@@ -219,8 +219,8 @@ class PreservingTranslator:
             raise
         except UserError:  # some line has no output with all its phrases
             return
-        for i, own in zip(again, self._with_items([lines[i] for i in again], results, strict=True), strict=True):
-            kept[i] = own
+        for i, result in zip(again, self._with_items([lines[i] for i in again], results, strict=True), strict=True):
+            kept[i] = result
         self.fallbacks += Fallbacks(searched=sum(bool(kept[i]) for i in again))
 
     def _split(self, lines: Sequence[_Line], kept: list[list[Translation]]) -> None:
@@ -228,7 +228,7 @@ class PreservingTranslator:
 
         The first text of a line has its prefix and its required phrases.
         """
-        split = [i for i, own in enumerate(kept) if not own]
+        split = [i for i, result in enumerate(kept) if not result]
         segments = {i: _segments(lines[i]) for i in split}
         inputs: list[TranslatorInput] = []
         for i in split:
@@ -239,13 +239,15 @@ class PreservingTranslator:
         results = iter(self._translator.translate_inputs(inputs, 1) if inputs else [])
         for i in split:
             translations = [next(results)[0] for segment in segments[i] if segment.is_translated]
-            kept[i] = [self._joined(lines[i], segments[i], translations)]
+            kept[i] = [self._join_segments(lines[i], segments[i], translations)]
 
-    def _joined(self, line: _Line, segments: Sequence[_Segment], translations: Sequence[Translation]) -> Translation:
+    def _join_segments(
+        self, line: _Line, segments: Sequence[_Segment], translations: Sequence[Translation]
+    ) -> Translation:
         """Join the segments of a line; items in the translations of text between items are removed."""
         merged = replace(join_parts(translations), alignment=None)
         for keeps_number_words in (True, False):
-            text, links = self._join(line, segments, translations, keeps_number_words=keeps_number_words)
+            text, links = self._joined_text(line, segments, translations, keeps_number_words=keeps_number_words)
             inserted = self._insert(line, text, links, strict=True)
             if inserted is not None:
                 self.fallbacks += Fallbacks(split=1)
@@ -255,7 +257,7 @@ class PreservingTranslator:
         links = [(word, word) for word in range(len(word_spans(line.marked.text)))]
         return replace(merged, text=line.marked.insert(line.marked.text, links, edits))
 
-    def _join(
+    def _joined_text(
         self,
         line: _Line,
         segments: Sequence[_Segment],
@@ -273,11 +275,11 @@ class PreservingTranslator:
                 translation = _without_added_stop(next(results), segment.text)
                 found = self._grammar.find_target(translation.text)
                 removed = [item for item in found if not (keeps_number_words and is_number_word(item))]
-                own = apply_edits(translation.text, [(item.start, item.end, "") for item in removed])[0]
+                output = apply_edits(translation.text, [(item.start, item.end, "") for item in removed])[0]
                 own_links = [] if removed else list(translation.alignment or ())
             else:
-                own = self._grammar.written(segment.item) if segment.item else segment.text
-            text += own
+                output = self._grammar.written(segment.item) if segment.item else segment.text
+            text += output
             joined.append((segment, start, own_links))
         src_starts = [start for start, _ in word_spans(line.marked.text)]
         tgt_starts = [start for start, _ in word_spans(text)]

@@ -2,7 +2,7 @@
 
 The encoder is bidirectional (Bahdanau et al. 2015). The decoder attends from its new state (Luong et al. 2015), with an
 additive or a multiplicative score; Bahdanau's decoder attends from its previous state and reads the result in the same
-step, which permits no parallel training. With `model.input_feeding` the decoder reads it one step later.
+step, which prevents parallel training. With `model.input_feeding` the decoder reads it one step later.
 """
 
 from __future__ import annotations

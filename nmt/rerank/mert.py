@@ -42,7 +42,7 @@ class TuningSet:
     def from_lists(cls, features: Sequence[Floats], counts: Sequence[Counts], metric: CorpusMetric) -> TuningSet:
         """features, counts: (candidates, features) and (candidates, counts) of each sentence."""
         longest = max(map(len, features))
-        exists = np.array([[index < len(one) for index in range(longest)] for one in features])
+        exists = np.array([[index < len(candidates) for index in range(longest)] for candidates in features])
         return cls(_pad(features, longest), _pad(counts, longest), exists, metric)
 
     def score(self, weights: Floats) -> float:
@@ -99,7 +99,7 @@ def _climb(lists: TuningSet, weights: Floats, random: np.random.Generator) -> tu
         weights = weights / max(np.abs(weights).sum(), _ROUNDING)
         directions = [*np.eye(size), *random.normal(size=(size, size))]
         steps = [search_line(lists, weights, direction) for direction in directions]
-        (step, expected), direction = max(zip(steps, directions, strict=True), key=lambda one: one[0][1])
+        (step, expected), direction = max(zip(steps, directions, strict=True), key=lambda item: item[0][1])
         moved = weights + step * direction
         if expected <= score + _ROUNDING or lists.score(moved) <= score + _ROUNDING:
             return weights, score
@@ -158,6 +158,6 @@ def _intervals(lists: TuningSet, offsets: Floats, slopes: Floats) -> tuple[Float
 def _pad(lists: Sequence[Floats], longest: int) -> Floats:
     """Stack arrays (candidates, n) to (sentences, longest, n), padded with zeros."""
     padded = np.zeros((len(lists), longest, lists[0].shape[1]))
-    for row, one in zip(padded, lists, strict=True):
-        row[: len(one)] = one
+    for row, candidates in zip(padded, lists, strict=True):
+        row[: len(candidates)] = candidates
     return padded

@@ -2,7 +2,7 @@
 
 The score of a candidate is a weighted sum of features: its score in the list, its length, and its log-probability under
 each model. Models may be left-to-right, right-to-left (Liu et al. 2016, "Agreement on Target-bidirectional Neural
-Machine Translation"), reverse, from target to source, or language models.
+Machine Translation"), target-to-source, or language models.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def best_first(candidates: Sequence[Candidate], values: Floats, weights: Floats)
 
     values: (candidates, features); weights: (features,)
     """
-    scored = [Candidate(own.text, float(score)) for own, score in zip(candidates, values @ weights, strict=True)]
+    scored = [Candidate(old.text, float(score)) for old, score in zip(candidates, values @ weights, strict=True)]
     return sorted(scored, key=lambda candidate: -candidate.score)
 
 

@@ -35,16 +35,16 @@ class Batched:
     def concat(self, other: Self) -> Self:
         """Append the sentences of `other`."""
 
-        def join(own: Any, more: Any) -> Any:
-            match own:
+        def join(value: Any, more: Any) -> Any:
+            match value:
                 case Tensor():
-                    return torch.cat([own, more])
+                    return torch.cat([value, more])
                 case list():
-                    return own + more
+                    return value + more
                 case Batched():
-                    return own.concat(more)
+                    return value.concat(more)
                 case _:
-                    return own
+                    return value
 
         return replace(
             self, **{field.name: join(getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}

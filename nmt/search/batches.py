@@ -108,7 +108,7 @@ class Batching:
         """Return the results of all sentences, in order.
 
         After a search runs out of memory, its finished results are kept and the other sentences are planned again.
-        Raises UserError if memory is out of memory for a single sentence.
+        Raises UserError if the memory is too small for a single sentence.
 
         lengths: (num_sentences,) source tokens, EOS included
         search: called with sentences, batch size and a dictionary that receives the result of each sentence

@@ -89,8 +89,8 @@ class BiasedPhrases:
         # By node: the sum of negative biases, and the preferred phrases that end there.
         self._penalties = [0.0] * len(trie.children)
         self._ends: list[tuple[int, ...]] = [()] * len(trie.children)
-        for index, own in enumerate(by_phrase.values()):
-            self._penalties[trie.ends[index]] = sum(bias for bias in own if bias < 0)
+        for index, phrase_biases in enumerate(by_phrase.values()):
+            self._penalties[trie.ends[index]] = sum(bias for bias in phrase_biases if bias < 0)
             self._ends[trie.ends[index]] = (index,) if self._gains[index] else ()
         for node in range(1, len(trie.children)):
             self._penalties[node] += self._penalties[trie.suffix_links[node]]
@@ -135,10 +135,10 @@ class BiasedPhrases:
             rewards, children = self.node_rewards(self._trie.suffix_links[node]), self._trie.children[node]
             if children:
                 others = ~np.isin(rewards.tokens, [*children])
-                own = [self._reward(child, self._none_met) for child in children.values()]
+                child_rewards = [self._reward(child, self._none_met) for child in children.values()]
                 rewards = Rewards(
                     np.concatenate([rewards.tokens[others], np.array([*children], dtype=np.int64)]),
-                    np.concatenate([rewards.values[others], np.array(own, dtype=np.float32)]),
+                    np.concatenate([rewards.values[others], np.array(child_rewards, dtype=np.float32)]),
                 )
             self._rewards_by_node[node] = rewards
         return self._rewards_by_node[node]
@@ -169,8 +169,8 @@ class BiasedPhrases:
         for suffix in self._trie.suffixes(node):
             for index in self._begun[suffix]:
                 if index not in met.phrases and index not in ends:
-                    own = self._trie.depths[suffix] * self._highest[index] / len(self._phrases[index])
-                    credit = max(credit, own)
+                    phrase_credit = self._trie.depths[suffix] * self._highest[index] / len(self._phrases[index])
+                    credit = max(credit, phrase_credit)
                     break
         return reward + credit
 

@@ -26,21 +26,21 @@ class Fusion:
 
     def start(self, src: PackedSequences, beam_size: int) -> EnsembleState:
         """See `StepModel.start`."""
-        own, other = self._model.start(src, beam_size), self._language_model.start(self._lm_sources(src), beam_size)
-        return EnsembleState([own, other])
+        model_state = self._model.start(src, beam_size)
+        return EnsembleState([model_state, self._language_model.start(self._lm_sources(src), beam_size)])
 
     def refill(self, src: PackedSequences, state: EnsembleState, steps: int) -> None:
         """See `RefillableModel.refill`; both models must be refillable."""
         sources = src, self._lm_sources(src)
-        for model, own, member in zip((self._model, self._language_model), sources, state.members, strict=True):
+        for model, source, member in zip((self._model, self._language_model), sources, state.members, strict=True):
             assert isinstance(model, RefillableModel)
-            model.refill(own, member, steps)
+            model.refill(source, member, steps)
 
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
         """See `StepModel.step`."""
-        own, other = state.members
-        log_probs = self._model.step(tokens, own)
-        return log_probs.add_(self._language_model.step(tokens, other), alpha=self._weight)
+        model_state, lm_state = state.members
+        log_probs = self._model.step(tokens, model_state)
+        return log_probs.add_(self._language_model.step(tokens, lm_state), alpha=self._weight)
 
     def _lm_sources(self, src: PackedSequences) -> PackedSequences:
         return PackedSequences.from_lists([list(self._lm_source)] * src.num_sentences).to(src.tokens.device)

@@ -23,8 +23,8 @@ def output_limits(
     with; required: requirements of each output, which may raise its limit
     """
     limits = [
-        1 + max(_max_length(tokens, options), len(prefix), _num_needed(own, prefix, options))
-        for tokens, prefix, own in zip(src_tokens, prefixes, required or [()] * len(src_tokens), strict=True)
+        1 + max(_max_length(tokens, options), len(prefix), _num_needed(requirements, prefix, options))
+        for tokens, prefix, requirements in zip(src_tokens, prefixes, required or [()] * len(src_tokens), strict=True)
     ]
     min_lengths = [
         min(limit - 1, max(options.min_tokens, math.floor(_multiply(options.min_length_ratio, tokens))))

@@ -37,7 +37,7 @@ class PartialWordState:
         """See `StepState.reorder`."""
         self.inner.reorder(beam_index)
         if self.is_open:
-            self.rests = [[own[j] for j in index] for own, index in zip(self.rests, beam_index.tolist(), strict=True)]
+            self.rests = [[row[j] for j in index] for row, index in zip(self.rests, beam_index.tolist(), strict=True)]
 
     def select(self, sentence_index: Tensor) -> None:
         """See `StepState.select`."""

@@ -89,8 +89,8 @@ def _best_of_group(beam: Beam, group: slice, token_log_probs: Tensor, token_rank
     """
     width, vocab = token_log_probs.shape[1:]
     count = 2 * width if width > 1 else 1
-    # An extension that is not among the best of its parent is not among the best of the group. topk leaves the order of
-    # equal values open: tokens are sorted by id here, and the stable sort below preserves that order.
+    # An extension that is not among the best of its parent is not among the best of the group. topk does not
+    # define the order of equal values: tokens are sorted by id here, and the stable sort below preserves that order.
     tokens = top_indices(token_rank, min(count, vocab))
     if beam.required is not None:
         tokens = beam.required.add_candidates(tokens)

@@ -256,8 +256,8 @@ class _Middleware:
         service.num_active += 1
         try:
             if service.is_draining and scope["path"] not in _SERVED_WHILE_DRAINING:
-                refusal = JsonLine({"error": "the server is shutting down"}, 503, {"connection": "close"})
-                await refusal(scope, receive, send_and_record)
+                response = JsonLine({"error": "the server is shutting down"}, 503, {"connection": "close"})
+                await response(scope, receive, send_and_record)
             else:
                 await self._app(scope, receive, send_and_record)
         except Exception as error:  # the server logs the traceback

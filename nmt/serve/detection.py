@@ -38,7 +38,7 @@ def rank_languages(languages: Collection[str], texts: Sequence[str]) -> list[Det
         by_code[code] = language
     identifier.set_languages(by_code)
     ranked = identifier.rank("\n".join(texts)[:_MAX_CHARACTERS])
-    return [Detected(by_code[code], round(100.0 * float(share), 1)) for code, share in ranked]
+    return [Detected(by_code[code], round(100.0 * float(probability), 1)) for code, probability in ranked]
 
 
 @cache

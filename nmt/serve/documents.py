@@ -44,8 +44,8 @@ def _join(segments: Sequence[Segment], n_best_lists: list[list[Translation]], li
     """Join the i-th best translations of all segments for each i."""
 
     def texts(rank: int) -> Iterator[str]:
-        for segment, own in zip(segments, n_best_lists, strict=True):
-            yield segment.layout(own[min(rank, len(own) - 1)].text)
+        for segment, n_best in zip(segments, n_best_lists, strict=True):
+            yield segment.layout(n_best[min(rank, len(n_best) - 1)].text)
 
     joined = ["".join(texts(rank)) for rank in range(max(map(len, n_best_lists)))]
     return list(dict.fromkeys(joined))[:limit]

@@ -43,7 +43,7 @@ def _collect(pairs: Iterator[tuple[str, str]]) -> Fields:
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
-    return {name: own if len(own) > 1 else own[0] for name, own in values.items()}
+    return {name: texts if len(texts) > 1 else texts[0] for name, texts in values.items()}
 
 
 def _url_encoded(content: bytes) -> Iterator[tuple[str, str]]:

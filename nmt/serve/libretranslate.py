@@ -78,7 +78,7 @@ def _add_descriptions(app: FastAPI, service: Service) -> None:
         for source, target in pairs:
             targets.setdefault(source, []).append(target)
         targets |= {target: [] for _, target in pairs if target not in targets}
-        return JsonLine([_named(code) | {"targets": own} for code, own in targets.items()])
+        return JsonLine([_named(code) | {"targets": target_codes} for code, target_codes in targets.items()])
 
     @app.get("/frontend/settings")
     async def settings() -> Response:

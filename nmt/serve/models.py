@@ -147,7 +147,10 @@ class ServedModel:
         if options.alternatives:
             return [
                 translator.alternatives(
-                    *(line.text, line.prefix, options.n_best, line.required),
+                    line.text,
+                    line.prefix,
+                    options.n_best,
+                    line.required,
                     partial_word=options.partial_word,
                     context=line.context,
                 )

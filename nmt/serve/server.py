@@ -47,8 +47,7 @@ def check_origin(origin: str) -> str:
 def run_server(service: Service, bound: socket.socket, origins: Sequence[str] = ()) -> None:
     """Serve until SIGTERM or Ctrl-C, then finish accepted requests and return.
 
-    origins: see `build_app`
-    A second signal ends the process immediately, with status 143 or 130.
+    A second signal ends the process immediately, with status 143 or 130. origins: see `build_app`
     """
     config = uvicorn.Config(
         build_app(service, origins),

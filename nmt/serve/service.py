@@ -138,20 +138,19 @@ class Service:
         numbers = [number for number, document in enumerate(documents) for _ in document]
         previous = [len(before) for _, before in with_previous(texts, context.size, is_blank, numbers)]
         n_best_lists: list[list[Translation]] = [[]] * len(lines)
-        for of_round in document_rounds(previous) if context.has_target else [list(range(len(lines)))]:
+        for indices in document_rounds(previous) if context.has_target else [list(range(len(lines)))]:
             outputs = [found[0].text if found else "" for found in n_best_lists]
             known: Sequence[Previous] = list(zip(texts, outputs, strict=True)) if context.has_target else texts
-            own = [lines[i]._replace(context=tuple(known[i - previous[i] : i])) for i in of_round]
-            for i, found in zip(of_round, await self.translate(request, model, options, own), strict=True):
+            with_context = [lines[i]._replace(context=tuple(known[i - previous[i] : i])) for i in indices]
+            for i, found in zip(indices, await self.translate(request, model, options, with_context), strict=True):
                 n_best_lists[i] = found
         return n_best_lists
 
     async def process(
         self, request: Request, texts: Sequence[str], submit: Callable[[], list[Future[list[Result]]]]
     ) -> list[Result]:
-        """Call `submit` and return the results of its futures.
+        """Call `submit` and return the results of its futures. texts: counted against the limits
 
-        texts: counted against the limits
         Raises HTTPException if they exceed a limit, the queue is full, the client disconnects, or on timeout.
         """
         self.check_size(texts)

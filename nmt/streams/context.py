@@ -57,4 +57,4 @@ def whole_documents(windows: Iterable[list[Record]]) -> Iterator[list[Record]]:
 
 def rounds(window: Sequence[Record]) -> list[list[Record]]:
     """Group records into rounds that are translated one after the other, with at most one record of each document."""
-    return [[window[i] for i in own] for own in document_rounds([record.context is None for record in window])]
+    return [[window[i] for i in indices] for indices in document_rounds([record.context is None for record in window])]

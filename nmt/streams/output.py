@@ -34,10 +34,11 @@ def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> 
 
     option: the option that names the output; inputs: files, `-`, and directories whose files are read
     """
-    if sys.stdout is None if out == STANDARD_STREAM else not out.is_file():
-        return
-    own = os.fstat(sys.stdout.fileno()) if out == STANDARD_STREAM else out.stat()
-    if not stat.S_ISREG(own.st_mode):
+    if out == STANDARD_STREAM:
+        out_status = None if sys.stdout is None else os.fstat(sys.stdout.fileno())
+    else:
+        out_status = out.stat() if out.is_file() else None
+    if out_status is None or not stat.S_ISREG(out_status.st_mode):
         return
     for path in filter(None, inputs):
         if path == STANDARD_STREAM and sys.stdin is not None:
@@ -46,7 +47,7 @@ def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> 
             files = path.iterdir() if path.is_dir() else [path]
             found = {str(file): file.stat() for file in files if file.is_file()}
         for name, status in found.items():
-            if os.path.samestat(own, status):
+            if os.path.samestat(out_status, status):
                 output = "standard output" if out == STANDARD_STREAM else f"{option} {out}"
                 raise UserError(f"{output} is the input {name}; it must be another file; choose a new one")
 
@@ -150,8 +151,8 @@ class Output:
                 yield Stream(Sink(file, "standard output", is_compressed=False))
             return
         with write_errors(str(self.path)):
-            own = _own_descriptor(self.path)
-            file = self.path.open("wb", buffering=0) if own is None else FileIO(os.dup(own), "wb")
+            descriptor = _own_descriptor(self.path)
+            file = self.path.open("wb", buffering=0) if descriptor is None else FileIO(os.dup(descriptor), "wb")
         with file, ended_by_reader(file.fileno()):
             sink = Sink(file, str(self.path), is_compressed=self.path.suffix == ".gz")
             yield Stream(sink)

@@ -68,8 +68,8 @@ class Origin:
         value = self.facts.get(key)
         if isinstance(value, str) and value in self.names:
             return f"{self.names[value]} (SHA-256 {value[:12]})"
-        if isinstance(value, list) and value and all(one in self.names for one in value):
-            return " and ".join(f"{self.names[one]} (SHA-256 {one[:12]})" for one in value)
+        if isinstance(value, list) and value and all(digest in self.names for digest in value):
+            return " and ".join(f"{self.names[digest]} (SHA-256 {digest[:12]})" for digest in value)
         return json.dumps(value, ensure_ascii=False)
 
 
@@ -96,7 +96,7 @@ class InputDigest:
     def add(self, records: Iterable[Record]) -> None:
         """Update the digest with records."""
         for record in records:
-            required = "\t".join(one if isinstance(one, str) else "|".join(one) for one in record.required)
+            required = "\t".join(item if isinstance(item, str) else "|".join(item) for item in record.required)
             lines = (record.line, record.prefix, required)  # none of them contains a line feed
             self._digest.update("".join(f"{line}\n" for line in lines).encode())
             self.records += 1

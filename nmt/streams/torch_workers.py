@@ -44,13 +44,13 @@ def start_torch_workers(device: str, processes: int | None, threads: int | None 
     with start_world(device, _REMEDY) as world:
         if several and world.size > 1:
             raise UserError(
-                f"--processes {processes} under torchrun, which has started {world.size}; use one of both; leave out "
-                "--processes, or torchrun"
+                f"--processes {processes} cannot be used under torchrun, which started {world.size} processes; leave "
+                "out --processes or torchrun"
             )
         if several and world.device.type != "cpu":
             raise UserError(
-                f"--processes {processes} on {world.device}; it is for a CPU only; add --device cpu, or use torchrun "
-                "for several GPUs"
+                f"--processes {processes} needs a CPU, got {world.device}; add --device cpu, or use torchrun for "
+                "several GPUs"
             )
         yield _TorchWorkers(
             device=str(world.device),
@@ -80,8 +80,8 @@ class _TorchWorkers(Workers):
         processes = self.processes or choose_num_processes(num_lines, num_cores(), _fitting_processes())
         if processes > 1 and wait is not None and translate_window.translator.context.has_target:
             raise UserError(
-                f"--processes {processes} does not support a pipe: this model translates with the previous "
-                "translations, which another process has; translate a file, or leave out --processes"
+                f"--processes {processes} does not support a pipe, because this model needs the translations of "
+                "previous lines; translate a file, or leave out --processes"
             )
         if processes > 1:  # each worker loads the model again; loading it here first reports errors once
             make = partial(_start_worker, load)
@@ -116,14 +116,14 @@ def _translate_in_turn(
     All processes must read the same windows.
     """
     while round_of_windows := list(islice(windows, world.size)):
-        own: list[str] = []
+        result_fields: list[str] = []
         if world.rank < len(round_of_windows):
             result = translate_window(round_of_windows[world.rank])
             fallbacks = astuple(result.fallbacks) if result.fallbacks else ()
             counts = (result.num_records, result.lines_split, result.tokens, result.lines_reused, *fallbacks)
-            own = [result.text, result.terms, *map(str, counts)]
+            result_fields = [result.text, result.terms, *map(str, counts)]
         world.barrier_without_timeout()
-        for fields in world.gather_text(own) or []:
+        for fields in world.gather_text(result_fields) or []:
             if fields:
                 text, terms, *numbers = fields
                 num_records, lines_split, tokens, reused, *counted = map(int, numbers)

@@ -93,10 +93,10 @@ class WindowTranslator:
         while len(window) > 1:
             half = window[: len(window) // 2]
             window = half if self._error_of(half) else window[len(half) :]
-        own = self._error_of(window)
-        if own is None:
+        line_error = self._error_of(window)
+        if line_error is None:
             return error
-        return UserError(f"line {window[0].number + (self.writer.reader.names is not None)}: {own}")
+        return UserError(f"line {window[0].number + (self.writer.reader.names is not None)}: {line_error}")
 
     def _error_of(self, window: list[Record]) -> UserError | None:
         try:
@@ -130,11 +130,11 @@ class WindowTranslator:
         groups: dict[_Constraints, list[Record]] = defaultdict(list)
         for record in records:
             groups[record.tag, record.forbidden].append(record)
-        started = [self._start(translators[constraints], own) for constraints, own in groups.items()]
+        started = [self._start(translators[constraints], group) for constraints, group in groups.items()]
         return lambda: {
             record.number: translations
-            for own, finish in zip(groups.values(), started, strict=True)
-            for record, translations in zip(own, finish(), strict=True)
+            for group, finish in zip(groups.values(), started, strict=True)
+            for record, translations in zip(group, finish(), strict=True)
         }
 
     def _start_documents(self, window: Sequence[Record], translators: Mapping[_Constraints, AnyTranslator]) -> _Finish:
@@ -146,10 +146,10 @@ class WindowTranslator:
                 recent = deque(record.context)
             documents[record.number] = recent
         found: dict[int, list[Translation]] = {}
-        for own in rounds(window):
-            with_previous = [replace(record, context=tuple(documents[record.number])) for record in own]
+        for round_records in rounds(window):
+            with_previous = [replace(record, context=tuple(documents[record.number])) for record in round_records]
             found |= self._start_records(with_previous, translators)()
-            for record in own:
+            for record in round_records:
                 documents[record.number].append((record.text or "", found[record.number][0].text))
         self.recent.clear()
         self.recent.extend(list(recent)[-self.translator.context.size :])

@@ -143,7 +143,7 @@ def test_single_process_features_under_torchrun_are_errors(model: Path, start: S
     (tmp_path / "in").write_text("a dog\n")
     jobs = {
         "standard input cannot be read by 2 processes": start(2, "translate", model, "--device", "cpu"),
-        "--processes 2 under torchrun": start(2, "translate", model, tmp_path / "in", "--processes", 2),
+        "--processes 2 cannot be used under torchrun": start(2, "translate", model, tmp_path / "in", "--processes", 2),
     }
     for expected, job in jobs.items():
         assert job.wait() == [1, 1]

@@ -377,16 +377,16 @@ def select_file(page: Browser, path: Path) -> None:
         (
             "a.pdf",
             b"x",
-            "a.pdf: is not supported; the file must be one of .txt, .tsv, .html, .htm, .xhtml, .srt; convert it",
+            "a.pdf: unsupported format; the file must be one of .txt, .tsv, .html, .htm, .xhtml, .srt; convert it",
         ),
-        ("a.txt", b"x" * 30_000, "a.txt: is too large; the limit is 20000 bytes; split it"),
+        ("a.txt", b"x" * 30_000, "a.txt: too large; the limit is 20000 bytes; split it"),
         (
             "a.srt",
             b"a dog",
             "a.srt: the text has no subtitles; each must follow a line such as "
             "00:00:01,000 --> 00:00:02,500; correct it",
         ),
-        ("a.txt", b"\xff\xfe", "a.txt: is not UTF-8 text; convert it"),
+        ("a.txt", b"\xff\xfe", "a.txt: not UTF-8; convert it"),
     ],
 )
 def test_a_wrong_file_is_an_error(page: Browser, tmp_path: Path, name: str, content: bytes, message: str) -> None:

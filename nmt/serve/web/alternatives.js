@@ -6,7 +6,7 @@ const DELAY = 200; // milliseconds after the last key
 
 let request = new AbortController();
 let timer = 0;
-let open = null; // what `openAlternatives` was given
+let open = null; // argument of `openAlternatives`
 
 /**
  * Show alternatives for a word of the translation.

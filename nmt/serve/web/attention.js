@@ -1,4 +1,4 @@
-/** Pictures of attention weights. A matrix has a row for each target token and a column for each source token. */
+/** Heatmaps of attention weights. A matrix has a row for each target token and a column for each source token. */
 
 const THUMBNAIL_PIXELS = 72;
 const CELL = 26;
@@ -10,7 +10,7 @@ export function meanOf(matrices) {
 }
 
 /**
- * Show a button with a small picture for each head of each layer, and for the mean of each layer.
+ * Show a button with a thumbnail for each head of each layer, and for the mean of each layer.
  *
  * chosen: {layer, head}, where head null is the mean; onChoose receives the same
  */

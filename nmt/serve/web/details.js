@@ -4,7 +4,7 @@ import {drawMap, meanOf, showHeads} from "./attention.js";
 
 const element = (id) => document.getElementById(id);
 
-let current = null; // what `showDetails` was given
+let current = null; // argument of `showDetails`
 let shownFor = ""; // source, prefix and translation of the attention on the page
 let attention = null;
 let chosen = {layer: 0, head: null};

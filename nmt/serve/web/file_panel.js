@@ -62,7 +62,7 @@ function decode(buffer) {
   try {
     return new TextDecoder("utf-8", {fatal: true}).decode(buffer);
   } catch {
-    throw new Error("is not UTF-8 text; convert it");
+    throw new Error("not UTF-8; convert it");
   }
 }
 

@@ -16,7 +16,7 @@ export const EXTENSIONS = [".txt", ".tsv", ".html", ".htm", ".xhtml", ".srt"];
  * columns: of .tsv only, the content of the first line
  * choose:  of .tsv only, (column, whether the first line is a header) => the same for that column
  *
- * .txt: one sentence a line. .tsv: translates a column and adds one, like `nmt translate`.
+ * .txt: one sentence per line. .tsv: translates a column and adds one, like `nmt translate`.
  */
 export function openFile(name, content) {
   const extension = /\.[^.]*$/.exec(name)?.[0].toLowerCase() ?? "";
@@ -37,7 +37,7 @@ export function openFile(name, content) {
     case ".srt": // subtitles end with an empty line
       return {parts: text.split(/(?<=\n[ \t]*\r?\n)(?=\S)/), unit: "subtitle", format: "srt", type: "text/plain", write};
     default:
-      throw new Error(`is not supported; the file must be one of ${EXTENSIONS.join(", ")}; convert it`);
+      throw new Error(`unsupported format; the file must be one of ${EXTENSIONS.join(", ")}; convert it`);
   }
 }
 
@@ -92,7 +92,7 @@ export async function translateFile({parts, format, write}, options, context, li
   return write(translations);
 }
 
-/** Translate lines one by one, each with the previous ones, of which a blank line ends the document. */
+/** Translate lines one by one, each with the previous lines of its document; a blank line ends a document. */
 async function translateInOrder(lines, options, {size, sides}, signal, onText) {
   let previous = [];
   for (const line of lines) {
@@ -102,7 +102,7 @@ async function translateInOrder(lines, options, {size, sides}, signal, onText) {
   }
 }
 
-/** Yield lists of parts; one that exceeds a limit by itself is alone, and the server refuses it. */
+/** Yield lists of parts; one that exceeds a limit by itself is alone, and the server rejects it. */
 function* chunksOf(parts, limits) {
   const reserved = 10_000; // bytes for the other fields of a request
   let chunk = [];
@@ -112,7 +112,7 @@ function* chunksOf(parts, limits) {
     const isFull = chunk.length === limits.lines || characters + part.length > limits.characters
       || bytes + size > limits.bytes - reserved;
     if (size > limits.bytes) { // the server would close the connection before it has the request
-      throw new Error(`is too large; the limit is ${limits.bytes} bytes; split it`);
+      throw new Error(`too large; the limit is ${limits.bytes} bytes; split it`);
     }
     if (chunk.length && isFull) {
       yield chunk;

@@ -1,4 +1,4 @@
-/** The translation page: options, translation as one types, and the view of the result. */
+/** The translation page: options, translation as you type, and the view of the result. */
 
 import {closeAlternatives, openAlternatives} from "./alternatives.js";
 import {listModels, setKey, translate, translateLines} from "./api.js";
@@ -38,8 +38,8 @@ function showLanguages() {
   fillSelect("source-language", unique(models.map(({source}) => source)));
   const fromSource = models.filter(({source}) => source === element("source-language").value);
   fillSelect("target-language", unique(fromSource.map(({target}) => target)));
-  const ofPair = fromSource.filter(({target}) => target === element("target-language").value);
-  fillSelect("model", ofPair.map(({name, engine}) => [name, `${name} (${engine})`]));
+  const modelsOfPair = fromSource.filter(({target}) => target === element("target-language").value);
+  fillSelect("model", modelsOfPair.map(({name, engine}) => [name, `${name} (${engine})`]));
   showModel();
 }
 
@@ -270,8 +270,8 @@ function wordsWithTokens(translation, index) {
   return parts;
 }
 
-/** Light up a word and the words that it is aligned to; without a word, none. */
-function light(word) {
+/** Highlight a word and the words that it is aligned to; without a word, none. */
+function highlight(word) {
   document.querySelectorAll(".lit").forEach((lit) => lit.classList.remove("lit"));
   const links = word && sentences[word.sentence] && shown(sentences[word.sentence])?.alignment;
   if (!links) {
@@ -384,9 +384,9 @@ element("swap").addEventListener("click", () => {
 
 const outputWord = (event) => event.target.closest?.("#output .word");
 element("output").addEventListener("click", (event) => outputWord(event) && openWord(outputWord(event)));
-element("output").addEventListener("pointerover", (event) => light(outputWord(event)?.dataset));
-element("output").addEventListener("pointerleave", () => light());
-element("output").addEventListener("focusin", (event) => light(outputWord(event)?.dataset));
+element("output").addEventListener("pointerover", (event) => highlight(outputWord(event)?.dataset));
+element("output").addEventListener("pointerleave", () => highlight());
+element("output").addEventListener("focusin", (event) => highlight(outputWord(event)?.dataset));
 element("output").addEventListener("keydown", (event) => {
   const words = [...document.querySelectorAll("#output .word")];
   const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
@@ -407,11 +407,11 @@ element("output").addEventListener("keydown", (event) => {
 
 // The text area covers the words of the source, so they are found by position.
 element("source").addEventListener("pointermove", ({clientX, clientY}) => {
-  light([...document.querySelectorAll("#backdrop .word")].find((word) => [...word.getClientRects()].some(
+  highlight([...document.querySelectorAll("#backdrop .word")].find((word) => [...word.getClientRects()].some(
     ({left, right, top, bottom}) => left <= clientX && clientX <= right && top <= clientY && clientY <= bottom,
   ))?.dataset);
 });
-element("source").addEventListener("pointerleave", () => light());
+element("source").addEventListener("pointerleave", () => highlight());
 document.addEventListener("selectionchange", () => {
   if (document.activeElement === element("source")) {
     const at = element("source").selectionStart;
@@ -426,7 +426,7 @@ document.addEventListener("selectionchange", () => {
 // --- Theme and start -------------------------------------------------------------------------------------------------
 
 /** Return the storage of the browser, null if it is blocked. */
-function stored() {
+function storage() {
   try {
     return localStorage;
   } catch {
@@ -438,18 +438,18 @@ function showTheme(theme) {
   document.documentElement.dataset.theme = theme;
   element("theme").value = theme;
   if (sentences.length) {
-    showSelected(); // pictures have the colors of the theme
+    showSelected(); // heatmaps use the colors of the theme
   }
 }
 
 element("theme").addEventListener("change", () => {
-  stored()?.setItem("nmt-theme", element("theme").value);
+  storage()?.setItem("nmt-theme", element("theme").value);
   showTheme(element("theme").value);
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => showTheme(element("theme").value));
 
 async function start() {
-  showTheme(stored()?.getItem("nmt-theme") ?? "auto");
+  showTheme(storage()?.getItem("nmt-theme") ?? "auto");
   try {
     const listed = await listModels();
     ({models, limits} = listed);
