@@ -12,9 +12,12 @@ from typing import Annotated
 import typer
 
 from nmt.cli.arguments import Overrides, RecipeArgument, require_output
+from nmt.data.corpus import require_files
+from nmt.data.fingerprint import outdated_splits
 from nmt.data.prepare import load_prepared
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say
+from nmt.pipeline import verify_data
 from nmt.plots.figure import require_drawable
 from nmt.plots.rates import draw_rate_range
 from nmt.processes.distributed import start_world
@@ -46,7 +49,14 @@ def lr_range(
     require_drawable(out)
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     prepared = load_prepared(loaded.data_directory)
+    if "train" in outdated_splits(loaded, prepared.directory):
+        require_files(loaded.data.train, loaded.data.root)
+        raise UserError(
+            f"{prepared.directory} was prepared from another text or with other options; it must fit the recipe; run "
+            "`nmt prepare` with the same recipe and overrides"
+        )
     with start_world(loaded.train.device, "rerun the command") as world:
+        verify_data(prepared, world)
         found = run_range_test(loaded, prepared, world, lowest, highest, updates)
     if not world.is_main:
         return

@@ -101,6 +101,22 @@ def test_command(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert "the factor of noam" in out
 
 
+def test_the_text_must_be_that_of_the_recipe(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    options = (recipe, f"run_dir={tmp_path / 'run'}")
+    assert nmt("prepare", *options)[0] == 0
+    test = ("lr-range", *options, "--updates", "20", "-o", tmp_path / "out.png")
+    status, _, err = nmt(*test, "data.max_tokens=50")
+    assert status == 1
+    assert "was prepared from another text or with other options" in err
+    tokens = tmp_path / "run" / "data" / "train.src.tokens.npy"
+    content = tokens.read_bytes()
+    tokens.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    status, _, err = nmt(*test)
+    assert status == 1
+    assert "train.src.tokens.npy is damaged" in err
+    assert not (tmp_path / "out.png").exists()
+
+
 def test_wrong_input(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, _, err = nmt("lr-range", recipe, "--lowest", 1, "--highest", 0.1)
     assert status == 1 and one_line(err) == "--lowest must be positive and less than --highest, got 1 and 0.1"
