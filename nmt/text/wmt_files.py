@@ -16,6 +16,7 @@ _ELEMENT = re.compile(r"<(doc|seg)\b([^>]*)>", re.IGNORECASE)
 _ID = re.compile(r"""\b(?:docid|id)\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
 _XML_ROOT = re.compile(r"<dataset\b")
 _SEGMENT = re.compile(r"<seg\b[^>]*?(?:/>|(?<!/)>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
+_SEGMENT_START = re.compile(r"<seg\b[^>]*>?", re.IGNORECASE)
 _COMMENT = re.compile(f"({_SEGMENT.pattern})|<!--.*?-->", _SEGMENT.flags)
 # `html.unescape` also replaces entities without a semicolon ("R&notes"), so match them first.
 _ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
@@ -28,11 +29,14 @@ def sgm_segments(text: str, path: Path) -> list[str]:
     """
     if _XML_ROOT.search(text):
         raise UserError(f"{path} is an XML test set; tgt must be empty, as the file has both sides; remove tgt")
-    segments = _SEGMENT.findall(_without_comments(text))
+    text = _without_comments(text)
+    segments = _SEGMENT.findall(text)
     if not segments:
         raise UserError(f"{path} has no <seg> elements; expected an SGM file of WMT; use kind 'text' for plain text")
-    if unclosed := next((segment for segment in segments if _DOCUMENT_OR_SEGMENT.search(segment)), None):
-        start = " ".join(unclosed.split())[:40]
+    unclosed = [segment for segment in segments if _DOCUMENT_OR_SEGMENT.search(segment)]
+    unclosed += _SEGMENT_START.split(_SEGMENT.sub("", text))[1:]
+    if unclosed:
+        start = " ".join(unclosed[0].split())[:40]
         raise UserError(f"{path} has a <seg> without </seg>: {start!r}; each segment must be closed; correct the file")
     return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment) for segment in segments]
 
