@@ -69,10 +69,10 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
         with new_directory(folder) as new:
             with PairWriter(new, "train", {"links": np.dtype(np.uint32)}) as writer:
                 for links in _Builder(prepared, recipe, corpora, new).links():
-                    pairs = [np.array(sorted(of_pair), dtype=np.int64).reshape(-1, 2) for of_pair in links]
+                    pairs = [np.array(sorted(pair_links), dtype=np.int64).reshape(-1, 2) for pair_links in links]
                     writer.append("links", pack_links(np.concatenate(pairs)), np.array(list(map(len, pairs))))
                     num_links += sum(map(len, links))
-                    num_targets += sum(len({target for _, target in of_pair}) for of_pair in links)
+                    num_targets += sum(len({target for _, target in pair_links}) for pair_links in links)
             write_report(new, _REPORT_FILE, {"made_from": made_from, "links": num_links})
     fraction = num_targets / max(len(PairStore(prepared.directory, "train").tgt.tokens), 1)
     say(f"word alignments: {num_links:,} links, for {fraction:.1%} of the target tokens")

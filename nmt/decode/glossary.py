@@ -167,7 +167,7 @@ def forms_of(required: Required) -> Sequence[str]:
 
 
 def _delimited(text: str) -> str:
-    """Return the casefolded words of a text, separated by line feeds, so that `in` matches whole words."""
+    """Return the casefolded words of a text, separated by line feeds; `in` then matches whole words."""
     return "\n" + "\n".join(_words(text.casefold())) + "\n"
 
 

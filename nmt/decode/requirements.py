@@ -1,4 +1,4 @@
-"""Checks of a recipe's decoding options, so that their errors do not wait for the end of training."""
+"""Checks of a recipe's decoding options before training."""
 
 from __future__ import annotations
 

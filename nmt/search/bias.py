@@ -210,8 +210,8 @@ class Bias(Batched):
         tokens, values = (np.concatenate(parts) for parts in zip(*rewards, strict=True))
         self._set_rewards(biased, log_probs, offsets + tokens, values)
         overrides = [self.phrases.overrides(progress.node, progress.met) for progress in live]
-        indices = [row * vocab + token for row, of_row in enumerate(overrides) for token in of_row]
-        values = np.array([value for of_row in overrides for value in of_row.values()], dtype=np.float32)
+        indices = [row * vocab + token for row, by_token in enumerate(overrides) for token in by_token]
+        values = np.array([value for by_token in overrides for value in by_token.values()], dtype=np.float32)
         self._set_rewards(biased, log_probs, np.array(indices, dtype=np.int64), values)
         return biased
 

@@ -187,7 +187,7 @@ def _lines_with_terms(texts: Sequence[str], body: TranslateRequest, model: Serve
         if body.format != "text" or "markup" in body.keep:
             plain = [MarkedText.parse(text, entities=body.format != "srt").text for text in texts]
         terms = map(glossary.required, plain)
-        return [Line(text, required=(*body.required, *own)) for text, own in zip(texts, terms, strict=True)]
+        return [Line(text, required=(*body.required, *forms)) for text, forms in zip(texts, terms, strict=True)]
     if body.alternatives:
         raise HTTPException(400, "alternatives and glossary are mutually exclusive for this model; send one of them")
     return [Line(text, required=tuple(body.required), glossary=glossary) for text in texts]

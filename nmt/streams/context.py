@@ -39,7 +39,6 @@ def whole_documents(windows: Iterable[list[Record]]) -> Iterator[list[Record]]:
     A UserError of `windows` is raised after the records before it have been yielded.
     """
     waiting: list[Record] = []
-    problem: UserError | None = None
     try:
         for window in windows:
             waiting += window
@@ -47,12 +46,12 @@ def whole_documents(windows: Iterable[list[Record]]) -> Iterator[list[Record]]:
             if starts:
                 yield waiting[: starts[-1]]
                 waiting = waiting[starts[-1] :]
-    except UserError as error:
-        problem = error
+    except UserError:
+        if waiting:
+            yield waiting
+        raise
     if waiting:
         yield waiting
-    if problem is not None:
-        raise problem
 
 
 def rounds(window: Sequence[Record]) -> list[list[Record]]:

@@ -50,7 +50,6 @@ def split_windows(
     """
     window: list[Record] = []
     characters, end = 0, 0.0
-    problem: UserError | None = None
     try:
         for record in records:
             end = end if window else monotonic() + delay
@@ -61,12 +60,12 @@ def split_windows(
             if is_full or (wait is not None and not wait(max(end - monotonic(), 0.0))):
                 yield window
                 window, characters = [], 0
-    except UserError as error:
-        problem = error
+    except UserError:
+        if window:
+            yield window
+        raise
     if window:
         yield window
-    if problem is not None:
-        raise problem
 
 
 def with_pauses(windows: Iterable[list[Record]], wait: Wait | None) -> Iterator[list[Record] | None]:
