@@ -27,7 +27,7 @@ from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
 from nmt.evaluate.forecast import read_forecast
-from nmt.evaluate.likelihood import score_text
+from nmt.evaluate.likelihood import require_test_lengths, score_text
 from nmt.evaluate.metrics import GroupScore, Score, make_scorer, score_corpus, score_groups
 from nmt.evaluate.report import (
     DataSummary,
@@ -88,7 +88,7 @@ def run(recipe: Recipe) -> None:
         world.run_on_main(lambda: require_own_files(recipe.directory, _test_files(recipe)))
         world.run_on_main(lambda: require_own_model(recipe.directory))
         world.run_on_main(lambda: require_test_sets(recipe))
-        state = _train(recipe, world)
+        state = _train(recipe, world, scores_tests=True)
         world.run_on_main(lambda: _finish(recipe, world, state))
 
 
@@ -193,7 +193,7 @@ def _prepare(recipe: Recipe) -> Prepared:
     return prepared
 
 
-def _train(recipe: Recipe, world: World) -> TrainState:
+def _train(recipe: Recipe, world: World, *, scores_tests: bool = False) -> TrainState:
     require_same_run(recipe)
     world.run_on_main(lambda: require_disk_space(recipe))
     world.run_on_main(lambda: _require_validation_bleu(recipe))
@@ -204,6 +204,8 @@ def _train(recipe: Recipe, world: World) -> TrainState:
     verify_data(prepared, world)
     tokenizers = prepared.tokenizers
     require_decoding(recipe, tokenizers)
+    if scores_tests and recipe.is_language_model:
+        world.run_on_main(lambda: require_test_lengths(recipe, tokenizers.tgt))
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     if world.is_main:

@@ -310,6 +310,9 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
     counts = _store(directory, "valid", tokenizers, _valid_chunks(recipe, directory, tokenizers))
     if not counts.pairs.total():
         raise UserError("data.valid has no sentence that fits the model; it must have some; correct data.valid")
+    if dropped := counts.drops.total():
+        omitted = f"{counted(dropped, 'pair')} with more than {recipe.model.max_positions - 1:,} tokens"
+        warn(f"the validation loss omits {omitted}; raise model.max_positions to include them")
     src, tgt = (list(read_lines(directory / name)) for name in _VALID_FILES)
     remark = "they make the loss and BLEU wrong; correct them"
     warn_of_empty("the target of data.valid", tgt, [src] if recipe.src_lang != NO_LANGUAGE else [], remark)

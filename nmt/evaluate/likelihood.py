@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nmt.data.test_sets import test_sets
 from nmt.decode.scoring import Likelihood, TextScorer
 from nmt.evaluate.metrics import Score
+from nmt.recipe import Recipe
+from nmt.text.clean import normalize
+from nmt.text.tokenizer import Tokenizer, require_lengths
 
 _BATCH_TEXTS = 64
 
@@ -22,3 +26,11 @@ def score_text(scorer: TextScorer, texts: Sequence[str]) -> tuple[Score, ...]:
         Score("perplexity", total.perplexity, "per token, EOS included"),
         Score("bits-per-byte", total.bits_per_byte, "bits of tokens and EOS / bytes", detail),
     )
+
+
+def require_test_lengths(recipe: Recipe, tokenizer: Tokenizer) -> None:
+    """Raise UserError, before training, if a test text of a language model is too long for it."""
+    form, limit = recipe.data.unicode_form, recipe.model.max_positions - 1
+    for name, test in test_sets(recipe).items():
+        pairs = ((list[int](), tokenizer.encode(normalize(text, form))) for text in test.ref)
+        require_lengths(pairs, limit, names=("source", f"data.test.{name}"))

@@ -181,7 +181,8 @@ def require_same_run(recipe: Recipe) -> None:
     first = _newest_recipe(recipe.directory)
     if first is None:
         return
-    require_equal_options(recipe.directory, _identity(recipe), _identity(first))
+    reused = bool(tokenizer_sources(recipe) or tokenizer_sources(first))
+    require_equal_options(recipe.directory, *(_identity(one, reused_tokenizer=reused) for one in (recipe, first)))
 
 
 def require_equal_options(run: Path, now: dict[str, object], then: dict[str, object]) -> None:
@@ -227,15 +228,15 @@ def _newest_recipe(run_dir: Path) -> Recipe | None:
     return None
 
 
-def _identity(recipe: Recipe) -> dict[str, object]:
-    """Return the options that must not change during a run, by full name."""
+def _identity(recipe: Recipe, *, reused_tokenizer: bool) -> dict[str, object]:
+    """Return the options that must not change during a run, by full name; no others of a reused tokenizer."""
     own_state = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop"}
     own_state |= {"guided_alignment", "glossary_markup"}
     guided = {"alignment_layer", "alignment_heads", "alignment_at"} if recipe.train.guided_alignment else set[str]()
     sampling = {"subword_sampling", "subword_sampling_sides"}
     sections = {
         "data": recipe.data.model_dump(exclude={"root", "workers", "test", "valid"}),
-        "tokenizer": recipe.tokenizer.model_dump(include={"start_from"} if tokenizer_sources(recipe) else None),
+        "tokenizer": recipe.tokenizer.model_dump(include={"start_from"} if reused_tokenizer else None),
         "model": recipe.model.model_dump(),
         "train": recipe.train.model_dump(include=own_state | sampling),
         "decode": recipe.decode.model_dump(include=guided),

@@ -95,7 +95,7 @@ class Trainer:
         self.translate_validation = translate_validation
         self.state = TrainState()
         self.writer = BackgroundWriter()
-        self.start_nll = math.inf  # nll of the start model, if this process validated it
+        self.start_score = -math.inf  # of the start model, if this process validated it
         if world.device.type == "cpu":
             keep_freed_memory()
             local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -297,9 +297,7 @@ class Trainer:
         except _ValidationInterrupted:
             return False
         prefix = "valid/average_" if uses_average else "valid/"
-        score = -values[f"{prefix}loss"] if math.isfinite(values[f"{prefix}perplexity"]) else -math.inf
-        if self.train_recipe.best_metric == "bleu":
-            score = values.get(f"{prefix}bleu", -math.inf)
+        score = self._score(values, prefix)
         is_best = state.record_score(score, values)
         state.validation_due = False
         is_lowered = state.record_plateau(values["valid/nll"], self.train_recipe)
@@ -310,16 +308,21 @@ class Trainer:
             if state.scored_from:
                 steps["valid/scored_from"] = state.scored_from
             metrics.write(state.step, values | steps)
-            is_worse = values[f"{prefix}nll"] > self.start_nll
-            best = " (best, but worse than the start model)" if is_worse else " (best)"
+            best = " (best, but worse than the start model)" if score < self.start_score else " (best)"
             say(_describe(state, values) + (best if is_best else ""))
         return state.step in state.best_steps(self.train_recipe.keep_best)
+
+    def _score(self, values: Mapping[str, float], prefix: str) -> float:
+        """Return the score of a validation, which selects the best checkpoints; higher is better."""
+        if self.train_recipe.best_metric == "bleu":
+            return values.get(f"{prefix}bleu", -math.inf)
+        return -values[f"{prefix}loss"] if math.isfinite(values[f"{prefix}perplexity"]) else -math.inf
 
     def _validate_start(self, stop: StopRequest, metrics: MetricsWriter | None) -> None:
         """Validate the start model, which has no checkpoint in this run and cannot be the best."""
         with suppress(_ValidationInterrupted):
             values = self._evaluate(stop, metrics, translates=True)
-            self.start_nll = values["valid/nll"]
+            self.start_score = self._score(values, "valid/")
             if metrics is not None:
                 metrics.write(0, values)
                 say(_describe(self.state, values))

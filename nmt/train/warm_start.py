@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from nmt.checkpoint import load_tensors, read_tensors
+from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.logs import warn
-from nmt.models import TranslationModel
+from nmt.models import TranslationModel, build_model
 from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, UserError, revalidate
 from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_model, list_checkpoints
@@ -103,7 +104,13 @@ def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
 
 
 def require_start_model(recipe: Recipe) -> None:
-    """Raise UserError, before preparing text, if the start model of a new run is damaged or has no optimizer state."""
+    """Raise UserError, before preparing text, if the start model of a new run is damaged or has no optimizer state.
+
+    Raises it for wrong patterns of `train.freeze` too.
+    """
+    if recipe.train.freeze:
+        with torch.device("meta"):
+            freeze(build_model(recipe.model, *expected_vocab_sizes(recipe)), recipe.train.freeze)
     start = recipe.train.start_from
     if start is None or list_checkpoints(recipe.directory):
         return

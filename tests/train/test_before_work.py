@@ -192,9 +192,14 @@ def test_validation_bleu_without_its_tokenizer_is_an_early_error(
         ),
         ("train.start_from=nowhere", "nowhere does not exist; expected a model directory"),
         ("train.start_from=.", ". has no model; expected a model directory"),
+        (
+            "train.freeze=['encoder','layers.9.*']",
+            "train.freeze: 'layers.9.*' matches no parameter; it must be encoder",
+        ),
+        ("train.freeze=['*']", "train.freeze leaves nothing to train; freeze less"),
     ],
 )
-def test_a_wrong_device_or_start_model_is_an_early_error(
+def test_a_wrong_device_start_model_or_pattern_is_an_early_error(
     command: str, option: str, message: str, recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     status, out, err = nmt(command, recipe, f"run_dir={tmp_path / 'run'}", option)
@@ -326,6 +331,37 @@ def test_a_missing_file_of_an_option_is_an_early_error(
     assert status == 1
     assert one_line(err).startswith(message.format(here=Path.cwd(), root=tmp_path)), err
     assert not run.exists()
+
+
+def test_a_forgotten_name_of_a_fine_tuning_is_refused_for_that_reason(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run = tmp_path / "run"
+    assert nmt("train", recipe, f"run_dir={run}")[0] == 0
+    status, _, err = nmt("train", recipe, f"run_dir={run}", f"train.start_from={run}")
+    assert status == 1
+    assert f"another recipe: train.start_from is {run}, was None; these must not change" in err
+
+
+def test_a_language_model_is_not_trained_if_a_test_line_is_too_long(tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "train.de").write_text("".join(f"die Katze sieht {n} Mäuse\n" for n in range(200)))
+    (tmp_path / "news.de").write_text("die Katze\n" + "die Katze sieht eine Maus " * 20 + "\n")
+    corpora = RECIPE.replace("FOLDER", str(tmp_path)).replace('"en"', '"zxx"')
+    corpora = corpora.replace('"text", src = "train.en", tgt =', '"monolingual", path =')
+    corpora = corpora.replace('"text", src = "news.en", tgt =', '"monolingual", path =')
+    (tmp_path / "lm.toml").write_text(corpora + MODEL)
+    status, _, err = nmt("run", tmp_path / "lm.toml", f"run_dir={tmp_path / 'run'}")
+    assert status == 1
+    assert err.splitlines()[-1].startswith("nmt: data.test.news, line 2 has ")
+    assert not list_checkpoints(tmp_path / "run")
+
+
+def test_a_warning_counts_validation_pairs_that_the_loss_omits(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    with (tmp_path / "news.en").open("a") as src, (tmp_path / "news.de").open("a") as tgt:
+        src.write("the cat sees mice " * 20 + "\n")
+        tgt.write("die Katze sieht Mäuse\n")
+    valid = "data.valid=[{kind='text',src='news.en',tgt='news.de'}]"
+    status, _, err = nmt("prepare", recipe, f"run_dir={tmp_path / 'run'}", valid)
+    assert status == 0
+    assert "warning: the validation loss omits 1 pair with more than 63 tokens; raise model.max_positions" in err
 
 
 def test_a_missing_validation_file_is_one_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
