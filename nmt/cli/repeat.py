@@ -15,7 +15,7 @@ from nmt.cli.metric_options import Format, FormatOption, print_results
 from nmt.data.fingerprint import unpinned_datasets
 from nmt.evaluate.tables import format_tables
 from nmt.experiments.launch import command, execute, is_complete, prepare_data
-from nmt.experiments.results import TestResult, as_document, read_results, result_tables
+from nmt.experiments.results import TestResult, as_document, read_results, require_comparable, result_tables
 from nmt.experiments.sweep import Run, is_sweep, load_sweep, make_sweep, require_own_folder, require_translations
 from nmt.logs import counted, say, warn
 from nmt.plots.scores import VariantScores, draw_scores
@@ -62,6 +62,7 @@ def repeat(
     require_own_folder(folder, runs)
     if not (list_runs or prepare_only or only):
         require_translations(runs)
+        require_comparable(runs, metric)
     if only is not None and only > len(runs):
         raise CommandError(f"--only {only}: there are {counted(len(runs), 'run')}; give a number that --list shows")
     chosen = runs if only is None else [runs[only - 1]]

@@ -23,6 +23,7 @@ from nmt.data.test_sets import test_sets
 from nmt.evaluate.translated import has_other_source
 from nmt.experiments.sweep import Run
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
+from nmt.processes.distributed import choose_device
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.processes.parallel import num_cores
 from nmt.recipe import Recipe, UserError, parse_saved_recipe
@@ -52,6 +53,8 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
     pending = [run for run in runs if not is_complete(run)]
     if not pending:
         return []
+    for run in pending:
+        choose_device(run.recipe.train.device)  # before preparing data
     slots = _slots(pending[0].recipe, jobs, len(pending))
     with interruptible():
         failed = prepare_data(pending)

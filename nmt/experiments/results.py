@@ -58,12 +58,22 @@ class TestResult:
     variants: tuple[VariantResult, ...]
 
 
+def require_comparable(runs: Sequence[Run], metric: str | None) -> None:
+    """Raise UserError, before training, for test sets that differ or are unreadable and unavailable metrics."""
+    recipes = [run.recipe for run in runs]
+    if len({json.dumps(_test_options(recipe), sort_keys=True) for recipe in recipes}) > 1:
+        raise UserError("variants must have the same test sets to be compared; remove data.test from their options")
+    for recipe in recipes if test_sets(recipes[0]) else ():
+        name = metric or recipe.evaluate.metrics[0]
+        make_scorer(name, tgt_lang=recipe.tgt_lang, tokenize=recipe.evaluate.tokenize)
+
+
 def read_results(runs: Sequence[Run], metric: str | None = None) -> list[TestResult]:
     """Score the complete runs on each test set.
 
     metric: None selects the first metric of the recipe
 
-    Raises UserError if no run is complete or the variants have different test sets.
+    Raises UserError if no run is complete.
     """
     complete: dict[str, list[Run]] = {}
     for run in runs:
@@ -71,10 +81,7 @@ def read_results(runs: Sequence[Run], metric: str | None = None) -> list[TestRes
             complete.setdefault(run.variant, []).append(run)
     if not complete:
         raise UserError("no run is complete; wait for one, or rerun the command")
-    recipes = [run.recipe for run in runs]
-    if len({json.dumps(_test_options(recipe), sort_keys=True) for recipe in recipes}) > 1:
-        raise UserError("variants must have the same test sets to be compared; remove data.test from their options")
-    return [_score_test(test, complete, metric) for test in test_sets(recipes[0]).values()]
+    return [_score_test(test, complete, metric) for test in test_sets(runs[0].recipe).values()]
 
 
 def result_tables(results: Sequence[TestResult]) -> list[Table]:

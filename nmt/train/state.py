@@ -202,6 +202,8 @@ def _differences(key: str, now: object, then: object) -> Iterator[str]:
     elif isinstance(now, list | tuple) and isinstance(then, list | tuple) and len(now) == len(then):
         for index, (a, b) in enumerate(zip(now, then, strict=True)):
             yield from _differences(f"{key}.{index}", a, b)
+    elif isinstance(now, list | tuple) and isinstance(then, list | tuple) and _shorten(now) == _shorten(then):
+        yield f"{key} has {len(now)} entries, had {len(then)}"
     elif now != then:
         yield f"{key} is {_shorten(now)}, was {_shorten(then)}"
 

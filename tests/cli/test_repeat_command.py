@@ -249,3 +249,24 @@ def test_datasets_whose_text_may_have_changed_are_named(
     assert status == 0, err
     assert "dataset a/b has no fixed revision, so the runs may have been trained on different text" in err
     assert "c/d" not in err
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("data.test={t={kind='tsv', path='no.tsv'}}",), "no.tsv: No such file"),
+        (("--vary", "data.test.heldout.pairs=5,6"), "variants must have the same test sets to be compared"),
+        (("train.device=cuda:99",), "device 'cuda:99' does not exist"),
+        (("tgt_lang=ja", "--metric", "bleu"), "tokenizer 'ja' is not available"),
+    ],
+)
+def test_inputs_of_the_comparison_are_checked_before_any_work(
+    recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], reason: str
+) -> None:
+    for name in ("MeCab", "ipadic"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    status, out, err = nmt("repeat", recipe, *options, "-o", "out")
+    assert (status, out) == (1, "")
+    assert reason in one_line(err)
+    assert not Path("out").exists()
