@@ -105,7 +105,7 @@ def warn_of_empty(name: str, lines: Sequence[str], others: Sequence[Sequence[str
 
 
 def warn_of_fields(name: str, lines: Sequence[str]) -> None:
-    """Warn of a plain text that looks like TSV, a list of scored translations or JSON Lines."""
+    """Warn of a plain text that looks like TSV, a list of scored translations, a Moses list or JSON Lines."""
     filled = [line for line in lines if line.strip()]
     if not filled:
         return
@@ -113,6 +113,8 @@ def warn_of_fields(name: str, lines: Sequence[str]) -> None:
         warn(f"all lines of {name} have tabs; columns such as scores count as text; extract the text first (cut -f)")
     elif all(line.startswith("{") and line.rstrip().endswith("}") for line in filled):
         warn(f"all lines of {name} are JSON, which counts as text; extract the text first (jq -r .translation)")
+    elif all(line.count(" ||| ") >= 2 for line in filled):
+        warn(f"all lines of {name} are of a Moses list; indices and scores count as text")
 
 
 def count_lines(path: Path) -> int:
