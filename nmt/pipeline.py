@@ -134,7 +134,7 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
         noun, option = "validated checkpoints", "keep_best"
         scores = TrainState.load(candidates[-1]).scores
         steps = {path: str(checkpoint_step(path)) for path in candidates if str(checkpoint_step(path)) in scores}
-        candidates = sorted(steps, key=lambda path: scores[steps[path]])
+        candidates = sorted(steps, key=lambda path: (scores[steps[path]], -int(steps[path])))  # of equals the first
         if not candidates:
             raise UserError(
                 f"{run_dir} has no validated checkpoint; the average of the best needs one; lower "
@@ -489,7 +489,7 @@ def _summarize_training(recipe: Recipe, world: World, state: TrainState, average
         world_size=state.processes or world.size,
         device=str(world.device),
         precision=choose_precision(recipe.train.precision, world.device),
-        valid_nll=state.best_validation.get("valid/nll"),
+        valid_nll=state.best_validation.get("valid/average_nll" if recipe.train.average == "ema" else "valid/nll"),
         valid_step=state.best_step or None,
         averaged=len(averaged),
         skipped=state.skipped,

@@ -71,7 +71,7 @@ class TrainingSummary:
     seconds:       training time over all sessions, without preparation
     tgt_tokens:    trained target tokens, EOS included
     valid_nll:     negative log-likelihood per validation token in nats at the best validation, without label smoothing;
-                   None without validation
+                   of the EMA if the final model is the EMA; None without validation
     averaged:      number of averaged checkpoints
     skipped:       updates with non-finite gradients
     micro_batches: mean per update over all ranks; None if unknown

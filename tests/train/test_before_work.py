@@ -452,3 +452,19 @@ def test_a_finished_run_is_not_reported_with_options_that_no_update_used(
         assert (run / "report.md").read_text() == report
     assert nmt("run", recipe, f"run_dir={run}", "decode.beam_size=2", "train.keep_last=4")[0] == 0
     assert nmt("run", recipe, f"run_dir={run}", "train.learning_rate=0.02", "train.max_steps=3")[0] == 0
+
+
+def test_a_report_has_the_validation_of_the_averaged_weights_and_equal_scores_rank_the_first_step(
+    recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    run = tmp_path / "run"
+    averaging = ("train.ema_decay=0.9", "train.average=ema", "train.average_count=", "train.max_steps=4")
+    assert nmt("run", recipe, f"run_dir={run}", "evaluate.resamples=0", *averaging)[0] == 0
+    found = json.loads((run / "report.json").read_text())["training"]
+    entries = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    best = min((entry for entry in entries if "valid/loss" in entry), key=lambda entry: entry["valid/average_loss"])
+    assert (found["valid_step"], found["valid_nll"]) == (best["step"], best["valid/average_nll"])
+    for checkpoint in list_checkpoints(run):
+        state = json.loads((checkpoint / "state.json").read_text())
+        (checkpoint / "state.json").write_text(json.dumps(state | {"scores": {"2": 0.0, "4": 0.0}}))
+    assert pipeline._choose_checkpoints(run, "best", 1) == list_checkpoints(run)[:1]
