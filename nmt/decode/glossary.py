@@ -44,6 +44,13 @@ class Term:
     forms: tuple[str, ...]
     is_cased: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise TypeError for a string as `forms`, whose items are characters, and ValueError without text."""
+        if isinstance(self.forms, str):
+            raise TypeError("forms must be a tuple of strings, got str; wrap it in a tuple")
+        if not self.forms or not all(map(split_words, (self.source, *self.forms))):
+            raise ValueError(f"source and forms of a term must have text, got {self.source!r} and {self.forms!r}")
+
     @classmethod
     def parse(cls, source: str, target: str | Sequence[str], where: str, *, is_cased: bool = False) -> Self:
         """Return the term for a source term and its translations, separated by `|` if they are one string.
@@ -88,6 +95,8 @@ class Glossary:
         # Maximum number of words of the terms with this first word.
         self._longest: dict[str, int] = defaultdict(int)
         for term in terms:
+            if not isinstance(term, Term):
+                raise TypeError(f"a glossary needs Term objects, got {type(term).__name__}; use Term(source, (form,))")
             words = split_words(term.source)
             folded = [word.casefold() for word in words]
             same, key = (self._cased_terms, words) if term.is_cased else (self._terms, folded)

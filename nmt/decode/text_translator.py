@@ -287,6 +287,8 @@ class TextTranslator(ABC):
         """
         require_count("window", window)
         require_list("lines", lines)
+        if glossary is not None and not isinstance(glossary, Glossary):
+            raise TypeError(f"glossary must be one Glossary for all lines, got {type(glossary).__name__}")
         source, own_prefixes = iter(lines), PerLine("prefixes", prefixes)
         own_required = PerLine("required", required, "lists of phrases")
         while batch := list(islice(source, window)):

@@ -3,6 +3,7 @@
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,17 @@ def test_invisible_characters_do_not_count() -> None:
     terms = Glossary([term])
     assert terms.required("A ma\u200bn.") == [term.required]
     assert [use.form for use in terms.check("A m\u00adan.", "Ein Ma\u00adnn.")] == ["Mann"]
+
+
+def test_wrong_terms_in_python_are_python_errors() -> None:
+    wrong: Any = "Kerl"  # its letters would be alternatives
+    with pytest.raises(TypeError, match="forms must be a tuple of strings, got str"):
+        Term("man", wrong)
+    with pytest.raises(TypeError, match="needs Term objects, got str"):
+        Glossary([wrong])
+    for source, forms in (("", ("x",)), ("man", ()), ("man", ("",))):
+        with pytest.raises(ValueError, match="must have text"):
+            Term(source, forms)
 
 
 def matches_by_regex(terms: list[Term], text: str) -> set[str]:
