@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,9 @@ from nmt.logs import counted, say
 from nmt.recipe import UserError
 from nmt.streams.sink import write_errors
 from nmt.text.lines import read_lines
+
+if sys.platform != "win32":
+    import fcntl
 
 _HEADER = "line\tterm\ttranslation\tresult\n"
 _SHOWN_TERMS = 5
@@ -49,6 +53,7 @@ class TermReport:
         with write_errors(str(self._path)):
             file = self._path.open("ab", buffering=0)
         with file as self._file:
+            self._lock(file)
             yield
             self.add("")
 
@@ -77,6 +82,18 @@ class TermReport:
         details = f"; missed most often: {most}" if missed else ""
         used = f"{self._used:,} of {counted(total, 'term')} used ({self._used / total:.1%})"
         say(f"glossary ({self._mode}): {used}{details}")
+
+    def _lock(self, file: FileIO) -> None:
+        """Raise UserError if another command writes the report; a device such as /dev/null has no lock."""
+        if sys.platform == "win32" or self._path is None or not self._path.is_file():
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            problem = "is being written by another process; a report needs a file of its own; choose another file"
+            raise UserError(f"--glossary-report {self._path} {problem}") from error
+        except OSError:  # the file system has no locks
+            pass
 
     def _write(self, text: str) -> None:
         if self._file is not None:

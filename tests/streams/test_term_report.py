@@ -44,6 +44,16 @@ def test_a_report_is_kept_if_no_line_is_translated(tmp_path: Path) -> None:
     assert path.read_text() == HEADER
 
 
+def test_a_report_has_one_writer(tmp_path: Path) -> None:
+    path = tmp_path / "report.tsv"
+    first = TermReport(path)
+    with first.open(done=0):
+        with pytest.raises(UserError, match="is being written by another process"), TermReport(path).open(done=0):
+            raise AssertionError
+        first.add("1\tdog\tHund\tused\n")
+    assert path.read_text() == HEADER + "1\tdog\tHund\tused\n"
+
+
 def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("a text\n")
