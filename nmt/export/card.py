@@ -17,9 +17,9 @@ Target = Literal["ctranslate2", "huggingface"]
 
 _CORPUS_KEYS = ("dataset", "config", "test_set", "path", "src", "tgt", "pairs")  # options that identify a corpus
 
-_NOT_REMOVED = (
-    "nmt also replaces control characters with spaces and removes invisible ones such as soft hyphens; the code above "
-    "does not."
+_LIMITS = (
+    "nmt also replaces control characters with spaces, removes invisible ones such as soft hyphens and splits lines of "
+    "more than {} tokens; the code above does not."
 )
 
 _CONTEXT = (
@@ -70,7 +70,8 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         card.usage,
         "```",
         "",
-        f"Input is one sentence at a time{'' if form == 'none' else f', in Unicode form {form}'}. {_NOT_REMOVED}",
+        f"Input is one sentence at a time{'' if form == 'none' else f', in Unicode form {form}'}. "
+        + _LIMITS.format(metadata.max_tokens),
         *([_CONTEXT.format(metadata.context.size)] if metadata.context.size else []),
         *(["The model ignores case, and translations are in lower case."] if tokenizers.tgt.lowercases() else []),
         *([_MARKUP] if TermMarkers.ids_of(tokenizers.src) else []),
