@@ -31,7 +31,8 @@ def replacing(directory: Path) -> Iterator[Path]:
     kill, the next call removes the leftovers.
     Raises UserError if the directory cannot be written, or if `directory` contains anything but a prepared corpus.
     """
-    is_shared, directory = directory.is_symlink(), Path(os.path.realpath(directory))
+    run_dir, directory = Path(os.path.realpath(directory.parent)), Path(os.path.realpath(directory))
+    is_shared = directory.parent != run_dir
     replaced = directory.with_name(f".{directory.name}.replaced")
     needed = "preparation needs about as much space as the uncompressed text"
     errors = reporting_disk_errors(directory, needed=needed, alternative="set run_dir to another disk")

@@ -70,6 +70,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
             usage = huggingface_usage(generation, options.repository or str(out), loaded.metadata.unicode_form)
         card = Card(options.target, options.license, usage, tuple(notes))
         _write(folder, {"README.md": write_card(loaded, card).encode()})
+        require_new(out)  # another process may have made it meanwhile
     return tuple(notes)
 
 

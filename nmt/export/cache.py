@@ -141,7 +141,7 @@ def _publish(files: Mapping[str, bytes], directory: Path) -> None:
 def _remove_stale(model: Path) -> None:
     """Remove conversions of earlier versions of the model, and staging folders of dead processes."""
     current = _conversion_path(model, "float32").name.removesuffix("float32")
-    for other in model.glob(f"ctranslate2-{_VERSION}-*"):
+    for other in model.glob(f"ctranslate2-{_VERSION}-{'[0-9a-f]' * 16}-*"):
         if not other.name.startswith(current):
             shutil.rmtree(other, ignore_errors=True)
     for staging in model.glob(".ctranslate2-*.part-*"):

@@ -21,6 +21,7 @@ from nmt.data.fingerprint import outdated_splits, text_identity
 from nmt.data.frames import Frame
 from nmt.data.prepare import load_prepared, prepare
 from nmt.data.store import PairStore
+from nmt.processes.run_lock import LOCK_FILE, run_lock
 from nmt.recipe import Recipe, UserError, dump_recipe, parse_recipe
 from nmt.text.clean import normalize
 from nmt.text.tokenizer import train_tokenizers
@@ -500,6 +501,11 @@ def test_two_runs_that_share_a_folder_do_not_replace_it_at_once(folder: Path) ->
         holder.stdin.close()
     assert prepare(recipes[0]).directory.is_symlink() and shared.is_dir()
     assert prepare(recipes[1]).report["recipe"]["data"]["max_tokens"] == 30
+    own = recipe_for(folder, "own")
+    with run_lock(own.directory):
+        own.data_directory.symlink_to("elsewhere")
+        prepare(own)
+        assert (own.directory / LOCK_FILE).exists()
 
 
 @pytest.mark.parametrize("damaged", ["", "5", "[1]", "[[1]]", "{}", "\ufffd", '{"format": 2}'])

@@ -10,8 +10,8 @@ import torch
 from nmt.checkpoint import load_model
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
+from nmt.export import bundle, fit
 from nmt.export import ctranslate2 as conversion
-from nmt.export import fit
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.ctranslate2 import Quantization
 from nmt.recipe import DecodeRecipe, UserError
@@ -125,6 +125,21 @@ def test_a_failed_parity_check_writes_nothing(
     with pytest.raises(UserError, match=r"^the parity check failed: .* differ by at most .*; .*; [^\n]*$"):
         export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_written_meanwhile_is_not_replaced(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "export"
+
+    def write_card(*_: object) -> str:
+        out.mkdir()
+        return ""
+
+    monkeypatch.setattr(bundle, "write_card", write_card)
+    with pytest.raises(UserError, match="export already exists; it is not overwritten"):
+        export_model(make_model(), out, ExportOptions("ctranslate2"))
+    assert list(tmp_path.glob("*export*")) == [out]
 
 
 def test_unsupported_options_are_named(make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

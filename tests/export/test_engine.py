@@ -362,14 +362,15 @@ def test_only_stale_folders_are_removed(make_model: MakeModel) -> None:
     model = make_model(seed=7)
     directory = convert_once(model)
     outdated, other_version = model / "ctranslate2-2-0123456789abcdef-int8", model / "ctranslate2-99-0123456789abcdef"
+    own = model / "ctranslate2-2-mine"
     young, old = model / f".{directory.name}.part-young", model / f".{directory.name}.part-old"
-    for folder in (outdated, other_version, young, old):
+    for folder in (outdated, other_version, own, young, old):
         (folder / "inner").mkdir(parents=True)
     days_ago = time.time() - 3 * 86_400
     os.utime(old, (days_ago, days_ago))
     (directory / "model.bin").unlink()
     assert convert_once(model) == directory
-    assert {path for path in model.iterdir() if path.is_dir()} == {directory, other_version, young}
+    assert {path for path in model.iterdir() if path.is_dir()} == {directory, other_version, own, young}
 
 
 def test_a_model_that_changes_during_conversion_is_an_error(
