@@ -23,7 +23,7 @@ def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
     Raises UserError if a model or its tokenizers are missing or corrupt, if two models have different tokenizers, or
     if they lack what `train.glossary_markup` or `train.subword_sampling` needs.
     """
-    loaded = [load_verified_tokenizers(find_model(path)) for path in tokenizer_sources(recipe)]
+    loaded = [load_verified_tokenizers(_find(path, recipe)) for path in tokenizer_sources(recipe)]
     if any(tokenizers.files() != loaded[0].files() for tokenizers in loaded):
         raise UserError(
             f"tokenizer.start_from ({recipe.tokenizer.start_from}) and train.start_from ({recipe.train.start_from}) "
@@ -34,6 +34,14 @@ def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
     if loaded and recipe.train.subword_sampling:
         loaded[0].src.vocabulary()  # raises an error for characters and bytes
     return loaded[0] if loaded else None
+
+
+def _find(path: Path, recipe: Recipe) -> Path:
+    try:
+        return find_model(path)
+    except UserError as error:
+        option = "train.start_from" if path == recipe.train.start_from else "tokenizer.start_from"
+        raise UserError(f"{option} is {path}, relative to {Path.cwd()}: {error}") from error
 
 
 def expected_vocab_sizes(recipe: Recipe) -> tuple[int, int]:

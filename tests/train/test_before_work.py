@@ -190,6 +190,7 @@ def test_validation_bleu_without_its_tokenizer_is_an_early_error(
             "train.start_from=nowhere",
             "train.start_from is nowhere, relative to /",
         ),
+        ("tokenizer.start_from=nowhere", "tokenizer.start_from is nowhere, relative to /"),
         ("train.start_from=nowhere", "nowhere does not exist; expected a model directory"),
         ("train.start_from=.", ". has no model; expected a model directory"),
         (
