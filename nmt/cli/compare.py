@@ -24,14 +24,14 @@ from nmt.cli.metric_options import (
     print_results,
     read_test_set,
 )
-from nmt.evaluate.inputs import hint_at_case, read_systems
+from nmt.evaluate.inputs import hint_at_case, read_systems, warn_of_identical
 from nmt.evaluate.result_tables import comparison_tables
 from nmt.evaluate.significance import compare_systems
 from nmt.experiments.run_comparison import ComparedRun, compare_runs, difference_table
 from nmt.logs import progress, warn
 from nmt.plots.curves import draw_runs
 from nmt.recipe import CommandError, UserError
-from nmt.text.lines import STANDARD_STREAM, input_name
+from nmt.text.lines import STANDARD_STREAM
 
 CompareMetrics = Annotated[
     str | None,
@@ -93,9 +93,7 @@ def compare(
     scorers = options.scorers(test)
     systems = read_systems([baseline, *others], test)
     hint_at_case(systems, test, scorers)
-    for name, lines in list(systems.items())[1:]:
-        if lines == systems[input_name(baseline)]:
-            warn(f"{name} is identical to the baseline; its p-values are meaningless")
+    warn_of_identical(systems)
     comparisons = []
     with progress("comparing", len(scorers), "metrics") as bar:
         for scorer in scorers:

@@ -67,6 +67,14 @@ def read_systems(files: Sequence[Path], text: ReferenceSet) -> dict[str, list[st
     return systems
 
 
+def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> None:
+    """Warn of systems with the lines of the first one, the baseline."""
+    baseline, *others = systems
+    for name in others:
+        if systems[name] == systems[baseline]:
+            warn(f"{where}{name} is identical to the baseline; its p-values are meaningless")
+
+
 def hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer]) -> None:
     """Log systems that are lower-cased while the references are not, for case-sensitive metrics."""
     case_sensitive = [scorer.name for scorer in scorers if scorer.is_case_sensitive]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.test_sets import TestSet, test_sets
+from nmt.evaluate.inputs import warn_of_identical
 from nmt.evaluate.metrics import check_aligned, make_scorer
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
@@ -77,6 +78,7 @@ def compare_runs(
     comparisons: dict[str, list[Comparison]] = {}
     for test in _common_test_sets(runs).values():
         systems = {run.name: read_translations(run.recipe, run.directory, test) for run in runs}
+        warn_of_identical(systems, f"{test.name}: ")
         lowercase = _lowercases(runs, test.name)
         scorers = [
             make_scorer(name, tgt_lang=first.tgt_lang, tokenize=first.evaluate.tokenize, lowercase=lowercase)

@@ -132,3 +132,10 @@ def test_a_run_that_was_trained_further_is_compared_as_it_was_translated(runs: P
     assert (status, after) == (0, before)
     assert "b was trained with other options since its translations (train.max_steps); options and scores" in err
     assert "at step 2; `nmt run` updates them" in err
+
+
+def test_identical_translations_have_no_p_value(runs: Path, nmt: Nmt) -> None:
+    (runs / "b" / "translations" / "heldout.de").write_text("".join(f"{line}\n" for line in FOUND["a"]))
+    status, _, err = nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)
+    assert status == 0
+    assert "heldout: b is identical to the baseline; its p-values are meaningless" in err
