@@ -14,6 +14,7 @@ from torch import Tensor
 from nmt.devices.transfer import to_lists
 from nmt.search.batched import ActiveSentences, Batched
 from nmt.search.bias import Bias
+from nmt.search.forbidden import ForbiddenProgress
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.search.required import RequiredPhrases
@@ -49,7 +50,7 @@ class Beam(Batched):
     A beam consists of `beam_groups` contiguous groups of equal size; without diverse beam search there is one group.
 
     limits:          (batch,) int64, maximum length of the output, EOS included
-    bias, required:  progress of each live hypothesis through these phrases; None without them
+    bias, required, forbidden: progress of each live hypothesis through these phrases; None without them
     Live hypotheses, best first in each group; empty slots have log-probability -inf:
       log_prob:      (batch, beam) float32
     Finished hypotheses, best first; empty slots have score -inf:
@@ -70,6 +71,7 @@ class Beam(Batched):
     limits: Tensor
     bias: Bias | None
     required: RequiredPhrases | None
+    forbidden: ForbiddenProgress | None
     log_prob: Tensor
     scores: Tensor
     ends: Tensor
@@ -109,6 +111,7 @@ class Beam(Batched):
             limits=limits[sentences.device_ids],
             bias=Bias.start(options.bias, batch, beam_size, device) if options.bias else None,
             required=None if required is None else required.select(ids, sentences.device_ids),
+            forbidden=ForbiddenProgress.start(options.forbidden, batch, beam_size, device),
             log_prob=log_prob,
             scores=torch.full(kept, -math.inf, device=device),
             ends=torch.zeros(kept, dtype=torch.int64, device=device),
@@ -179,6 +182,8 @@ class Beam(Batched):
             self.bias = self.bias.extend(self.last_parents(), self.last_tokens())
         if self.required is not None:
             self.required = self.required.extend(self.last_parents(), self.last_tokens())
+        if self.forbidden is not None:
+            self.forbidden = self.forbidden.extend(self.last_tokens(), self.last_parents())
 
     def is_done(self, upper_bound: Tensor) -> Tensor:
         """Return whether each sentence is done, (batch,) bool.

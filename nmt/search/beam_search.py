@@ -132,7 +132,7 @@ def beam_search(
     while True:
         log_probs = model.step(beam.last_tokens(), state)  # (batch, beam, vocab)
         beam.advance()
-        constraints.apply(log_probs, beam.sentences, beam.outputs)
+        constraints.apply(log_probs, beam.sentences, beam.outputs, beam.forbidden)
         best = ranker.best_extensions(beam, log_probs)
         beam.finish(best, ranker.scores(beam, best))
         beam.extend(best, log_probs[:, :, EOS_ID])

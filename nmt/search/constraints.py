@@ -16,7 +16,7 @@ from torch import Tensor
 from nmt.devices.transfer import to_device
 from nmt.packing.packed import PackedSequences
 from nmt.search.batched import ActiveSentences
-from nmt.search.forbidden import forbidden_phrases
+from nmt.search.forbidden import ForbiddenProgress
 from nmt.search.limits import Requirement, output_limits
 from nmt.search.options import SearchOptions
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -55,15 +55,19 @@ class Constraints:
         padded = [[*prefix, *[ANY_TOKEN] * (width - len(prefix))] for prefix in self._prefixes]
         self._device_prefixes = to_device(np.array(padded, dtype=np.int64), device)
         tokens = [sequence[0] for sequence in options.forbidden if len(sequence) == 1]
-        phrases = tuple(sequence for sequence in options.forbidden if len(sequence) > 1)
         self._forbidden_tokens = to_device(tokens, device) if tokens else None
-        self._forbidden_phrases = forbidden_phrases(phrases, device) if phrases else None
 
-    def apply(self, log_probs: Tensor, sentences: ActiveSentences, outputs: Callable[[int], Tensor]) -> None:
+    def apply(
+        self,
+        log_probs: Tensor,
+        sentences: ActiveSentences,
+        outputs: Callable[[int], Tensor],
+        forbidden: ForbiddenProgress | None,
+    ) -> None:
         """Make tokens that violate a constraint impossible, in place.
 
         log_probs: (batch, beam, vocab); outputs: function that returns the last n tokens of every hypothesis,
-        (batch, beam, n), with -1 before the first
+        (batch, beam, n), with -1 before the first; forbidden: progress through the forbidden phrases, if there are any
         """
         longest, n = max(sentences.lengths), self._no_repeat_ngram
         forced = self._forced_tokens(sentences)
@@ -76,8 +80,8 @@ class Constraints:
             log_probs.index_fill_(2, self._forbidden_tokens, -math.inf)
         if 0 < n < longest:
             _forbid_repeated(log_probs, outputs(longest - 1), n)
-        if self._forbidden_phrases is not None and longest > 1:
-            self._forbidden_phrases.apply(log_probs, outputs(min(longest - 1, self._forbidden_phrases.max_context)))
+        if forbidden is not None:
+            forbidden.apply(log_probs)
         if forced is not None:
             is_forced = forced >= 0  # (batch, 1, 1)
             log_probs.masked_fill_(is_forced, -math.inf)

@@ -1,10 +1,14 @@
-"""Negative lexical constraints of several tokens."""
+"""Negative lexical constraints of several tokens.
+
+Each hypothesis has a node of an automaton over the phrases, so the cost of a step does not depend on their length.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -12,22 +16,19 @@ import torch
 from torch import Tensor
 
 from nmt.devices.transfer import to_device
+from nmt.search.batched import Batched
 from nmt.search.phrases import PhraseMatcher
 from nmt.special_ids import PAD_ID
 
 
 class ForbiddenPhrases:
-    """Phrases of at least two tokens that no output contains, matched by all their tokens but the last.
-
-    max_context: tokens of the longest phrase, minus one
-    """
+    """Phrases of at least two tokens that no output contains, matched by all their tokens but the last."""
 
     def __init__(self, phrases: Sequence[Sequence[int]], device: torch.device) -> None:
         last_tokens: dict[tuple[int, ...], set[int]] = defaultdict(set)
         for *context, last in phrases:
             last_tokens[tuple(context)].add(last)
         contexts = sorted(last_tokens)
-        self.max_context = max(map(len, contexts))
         self._matcher = PhraseMatcher(contexts, device)
         # The last tokens of all phrases, concatenated by node, with their number and offset for each node.
         counts = np.zeros(len(self._matcher.suffixes), dtype=np.int64)
@@ -38,15 +39,15 @@ class ForbiddenPhrases:
         self._last_tokens = to_device([t for context in contexts for t in sorted(last_tokens[context])], device)
         self._max_count = max(sizes)
 
-    def apply(self, log_probs: Tensor, outputs: Tensor) -> None:
+    def step(self, nodes: Tensor, tokens: Tensor) -> Tensor:
+        """Return the node after one more token; all (batch, beam) int64. The node of an empty output is 0."""
+        return self._matcher.step(nodes, tokens)
+
+    def apply(self, log_probs: Tensor, nodes: Tensor) -> None:
         """Make tokens that complete a phrase impossible, in place.
 
-        log_probs: (batch, beam, vocab), PAD_ID already impossible; outputs: (batch, beam, n) the last tokens of every
-        hypothesis, at least `max_context` if there are as many, -1 before the first
+        log_probs: (batch, beam, vocab), PAD_ID already impossible; nodes: (batch, beam) of the outputs so far
         """
-        nodes = torch.zeros_like(outputs[:, :, 0])
-        for tokens in outputs.unbind(dim=2):
-            nodes = self._matcher.step(nodes, tokens)
         suffixes = self._matcher.suffixes[nodes]  # (batch, beam, max_suffixes)
         counts = self._counts[suffixes]
         # On a GPU, reading the actual maximum would synchronize.
@@ -61,3 +62,36 @@ class ForbiddenPhrases:
 def forbidden_phrases(phrases: tuple[tuple[int, ...], ...], device: torch.device) -> ForbiddenPhrases:
     """Return the `ForbiddenPhrases`, cached across searches."""
     return ForbiddenPhrases(phrases, device)
+
+
+@dataclass
+class ForbiddenProgress(Batched):
+    """Progress of each live hypothesis through the forbidden phrases.
+
+    nodes: (batch, beam) int64
+    """
+
+    phrases: ForbiddenPhrases
+    nodes: Tensor
+
+    @classmethod
+    def start(
+        cls, forbidden: Sequence[tuple[int, ...]], batch: int, beam_size: int, device: torch.device
+    ) -> ForbiddenProgress | None:
+        """Return the progress of empty outputs, None without phrases of several tokens."""
+        if not (phrases := tuple(phrase for phrase in forbidden if len(phrase) > 1)):
+            return None
+        nodes = torch.zeros(batch, beam_size, dtype=torch.int64, device=device)
+        return cls(forbidden_phrases(phrases, device), nodes)
+
+    def apply(self, log_probs: Tensor) -> None:
+        """Make tokens that complete a phrase impossible, in place; see `ForbiddenPhrases.apply`."""
+        self.phrases.apply(log_probs, self.nodes)
+
+    def extend(self, tokens: Tensor, parents: Tensor | None = None) -> ForbiddenProgress:
+        """Return the progress of hypotheses that extend `parents` by `tokens`, both (batch, beam).
+
+        parents: None if each hypothesis extends itself, as in sampling
+        """
+        nodes = self.nodes if parents is None else self.nodes.gather(1, parents)
+        return replace(self, nodes=self.phrases.step(nodes, tokens))

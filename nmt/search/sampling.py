@@ -21,6 +21,7 @@ from nmt.recipe import DecodeRecipe
 from nmt.search.batched import ActiveSentences, Batched, split_rows
 from nmt.search.beam_search import State, StepModel
 from nmt.search.constraints import Constraints
+from nmt.search.forbidden import ForbiddenProgress
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import BOS_ID, EOS_ID
@@ -68,14 +69,15 @@ def sample(
     constraints = Constraints(options, src, prefixes)
     max_length = max(constraints.limits)
     sentences = ActiveSentences.start(list(range(src.num_sentences)), device)
-    samples = _Samples.start(sentences, _random_numbers(src, sampling.seed, options.n_best, max_length))
+    forbidden = ForbiddenProgress.start(options.forbidden, src.num_sentences, options.n_best, device)
+    samples = _Samples.start(sentences, _random_numbers(src, sampling.seed, options.n_best, max_length), forbidden)
     tokens = torch.full_like(samples.tokens[:, :, 0], BOS_ID)
     state = model.start(src, options.n_best)
 
     for length in range(1, max_length + 1):
         log_probs = model.step(tokens, state)  # (batch, n_best, vocab)
         samples.sentences.advance()
-        constraints.apply(log_probs, samples.sentences, partial(samples.outputs, length - 1))
+        constraints.apply(log_probs, samples.sentences, partial(samples.outputs, length - 1), samples.forbidden)
         tokens = choose(log_probs, samples.random[:, :, length - 1], sampling)
         samples.append(length, tokens, log_probs.gather(2, tokens[:, :, None]).squeeze(2))
         is_done = samples.has_ended.all(dim=1).tolist()
@@ -131,6 +133,7 @@ class _Samples(Batched):
     tokens:          (batch, n_best, max_length) int64
     token_log_probs: (batch, n_best, max_length) float32
     has_ended:       (batch, n_best) bool
+    forbidden:       progress through the forbidden phrases; None without them
     """
 
     sentences: ActiveSentences
@@ -138,13 +141,14 @@ class _Samples(Batched):
     tokens: Tensor
     token_log_probs: Tensor
     has_ended: Tensor
+    forbidden: ForbiddenProgress | None
 
     @classmethod
-    def start(cls, sentences: ActiveSentences, random: Tensor) -> _Samples:
+    def start(cls, sentences: ActiveSentences, random: Tensor, forbidden: ForbiddenProgress | None) -> _Samples:
         """Samples without tokens. random: (batch, n_best, max_length)."""
         tokens = torch.zeros_like(random, dtype=torch.int64)
         log_probs = torch.zeros_like(random, dtype=torch.float32)
-        return cls(sentences, random, tokens, log_probs, tokens[:, :, 0].bool())
+        return cls(sentences, random, tokens, log_probs, tokens[:, :, 0].bool(), forbidden)
 
     def outputs(self, length: int, count: int) -> Tensor:
         """Return the last `count` of the first `length` tokens, (batch, n_best, count)."""
@@ -155,6 +159,8 @@ class _Samples(Batched):
         self.tokens[:, :, length - 1] = tokens
         self.token_log_probs[:, :, length - 1] = log_probs
         self.has_ended |= tokens == EOS_ID
+        if self.forbidden is not None:
+            self.forbidden = self.forbidden.extend(tokens)
 
     def read(self, options: SearchOptions) -> list[list[Hypothesis]]:
         """Copy the possible samples of each sentence to the host."""
