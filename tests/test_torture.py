@@ -51,7 +51,10 @@ def test_quick_cases_pass(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_program_without_verification_fails(tmp_path: Path) -> None:
-    sabotage = "import nmt.storage.sealed\nnmt.storage.sealed.verify_directory = lambda directory: None\n"
+    sabotage = (
+        "import nmt.storage.sealed as sealed\n"
+        "sealed.verify_directory = lambda directory, **_: sealed.read_manifest(directory)\n"
+    )
     (tmp_path / "sitecustomize.py").write_text(sabotage)
     done = torture("--quick", "--only", "damage", "--folder", str(tmp_path), path=tmp_path)
     assert done.returncode == 1

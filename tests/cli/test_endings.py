@@ -58,8 +58,9 @@ def start(model: Path, tmp_path: Path, mark: str) -> Start:
     (tmp_path / "in").write_text("".join(f"{number} {WORDS}\n" for number in range(20_000)))
 
     def run(*options: object, **how: object) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "nmt", "translate", model, tmp_path / "in", "--processes", 2, "--window", 4000]
-        command += ["--engine", "torch"]
+        command = [sys.executable, "-m", "nmt", "translate", model, tmp_path / "in", "--processes", 2]
+        defaults = {"--window": 4000, "--engine": "torch"}
+        command += [part for option in defaults.items() if option[0] not in options for part in option]
         arguments = [*map(str, command), "--device", "cpu", "--set", "max_length_ratio=1.0", *map(str, options)]
         environment = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how

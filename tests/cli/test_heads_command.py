@@ -128,4 +128,4 @@ def test_text_that_does_not_fit_is_one_line(model: Path, pairs: tuple[Path, Path
     (tmp_path / "long").write_text("a\n" + "a b c d " * 30 + "\n")
     (tmp_path / "two").write_text("a\nb\n")
     message = one_line(nmt("heads", model, tmp_path / "long", tmp_path / "two", *CPU)[2])
-    assert message.startswith("line 2 has ") and "at most 63" in message
+    assert message.startswith("source, line 2 has ") and "at most 63" in message

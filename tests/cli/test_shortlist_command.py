@@ -140,7 +140,8 @@ def test_the_output_is_no_input_and_no_folder(
 
 
 def test_a_list_that_does_not_fit_shows_before_training(run: Path, tmp_path: Path, nmt: Nmt) -> None:
-    status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={run}", "decode.shortlist=nowhere")
+    (tmp_path / "list").write_bytes(b"no shortlist")
+    status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={run}", f"decode.shortlist={tmp_path / 'list'}")
     assert status == 1
     assert "cannot be read as a shortlist" in err.strip().splitlines()[-1]
     assert not (run / "checkpoints").exists()
