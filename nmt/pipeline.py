@@ -26,6 +26,7 @@ from nmt.decode.requirements import require_decoding, require_decoding_files
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
+from nmt.evaluate.baselines import find_baseline
 from nmt.evaluate.forecast import read_forecast
 from nmt.evaluate.likelihood import require_test_lengths, score_text
 from nmt.evaluate.metrics import GroupScore, Score, make_scorer, score_corpus, score_groups
@@ -58,7 +59,6 @@ from nmt.storage.sealed import (
     verify_directory,
     write_file,
 )
-from nmt.text.sentences import split_sentences
 from nmt.train.data import TrainingData, TranslateValidation, ValidationBleu
 from nmt.train.disk_space import require_disk_space
 from nmt.train.resume import require_same_text, require_same_tokenizers
@@ -436,7 +436,8 @@ def _translate_and_score(
         refs = [[stream[i] for i in indices] for stream in test.refs]
         return tuple(score_corpus([texts[i] for i in indices], refs, metrics, resamples=resamples, **options))
 
-    every, lead = range(len(lines)), recipe.evaluate.lead_sentences
+    every, evaluate = range(len(lines)), recipe.evaluate
+    baseline = find_baseline(test.src, test.ref, evaluate.metrics, evaluate.lead_sentences)
     clean = [] if leaks is None else leaks.clean()
     return ScoredTestSet(
         name=test.name,
@@ -446,11 +447,12 @@ def _translate_and_score(
         source=source_digest(test.src),
         scores=score(lines, every),
         groups=_score_labels(test, lines, options),
-        samples=choose_samples(test.src, test.ref, lines, recipe.evaluate.samples),
+        samples=choose_samples(test.src, test.ref, lines, evaluate.samples),
         leaks=None if leaks is None else leaks.counts(),
         clean_scores=score(lines, clean) if 0 < len(clean) < len(lines) else (),
-        lead_scores=score([" ".join(split_sentences(src)[:lead]) for src in test.src], every) if lead else (),
-        lead_sentences=lead,
+        baseline="" if baseline is None else baseline.name,
+        baseline_description="" if baseline is None else baseline.description,
+        baseline_scores=() if baseline is None else score(baseline.outputs, every),
     )
 
 

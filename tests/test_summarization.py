@@ -73,7 +73,7 @@ def test_long_sources_are_truncated_and_not_dropped(cnn: Recipe) -> None:
 def test_a_run_reports_rouge_and_the_lead_baseline(cnn: Recipe) -> None:
     pipeline.run(cnn)
     report = json.loads((cnn.directory / "report.json").read_text())["tests"][0]
-    scores, lead = ({score["name"]: score["value"] for score in report[key]} for key in ("scores", "lead_scores"))
+    scores, lead = ({score["name"]: score["value"] for score in report[key]} for key in ("scores", "baseline_scores"))
     assert scores.keys() == lead.keys() == {"rouge-1", "rouge-2", "rouge-l", "rouge-lsum"}
     # The reference is two of the three sentences: recall 1 and precision 2/3.
     assert lead["rouge-1"] == pytest.approx(80)

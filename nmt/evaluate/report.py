@@ -122,7 +122,7 @@ class ScoredTestSet:
     clean_scores: scores of the sentences that are not; empty if there are none, or no leaks
     digest:       of model, text and translation, see `nmt.evaluate.translated`
     source:       SHA-256 of the translated sentences; "" if unknown
-    lead_scores:  scores of the first `lead_sentences` sentences of each source as its summary; empty if not requested
+    baseline, baseline_description, baseline_scores: see `nmt.evaluate.baselines`; empty without a baseline
     """
 
     name: str
@@ -135,8 +135,9 @@ class ScoredTestSet:
     clean_scores: tuple[Score, ...] = ()
     digest: str = ""
     source: str = ""
-    lead_scores: tuple[Score, ...] = ()
-    lead_sentences: int = 0
+    baseline: str = ""
+    baseline_description: str = ""
+    baseline_scores: tuple[Score, ...] = ()
 
 
 @dataclass(frozen=True)

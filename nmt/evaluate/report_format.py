@@ -23,7 +23,7 @@ from nmt.evaluate.result_tables import (
     score_notes,
 )
 from nmt.evaluate.tables import escape_markdown, markdown_rows
-from nmt.logs import counted, format_duration
+from nmt.logs import format_duration
 from nmt.storage.sealed import write_file
 
 
@@ -67,20 +67,20 @@ def _test_section(test: ScoredTestSet) -> Iterator[str]:
     yield _score_table(test)
     yield from map(escape_markdown, score_notes((*test.scores, *test.clean_scores)))
     yield from (f"{score.name}: {score.detail}" for score in test.scores if score.detail)
-    if lead := test.lead_sentences:
-        yield f"lead-{lead}: the first {counted(lead, 'sentence')} of each source as its summary."
+    if test.baseline_scores:
+        yield f"{test.baseline}: {test.baseline_description}."
     yield from _leaks(test.leaks)
     if test.groups:
         yield _table(group_header(test.groups, "label"), ([*map(escape_markdown, group_row(g))] for g in test.groups))
 
 
 def _score_table(test: ScoredTestSet) -> str:
-    """Show scores of all sentences, of the clean ones if some are in the training text, and of the lead baseline."""
+    """Show scores of all sentences, of the clean ones if some are in the training text, and of the baseline."""
     columns = {"score": test.scores}
     if test.leaks is not None and test.clean_scores:
         columns = {f"all {test.sentences:,}": test.scores, f"clean {test.leaks.clean:,}": test.clean_scores}
-    if test.lead_scores:
-        columns[f"lead-{test.lead_sentences}"] = test.lead_scores
+    if test.baseline_scores:
+        columns[test.baseline] = test.baseline_scores
     rows = (
         (metric_heading(scores[0].name), *map(score_cell, scores), f"`{scores[0].signature}`")
         for scores in zip(*columns.values(), strict=True)

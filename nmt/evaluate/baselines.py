@@ -1,0 +1,40 @@
+"""Baselines without a model, whose scores a report shows beside the model's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nmt.logs import counted
+from nmt.text.sentences import split_sentences
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Outputs of a baseline for a test set, one per sentence, with its name and a description."""
+
+    name: str
+    description: str
+    outputs: list[str]
+
+
+def find_baseline(sources: Sequence[str], refs: Sequence[str], metrics: Sequence[str], lead: int) -> Baseline | None:
+    """Return the baseline of the task: lead sentences if requested, right-branching trees for `bracket-f1`, or None."""
+    if lead:
+        return lead_baseline(sources, lead)
+    return right_branching_baseline(refs) if "bracket-f1" in metrics else None
+
+
+def lead_baseline(sources: Sequence[str], count: int) -> Baseline:
+    """Return the first `count` sentences of each source as its summary."""
+    description = f"the first {counted(count, 'sentence')} of each source as its summary"
+    return Baseline(f"lead-{count}", description, [" ".join(split_sentences(src)[:count]) for src in sources])
+
+
+def right_branching_baseline(trees: Sequence[str]) -> Baseline:
+    """Return right-branching trees with the words of linearized ones."""
+    outputs = []
+    for tree in trees:
+        words = [token for token in tree.split() if not token.startswith(("(", ")"))]
+        outputs.append(" ".join([*(f"(S {word}" for word in words), *[")S"] * len(words)]))
+    return Baseline("right-branching", "each word opens a bracket S that ends with the sentence", outputs)

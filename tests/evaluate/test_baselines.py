@@ -1,0 +1,24 @@
+"""Baselines without a model."""
+
+import pytest
+
+from nmt.evaluate.baselines import find_baseline, right_branching_baseline
+from nmt.text.trees import brackets
+
+
+def test_right_branching_trees_have_the_words_of_the_reference() -> None:
+    (tree,) = right_branching_baseline(["(S (NP XX XX )NP . )S"]).outputs
+    assert tree == "(S XX (S XX (S . )S )S )S"
+    assert brackets(tree)[0] == [("S", 1, 2), ("S", 0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "lead", "name"),
+    [(["rouge-1"], 2, "lead-2"), (["bracket-f1"], 0, "right-branching"), (["bleu"], 0, None)],
+)
+def test_the_baseline_is_that_of_the_task(metrics: list[str], lead: int, name: str | None) -> None:
+    found = find_baseline(["A dog. A cat. A cow."], ["(S XX )S"], metrics, lead)
+    assert (found and found.name) == name
+    if lead:
+        assert found is not None
+        assert found.outputs == ["A dog. A cat."]
