@@ -20,7 +20,6 @@ from nmt.data.leaks import SetLeaks, begin_search, read_leaks, record_leaks
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
 from nmt.data.test_sets import TestSet, reference_context, test_sets
-from nmt.data.workload import Workload
 from nmt.decode.context import translate_documents
 from nmt.decode.requirements import require_decoding, require_decoding_files
 from nmt.decode.scoring import TextScorer
@@ -65,6 +64,7 @@ from nmt.train.resume import require_same_text, require_same_tokenizers
 from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import ModelFiles, Trainer
 from nmt.train.warm_start import require_start_model, with_start_model
+from nmt.train.workload import Workload
 
 # Test sentences per window, and validation sentences per rank between two checks for a stop signal. GPU batches are up
 # to 16 times as large as CPU batches; during training, memory for 4 times as many sentences is left.

@@ -18,7 +18,6 @@ from nmt.bench.training import TrainingBench
 from nmt.data.fingerprint import outdated_splits
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.reused_tokenizers import expected_vocab_sizes
-from nmt.data.workload import Workload
 from nmt.devices.precision import autocast
 from nmt.evaluate.forecast import Forecast, SpeedForecast, TextForecast, WorkForecast
 from nmt.evaluate.student_t import student_t_quantile
@@ -32,6 +31,7 @@ from nmt.train.disk_space import disk_need, model_parameters
 from nmt.train.memory import MemoryProbe, available_memory, checkpoint_copy_bytes, missing_moment_bytes
 from nmt.train.trainer import Trainer
 from nmt.train.validate import validate
+from nmt.train.workload import Workload
 
 REPETITIONS = 6
 _CONFIDENCE = 0.95

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
-from nmt.data.workload import Workload
 from nmt.logs import say, warn
 from nmt.packing.packed import BatchShape
 from nmt.packing.shapes import UpdateStatistics
@@ -20,6 +19,7 @@ from nmt.train.data import TrainingData
 from nmt.train.memory import MemoryProbe, checkpoint_copy_bytes, fit_micro_batch, missing_moment_bytes
 from nmt.train.state import TrainState
 from nmt.train.update import Updater
+from nmt.train.workload import Workload
 
 # Warn if less than this fraction of the processes' time is useful.
 _MIN_USEFUL = 0.9

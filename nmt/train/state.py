@@ -37,7 +37,7 @@ class TrainState:
     pair:               pairs of the epoch in earlier updates
     micro_batch_tokens: token budget of a micro-batch; 0 before the start
     processes:          world size of the last start; 0 before the start
-    workload:           load balance, see `nmt.data.workload.Workload`
+    workload:           load balance, see `nmt.train.workload.Workload`
     text:               fingerprint of the training text, see `nmt.data.fingerprint.text_identity`
     validation_due:     the run stopped before validating this step
     is_interim:         the checkpoint was saved only because the run stopped; the next one replaces it

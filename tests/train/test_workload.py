@@ -8,10 +8,10 @@ import pytest
 
 from nmt.bench.corpora import WMT14
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
-from nmt.data.workload import Workload
 from nmt.packing.packed import BatchShape
 from nmt.packing.shapes import UpdateStatistics
 from nmt.recipe import load_recipe
+from nmt.train.workload import Workload
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
