@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from nmt.data.reused_tokenizers import tokenizer_sources
 from nmt.recipe import Recipe, TrainRecipe, UserError, load_saved_recipe
@@ -194,22 +194,25 @@ def require_equal_options(run: Path, now: dict[str, object], then: dict[str, obj
         )
 
 
-def _differences(key: str, now: object, then: object) -> Iterator[str]:
-    """Describe the parts of an option that differ: entries of tables, also of those in lists of the same length."""
+def _differences(key: str, now: Any, then: Any) -> Iterator[str]:
+    """Describe the parts of an option that differ: entries of tables, and items of long lists of the same length."""
     if isinstance(now, dict) and isinstance(then, dict):
         for name in now | then:
             yield from _differences(f"{key}.{name}", now.get(name), then.get(name))
-    elif _has_tables(now) and _has_tables(then) and len(now) == len(then):
+    elif _is_long(now, then) and len(now) == len(then):
         for index, (a, b) in enumerate(zip(now, then, strict=True)):
             yield from _differences(f"{key}.{index}", a, b)
-    elif _has_tables(now) and _has_tables(then):
+    elif _is_long(now, then):
         yield f"{key} has {len(now)} entries, had {len(then)}"
     elif now != then:
         yield f"{key} is {_shorten(now)}, was {_shorten(then)}"
 
 
-def _has_tables(value: object) -> TypeGuard[Sequence[object]]:
-    return isinstance(value, list | tuple) and any(isinstance(item, dict) for item in value)
+def _is_long(now: Any, then: Any) -> bool:
+    """Return whether two lists, of tables or equal at the start, are not shown as a whole."""
+    if not (isinstance(now, list | tuple) and isinstance(then, list | tuple)):
+        return False
+    return any(isinstance(item, dict) for item in (*now, *then)) or _shorten(now) == _shorten(then)
 
 
 def _shorten(value: object) -> str:
