@@ -31,7 +31,7 @@ from nmt.text.lines import input_name
 ALIGNING_WINDOW = 512  # pairs per call of the aligner, printed together
 
 Layer = Annotated[
-    int | None, typer.Option(min=0, help="Decoder layer of the attention, from 0 (default: of the model).")
+    int | None, typer.Option(min=0, help="Decoder layer of the attention, from 0 (default: the model's).")
 ]
 Heads = Annotated[str | None, typer.Option(metavar="HEAD,...", help="Heads to average, from 0 (default: all).")]
 Place = Literal["input", "output"]

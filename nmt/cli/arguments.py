@@ -95,18 +95,18 @@ def check_inputs(inputs: Iterable[Path | None]) -> None:
         raise UserError("- is given twice; standard input can be read only once; name a file instead of one of them")
 
 
-def require_lines(path: Path, lines: list[str]) -> None:
+def require_lines(path: Path, count: int) -> None:
     """Raise UserError if an input has no lines."""
-    if not lines:
+    if not count:
         raise UserError(f"{input_name(path)} is empty; it must have one sentence per line; check the file")
 
 
-def require_same_length(first: Path, first_lines: list[str], second: Path, second_lines: list[str]) -> None:
+def require_same_length(first: Path, first_count: int, second: Path, second_count: int) -> None:
     """Raise UserError unless two inputs have the same number of lines."""
-    if len(first_lines) != len(second_lines):
+    if first_count != second_count:
         raise UserError(
-            f"{input_name(first)} has {counted(len(first_lines), 'line')} and {input_name(second)} has "
-            f"{len(second_lines):,}; they must match line by line; check both"
+            f"{input_name(first)} has {counted(first_count, 'line')} and {input_name(second)} has {second_count:,}; "
+            "they must match line by line; check both"
         )
 
 
@@ -114,8 +114,8 @@ def read_pairs(src: Path, tgt: Path | None) -> tuple[list[str], list[str]]:
     """Read the lines of two files or of one twice; raises UserError if they are empty or their lengths differ."""
     sources = list(read_lines(src, allow_pipe=True))
     targets = sources if tgt is None else list(read_lines(tgt, allow_pipe=True))
-    require_same_length(src, sources, tgt or src, targets)
-    require_lines(src, sources)
+    require_same_length(src, len(sources), tgt or src, len(targets))
+    require_lines(src, len(sources))
     for path, lines in ((src, sources), (tgt, targets)):
         if path is not None:
             warn_of_fields(input_name(path), lines)

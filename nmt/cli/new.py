@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import write_new
-from nmt.logs import counted, say
-from nmt.recipe import CommandError, UserError, parse_recipe
+from nmt.cli.arguments import require_lines, require_same_length, write_new
+from nmt.logs import say
+from nmt.recipe import CommandError, parse_recipe
 from nmt.recipe.starter import starter_recipe
 from nmt.text.lines import read_lines
 
@@ -73,11 +73,6 @@ class _Text:
                 lines, characters = lines + 1, characters + len(line)
             counts.append((lines, characters))
         (pairs, _), (others, characters) = counts[0], counts[-1]
-        if pairs != others:
-            raise UserError(
-                f"{self.files[0]} has {counted(pairs, 'line')} and {self.files[1]} has {others:,}; they must match "
-                "line by line; check both"
-            )
-        if not pairs:
-            raise UserError(f"{self.files[0]} is empty; it must have one sentence per line; check the file")
+        require_same_length(self.files[0], pairs, self.files[-1], others)
+        require_lines(self.files[0], pairs)
         return pairs, characters // (_CHARACTERS_PER_TOKEN * (3 - len(self.files)))

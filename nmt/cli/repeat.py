@@ -31,8 +31,12 @@ def repeat(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     vary: Annotated[list[str] | None, typer.Option(metavar="KEY=A,B", help=_VARY)] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs per variant, by consecutive seeds (3).")] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Directory of all runs (runs/NAME-repeat).")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs per variant, with consecutive seeds (default: 3).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Directory of all runs (default: runs/NAME-repeat).")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help=_JOBS)] = None,
     metric: Annotated[str | None, typer.Option(help="Metric to compare (default: the first of the recipe).")] = None,
     only: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help=_ONLY)] = None,
@@ -89,8 +93,8 @@ def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, ou
     unpinned = {name for recipe, its_corpora in corpora for name in unpinned_datasets(recipe, its_corpora)}
     if unpinned:
         warn(
-            f"dataset {', '.join(sorted(unpinned))} has no fixed revision, so the runs may have been trained on "
-            "different text; set its `revision` to a commit to fix it"
+            f"no fixed revision of dataset {', '.join(sorted(unpinned))}; the runs may have been trained on different "
+            "text; set `revision` to a commit to fix it"
         )
     tables, document = result_tables(results), as_document(results)
     title = f"# {folder.name}\n\n{counted(len(runs), 'run')} of {runs[0].recipe_file}.\n\n"

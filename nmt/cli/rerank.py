@@ -94,7 +94,7 @@ def rerank(
     sources, lists = _read_lists(src, nbest)
     references = [] if tune_on is None else list(read_lines(tune_on, allow_pipe=True))
     if tune_on is not None:
-        require_same_length(tune_on, references, src, sources)
+        require_same_length(tune_on, len(references), src, len(sources))
         warn_of_empty(input_name(tune_on), references, [sources], "any translation of them counts as wrong")
     feature_models = _load_models([model, *(models or ())], reverse_models or (), device)
     names = feature_names(feature_models)
@@ -156,7 +156,7 @@ def _tuning_set(
 def _read_lists(src: Path, nbest: Path) -> tuple[list[str], list[list[Candidate]]]:
     sources = list(read_lines(src, allow_pipe=True))
     lists = read_n_best(read_lines(nbest, allow_pipe=True), input_name(nbest))
-    require_lines(src, sources)
+    require_lines(src, len(sources))
     if len(sources) != len(lists):
         raise UserError(
             f"{input_name(src)} has {counted(len(sources), 'line')} and {input_name(nbest)} has translations of "

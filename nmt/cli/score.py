@@ -28,8 +28,8 @@ def score(
 ) -> None:
     """Print the log-probability (natural logarithm) of each translation, or text of a language model, one per line.
 
-    stderr gets perplexity and bits per byte of all: the negative log-probability, EOS tokens included, divided by
-    tokens, or by the bytes of the text without line breaks. Only bits per byte are comparable between tokenizers.
+    stderr gets the perplexity per token and the bits per byte of all lines. Both count EOS tokens; bytes are those of
+    the text without line breaks. Only bits per byte are comparable between tokenizers.
     """
     check_inputs([src, tgt])
     sources, targets = read_pairs(src, tgt)

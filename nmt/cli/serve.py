@@ -13,7 +13,7 @@ import typer
 
 from nmt.cli.arguments import MAX_THREADS, Device, Engine, languages
 from nmt.cli.engines import choose_engine, load_scorer, load_translator, model_settings
-from nmt.cli.translate_options import MemoryFile, MemoryLimit
+from nmt.cli.translate_options import MemoryFile, MemoryLimit, SplitSentences
 from nmt.logs import warn
 from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, UserError, ineffective_option, override_decode
 from nmt.serve.batching import BatchingOptions
@@ -36,7 +36,6 @@ _API_KEYS = "File of API keys, one per line; each request must then have one of 
 _CORS = "Origin of web pages that may use the server, such as https://example.org; '*' allows all. Repeatable."
 _LOG_TEXT = "Log texts and translations to stderr."
 _SET = "An option of section decode for all models: beam_size=8, no_repeat_ngram=4, ... Repeatable."
-_SENTENCES = "Split each line into sentences and translate them separately, for lines that are paragraphs."
 _MAX_DELAY = "Seconds that a line waits for a batch to fill."
 _PROCESSES = "Batches that CTranslate2 translates in parallel; 0 is one per core."
 _MAX_SECONDS = "Timeout for receiving a request, and for answering it, in seconds."
@@ -61,7 +60,7 @@ def serve(
     max_lines: Annotated[int, typer.Option(min=1, help="Maximum lines per request.")] = Limits.lines,
     max_seconds: Annotated[float, typer.Option(min=0.001, max=86_400.0, help=_MAX_SECONDS)] = Limits.seconds,
     log_text: Annotated[bool, typer.Option("--log-text", help=_LOG_TEXT)] = False,
-    split_sentences: Annotated[bool, typer.Option("--split-sentences", help=_SENTENCES)] = False,
+    split_sentences: SplitSentences = False,
     settings: Settings = None,
     processes: Annotated[int, typer.Option(min=0, max=MAX_THREADS, help=_PROCESSES)] = 0,
     memory: MemoryFile = None,

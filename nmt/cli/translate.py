@@ -123,7 +123,7 @@ def _named(given: Mapping[str, Any]) -> dict[str, object]:
 def _load_keeping(
     load: Callable[[], TextTranslator | MemoryTranslator], keep: opt.Kinds, pair: tuple[str, str], entities: bool
 ) -> PreservingTranslator:
-    """Load a translator that keeps items of these kinds. pair: languages; entities: whether to keep XML entities"""
+    """Load a translator that keeps items of these kinds. pair: languages; entities: whether & begins an entity"""
     return PreservingTranslator(load(), keep, pair, entities=entities)
 
 
@@ -215,7 +215,7 @@ def _make_writer(
     keep: opt.Kinds,
     engine: Engine,
 ) -> tuple[Source, RecordWriter, DecodeRecipe]:
-    """Make the writer of the output and the options of its search; the source gets the fields that are not written.
+    """Make the writer of the output and the options of its search; return them with the source, which knows the writer.
 
     Raises BadParameter if `distinct` has no effect, or for alignments of text with kept tags.
 

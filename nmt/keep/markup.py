@@ -291,8 +291,8 @@ class _Placement:
         middle = self._project((words.start + words.end) / 2, src, tgt) - 0.5
         if not free:
             point = self._point(words.start, src, tgt)
-            outside = [interval for interval in taken if interval.start < point < interval.end]
-            return Interval(*([outside[0].end] * 2 if outside else [point] * 2))
+            point = next((end for start, end in taken if start < point < end), point)
+            return Interval(point, point)
         nearest = min(free, key=lambda word: abs(word - middle))
         return Interval(nearest, nearest + 1)
 

@@ -4,7 +4,7 @@ Each section is a frozen pydantic model. The docstring of a field is the documen
 `nmt config RECIPE` prints. Values that can be computed (gradient accumulation, number of processes) are not options.
 """
 
-from nmt.recipe.classification import ClassificationRecipe, LabeledDataRecipe, Noise, has_label
+from nmt.recipe.classification import ClassificationRecipe, LabeledDataRecipe, Noise
 from nmt.recipe.context import NO_CONTEXT, SEPARATOR, Context, ContextSides
 from nmt.recipe.corpora import (
     NO_LANGUAGE,
@@ -20,6 +20,7 @@ from nmt.recipe.corpora import (
     ToyCorpus,
     TreesCorpus,
     TsvCorpus,
+    has_label,
 )
 from nmt.recipe.decoding import DecodeRecipe, GlossaryMode, SearchPrecision, ineffective_option
 from nmt.recipe.errors import CommandError, JobEnded, MemoryFileError, OrderlyEnd, RecipeError, UserError

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from nmt.recipe.corpora import Corpus, Section, Seed
+from nmt.recipe.corpora import Corpus, Section, Seed, has_label
 from nmt.recipe.effects import require_training_effect
 from nmt.recipe.model import ModelRecipe
 from nmt.recipe.sections import NAME_PATTERN, TokenizerRecipe, TrainRecipe
@@ -40,7 +40,7 @@ class LabeledDataRecipe(Section):
     train: tuple[Corpus, ...] = Field(min_length=1)
     """Training corpora."""
     valid: tuple[Corpus, ...] = ()
-    """Validation corpora, which select the best checkpoint. By default, every tenth training example in random order,
+    """Validation corpora, which select the best checkpoint. By default, a random tenth of the training examples,
     which is then not trained on."""
     test: dict[str, Corpus] = Field(default_factory=dict)
     """Test sets by name, which are classified at the end."""
@@ -55,7 +55,7 @@ class LabeledDataRecipe(Section):
     invalid_utf8: Literal["error", "replace"] = "error"
     """For bytes that are not UTF-8: an error with file and line, or insert U+FFFD."""
     max_tokens: PositiveInt = 256
-    """Maximum length of a text in subword tokens, each text of a pair; of longer texts, only the start is used."""
+    """Maximum length of a text, or of each text of a pair, in subword tokens; longer texts are truncated."""
 
     @model_validator(mode="after")
     def _corpora_agree(self) -> LabeledDataRecipe:
@@ -132,8 +132,3 @@ class ClassificationRecipe(Section):
     def directory(self) -> Path:
         """The run directory."""
         return self.run_dir if self.run_dir is not None else Path("runs") / self.name
-
-
-def has_label(corpus: Corpus) -> bool:
-    """Return whether a corpus has labels apart from source and target."""
-    return any(getattr(corpus, option, None) is not None for option in ("label_column", "label_field"))

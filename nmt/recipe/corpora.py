@@ -82,7 +82,7 @@ def _not_reserved(tag: str | None) -> str | None:
 class TrainingOptions(Section):
     """Options of training corpora of every kind; not for validation and test sets."""
 
-    weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
+    weight: PositiveFloat = 1.0
     """Sampling weight. An epoch has as many pairs as all corpora together, distributed in proportion to weight times
     size: with weights 4 and 1, corpora of equal size are sampled 1.6 and 0.4 times per epoch. The tokenizer is trained
     on the same mix. See `data.temperature`."""
@@ -262,6 +262,12 @@ Corpus = Annotated[
     | ToyCorpus,
     Field(discriminator="kind"),
 ]
+
+
+def has_label(corpus: Corpus) -> bool:
+    """Return whether a corpus has labels apart from source and target."""
+    return any(getattr(corpus, option, None) is not None for option in ("label_column", "label_field"))
+
 
 # Corpus sections by `kind`.
 CORPUS_KINDS: dict[str, type[Section]] = {

@@ -13,6 +13,7 @@ from nmt.recipe.corpora import NonNegativeFloat, PositiveFloat, Probability, Sec
 
 GlossaryMode = Literal["constrain", "annotate"]
 Strength = Annotated[float, Field(ge=0.0, le=1_000.0)]
+OptionalPath = Annotated[Path | None, BeforeValidator(lambda path: None if path == "" else path)]
 
 SearchPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
@@ -98,11 +99,11 @@ class DecodeRecipe(Section):
     """Decoder position whose attention aligns a target token: `output`, which predicts it, or `input`, one position
     later, which reads it. In deep decoders the lower layers align better at `input` (Chen et al. 2020); in shallow
     decoders only `output` works."""
-    shortlist: Annotated[Path | None, BeforeValidator(lambda path: None if path == "" else path)] = None
+    shortlist: OptionalPath = None
     """A file made by `nmt shortlist`: restricts the target vocabulary to the candidates of the source tokens, frequent
     tokens, and those of prefix, required and preferred phrases. Faster, but some translations change. An empty path
     disables it. Scoring does not use it."""
-    fusion: Annotated[Path | None, BeforeValidator(lambda path: None if path == "" else path)] = None
+    fusion: OptionalPath = None
     """Shallow fusion (Gulcehre et al. 2015): a language model with the same target tokenizer, as a run or a model
     directory. Search and samples use log p(y|x) + `fusion_weight` * log p_lm(y). An empty path disables it. Scoring
     does not use it."""
@@ -119,8 +120,8 @@ class DecodeRecipe(Section):
 
         A smaller beam also limits `n_best` of `own`.
 
-        has_ensemble, needs_alignments: whether several models translate, and whether alignments are computed, by
-        default those of option `alignments`
+        has_ensemble, needs_alignments: whether several models translate, and whether alignments are computed (default:
+        the value of option `alignments`)
 
         Raises ValueError for inconsistent options, and for changes without effect unless all options are set.
         """
@@ -182,7 +183,7 @@ class DecodeRecipe(Section):
                 f"decode.patience has no effect with decode.stop {self.stop!r}; set stop to 'patience', or remove it"
             )
         if self.sampling and (name := self._changed("stop", "beam_groups", "require", "bias")):
-            raise ValueError(f"decode.{name} has no effect on decode.sampling; remove one of them")
+            raise ValueError(f"decode.{name} has no effect with decode.sampling; remove one of them")
         return self
 
     def _changed(self, *names: str) -> str | None:
@@ -193,7 +194,7 @@ class DecodeRecipe(Section):
 
 # Options that need another one: whether it is set, and its description.
 _NEEDS: dict[str, tuple[Callable[[DecodeRecipe], bool], str]] = {
-    "length_alpha": (lambda decode: decode.length_penalty != "none", "another length_penalty than 'none'"),
+    "length_alpha": (lambda decode: decode.length_penalty != "none", "a length_penalty other than 'none'"),
     "diversity_penalty": (lambda decode: decode.beam_groups > 1, "beam_groups"),
     "mbr_metric": (lambda decode: decode.n_best > 1 or decode.mbr_metric == "none", "n_best"),
     "sampling_seed": (lambda decode: decode.sampling, "sampling=true"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nmt.recipe.corpora import Section, ToyCorpus
+from nmt.recipe.corpora import Section, ToyCorpus, has_label
 from nmt.recipe.decoding import ineffective_option
 
 if TYPE_CHECKING:
@@ -33,21 +33,13 @@ class _Need(Generic[Options]):
 
 def _scores_bleu(recipe: Recipe) -> bool:
     """Return whether something is scored with `bleu`: tests, their labels, or the validation text."""
-    labels = ("label_column", "label_field")
-    has_labels = any(
-        isinstance(test, ToyCorpus) or any(getattr(test, name, None) is not None for name in labels)
-        for test in recipe.data.test.values()
-    )
+    has_labels = any(isinstance(test, ToyCorpus) or has_label(test) for test in recipe.data.test.values())
     return "bleu" in recipe.evaluate.metrics or recipe.train.validate_bleu_every > 0 or has_labels
 
 
 def _has_dropout(recipe: Recipe) -> bool:
     model = recipe.model
     return max(model.dropout, model.attention_dropout, model.activation_dropout) > 0
-
-
-def _reuses_tokenizer(recipe: Recipe) -> bool:
-    return recipe.tokenizer.start_from is not None or recipe.train.start_from is not None
 
 
 _TRAIN_NEEDS: tuple[_Need[TrainRecipe], ...] = (
@@ -116,7 +108,7 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
     ),
     _Need(
         ("train.subword_sampling",),
-        lambda recipe: recipe.tokenizer.algorithm in ("bpe", "unigram") or _reuses_tokenizer(recipe),
+        lambda recipe: recipe.tokenizer.algorithm in ("bpe", "unigram") or recipe.reuses_tokenizer,
         "on characters or bytes; set tokenizer.algorithm to 'bpe' or 'unigram'",
     ),
     _Need(
@@ -128,7 +120,7 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
 
 
 def require_effect(recipe: Recipe) -> None:
-    """Raise ValueError for the first option that is set to another value than its default and has no effect."""
+    """Raise ValueError for the first option that differs from its default and has no effect."""
     for index, corpus in enumerate(recipe.data.train):
         if corpus.weight != 1.0 and len(recipe.data.train) == 1:
             raise ValueError(
@@ -142,7 +134,7 @@ def require_effect(recipe: Recipe) -> None:
             )
     _require(_NEEDS, recipe, recipe)
     _require(_TRAIN_NEEDS, recipe.train, recipe)
-    # `beam_size` is that of searches which override `sampling`.
+    # `beam_size` is not checked: commands that override `sampling` use it.
     chosen = [name for name in _changed(recipe.decode) if name != "beam_size"]
     if problem := ineffective_option(chosen, recipe.decode, has_ensemble=True, needs_alignments=True):
         raise ValueError(f"decode.{problem}; set that, or leave it out")

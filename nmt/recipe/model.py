@@ -150,7 +150,7 @@ class ModelRecipe(Section):
                 f"model.positions is 'rotary', but the head dimension is {self.head_width}; it must be even, because "
                 f"features are rotated in pairs; set model.d_head to {self.head_width + 1}"
             )
-        if "max_distance" in self.model_fields_set and self.max_distance != 16 and self.positions != "relative":
+        if self.max_distance != 16 and self.positions != "relative":
             raise ValueError(
                 f"model.max_distance has no effect on {self.positions} positions; set model.positions to 'relative', "
                 "or leave it out"

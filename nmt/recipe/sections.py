@@ -355,7 +355,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _markup_fits(self) -> Recipe:
-        if self.decode.glossary_mode == "annotate" and not self.train.glossary_markup and not self._reuses_tokenizer:
+        if self.decode.glossary_mode == "annotate" and not self.train.glossary_markup and not self.reuses_tokenizer:
             raise ValueError(
                 "decode.glossary_mode is 'annotate', which needs a model trained with marked terms; set "
                 "train.glossary_markup to 0.1, or glossary_mode to 'constrain'"
@@ -375,7 +375,7 @@ class Recipe(Section):
                 "train.glossary_markup marks terms of single sentences, and data.context adds others; set one of them "
                 "to 0"
             )
-        if not self.tokenizer.joint and not self._reuses_tokenizer:
+        if not self.tokenizer.joint and not self.reuses_tokenizer:
             raise ValueError(
                 "train.glossary_markup writes target words in the source, which needs one tokenizer for both "
                 "languages; set tokenizer.joint to true"
@@ -422,7 +422,7 @@ class Recipe(Section):
                 "a model must be used as it was trained; set both to 'truncate', or neither"
             )
         tags = {*self.tokenizer.user_symbols, *(corpus.tag for corpus in self.data.train)}
-        if self.decode.tag not in {None, *tags} and not self._reuses_tokenizer:
+        if self.decode.tag not in {None, *tags} and not self.reuses_tokenizer:
             raise ValueError(
                 f"decode.tag is {self.decode.tag!r}; it must be the tag of a training corpus; "
                 "add it to a corpus, or correct it"
@@ -474,7 +474,8 @@ class Recipe(Section):
             raise ValueError("train.validate_bleu_every needs translations; a language model has none; set it to 0")
 
     @property
-    def _reuses_tokenizer(self) -> bool:
+    def reuses_tokenizer(self) -> bool:
+        """Whether the tokenizer is that of another model."""
         return self.tokenizer.start_from is not None or self.train.start_from is not None
 
     @property

@@ -114,12 +114,12 @@ class Batcher:
                     return []
                 deadline = self._jobs[0].submitted_at + self._options.max_delay if self._jobs else None
                 self._changed.wait(None if deadline is None else deadline - monotonic())
-            share = math.ceil(self.num_waiting / self._num_idle)
+            per_thread = math.ceil(self.num_waiting / self._num_idle)
             self._num_idle -= 1
             batch: list[_Job] = []
             count, group = 0, self._jobs[0].group
             for job in [job for job in self._jobs if job.group == group]:
-                if batch and count + len(job.items) > min(share, self._options.batch_size):
+                if batch and count + len(job.items) > min(per_thread, self._options.batch_size):
                     break
                 count += len(job.items)
                 batch.append(job)

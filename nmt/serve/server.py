@@ -39,7 +39,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 def check_origin(origin: str) -> str:
     """Return an origin; raises ValueError if browsers never send it."""
     if origin != "*" and (not _ORIGIN.fullmatch(origin) or _DEFAULT_PORT.fullmatch(origin)):
-        problem = "is not an origin; it must be '*' or a lower-case origin without path and default port"
+        problem = "is not an origin; it must be '*' or a lower-case origin without a path or default port"
         raise ValueError(f"{origin!r} {problem}, such as https://example.org or http://localhost:8080")
     return origin
 

@@ -103,4 +103,4 @@ def _list(value: Any, field: str, expected: str, where: str) -> list[Any]:
 
 def _wrong(field: str, expected: str, where: str, value: Any) -> UserError:
     shown = f"{value!r:.60}"
-    return UserError(f"{where}: field {field!r} must be {expected}; it has {shown}; fix it, or rename the field")
+    return UserError(f"{where}: field {field!r} must be {expected}; got {shown}; fix it, or rename the field")

@@ -167,7 +167,10 @@ class Output:
             raise UserError(f"{cannot} {self.path}; the output must be a regular file; set one with -o")
 
     def count_finished(self) -> int | None:
-        """Return the number of records of the complete output, None if there is none or a partial output exists."""
+        """Return the number of records of the complete output.
+
+        None if there is no output or a partial one exists; -1 if the file should be an n-best list and is none.
+        """
         if not self.path.is_file() or self.part.exists():
             return None
         if not self.is_numbered:

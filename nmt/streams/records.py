@@ -1,4 +1,4 @@
-"""Formats of `nmt translate`: parse input lines to records and format translations as text, TSV or JSON Lines."""
+"""Formats of `nmt translate`: parse the input to records, and format their translations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def format_of_file(path: Path) -> Format | None:
 
 @dataclass(frozen=True)
 class Record:
-    """One line of the input.
+    """One line of the input, or one segment of a document.
 
     number:    from 1, not counting a header
     text:      to translate; None for a JSON null
@@ -77,7 +77,7 @@ class RecordReader:
     header: whether the first TSV line names the columns
     names:  the column names; None until the header is read
     context: document context that the model uses
-    unwritten: fields of JSON Lines output that this output lacks; they are errors next to an earlier translation
+    unwritten: fields of JSON Lines that this output does not replace; next to an earlier translation, they are errors
     """
 
     format: Format

@@ -247,7 +247,7 @@ def test_datasets_whose_text_may_have_changed_are_named(
     monkeypatch.setattr("nmt.cli.repeat.read_results", lambda runs, metric: [])
     status, _, err = nmt("repeat", recipe, f"data.train={train}", "-o", "out")
     assert status == 0, err
-    assert "dataset a/b has no fixed revision, so the runs may have been trained on different text" in err
+    assert "no fixed revision of dataset a/b; the runs may have been trained on different text" in err
     assert "c/d" not in err
 
 

@@ -856,7 +856,7 @@ def test_an_option_without_effect_may_have_its_default_or_be_saved(tmp_path: Pat
     [
         ({}, {"sampling_seed": 3}, "sampling_seed has no effect without sampling=true; set that, or leave it out"),
         ({}, {"sampling": True, "beam_size": 8}, "beam_size has no effect without a search (sampling=false)"),
-        ({"length_penalty": "none"}, {"length_alpha": 1.0}, "length_alpha has no effect without another length_pen"),
+        ({"length_penalty": "none"}, {"length_alpha": 1.0}, "length_alpha has no effect without a length_penalty"),
         ({}, {"diversity_penalty": 1.0}, "diversity_penalty has no effect without beam_groups"),
         ({}, {"mbr_metric": "bleu"}, "mbr_metric has no effect without n_best"),
         ({}, {"fusion_weight": 0.5}, "fusion_weight has no effect without fusion"),

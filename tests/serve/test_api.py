@@ -113,7 +113,7 @@ def test_options_of_a_request_are_added_to_those_of_the_model(echo: EchoTranslat
 @pytest.mark.parametrize(
     ("options", "field", "needed"),
     [
-        ({"length_penalty": "none"}, {"length_alpha": 1.0}, "another length_penalty than 'none'"),
+        ({"length_penalty": "none"}, {"length_alpha": 1.0}, "a length_penalty other than 'none'"),
         ({"sampling": True}, {"beam_size": 2}, "a search (sampling=false)"),
     ],
 )

@@ -421,7 +421,7 @@ def test_a_term_of_the_glossary_is_translated_as_given(page: Browser) -> None:
     for lines, note in (
         (
             "\\n\\nunfinished\\n=\\na = b = c\\n = ",
-            "Line 3, 4, 5, 6 is not used; write term = translation, with one equals sign",
+            "Unused line: 3, 4, 5, 6; write term = translation, with one equals sign",
         ),
         ("\\n \\n", ""),
     ):

@@ -77,12 +77,12 @@ def test_the_field_context_starts_a_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("context", "value", "expected"),
     [
-        (SOURCE, "x", "a list of sentences; it has 'x'"),
-        (SOURCE, [["x", "y"]], "a list of sentences; it has ['x', 'y']"),
+        (SOURCE, "x", "a list of sentences; got 'x'"),
+        (SOURCE, [["x", "y"]], "a list of sentences; got ['x', 'y']"),
         (
             BOTH,
             ["x"],
-            "a list of pairs [sentence, translation], because this model needs previous translations; it has",
+            "a list of pairs [sentence, translation], because this model needs previous translations; got",
         ),
         (BOTH, [["x", 1]], "a list of pairs [sentence, translation], because this model needs previous translations; "),
     ],

@@ -70,7 +70,7 @@ function showModel() {
 
 const phrases = (id) => element(id).disabled ? [] : element(id).value.split(",").map((one) => one.trim()).filter(Boolean);
 
-/** Return the lines of the glossary that are not blank: number, and the sides of their equals signs. */
+/** Return the lines of the glossary that are not blank: number, and the parts between equals signs. */
 const glossaryLines = () => (element("glossary").disabled ? "" : element("glossary").value).split("\n")
   .map((line, i) => ({number: i + 1, sides: line.split("=").map((side) => side.trim())}))
   .filter(({sides}) => sides.some(Boolean) || sides.length > 1);
@@ -83,7 +83,7 @@ const terms = () => glossaryLines().filter(isTerm).map(({sides}) => sides);
 function showGlossaryNote() {
   const unused = glossaryLines().filter((line) => !isTerm(line)).map(({number}) => number);
   element("glossary-note").textContent = unused.length
-    ? `Line ${unused.join(", ")} is not used; write term = translation, with one equals sign` : "";
+    ? `Unused line: ${unused.join(", ")}; write term = translation, with one equals sign` : "";
 }
 
 /** Return which option has an invalid value, and why; "" if there is none. */
@@ -121,7 +121,7 @@ function shown(sentence) {
   return results.get(key)?.at(ranks.get(key) ?? 0);
 }
 
-/** Return the translations without those whose text an earlier one has, from other tokens. */
+/** Remove translations whose text equals that of an earlier one with other tokens. */
 const distinct = (nBest) => nBest.filter(({text}, i) => nBest.findIndex((one) => one.text === text) === i);
 
 // --- Translation -----------------------------------------------------------------------------------------------------
