@@ -14,7 +14,7 @@ TranslationModel = Transformer | GruModel
 def build_model(recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> TranslationModel:
     """Build the model of a recipe and initialize its parameters.
 
-    Raises ValueError if three-way tying has vocabularies of different sizes.
+    Raises ValueError for three-way tying of vocabularies of different sizes.
     """
     match recipe.architecture:
         case "transformer":

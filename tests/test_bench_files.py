@@ -108,7 +108,7 @@ def test_servers_answer_all_clients_with_the_translations_of_a_file(
     for measurement in (comparison.ours, comparison.theirs):
         assert len(measurement.rates) == 2
     assert comparison.ours.settings["lost"] == comparison.theirs.settings.get("lost", "0") == "0"
-    assert comparison.ours.settings["not as in a file"] == "0"
+    assert comparison.ours.settings["differing from nmt translate"] == "0"
 
 
 def test_an_unknown_server_is_an_error(work: FileWorkload) -> None:

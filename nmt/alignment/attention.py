@@ -176,7 +176,7 @@ class WordAligner:
         first_line: int = 1,
         names: tuple[str, str] = ("source", "target"),
     ) -> list[Links]:
-        """Return the word links of each pair, with words as given.
+        """Return the links between the words of the given lines, for each pair.
 
         Raises UserError for a sentence longer than the model's positions.
 
@@ -201,7 +201,7 @@ class WordAligner:
         return max(map(len, pair)) <= self._limit
 
     def words(self, source: str, target: str) -> tuple[list[int | None], list[int | None]]:
-        """Return the index of the word of each source token and of each target token; words as given."""
+        """Return the index of the word of the given line for each source token and each target token."""
         return self._words(self.tokenizers.src, source), self._words(self.tokenizers.tgt, target)
 
     def _words(self, tokenizer: Tokenizer, line: str) -> list[int | None]:

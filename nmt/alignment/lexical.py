@@ -139,7 +139,7 @@ class LexicalAligner:
         return cls(*lexicons)
 
     def links(self, pairs: Pairs) -> list[set[tuple[int, int]]]:
-        """Return the links of each pair, as `agreed_links`."""
+        """Return the links of each pair, like `agreed_links`."""
         return _agreed(self.forward.best_sources(pairs), self.backward.best_sources(_swapped(pairs)))
 
 

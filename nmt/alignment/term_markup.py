@@ -52,7 +52,7 @@ _MIN_SRC_CHARACTERS, _MIN_TGT_CHARACTERS = 3, 4
 _MAX_TERMS = 3  # in a sentence
 _EXTENSION_PROBABILITY = 0.5  # of a term by the next word, if that is adjacent in the target too
 
-# Pairs that count the forms of target words, spread evenly over the text; bounds time and memory.
+# Maximum number of pairs in which forms are counted, spread evenly over the text; bounds time and memory.
 _MAX_COUNTED_PAIRS = 500_000
 _PAIRS_PER_CHUNK = 4096
 # Separates the random numbers from others of the run.
@@ -60,7 +60,7 @@ _STREAM = 3
 
 
 def prepare_alignments(prepared: Prepared, recipe: Recipe) -> None:
-    """Update the links and the marked training text if the recipe needs them; raises as `prepare_markup`."""
+    """Update the links and the marked training text if the recipe needs them; raises like `prepare_markup`."""
     if recipe.train.guided_alignment:
         prepare_links(prepared, recipe)
     if recipe.train.glossary_markup:
@@ -70,8 +70,8 @@ def prepare_alignments(prepared: Prepared, recipe: Recipe) -> None:
 def prepare_markup(prepared: Prepared, recipe: Recipe) -> None:
     """Update the marked training text; `recipe` must be the recipe of the prepared corpus.
 
-    Equal text and recipe yield equal bytes. Raises UserError for tokenizers without markers, as `prepare_links` does,
-    and if no term is found.
+    Equal text and recipe yield equal bytes. Raises UserError for tokenizers without markers, if no term is found, and
+    in the cases of `prepare_links`.
     """
     TermMarkers.find(prepared.tokenizers, _OPTION)
     prepare_links(prepared, recipe)
@@ -231,7 +231,7 @@ class _Words:
         self.spans = [token_span(starts, (word.start, word.end)) for word in words]
 
     def of_token(self, token: int) -> list[int]:
-        """Return the numbers of the words with a token."""
+        """Return the indices of the words that contain a token."""
         return self._of_tokens[token]
 
     @cached_property

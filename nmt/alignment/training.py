@@ -43,7 +43,7 @@ LINKS_FOLDER, _REPORT_FILE = "alignment", "alignment.json"
 # Increment when the same text gives different links.
 _FORMAT = 1
 
-# Pairs that train the statistical aligner, spread evenly over the text; bounds time and memory.
+# Maximum number of pairs to train the statistical aligner, spread evenly over the text; bounds time and memory.
 _MAX_PAIRS = 200_000
 
 # For fewer pairs, starting processes takes longer than they save.
@@ -140,7 +140,7 @@ class _ChunkAligner:
 
 
 class _Builder:
-    """Aligns the pairs of a prepared corpus. temporary: a folder for files of this object"""
+    """Aligns the pairs of a prepared corpus. temporary: folder for temporary files"""
 
     def __init__(self, prepared: Prepared, recipe: Recipe, corpora: Sequence[StoredCorpus], temporary: Path) -> None:
         self._recipe, self._corpora, self._tokenizers = recipe, corpora, prepared.tokenizers

@@ -40,7 +40,7 @@ class DecodingTask:
 
 @dataclass(frozen=True)
 class DecodedPass:
-    """One translation of all sentences. `tokens` counts the best translations, EOS excluded."""
+    """One translation of all sentences. `tokens` counts those of the best translations, EOS excluded."""
 
     seconds: float
     tokens: int
@@ -50,7 +50,7 @@ class DecodedPass:
 class DecodingResult:
     """Measurements of translation. Rates are per second; memory is in bytes, summed over processes.
 
-    load_seconds, warm_up_seconds: loading the model and the first pass, not timed
+    load_seconds, warm_up_seconds: loading the model, and the first pass; not part of the rates
     tokens:    output tokens per pass, EOS excluded
     latencies: seconds per sentence translated alone: percentiles, mean and maximum; None if not requested
     """

@@ -60,7 +60,7 @@ class ModelFlops:
 
     @property
     def _widths(self) -> tuple[int, int]:
-        """Dimensions of all heads of an attention, of the encoder and of the decoder."""
+        """Total width of the heads of an attention layer, in the encoder and in the decoder."""
         return self.recipe.encoder_heads * self.recipe.head_width, self.recipe.num_heads * self.recipe.head_width
 
     def forward(self, src_lengths: Lengths, tgt_lengths: Lengths) -> int:

@@ -52,7 +52,7 @@ class Stages:
     """Time per stage of an update, synchronized after each stage, which slows the update down.
 
     shares:      fractions that sum to 1: `data` (fetching and copying a batch), `forward` (including the gradient of
-                 the softmax, computed with the loss), `backward`, `update` (gradient norm, clipping and Adam)
+                 the softmax, computed with the loss), `backward`, `update` (gradient norm, clipping and optimizer)
     row_padding: fraction of rows of the linear layers that are padding
     attention_padding: fraction of positions inside attention that are padding; 0 for kernels of packed sentences
     """
@@ -200,9 +200,9 @@ def measure_training(
         first = bench.run(1)
         others = bench.run(warm_up - 1).seconds if warm_up > 1 else 0.0
         reset_peak_memory(world.device)
-        graphs = _compiled_graphs()
+        graphs = compiled_graphs()
         timed = [bench.run(updates) for _ in range(repetitions)]
-        memory, compiled = peak_memory(world.device), _compiled_graphs() - graphs
+        memory, compiled = peak_memory(world.device), compiled_graphs() - graphs
         stages = bench.stages(updates)
         linear = bench.linear_rate()
         seconds, flops = sum(one.seconds for one in timed), sum(one.flops for one in timed)
@@ -270,7 +270,7 @@ def _hooks(loss: nn.Module, timer: _StageTimer) -> Iterator[None]:
             hook.remove()
 
 
-def _compiled_graphs() -> int:
+def compiled_graphs() -> int:
     """Return the number of graphs that torch.compile has compiled in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])

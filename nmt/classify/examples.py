@@ -155,7 +155,7 @@ def class_names(recipe: ClassificationRecipe, train: LabeledTexts) -> tuple[str,
 
 
 def class_indices(labels: Sequence[str], names: Sequence[str], split: str) -> list[int]:
-    """Return the class index of each label, a name or the number of a class; raises UserError for an unknown label."""
+    """Return the class index of each label, which is a name or an index; raises UserError for an unknown label."""
     known = {name: index for index, name in enumerate(names)}
     if not any(name.isdecimal() for name in names):
         known |= {str(index): index for index in range(len(names))}

@@ -55,8 +55,8 @@ def classify_files(
 def _windows(files: Sequence[Path], metadata: ClassifierMetadata) -> Iterator[list[Texts]]:
     """Yield the lines of the files in windows of examples."""
     if len(files) != metadata.num_texts:
-        needs = ("single texts, one FILE", "pairs of texts, SOURCE and TARGET line by line")[metadata.num_texts - 1]
-        raise UserError(f"{len(files)} files given, but this is a classifier of {needs}; give {metadata.num_texts}")
+        needs = ("single texts needs one FILE", "pairs of texts needs SOURCE and TARGET")[metadata.num_texts - 1]
+        raise UserError(f"got {counted(len(files), 'file')}; a classifier of {needs}; give {metadata.num_texts}")
     window: list[Texts] = []
     for number, texts in enumerate(zip_longest(*(read_lines(path, allow_pipe=True) for path in files)), start=1):
         if None in texts:

@@ -1,4 +1,4 @@
-"""A trained classifier: its files, and probabilities of texts."""
+"""A trained classifier: its files, and the class probabilities that it computes."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ class TextClassifier:
         return cls(model, tokenizer, metadata, chosen)
 
     def probabilities(self, examples: Sequence[Texts]) -> NDArray[np.float64]:
-        """Return the probabilities (examples, classes) of tuples of `metadata.num_texts` texts."""
+        """Return the class probabilities (examples, classes) for tuples of `metadata.num_texts` texts."""
         return self.probabilities_of(Examples.encode(examples, [0] * len(examples), self.encode))
 
     @torch.inference_mode()
     def probabilities_of(self, examples: Examples) -> NDArray[np.float64]:
-        """Return the probabilities (examples, classes) of encoded examples."""
+        """Return the class probabilities (examples, classes) for encoded examples."""
         result = np.empty((len(examples.labels), len(self.metadata.labels)))
         self.model.eval()
         for ids in plan_by_length(examples.lengths, examples.lengths, micro_batch_tokens=_BATCH_TOKENS):
@@ -119,7 +119,7 @@ def classify(model: Classifier, texts: PackedSequences, precision: ComputeType, 
     """Return the logits (num_sentences, classes) of texts on the CPU, computed on the device of the model."""
     count = texts.num_sentences
     full, rest = divmod(-texts.total % row_multiple(torch_dtype(precision), device), texts.max_length)
-    if full or rest:  # no longer than the longest text, for which there are position encodings
+    if full or rest:  # in sequences no longer than the longest text, to stay within the model's positions
         texts = texts.append_padding([texts.max_length] * full + [rest] * (rest > 0))
     logits: torch.Tensor = model(texts.to(device))
     return logits[:count]

@@ -61,7 +61,7 @@ class ClassifierTrainer:
             self._resume(*resumed)
 
     def run(self) -> TrainState:
-        """Train and return the final state; raises Stopped after a signal and a checkpoint."""
+        """Train and return the final state; raises Stopped after a signal, once a checkpoint is saved."""
         state, limit = self.state, self.recipe.train.max_steps
         if self._is_finished() and not state.validation_due:
             say(f"training is complete at step {state.step:,}; nothing to do")
@@ -107,7 +107,7 @@ class ClassifierTrainer:
 
     def _plan(self) -> EpochPlan:
         """Return the updates of the epoch, as a pure function of the lengths, the seed and the epoch."""
-        lengths, options = self.train.lengths - 1, self.recipe.train  # the plan counts one more token each
+        lengths, options = self.train.lengths - 1, self.recipe.train  # `plan_epoch` adds one token to each length
         assert isinstance(options.micro_batch_tokens, int)
         return plan_epoch(
             lengths,

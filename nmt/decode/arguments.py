@@ -22,7 +22,7 @@ def translator_inputs(
     glossary: Glossary | Sequence[Glossary | None] | None = None,
     context: Sequence[Sequence[Previous]] | None = None,
 ) -> list[TranslatorInput]:
-    """Combine the arguments of a translation to one input per line.
+    """Combine the arguments of a translation into one input per line.
 
     Raises TypeError for an argument of the wrong type, and UserError unless each has one item per line.
     """
@@ -38,9 +38,8 @@ def translator_inputs(
         (glossaries, "glossaries", "None"),
     ):
         if given is not None and len(given) != len(lines):
-            raise UserError(
-                f"got {len(given)} {kind} for {counted(len(lines), 'line')}; expected one per line; add {empty}"
-            )
+            fix = f"add {empty}" if len(given) < len(lines) else "remove the others"
+            raise UserError(f"got {len(given)} {kind} for {counted(len(lines), 'line')}; expected one per line; {fix}")
     fields = ((prefixes, ""), (required, ()), (context, ()), (glossaries, None))
     columns: Any = [[empty] * len(lines) if values is None else values for values, empty in fields]
     return [TranslatorInput(*row) for row in zip(lines, *columns, strict=True)]

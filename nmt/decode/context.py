@@ -54,7 +54,7 @@ class ContextEncoder:
         """
         if self._separators is None:
             if previous:
-                raise UserError("the model translates without context; train one with data.context, or omit it")
+                raise UserError("the model translates without context; omit it, or train one with data.context")
             return list(tasks)
         encoded = [self._encode(sentence) for line in previous for sentence in self._sentences(line, split)]
         separator, added = self._separators.src, []
@@ -144,7 +144,7 @@ def translate_documents(
 
     previous: number of lines before each line that are its context; None without context
     window:   lines that are translated together
-    advance:  receives the number of lines after each window
+    advance:  called after each window with its number of lines
     """
     outputs = [""] * len(lines)
     if previous is None:

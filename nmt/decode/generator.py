@@ -29,8 +29,7 @@ class TextGenerator(Translator):
         """Start the continuation of each line; see `Translator.start_translation`."""
         if any(item.prefix or item.glossary is not None for item in inputs):
             raise UserError(
-                "prefixes and glossaries are for translation; each line is the beginning of a text for a language "
-                "model; leave them out"
+                "prefixes and glossaries are for translation; a language model continues each line; leave them out"
             )
         beginnings = [item._replace(text="", prefix=item.text) for item in inputs]
         return super().start_translation(beginnings, n_best, partial_word=partial_word)

@@ -60,7 +60,7 @@ class Term:
         forms = target.split("|") if isinstance(target, str) else target
         for text in (source, *forms):
             if _CONTROL.search(shown := " ".join(text.split())):
-                raise UserError(f"{where}: {shown!r} has a control character; a term is text; remove the character")
+                raise UserError(f"{where}: {shown!r} has a control character; terms must have none; remove it")
         source, *forms = (normalize(text, "none") for text in (source, *forms))
         if not split_words(source):
             raise UserError(f"{where}: the source term is empty; it must have text; fix the term, or remove it")
@@ -109,7 +109,7 @@ class Glossary:
     def load(cls, path: str | Path) -> Self:
         """Read a TSV file without header: source term, translations separated by `|`, case (yes or no), note.
 
-        Raises UserError, with the line number, for a line with other columns or an empty term.
+        Raises UserError, with the line number, for a line with an unexpected column or an empty term.
         """
         terms = []
         for number, line in enumerate(read_lines(Path(path)), start=1):
@@ -137,7 +137,7 @@ class Glossary:
         return [term.required for term in self.find(text)]
 
     def locate(self, text: str) -> list[tuple[Span, Term]]:
-        """Return the terms in a line with their characters, in order."""
+        """Return the terms in a line with their character spans, in order."""
         words = find_words(text)
         found = sorted(self._matches([word.text for word in words]), key=lambda match: match[0])
         return [((words[start].start, words[end - 1].end), term) for (start, end), term in found]
@@ -161,7 +161,7 @@ class Glossary:
         return selected
 
     def _candidates(self, words: Sequence[str]) -> Iterator[tuple[Span, Term]]:
-        """Yield all matches, from left to right; a case-sensitive term precedes another one of the same words."""
+        """Yield all matches, from left to right; a case-sensitive term replaces another one of the same words."""
         folded = [word.casefold() for word in words]
         for start, first in enumerate(folded):
             for end in range(start + 1, min(start + self._longest.get(first, 0), len(words)) + 1):

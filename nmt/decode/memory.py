@@ -120,8 +120,8 @@ class TranslationMemory:
                 self._database.execute(statement)
         elif application != _APPLICATION_ID:
             raise MemoryFileError(
-                f"{self._path} is another SQLite database; --memory needs a file of `nmt translate --memory` of this "
-                "version; choose another file"
+                f"{self._path} is another SQLite database; --memory needs a file written by this version of "
+                "`nmt translate --memory`; choose another file"
             )
 
     @contextmanager
@@ -198,7 +198,7 @@ class MemoryTranslator:
     def start_translation(
         self, inputs: Sequence[TranslatorInput], n_best: int | None = None
     ) -> Callable[[], list[list[Translation]]]:
-        """Start a translation like `TextTranslator.start_translation`; raises MemoryFileError for the memory."""
+        """Start a translation like `TextTranslator.start_translation`; raises MemoryFileError like `find`."""
         keys = [self._key(item, n_best) for item in inputs]
         reused = self._memory.find(keys)
         missing = {key: item for key, item in zip(keys, inputs, strict=True) if key not in reused}

@@ -111,7 +111,7 @@ def make_shortlist(
     frequent:       target tokens for every sentence
     max_pairs:      pairs to align, spread evenly over the corpus; bounds time and memory
     reverse_target: whether target sentences are stored in reverse
-    progress:       called with the number of pairs read; each pair is read `PASSES` times
+    progress:       called with the number of pairs read; each pair is read `nmt.alignment.lexical.PASSES` times
     """
     src_size, tgt_size = tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
     vocab = max(src_size, tgt_size)

@@ -91,7 +91,7 @@ def training_frequencies(
             frequencies[word.lower() if lowercase else word] += count
     if not any(frequencies.values()):
         names = ", ".join(map(str, [*train_tgt, *([word_counts] if word_counts else [])]))
-        raise UserError(f"{names} has no words; it must be training text; check the file")
+        raise UserError(f"no words in {names}; expected training text; check the files")
     return frequencies
 
 

@@ -68,7 +68,7 @@ def read_systems(files: Sequence[Path], text: ReferenceSet) -> dict[str, list[st
 
 
 def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> None:
-    """Warn of systems with the lines of the first one, the baseline."""
+    """Warn of systems that are identical to the first one, the baseline."""
     baseline, *others = systems
     for name in others:
         if systems[name] == systems[baseline]:

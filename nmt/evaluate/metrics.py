@@ -40,8 +40,8 @@ class Score:
     """Score of one system on one test set.
 
     name:      metric, as named in recipes (or `comet`)
-    value:     0 to 100 (TER may exceed it, COMET is about 0 to 1); higher is better except for `ter`, `perplexity` and
-               `bits-per-byte`
+    value:     0 to 100, but TER may be higher, COMET is about 0 to 1, and perplexity and bits per byte have no maximum;
+               higher is better except for `ter`, `perplexity` and `bits-per-byte`
     signature: scores are comparable only if their signatures are equal, apart from `bs` and `seed`, which describe the
                interval
     detail:    components that sacreBLEU reports: precisions, brevity penalty, lengths

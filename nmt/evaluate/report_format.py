@@ -158,7 +158,7 @@ def _forecast(report: RunReport, forecast: Forecast) -> Iterator[str]:
         return
     yield _table(("", "forecast of `nmt plan`", "run"), rows)
     if forecast.options != report.recipe:
-        yield "The forecast was made for other options than those of the run."
+        yield "The forecast was made with different options than the run."
     if speed is not None and (speed.processes, speed.device) != (training.world_size, training.device):
         yield f"The forecast of the time is for {speed.device} and a world size of {speed.processes}."
 

@@ -15,7 +15,7 @@ from nmt.evaluate.tables import Table
 
 _SIGNIFICANCE_LEVEL = 0.05
 _P_VALUE_NOTE = (
-    "p: probability that two systems of equal quality differ by as much on this test set; "
+    "p: probability that two systems of equal quality differ by at least as much on this test set; "
     f"* marks p < {_SIGNIFICANCE_LEVEL}. It is not corrected for multiple comparisons."
 )
 LEAK_HEADER = ("source", "reference", "both, in one pair", "any of these")
@@ -135,7 +135,7 @@ def leak_list_table(rows: Sequence[tuple[str, ...]]) -> Table:
 
 
 def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
-    """Return a table per metric: scores, differences to the baseline, intervals and p-values."""
+    """Return a table per metric: scores, differences from the baseline, intervals and p-values."""
     tables = [_comparison_table(comparison) for comparison in comparisons]
     return [*tables[:-1], *(replace(table, notes=(_P_VALUE_NOTE,)) for table in tables[-1:])]
 

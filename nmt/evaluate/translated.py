@@ -33,7 +33,7 @@ def source_digest(src: Sequence[str]) -> str:
 
 
 def has_other_source(run: Path, name: str, src: Sequence[str]) -> bool:
-    """Return whether the translation of a test set in a run is of other sentences; False if the report does not say."""
+    """Return whether a run translated other sentences for a test set; False if its report does not say."""
     try:
         tests = json.loads((run / "report.json").read_bytes())["tests"]
         recorded = {test["name"]: test.get("source", "") for test in tests}

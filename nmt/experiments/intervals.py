@@ -2,8 +2,8 @@
 
 A score varies with the training seed and with the choice of test sentences. Let the score of run s on sentence i be
 m + a_s + b_i + e_si. With k runs and n sentences, the variance of the mean score is var(a) / k + var(b) / n +
-var(e) / kn. The variance of the k scores over k estimates the sum of the first and the third term. The variance of the
-mean score over bootstrap resamples of sentences estimates the sum of the second and the third. The third term, counted
+var(e) / kn. The variance of the k scores, divided by k, estimates the sum of the first and third terms. The variance of
+the mean score over bootstrap resamples of sentences estimates the sum of the second and third. The third term, counted
 twice, is estimated from the difference between the resampling variance of single runs and that of their mean. The
 degrees of freedom follow Satterthwaite (1946). A difference assumes that both systems vary equally with the seed:
 separate variances of two seeds each have too few degrees of freedom, and the intervals would be too wide.
@@ -79,7 +79,7 @@ def score_runs(
 
 
 def estimate(system: RunScores, baseline: RunScores | None = None) -> Estimate:
-    """Estimate the mean score of a system, or its difference to a baseline, with its interval."""
+    """Estimate the mean score of a system, or its difference from a baseline, with its interval."""
     groups = [system] if baseline is None else [system, baseline]
     value = system.mean - (0.0 if baseline is None else baseline.mean)
     if any(len(group.whole) < 2 for group in groups):
@@ -95,7 +95,7 @@ def estimate(system: RunScores, baseline: RunScores | None = None) -> Estimate:
 
 
 def _seed_variance(groups: Sequence[RunScores]) -> tuple[float, int]:
-    """Return the variance of the difference of means over seeds, pooled as in Student's t-test, and its degrees."""
+    """Return the pooled variance of the difference of means over seeds, and its degrees of freedom (t-test)."""
     degrees = sum(len(group.whole) - 1 for group in groups)
     pooled = sum((len(group.whole) - 1) * group.deviation**2 for group in groups) / degrees
     return pooled * sum(1 / len(group.whole) for group in groups), degrees

@@ -22,7 +22,7 @@ _RESAMPLES = 1000
 _NOTES = (
     "Mean and difference with half widths of their 95 % intervals over seeds and test sentences "
     f"(Student's t, degrees of freedom by Satterthwaite; {_RESAMPLES:,} bootstrap resamples of sentences).",
-    "Significant: the interval of the difference to the first variant excludes zero. Intervals are not corrected for "
+    "Significant: the interval of the difference from the first variant excludes zero. Intervals are not corrected for "
     "multiple comparisons.",
 )
 _MISSING = "-"
@@ -59,7 +59,7 @@ class TestResult:
 
 
 def require_comparable(runs: Sequence[Run], metric: str | None) -> None:
-    """Raise UserError, before training, for test sets that differ or are unreadable and unavailable metrics."""
+    """Raise UserError, before training, for test sets that differ or are unreadable, and for unavailable metrics."""
     recipes = [run.recipe for run in runs]
     if len({json.dumps(_test_options(recipe), sort_keys=True) for recipe in recipes}) > 1:
         raise UserError("variants must have the same test sets to be compared; remove data.test from their options")

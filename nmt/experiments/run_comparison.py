@@ -26,7 +26,7 @@ _IDENTITY_OPTIONS = {"name", "run_dir"}
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, named as the user gave its directory; `recipe` made its translations."""
+    """A run, named as the user gave its directory; `recipe` is the one used for its translations."""
 
     name: str
     directory: Path
@@ -34,7 +34,7 @@ class ComparedRun:
 
     @classmethod
     def read(cls, directory: Path) -> ComparedRun:
-        """Read a run directory; raises UserError if it is not one. Warns if it was trained further since its report."""
+        """Read a run directory; raises UserError if it is not one. Warns if its options differ from its report's."""
         path = directory / "recipe.toml"
         if not path.is_file():
             raise UserError(f"{directory} is not a run directory: it has no recipe.toml, which `nmt run` writes")
@@ -48,7 +48,7 @@ class ComparedRun:
         names = [name for name in now | then if now.get(name) != then.get(name) and name not in _IDENTITY_OPTIONS]
         if names:
             warn(
-                f"{directory} was trained with other options since its translations ({', '.join(names)}); options and "
+                f"{directory} was trained with other options after it was translated ({', '.join(names)}); options and "
                 f"scores are those of its report, at step {step:,}; `nmt run` updates them"
             )
         return cls(str(directory), directory, reported)

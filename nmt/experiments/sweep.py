@@ -36,7 +36,7 @@ class Run:
     """One run of a sweep.
 
     number:    from 1
-    overrides: all differences to the recipe file, including seed and run directory
+    overrides: all differences from the recipe file, including seed and run directory
     recipe:    with these overrides
     """
 
@@ -171,6 +171,6 @@ def require_own_folder(folder: Path, runs: Sequence[Run]) -> None:
     reports = [name for name in ("report.md", "report.json") if (folder / name).exists()]
     if reports and not any(run.recipe.directory.exists() for run in runs):
         raise CommandError(
-            f"{folder} has {' and '.join(reports)}, but no run of this command, which would overwrite this; -o must be "
-            "a folder of its own; choose another"
+            f"{folder} has {' and '.join(reports)}, which this command would overwrite; -o must be a folder of its "
+            "own; choose another"
         )

@@ -209,7 +209,7 @@ def analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu
 
 
 def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, plots: bool) -> None:
-    """Add BLEU of all heads, without each of the `number` heads that affect the nll most, and along the curves."""
+    """Add BLEU with all heads, without each of the `number` heads that affect the nll most, and along the curves."""
     largest: list[Head] = sorted(analysis.removal, key=lambda head: -abs(analysis.removal[head]))[:number]
     points = sum(map(len, removal_steps(analysis.sensitivity).values())) if plots else 0
     with progress("translating", 1 + len(largest) + points, "translations") as bar:

@@ -197,7 +197,7 @@ class CapturedModel:
 
     @torch.inference_mode()
     def advance(self, tokens: Tensor, state: StaticState) -> Tensor:
-        """See `Transformer.advance`; but the first step computes every hypothesis."""
+        """See `Transformer.advance`, except that the first step computes every hypothesis."""
         self._check(state)
         self._fit_shape(state)
         step, buffers = state.step, state.step.buffers

@@ -25,7 +25,7 @@ class EncoderDecoder(nn.Module, ABC):
     """Base of both architectures: embeddings, output projection and their tying."""
 
     def __init__(self, recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> None:
-        """Raises ValueError if three-way tying has vocabularies of different sizes."""
+        """Raises ValueError for three-way tying of vocabularies of different sizes."""
         super().__init__()
         self.recipe = recipe
         self.output = Output(tgt_vocab_size, recipe)  # first: tied parameters are saved as `output.weight`
@@ -89,7 +89,7 @@ class Transformer(EncoderDecoder):
     """Encoder, decoder and embeddings; `forward` for training, `start` and `step` for search."""
 
     def __init__(self, recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> None:
-        """Initialize the parameters; raises ValueError if three-way tying has vocabularies of different sizes."""
+        """Initialize the parameters; raises ValueError for three-way tying of vocabularies of different sizes."""
         super().__init__(recipe, src_vocab_size, tgt_vocab_size)
         self.encoder = Encoder(recipe)
         self.decoder = Decoder(recipe)

@@ -160,7 +160,7 @@ class Decoder(nn.Module):
     def initial_states(self, encoded: Tensor, src: PackedSequences) -> Tensor:
         """Encoder outputs (src.total, d_model) -> (num_layers, num_sentences, d_model).
 
-        From the output of the backward direction at the first token, which has read the sentence, as in Bahdanau et al.
+        Computed from the backward output at the first token, which has read the whole sentence (Bahdanau et al. 2015).
         """
         first = src.cu_seqlens[:-1].long().clamp(max=src.total - 1)  # empty sentences may come last
         backward = encoded.index_select(0, first).chunk(2, dim=-1)[1]

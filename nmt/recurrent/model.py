@@ -51,7 +51,7 @@ class GruModel(EncoderDecoder):
     """Encoder, decoder and embeddings; `forward` for training, `start` and `step` for search."""
 
     def __init__(self, recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> None:
-        """Initialize the parameters; raises ValueError if three-way tying has vocabularies of different sizes."""
+        """Initialize the parameters; raises ValueError for three-way tying of vocabularies of different sizes."""
         super().__init__(recipe, src_vocab_size, tgt_vocab_size)
         self.encoder = Encoder(recipe)
         self.decoder = Decoder(recipe)
@@ -65,7 +65,7 @@ class GruModel(EncoderDecoder):
     def aligning(
         self, src: PackedSequences, tgt: PackedSequences, links: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return `forward`, and the logarithms of the attention weights between linked tokens, (num_links,).
+        """Return the result of `forward`, and the log attention weights between linked tokens, (num_links,).
 
         links: indices of packed target and source tokens, each (num_links,)
         """

@@ -131,6 +131,7 @@ def load_weights(path: Path, names: Sequence[str]) -> Floats:
         ) from error
     if weights.keys() != set(names):
         raise UserError(
-            f"{path} has weights for {', '.join(weights)}; expected {', '.join(names)}; use the models of the tuning"
+            f"{path} has weights for {', '.join(weights)}; expected {', '.join(names)}; use the models "
+            "that it was tuned for"
         )
     return np.array([weights[name] for name in names])

@@ -33,11 +33,11 @@ class SearchOptions:
     max_tokens: int | None = None
     """Maximum output length for any input, such as the number of positions of the model."""
     max_length_ratio: float = math.inf
-    """Maximum output length: this ratio to the input length, rounded up."""
+    """Maximum output length: this multiple of the input length, rounded up."""
     min_tokens: int = 0
     """Minimum output length."""
     min_length_ratio: float = 0.0
-    """Minimum output length: this ratio to the input length, rounded down."""
+    """Minimum output length: this multiple of the input length, rounded down."""
     no_repeat_ngram: int = 0
     """No output contains an n-gram of this size twice; 0 disables the constraint."""
     forbidden: tuple[tuple[int, ...], ...] = ()

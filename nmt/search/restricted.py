@@ -76,7 +76,7 @@ class RestrictedState:
         self.candidates = self.candidates.index_select(0, sentence_index)
         if self.union is None:
             return
-        if 2 * len(sentence_index) <= self.union.batch_size:  # a smaller union is then worth gathering its weights
+        if 2 * len(sentence_index) <= self.union.batch_size:  # gathering the weights of a smaller union pays off
             self.union = None
         else:
             self.union.is_excluded = self.union.is_excluded.index_select(0, sentence_index)

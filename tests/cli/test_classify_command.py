@@ -43,7 +43,7 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path)
         return one_line(err)
 
     assert error("classify", model, "texts", "texts") == (
-        "2 files given, but this is a classifier of single texts, one FILE; give 1"
+        "got 2 files; a classifier of single texts needs one FILE; give 1"
     )
     assert error("classify", model, "texts", "--label", "neutral") == (
         "--label is 'neutral'; it must be one of negative, positive; correct it"

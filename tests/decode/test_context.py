@@ -205,7 +205,7 @@ def test_a_written_separator_is_no_separator(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("context", "previous", "message"),
     [
-        (NONE, ["a dog"], "the model translates without context; train one with data.context, or omit it"),
+        (NONE, ["a dog"], "the model translates without context; omit it, or train one with data.context"),
         (SOURCE, [("a", "b")], "the context of this model must have sentences; got ('a', 'b'); correct it"),
         (BOTH, ["a"], "the context of this model must have pairs of a sentence and its translation; got 'a'; "),
     ],

@@ -218,7 +218,7 @@ def test_forecast_beside_the_run() -> None:
     assert "other options than" not in format_markdown(report)
     assert "The forecast of the time is for cpu and a world size of 1." in format_markdown(report)
     other = dataclasses.replace(report, forecast=dataclasses.replace(forecast, options="seed = 2"))
-    assert "The forecast was made for other options than those of the run." in format_markdown(other)
+    assert "The forecast was made with different options than the run." in format_markdown(other)
     assert json.loads(format_json(report))["forecast"]["speed"]["high"] == 3_720.0
     empty = dataclasses.replace(report, forecast=Forecast("", 1, 1, 2, 3))
     assert "forecast of" not in format_markdown(empty)

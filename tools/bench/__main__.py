@@ -250,7 +250,7 @@ def _add_translation(parser: argparse.ArgumentParser, source: str) -> None:
 def _add_systems(parser: argparse.ArgumentParser, ours: str, theirs: str) -> None:
     parser.add_argument("ours", help=f"a system with its settings: {ours}")
     parser.add_argument("theirs", help=f"another system: {theirs}")
-    parser.add_argument("--goal", choices=BY_NAME, metavar="GOAL", help="goal that this comparison decides")
+    parser.add_argument("--goal", choices=BY_NAME, metavar="GOAL", help="goal that this comparison measures")
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds (%(default)s)")
 
 

@@ -189,7 +189,7 @@ GOALS = (
         "ratio",
         0.9,
         f"{_SERVE} nmt translate --clients 200 --goal serve-translate",
-        "A request costs Python about a millisecond of the same cores.",
+        "In Python, a request takes about a millisecond of CPU time on the same cores.",
     ),
     Goal(
         "decode-gpu-batch32",
@@ -236,7 +236,7 @@ GOALS = (
         "train.weight_decay=0.05`: 23 min 20 s at 11,800 target tokens per second. The AMD EPYC's 39.8 is the current "
         "recipe: 41 min 18 s at 6,500, more than half an hour; on one core each, seeds 1, 2 and 3 gave 40.5, 40.6 "
         "and 40.4 in 7,200 updates. [multi30k.md](multi30k.md) lists other lengths, seeds and settings, 38.2 to 40.9. "
-        "Single runs differ by half a point and more. More updates help, but half an hour has few more: on the Xeon, "
+        "Single runs differ by half a point or more. More updates help, but few more fit in half an hour: on the Xeon, "
         "the second core is idle two fifths of the time while the first launches about 5,000 operations. Another "
         "trial of torch.compile showed that its kernels that store or read a boolean mask take 8 ns per element, ten "
         "times as long as torch's own, and that the others save little. On the AMD EPYC, single-threaded matmuls are "
@@ -251,11 +251,6 @@ GOALS = (
         "minutes",
         3.0,
         "tools/quickstart",
-        "On the AMD EPYC, 2 min 23 s of it is training, at a third of the F.linear rate: 1,024 tokens of a small "
-        "model. With the former 1,900 updates and twice as many checkpoints it took 3 min 9 s (93.6 BLEU on the "
-        "held-out set; now 93.2). At a time when the machine was faster, 1,700 updates took 2 min 35 s (91.8 BLEU). "
-        "The same commit takes 2 min 57 s or 3 min 6 s there, depending on the machine's speed. Next step: fewer "
-        "operations per update.",
     ),
 )
 BY_NAME = {goal.name: goal for goal in GOALS}

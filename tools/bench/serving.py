@@ -121,7 +121,7 @@ class _Server:
                 "latency p50, p95, p99": ", ".join(f"{seconds:.3f}" for seconds in quantiles) + " s",
                 "memory": f"{self.memory[0] / 2**20:.0f}, at the end {self.memory[-1] / 2**20:.0f} MB",
                 "lost": str(self.lost),
-                "not as in a file": str(self.different),
+                "differing from nmt translate": str(self.different),
             }
         )
 

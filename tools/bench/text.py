@@ -1,4 +1,4 @@
-"""Text shared by all systems: cleaned, tokenized and numbered once, by `nmt prepare`."""
+"""Text shared by all systems: cleaned, tokenized and encoded once, by `nmt prepare`."""
 
 from __future__ import annotations
 

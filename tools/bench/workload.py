@@ -30,7 +30,7 @@ class Workload:
     warm_up:      untimed rounds before the first timed one
     batch_tokens: training: target tokens per update
     updates:      training: updates per round
-    num_sentences: translation: length of the test set's prefix that is translated
+    num_sentences: translation: number of sentences, from the start of the test set
     output_tokens: translation: length of every output, including EOS if the system generates it
     options:      settings of one system, under its own names
     """

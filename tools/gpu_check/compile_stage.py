@@ -15,7 +15,7 @@ from gpu_check.outcome import Results
 from gpu_check.settings import NO_GPU, Settings
 from nmt.bench.inputs import BUILT_IN_LENGTHS, prepare_training_data
 from nmt.bench.model_specs import ModelSpec, find_model_spec
-from nmt.bench.training import Repetition, TrainingBench
+from nmt.bench.training import Repetition, TrainingBench, compiled_graphs
 from nmt.data.loader import Update
 from nmt.data.store import PairStore
 from nmt.devices.precision import autocast
@@ -49,9 +49,9 @@ def _measure_compiled(
     with bench:
         first = bench.run(1)
         bench.run(_WARM_UP)
-        graphs = _graphs()
+        graphs = compiled_graphs()
         compiled = bench.run(settings.pick(10, 2))
-        recompiled = _graphs() - graphs
+        recompiled = compiled_graphs() - graphs
         results.check("graphs of model and loss after warm-up", "1", str(graphs), graphs == 1)
         results.check("recompilations after warm-up", "0", str(recompiled), recompiled == 0)
         skipped = eager.skipped + compiled.skipped
@@ -111,7 +111,3 @@ def _gradient(trainer: Trainer, update: Update, world: World) -> Tensor:
     return torch.cat(
         [weight.grad.flatten().float() for weight in trainer.model.parameters() if weight.grad is not None]
     )
-
-
-def _graphs() -> int:
-    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])

@@ -99,7 +99,7 @@ def torch_problem(present: dict[str, str]) -> str | None:
         return "torch is not installed; install it first"
     if not TORCH_VERSIONS[0] <= release(version)[:2] <= TORCH_VERSIONS[1]:
         lowest, highest = (".".join(map(str, one)) for one in TORCH_VERSIONS)
-        return f"torch is {version}; supported are {lowest} to {highest}; results may differ"
+        return f"torch is {version}; supported versions are {lowest} to {highest}; results may differ"
     return None
 
 

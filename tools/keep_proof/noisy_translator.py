@@ -13,7 +13,7 @@ class NoisyTranslator:
 
     noise:       probability of each of these changes for a word
     can_require: whether it adds required phrases, sometimes damaged too
-    aligns:      whether it gives links, of which some are wrong
+    aligns:      whether it returns links, some of them wrong
     calls:       lines of each call
     context:     of the last call
     """
@@ -40,7 +40,7 @@ class NoisyTranslator:
 
     def _translate(self, line: str, prefix: str, required: Sequence[str]) -> Translation:
         rng = random.Random(f"{line} {prefix} {required}")
-        words = [(index, word) for index, word in enumerate(line.split())]
+        words = list(enumerate(line.split()))
         output = [(0, word) for word in prefix.split()]
         for index, word in words:
             if rng.random() < self.noise:

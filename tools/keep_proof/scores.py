@@ -110,7 +110,7 @@ def without_markup(line: str) -> str:
 
 
 def scorer_of(model: Path) -> Scorer:
-    """Return sacreBLEU's BLEU, lower-cased if the model is."""
+    """Return sacreBLEU's BLEU, ignoring case if translations are always lowercase."""
     directory = find_model(model)
     lowercase = Tokenizers.load(directory).tgt.lowercases()
     return make_scorer("bleu", tgt_lang=read_model_metadata(directory).tgt_lang, lowercase=lowercase)

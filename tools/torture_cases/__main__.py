@@ -44,7 +44,7 @@ CASES = (
     Case("streams", "translation to pipes, links, devices, partial output of another model", 25, odd_streams),
     Case("lost", "one of two processes killed or suspended: the job ends and names it", 200, lost_process, True),
     Case("terminate", "SIGTERM to one of two processes: same step, status 143, in 30 s", 150, terminated_process, True),
-    Case("views", "processes see different checkpoints: error, or fallback if both do", 60, different_views, True),
+    Case("views", "checkpoint damaged or missing for one rank: error; for both: fallback", 60, different_views, True),
     Case("sizes", "1, 2 and 4 processes: losses within 1e-6", 100, process_counts, True),
 )
 

@@ -228,7 +228,7 @@ def _stop(sandbox: Sandbox, steps: Sequence[int], ends: Sequence[int], reference
         if result.status != status:
             problem = problem or f"{number.name} at update {step}: expected status {status} ({result.summary})"
         if newest_step(run) != step:
-            problem = problem or f"{number.name} at update {step}: the newest checkpoint is of {newest_step(run)}"
+            problem = problem or f"{number.name} at update {step}: the newest checkpoint is step {newest_step(run)}"
         before = step
     restarted = sandbox.run(arguments)
     name = f"{len(steps)} stops, at updates {', '.join(map(str, steps))}"

@@ -143,7 +143,7 @@ def _check_both_stopped(command: Command, result: CommandResult, run: Path) -> t
     if result.status is None or seconds > _STOP_LIMIT:
         return f"it ended only after {seconds:.0f} s", seconds
     if ends != [expected, expected]:
-        return f"the ranks ended with {ends}; the newest checkpoint is of step {saved}; {result.summary}", seconds
+        return f"the ranks ended with {ends}; the newest checkpoint is step {saved}; {result.summary}", seconds
     return f"corrupt: {corrupt_checkpoints(run)}" if corrupt_checkpoints(run) else None, seconds
 
 
@@ -174,7 +174,7 @@ def _resumed(sandbox: Sandbox, half: Path, processes: int, reference: Path) -> T
 
 def _compare_losses(name: str, run: Path, reference: Path) -> Trial:
     difference, missing = max_loss_difference(run, reference)
-    problem = f"losses differ by {difference:.1e} relative" if difference > _MAX_DIFFERENCE else None
+    problem = f"losses have a relative difference of {difference:.1e}" if difference > _MAX_DIFFERENCE else None
     return Trial(name, first_problem(missing, problem), measured={"relative difference of losses": difference})
 
 

@@ -69,7 +69,7 @@ def check_repeated(run: Path, save_every: int) -> tuple[int, str | None]:
     unfinished = [path.name for path in (run / "checkpoints").glob(".step-*") if _step_in(path.name) > saved]
     if again <= save_every or (again < 2 * save_every and unfinished):
         return again, None
-    return again, f"{again} updates are lost: the run was at {reached}, the newest checkpoint is of {saved}"
+    return again, f"{again} updates are lost: the run was at step {reached}, the newest checkpoint is step {saved}"
 
 
 def _step_in(name: str) -> int:

@@ -140,7 +140,7 @@ def _to_input(setup: _Translation, folder: Path) -> str | None:
 
 
 def _closed_pipe(setup: _Translation, folder: Path) -> str | None:
-    """Close the pipe like `head -n 1` during a translation of minutes by two processes."""
+    """Close the pipe like `head -n 1` while two processes translate for minutes."""
     fifo, text = folder / "fifo", folder / "text"
     os.mkfifo(fifo)
     text.write_text(setup.text.read_text(encoding="utf-8") * 500, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A server that translates each request by a call of CTranslate2 of its own: `one_call_server.py EXPORT KEY=VALUE...`.
+"""A server that calls CTranslate2 separately for each request: `one_call_server.py EXPORT KEY=VALUE...`.
 
 LibreTranslate and most small servers work like this. Settings: beam_size, compute_type, inter_threads.
 """
