@@ -49,7 +49,7 @@ from nmt.processes.distributed import World, start_world
 from nmt.processes.run_lock import run_lock
 from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
-from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_own_files, require_own_model
+from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_own_files, require_own_model, require_run
 from nmt.storage.sealed import (
     CorruptError,
     manifest_digest,
@@ -126,9 +126,9 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
 
 def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_fewer: bool = False) -> list[Path]:
     """Return the checkpoints to average, oldest first."""
-    candidates = list_checkpoints(run_dir)
-    if not candidates:
-        raise UserError(f"{run_dir} has no checkpoints; it must be the directory of a run; train first")
+    require_run(run_dir)
+    if not (candidates := list_checkpoints(run_dir)):
+        raise UserError(f"{run_dir} has no checkpoints; train first")
     noun, option, number = "checkpoints", "keep_last", 1 if kind == "ema" else count
     if kind == "best":
         noun, option = "validated checkpoints", "keep_best"

@@ -207,6 +207,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
         find_separators(tokenizers, data.context_options)
         tokenizers.save(directory)
     num_pairs = _count_training_pairs(recipe)
+    _require_valid(recipe)
     inputs, commits = read_inputs(recipe), {split: hub_commits(recipe, split) for split in get_args(Split)}
     workers = data.workers or (1 if num_pairs is not None and num_pairs < _MIN_PAIRS_FOR_PROCESSES else num_cores())
 
@@ -284,9 +285,17 @@ def _warn_of_unknown_scripts(recipe: Recipe) -> None:
 
 def _count_training_pairs(recipe: Recipe) -> int | None:
     """Return the number of training pairs if it is known without reading; detect sides of different length early."""
-    counts = [count_pairs(corpus, recipe.data.root) for corpus in (*recipe.data.train, *recipe.data.valid)]
-    known = [count for count in counts[: len(recipe.data.train)] if count is not None]
-    return sum(known) if len(known) == len(recipe.data.train) else None
+    counts = [count_pairs(corpus, recipe.data.root) for corpus in recipe.data.train]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _require_valid(recipe: Recipe) -> None:
+    """Raise UserError for validation text that is empty or cannot be read, before preparing the training text."""
+    data = recipe.data
+    chunks = read_chunks(data.valid, ReadOptions.from_recipe(recipe), context=data.context_options)
+    if not sum(len(pairs) for _, pairs in chunks):
+        raise UserError("data.valid has no sentences; it must have some; correct data.valid")
 
 
 def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Tokenizers:

@@ -467,8 +467,9 @@ class TextTranslator(ABC):
     def _translations(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         if not hypotheses:
             raise UserError(
-                "no translation is possible; the constraints exclude all, or the model returns NaN (fp16 overflows "
-                "above 65,504); relax the constraints, or use another precision or checkpoint"
+                "no translation is possible; the constraints exclude all, or the model returns NaN (training diverged, "
+                "or fp16 overflows above 65,504); relax the constraints, use another precision or checkpoint, or train "
+                "with a lower train.learning_rate"
             )
         tokenizer = self._tokenizers.tgt
         return [

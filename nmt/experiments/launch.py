@@ -17,9 +17,13 @@ from typing import IO, Any
 
 import torch
 
+from nmt.alignment.training import require_alignment_files
+from nmt.data.corpus import require_files
 from nmt.data.fingerprint import outdated_splits, preparation_options, read_report
 from nmt.data.folder import link_or_copy, replacing
+from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.test_sets import test_sets
+from nmt.decode.requirements import require_decoding_files
 from nmt.evaluate.translated import has_other_source
 from nmt.experiments.sweep import Run
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
@@ -27,7 +31,7 @@ from nmt.processes.distributed import choose_device
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.processes.parallel import num_cores
 from nmt.recipe import Recipe, UserError, parse_saved_recipe
-from nmt.train.warm_start import with_start_model
+from nmt.train.warm_start import require_start_model, with_start_model
 
 _POLL_SECONDS = 0.2
 
@@ -64,10 +68,16 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
 
 
 def prepare_data(runs: Sequence[Run]) -> list[Run]:
-    """Prepare the data of the runs, once per distinct corpus; return the runs for which this failed."""
+    """Prepare the data of the runs, once per distinct corpus and reused tokenizer; return the runs that failed.
+
+    Raises UserError, before preparing, for a run with a missing start model or file of an option.
+    """
+    for run in runs:
+        _require_inputs(run)
     groups: dict[str, list[Run]] = {}
     for run in runs:
         options = {**preparation_options(run.recipe), "root": str(run.recipe.data.root)}
+        options["reused"] = _identify_tokenizers(run.recipe)
         groups.setdefault(json.dumps(options, sort_keys=True, default=str), []).append(run)
     failed: list[Run] = []
     for group in groups.values():
@@ -190,6 +200,27 @@ def _gpus() -> list[str]:
     count = torch.cuda.device_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return visible.split(",")[:count] if visible else [str(index) for index in range(count)]
+
+
+def _require_inputs(run: Run) -> None:
+    try:
+        recipe = with_start_model(run.recipe)
+        require_start_model(recipe)
+        require_decoding_files(recipe.decode)
+        if read_report(recipe.data_directory) is None:  # without prepared text, deleted files are needed
+            require_files((*recipe.data.train, *recipe.data.valid), recipe.data.root)
+            require_alignment_files(recipe)
+            reused_tokenizers(recipe)
+    except UserError as error:
+        raise UserError(f"{run.name}: {error}") from error
+
+
+def _identify_tokenizers(recipe: Recipe) -> dict[str, str] | list[str]:
+    """Return the SHA-256 of the reused tokenizers; their paths if they cannot be read."""
+    with suppress(UserError):
+        tokenizers = reused_tokenizers(recipe)
+        return {} if tokenizers is None else tokenizers.digests()
+    return list(map(str, tokenizer_sources(recipe)))
 
 
 def _is_prepared(run: Run) -> bool:

@@ -31,6 +31,13 @@ def list_checkpoints(run: Path) -> list[Path]:
     return sorted(path for path in (run / "checkpoints").glob("step-????????") if path.is_dir())
 
 
+def require_run(path: Path) -> None:
+    """Raise UserError if a user path is not the directory of a run."""
+    if not list_checkpoints(path) and not (path / "recipe.toml").is_file():
+        wrong = "is not a run" if path.exists() else "does not exist"
+        raise UserError(f"{path} {wrong}; expected the directory of a run, such as runs/NAME; correct the path")
+
+
 def find_model(path: Path, description: str = MODEL) -> Path:
     """Resolve a user path to the directory of a translation model, or of a classifier; raise UserError without one.
 

@@ -28,7 +28,7 @@ from nmt.logs import progress, say, warn, warnings_only
 from nmt.models import TranslationModel
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, load_saved_recipe
-from nmt.storage.run_folder import checkpoint_step, list_checkpoints
+from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_run
 from nmt.storage.sealed import verify_directory
 from nmt.train.optimizer import optimizer_tensors
 from nmt.train.state import TrainState
@@ -58,9 +58,8 @@ class ReplaySource:
     @classmethod
     def find(cls, run: Path, step: int) -> ReplaySource:
         """Select the checkpoints around an update; raises UserError if the run cannot have reached it."""
+        require_run(run)
         checkpoints = list_checkpoints(run)
-        if not checkpoints and not (run / "recipe.toml").is_file():
-            raise UserError(f"{run} has no checkpoints and no recipe.toml; it must be the directory of a run")
         before = [path for path in checkpoints if checkpoint_step(path) < step]
         after = [path for path in checkpoints if checkpoint_step(path) >= step]
         # Options may change whenever a run resumes, so those of `step` are saved by the next checkpoint.

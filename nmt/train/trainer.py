@@ -310,7 +310,15 @@ class Trainer:
             metrics.write(state.step, values | steps)
             best = " (best, but worse than the start model)" if score < self.start_score else " (best)"
             say(_describe(state, values) + (best if is_best else ""))
+            self._warn_if_diverged(values[f"{prefix}nll"])
         return state.step in state.best_steps(self.train_recipe.keep_best)
+
+    def _warn_if_diverged(self, nll: float) -> None:
+        if not math.isfinite(perplexity(nll)):
+            warn(
+                f"the validation nll of step {self.state.step:,} is {nll:.5g}: training has diverged; train under "
+                "another name with a lower train.learning_rate, a longer warm-up or train.clip_norm"
+            )
 
     def _score(self, values: Mapping[str, float], prefix: str) -> float:
         """Return the score of a validation, which selects the best checkpoints; higher is better."""

@@ -423,7 +423,9 @@ def test_average_makes_a_model_directory(run_dir: Path, tmp_path: Path, nmt: Nmt
     assert "cannot average 30" in one_line(err)
     status, _, err = nmt("average", tmp_path, "-o", tmp_path / "more")
     assert status == 1
-    assert "has no checkpoints; it must be the directory of a run" in one_line(err)
+    assert one_line(err).startswith(f"{tmp_path} is not a run; expected the directory of a run")
+    status, _, err = nmt("average", tmp_path / "missing", "-o", tmp_path / "more")
+    assert one_line(err).startswith(f"{tmp_path / 'missing'} does not exist; expected the directory of a run")
 
 
 def test_evaluate_gives_sacrebleus_figures(tmp_path: Path, nmt: Nmt) -> None:

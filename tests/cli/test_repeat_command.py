@@ -132,11 +132,39 @@ def test_a_language_model_is_refused_before_any_work(recipe: Path, nmt: Nmt) -> 
 
 @pytest.mark.slow
 def test_a_run_that_fails_is_named_and_the_others_are_made(recipe: Path, nmt: Nmt) -> None:
-    options = (recipe, "--seeds", 1, "--vary", "train.start_from=nothing,none-either", "-o", "out")
+    options = (recipe, "--seeds", 1, "--vary", "tokenizer.vocab_size=60000,70000", "-o", "out")
     status, out, err = nmt("repeat", *options)
     assert (status, out) == (1, "")
-    assert "nmt: 2 runs of 2 failed: start_from=nothing, seed 1; start_from=none-either, seed 1; the lines" in err
-    assert "failed with exit status 1: nmt: " in err and "the log is out/start_from=nothing/seed-1.log" in err
+    assert "nmt: 2 runs of 2 failed: vocab_size=60000, seed 1; vocab_size=70000, seed 1; the lines" in err
+    assert "failed with exit status 1: nmt: " in err and "the log is out/vocab_size=60000/seed-1.log" in err
+
+
+@pytest.mark.parametrize("option", ["train.start_from", "tokenizer.start_from", "decode.fusion", "decode.shortlist"])
+def test_a_missing_file_of_a_later_variant_is_an_error_before_any_work(
+    option: str, recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_popen", None)  # nothing is run
+    variants = f"variants.a = ['train.max_steps=1']\nvariants.b = ['{option}=missing']\n"
+    Path("sweep.toml").write_text(f"recipe = 'tiny.toml'\nseeds = 1\n{variants}")
+    status, out, err = nmt("repeat", "sweep.toml", "-o", "out")
+    assert (status, out) == (1, "")
+    assert one_line(err).startswith("b, seed 1: ") and "missing" in err
+    assert not Path("out").exists()
+
+
+def test_variants_with_other_tokenizers_do_not_share_text(
+    recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, size in (("one", 600), ("two", 700), ("three", 600)):
+        status, _, err = nmt("train", recipe, f"name={name}", f"tokenizer.vocab_size={size}", "train.max_steps=1")
+        assert status == 0, err
+    prepared: list[str] = []
+    monkeypatch.setattr(launch, "_start", lambda name, run, slot: prepared.append(run.variant))
+    monkeypatch.setattr(launch, "_succeeds", lambda process, run: True)
+    monkeypatch.setattr(launch, "_copy_data", lambda source, target: None)
+    runs = make_sweep(recipe, 1, (), ["tokenizer.start_from=runs/one,runs/two,runs/three"]).runs(Path("out"))
+    launch.prepare_data(runs)
+    assert prepared == ["start_from=runs/one", "start_from=runs/two"]
 
 
 @pytest.mark.parametrize(

@@ -373,6 +373,22 @@ def test_a_missing_validation_file_is_one_error(recipe: Path, tmp_path: Path, nm
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("name", ["valid.trees", "empty.trees"])
+def test_wrong_validation_text_is_an_error_before_the_training_text_is_prepared(
+    name: str, recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    (tmp_path / "train.trees").write_text("(S (NP (NN dog)) (VP (VBZ sleeps)))\n" * 9)
+    (tmp_path / "valid.trees").write_text("(S (NP (NN dog\n")
+    (tmp_path / "empty.trees").write_text("")
+    split = "data.{}=[{{kind='trees',path='{}'}}]"
+    corpora = split.format("train", "train.trees"), split.format("valid", name), "data.test={}"
+    options = ("tgt_lang=zxx", "data.drop_duplicates=false", "evaluate.metrics=['bracket-f1']")
+    status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'run'}", *corpora, *options)
+    assert status == 1
+    assert "valid.trees, line 1: " in one_line(err) if name == "valid.trees" else "data.valid has no" in one_line(err)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("command", ["prepare", "train", "run"])
 def test_the_run_of_a_classifier_is_refused_by_name(command: str, recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"

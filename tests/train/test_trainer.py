@@ -307,8 +307,20 @@ def test_an_update_without_finite_gradient_changes_nothing(
     messages = capsys.readouterr().err
     warning = r"skipped epoch 0, update 0: the gradient is not finite; pairs (\d+, ){7}\d+ and \d+ more\n"
     assert re.search(warning, messages)
+    assert "diverged" not in messages
     with pytest.raises(UserError, match="20 consecutive updates"):
         train_tiny(with_train(recipe, max_steps=100), tiny_data)
+
+
+def test_a_diverged_loss_is_named_with_advice(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = with_train(tiny_recipe, max_steps=2, validate_every=2, schedule="constant", learning_rate=1e9)
+    train_tiny(with_train(recipe, warmup_steps=0), tiny_data)
+    warning = (
+        r"warning: the validation nll of step 2 is (nan|inf|[\d.e+]+): training has diverged.*lower train.learning_rate"
+    )
+    assert re.search(warning, capsys.readouterr().err)
 
 
 @pytest.mark.slow
