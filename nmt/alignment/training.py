@@ -46,7 +46,7 @@ _FORMAT = 1
 # Maximum number of pairs to train the statistical aligner, spread evenly over the text; bounds time and memory.
 _MAX_PAIRS = 200_000
 
-# For fewer pairs, starting processes takes longer than they save.
+# For fewer pairs, starting processes costs more time than it saves.
 _MIN_PAIRS_FOR_PROCESSES = 150_000
 
 

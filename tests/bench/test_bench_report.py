@@ -54,7 +54,7 @@ def test_training_table() -> None:
         "1,450  (median of 3; quartiles 1,425 to 1,475; range 1,400 to 1,500)",
         "544.8 GFLOP/s",
         "375.7 MFLOP",
-        "800 GFLOP/s, at best 960 GFLOP/s",
+        "800 GFLOP/s, best shape 960 GFLOP/s",
         "68.1%, of the best 56.8%",
         "data 1.0%, forward 39.0%, backward 50.0%, update 10.0%",
         "0.00% of rows, 8.00% inside attention",

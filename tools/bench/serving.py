@@ -164,7 +164,7 @@ def compare_servers(workload: ServingWorkload, ours: System, theirs: System, rou
 def _running_server(
     workload: ServingWorkload, name: str, settings: Mapping[str, str], expected: Sequence[str], folder: Path
 ) -> Iterator[_Server]:
-    """Start a server, suspend it, and kill it in the end."""
+    """Start a server, suspend it, and kill it on exit."""
     settings = {**DEFAULTS[name], **settings}
     if name == "nmt":
         words = [*_NMT, "serve", str(workload.model), "--port=0", *workload.search]

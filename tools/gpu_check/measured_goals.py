@@ -93,7 +93,7 @@ def _compare(settings: Settings, words: Sequence[str]) -> tuple[Entry | None, st
     command = [*_BENCH, *words[1:], "--ledger", str(ledger), "--folder", str(folder), "--note", note]
     if settings.small:
         command += shlex.split(_SMALL_COMPARISON[words[1]])
-    if not settings.on_gpu:  # no compilation, which takes long, and no float16
+    if not settings.on_gpu:  # no compilation, which is slow, and no float16
         for index in (len(_BENCH) + 1, len(_BENCH) + 2):
             command[index] = command[index].partition(":")[0]
         command += ["--device", "cpu"]

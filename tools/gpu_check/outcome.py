@@ -59,7 +59,7 @@ def read_outcome(folder: Path, stage: str) -> Outcome | None:
 
 
 class Results:
-    """Outcome of the running stage. Every addition is written to disk at once, so a killed stage keeps its results."""
+    """Outcome of the running stage. Every addition is written immediately, so a killed stage keeps its results."""
 
     def __init__(self, stage: str, folder: Path) -> None:
         self._folder, self._started = folder, time.monotonic()
