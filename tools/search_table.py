@@ -25,7 +25,7 @@ from nmt.storage.run_folder import find_model
 from nmt.text.tokenizer import Tokenizers
 
 EPILOG = """\
-Each round translates the text once with every search, so changes of the machine's speed affect all of them. Columns:
+Each round translates the text once with every search, so changes in machine speed affect all of them. Columns:
 sacreBLEU's BLEU and chrF2, output length relative to the reference, median seconds (all in parentheses), and the median
 time relative to `beam 5` in the same round. The oracle selects the translation with the highest sentence BLEU among
 the ten best of beam 10, an upper bound for reranking. Scores ignore case if translations are always lowercase.

@@ -1,9 +1,9 @@
 """Choose the attention that aligns best on validation text; no gold alignments are required.
 
-Each decoder layer and position is rated by its agreement with a reference. With a reverse model, the references are all
-of its layers and positions, as in Chen et al. 2020, who choose the pair of layers with the lowest alignment error
-rate between the two models. Otherwise the reference is a statistical aligner trained on the validation text. Heads of
-each layer are then selected greedily while the agreement grows.
+Each decoder layer and position is rated by its agreement with a reference. With a reverse model, the references are the
+links of all its layers and positions, as in Chen et al. 2020, who choose the pair of layers with the lowest alignment
+error rate between the two models. Otherwise the reference is a statistical aligner trained on the validation text.
+Heads of each layer are then selected greedily while the agreement grows.
 """
 
 from __future__ import annotations

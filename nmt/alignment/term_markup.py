@@ -1,7 +1,7 @@
 """Term annotations in the training text, for glossaries (`train.glossary_markup`).
 
 Terms are chosen after the text is prepared and aligned. Training then reads the token store `markup` in the directory
-of the prepared corpus, which differs only in the sources: a fraction of the pairs has marked terms.
+of the prepared corpus. Only its sources differ from the prepared ones: a fraction of them has marked terms.
 
 A term is a word with a one-to-one alignment. A source word has at least three characters and a target word at least
 four, which excludes most function words; there is no tagger. Adjacent words whose translations are adjacent, in the

@@ -44,7 +44,7 @@ class ContextEncoder:
     ) -> list[Task]:
         """Put the previous sentences of a line before the tasks of its parts.
 
-        Without target context, a part also gets the parts before it. The oldest sentences are dropped.
+        Without target context, a part also gets the parts before it. If they exceed the limit, the oldest are dropped.
 
         limit: maximum number of source tokens, and of target tokens; the translation of a sentence is expected to have
                at most twice as many tokens as the sentence
@@ -95,7 +95,7 @@ class ContextEncoder:
         return self._tokenizers.tgt.decode(tokens[after_last(tokens, self._tgt_separator) :])
 
     def search_options(self, options: SearchOptions) -> SearchOptions:
-        """Return options whose n-best list is the whole beam if `remove` reranks it without previous translations."""
+        """Return options that keep the whole beam if `remove` reranks it without previous translations."""
         is_reranked = self._tgt_separator is not None and options.beam_groups == 1
         return replace(options, n_best=options.beam_size) if is_reranked else options
 

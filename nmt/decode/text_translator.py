@@ -176,7 +176,7 @@ class TextTranslator(ABC):
 
         A list may be shorter, but is never empty. The i-th translation of a split line concatenates the i-th ones of
         its parts, and its score is their mean. The first part gets the prefix; `assign_phrases` assigns required
-        phrases to parts; a part gets the glossary's terms in its source; all other constraints apply to each part.
+        phrases to parts; each part gets the glossary terms in its source; all other constraints apply to each part.
 
         partial_word: whether the last word of a prefix may be incomplete; a prefix with a space at its end is complete
 

@@ -230,7 +230,7 @@ class Bias(Batched):
         return self._to_device([[progress.earned for progress in beam] for beam in self.progress])
 
     def max_total(self) -> Tensor:
-        """Upper bound of the total bias of each hypothesis, (batch, beam) float32: all gains, no further penalties."""
+        """Upper bound on the total bias of each hypothesis, (batch, beam) float32: all gains, no further penalties."""
         return self._to_device(
             [[progress.earned + progress.met.remaining for progress in beam] for beam in self.progress]
         )

@@ -34,7 +34,7 @@ def output_limits(
 
 
 def num_required_tokens(required: Sequence[Requirement]) -> int:
-    """Return an upper bound of the tokens that all requirements need: the sum of their shortest phrases."""
+    """Return an upper bound on the tokens that all requirements need: the sum of their shortest phrases."""
     return sum(min(map(len, phrases)) for phrases in distinct_requirements(required))
 
 

@@ -84,7 +84,7 @@ def _estimated_bytes(trainer: Trainer) -> int:
 
 
 def _check_too_large(settings: Settings, results: Results) -> None:
-    """Check that a micro-batch larger than the memory is refused before training, with a suitable size."""
+    """Check that a micro-batch larger than the memory is rejected before training, with a size that fits."""
     row = ("a micro-batch that is too large", "one-line error with a size that fits")
     if not settings.on_gpu:
         results.not_measured(*row, NO_GPU)
@@ -102,7 +102,7 @@ def _check_too_large(settings: Settings, results: Results) -> None:
 
 
 def _check_translation(settings: Settings, results: Results) -> None:
-    """Check that translation continues with smaller batches if half of the memory is available."""
+    """Check that translation continues with smaller batches if only half of the memory it needs is available."""
     row = ("translation with too little memory", "recovers, 99 % of strings equal")
     with tempfile.TemporaryDirectory() as folder:
         request = DecodingRequest(
