@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -183,6 +184,11 @@ def main() -> None:
 
 def _describe(error: OSError) -> str:
     """Return a one-line message."""
+    if error.errno == errno.ENOENT and error.filename is None:
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            return "the current directory no longer exists; it must exist; change to another one, or back to it"
     file = f" ({error.filename})" if error.filename is not None else ""
     advice = "check the path and its permissions, then rerun the command"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -121,6 +121,7 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
     written.
     """
     directory, started = recipe.data_directory, monotonic()
+    _warn_of_unused_documents(recipe)
     outdated = outdated_splits(recipe, directory)
     if "train" in outdated:
         _warn_of_unknown_scripts(recipe)
@@ -271,6 +272,16 @@ def _prepare_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, 
     if commits or "commits" in report:
         changed["commits"] = {**report.get("commits", {"train": {}}), "valid": commits}
     return _write_report({**report, **changed}, inputs, directory, known)
+
+
+def _warn_of_unused_documents(recipe: Recipe) -> None:
+    sets = {f"train.{index}": corpus for index, corpus in enumerate(recipe.data.train)}
+    sets |= {f"valid.{index}": corpus for index, corpus in enumerate(recipe.data.valid)}
+    sets |= {f"test.{name}": corpus for name, corpus in recipe.data.test.items()}
+    for name, corpus in sets.items() if recipe.data.context == 0 else ():
+        for option in ("document_column", "document_field"):
+            if getattr(corpus, option, None) is not None:
+                warn(f"data.{name}.{option} has no effect if data.context is 0; set that to 1 or more, or leave it out")
 
 
 def _warn_of_unknown_scripts(recipe: Recipe) -> None:

@@ -109,6 +109,7 @@ def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
             directory = temporary / directory.name
         _publish(files, directory)
     except (OSError, RuntimeError, ValueError) as error:
+        find_model(model)  # raises UserError if it was deleted meanwhile
         detail = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
         raise UserError(
             f"cannot convert {model} for CTranslate2: {detail}; it needs a writable folder with free space; check the "

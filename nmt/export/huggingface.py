@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from nmt.export.ctranslate2 import SUPPORTED
 from nmt.export.fit import require_representable, unsupported_architecture
 from nmt.export.generation import forbidden_tokens, to_generation_config
 from nmt.export.marian_vocabulary import marian_name
@@ -56,9 +57,10 @@ def _check_architecture(recipe: ModelRecipe, metadata: ModelMetadata) -> None:
             "model.norm_order is 'pre' (Pegasus), which requires three-way tied embeddings, but "
             f"model.tied_embeddings is {recipe.tied_embeddings!r}"
         )
-    require_representable(
-        "Hugging Face", reasons, "these options must have their defaults; export to ctranslate2 instead"
-    )
+    advice = "train with the defaults of these options"
+    if not unsupported_architecture(recipe, metadata, SUPPORTED):
+        advice = "these options must have their defaults; export to ctranslate2 instead"
+    require_representable("Hugging Face", reasons, advice)
 
 
 def _json(tree: object) -> bytes:

@@ -20,6 +20,7 @@ from nmt.export.capabilities import EngineDevice
 from nmt.export.ctranslate2 import Quantization
 from nmt.export.engine import CTranslate2Engine
 from nmt.export.packages import load_package
+from nmt.logs import counted
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import UserError
@@ -143,7 +144,7 @@ def check_ctranslate2(
     """
     exact = _compare(loaded, tokenizers, exported, sample, round_weights(loaded.transformer, quantization), "float32")
     passed = exact.max_difference <= MAX_LOG_PROB_DIFFERENCE and exact.num_equal >= _MIN_EQUAL_FRACTION * exact.total
-    summary = f"{exact.total} sentences of {sample.origin}, computed in float32"
+    summary = f"{counted(exact.total, 'sentence')} of {sample.origin}, computed in float32"
     if quantization != "float32":
         summary += f" with weights rounded to {quantization} on both sides"
     summary += (
@@ -264,9 +265,9 @@ def check_huggingface(loaded: LoadedModel, tokenizers: Tokenizers, exported: Pat
         max_difference = max(max_difference, _max_log_prob_difference(model, reference, batch))
     total = len(reference.lines)
     summary = (
-        f"{total} sentences of {sample.origin}: log-probabilities of all tokens differ by at most {max_difference:.2g} "
-        f"(limit {MAX_LOG_PROB_DIFFERENCE:g}), {num_equal_tokens} of {total} sentences have the same tokens and "
-        f"{num_equal_texts} of {total} translations the same text (limit: all)"
+        f"{counted(total, 'sentence')} of {sample.origin}: log-probabilities of all tokens differ by at most "
+        f"{max_difference:.2g} (limit {MAX_LOG_PROB_DIFFERENCE:g}), {num_equal_tokens} of {total} sentences have "
+        f"the same tokens and {num_equal_texts} of {total} translations the same text (limit: all)"
     )
     passed = max_difference <= MAX_LOG_PROB_DIFFERENCE and num_equal_tokens == num_equal_texts == total
     return Parity(passed, summary)

@@ -103,7 +103,7 @@ class Output:
     header: str = ""
 
     def __post_init__(self) -> None:
-        if self.path.suffix in (".xz", ".zst", ".bz2"):
+        if self.path.suffix.lower() in (".xz", ".zst", ".bz2"):
             raise UserError(f"cannot write {self.path}: only .gz compression is supported; change the name")
         if str(self.path) in _NAMES_OF_STANDARD_OUTPUT:
             object.__setattr__(self, "path", STANDARD_STREAM)
@@ -154,7 +154,7 @@ class Output:
             descriptor = _own_descriptor(self.path)
             file = self.path.open("wb", buffering=0) if descriptor is None else FileIO(os.dup(descriptor), "wb")
         with file, ended_by_reader(file.fileno()):
-            sink = Sink(file, str(self.path), is_compressed=self.path.suffix == ".gz")
+            sink = Sink(file, str(self.path), is_compressed=self.path.suffix.lower() == ".gz")
             yield Stream(sink)
             sink.finish()
 

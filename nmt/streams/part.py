@@ -186,7 +186,7 @@ def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool
                 journal_path(part).unlink(missing_ok=True)
             raise
         with file:
-            sink = Sink(file, str(path), is_compressed=path.suffix == ".gz", position=start.bytes)
+            sink = Sink(file, str(path), is_compressed=path.suffix.lower() == ".gz", position=start.bytes)
             sink.digest = _digest_of(part, start.bytes)
             opened = PartFile(part, journal, sink, start, before)
             try:

@@ -13,7 +13,7 @@ from nmt.decode.glossary import Term
 from nmt.decode.task import Previous
 from nmt.decode.translation import Translation
 from nmt.keep.documents import Segment, has_subtitles, html_segments, srt_segments
-from nmt.recipe import NO_CONTEXT, Context, UserError
+from nmt.recipe import NO_CONTEXT, CommandError, Context, UserError
 from nmt.streams.line_constraints import read_constraints
 from nmt.text.json_fields import json_values, parse_json, text_or_null
 
@@ -32,11 +32,20 @@ _FORMATS: Mapping[str, Format] = {
     ".xhtml": "html",
     ".srt": "srt",
 }
+_OTHER_SUBTITLES = (".ass", ".sbv", ".ssa", ".sub", ".ttml", ".vtt")
 
 
 def format_of_file(path: Path) -> Format | None:
-    """Return the format for the extension of a file (`.tsv`, `.jsonl.gz`), None if it is unknown."""
-    endings = [ending for ending in path.suffixes[-2:] if ending not in (".gz", ".xz", ".zst")]
+    """Return the format for the extension of a file (`.tsv`, `.jsonl.gz`), None if it is unknown.
+
+    Raises CommandError for subtitles in another format than SubRip, whose times would be translated as text.
+    """
+    endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst")]
+    if endings and endings[-1] in _OTHER_SUBTITLES:
+        raise CommandError(
+            f"{path}: {endings[-1]} is not supported; subtitles must be .srt; convert them, or choose a format with "
+            "--input-format or --output-format"
+        )
     return _FORMATS.get(endings[-1]) if endings else None
 
 

@@ -35,6 +35,16 @@ def test_os_errors_are_one_line(nmt: Nmt, monkeypatch: pytest.MonkeyPatch, error
     assert one_line(err).startswith(expected)
 
 
+def test_a_deleted_current_directory(nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr(pipeline, "prepare", lambda recipe: Path.cwd())
+    status, out, err = nmt("prepare", str(RECIPE))
+    assert (status, out) == (1, "")
+    assert one_line(err).startswith("the current directory no longer exists; ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -226,6 +226,19 @@ def test_inconsistent_options(overrides: list[str], message: str) -> None:
     assert message in str(raised.value)
 
 
+def test_documents_without_context_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pairs.tsv").write_text("".join(f"{src}\t{tgt}\td\n" for src, tgt in PAIRS[:4]))
+    column = '{kind="tsv", path="pairs.tsv", document_column=2}'
+    recipe = [f"data.{name}=[{column}]" for name in ("train", "valid")] + [f"data.test={{own={column}}}"]
+    for context in (0, 1):
+        found = [f"data.root={tmp_path}", f"run_dir={tmp_path / str(context)}", f"data.context={context}"]
+        prepare(parse_recipe(RECIPE, recipe + found))
+        warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+        assert [line.split()[1] for line in warnings] == (
+            [f"data.{name}.document_column" for name in ("train.0", "valid.0", "test.own")] if context == 0 else []
+        )
+
+
 def test_a_language_model_has_no_context() -> None:
     corpus: Any = "[{kind='monolingual', path='a'}]"
     overrides = ["src_lang='zxx'", f"data.train={corpus}", f"data.valid={corpus}", "data.test={}"]

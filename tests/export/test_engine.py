@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -389,6 +390,22 @@ def test_a_model_that_changes_during_conversion_is_an_error(
         convert_once(model)
     assert not conversions(model)
     assert (convert_once(model) / "model.bin").exists()
+
+
+def test_a_model_that_is_deleted_during_conversion_is_named(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(seed=17)
+    convert = conversion.convert
+
+    def delete_after(*arguments: Any) -> dict[str, bytes]:
+        files = convert(*arguments)
+        shutil.rmtree(model)
+        return files
+
+    monkeypatch.setattr(conversion, "convert", delete_after)
+    with pytest.raises(UserError, match=r"model does not exist; expected a model directory"):
+        convert_once(model)
 
 
 @pytest.mark.parametrize("missing", ["flock", "open"])

@@ -13,7 +13,8 @@ from nmt.export import bundle, huggingface
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.packages import is_installed
 from nmt.export.parity import load_huggingface
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.tokenizer import Tokenizers
 
 MakeModel = Callable[..., Path]
@@ -144,6 +145,23 @@ def test_an_unsupported_variant_is_an_error(
     ):
         export_model(model, tmp_path / "export", ExportOptions("huggingface", check_parity=False))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "advice"),
+    [
+        (ModelRecipe(norm="rms"), {}, "these options must have their defaults; export to ctranslate2 instead"),
+        (ModelRecipe(), {"reverse_target": True}, "train with the defaults of these options"),
+    ],
+)
+def test_only_a_target_that_supports_the_model_is_advised(
+    recipe: ModelRecipe, changes: dict[str, object], advice: str
+) -> None:
+    sizes = {"src_lang": "en", "tgt_lang": "de", "src_vocab_size": 9, "tgt_vocab_size": 9, "unicode_form": "NFC"}
+    metadata = ModelMetadata(**sizes | {"decode": DecodeRecipe()} | changes)  # type: ignore[arg-type]
+    with pytest.raises(UserError) as raised:
+        huggingface._check_architecture(recipe, metadata)
+    assert str(raised.value).endswith(f"; {advice}")
 
 
 def test_weights_are_stored_once(make_model: MakeModel, tmp_path: Path) -> None:

@@ -116,6 +116,12 @@ def test_a_large_rounding_error_fails_the_check(
 
 
 @needs_ctranslate2
+def test_a_sample_of_one_sentence(make_model: MakeModel, tmp_path: Path) -> None:
+    (*_, note) = export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2", sample=["the man"]))
+    assert note.startswith("Parity check passed: 1 sentence of the given sample, ")
+
+
+@needs_ctranslate2
 def test_an_empty_sample_is_an_error(make_model: MakeModel, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no sentence of the sample has 1 to 95 tokens; "):
         export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2", sample=["", " "]))

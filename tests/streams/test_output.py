@@ -28,6 +28,8 @@ def test_unwritable_outputs_are_errors(tmp_path: Path) -> None:
         write(Output(tmp_path / "none" / "out"), "x\n")
     with pytest.raises(UserError, match=r"cannot write .*out\.xz: only \.gz"):
         Output(tmp_path / "out.xz")
+    with pytest.raises(UserError, match=r"cannot write .*out\.BZ2: only \.gz"):
+        Output(tmp_path / "out.BZ2")
     (tmp_path / "folder").mkdir()
     with pytest.raises(UserError, match="cannot write"):
         write(Output(tmp_path / "folder"), "x\n")
@@ -67,6 +69,12 @@ def read_in_thread(path: Path) -> tuple[threading.Thread, list[bytes]]:
     thread = threading.Thread(target=lambda: found.append(path.read_bytes()), daemon=True)
     thread.start()
     return thread, found
+
+
+@pytest.mark.parametrize("name", ["out.gz", "out.GZ"])
+def test_the_name_determines_the_compression(tmp_path: Path, name: str) -> None:
+    write(Output(tmp_path / name), "x\n")
+    assert gzip.decompress((tmp_path / name).read_bytes()) == b"x\n"
 
 
 @pytest.mark.parametrize("name", ["pipe", "pipe.gz"])

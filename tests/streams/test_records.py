@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt import Translation, UserError
+from nmt.recipe import CommandError
 from nmt.streams.records import Format, Record, RecordReader, RecordWriter, format_of_file
 
 BEST = Translation("ein Hund", -0.25, -1.123456789, ["▁ein", "▁Hund"], [-0.5, -0.4, -0.22345678])
@@ -34,6 +35,8 @@ ODD_JSON = [
         ("a.jsonl.zst", "jsonl"),
         ("a.json", "jsonl"),
         ("a.txt", "text"),
+        ("FILM.SRT", "srt"),
+        ("A.Tsv.GZ", "tsv"),
         ("a.tsv.txt.gz", "text"),
         ("a.de", None),
         ("a.gz", None),
@@ -43,6 +46,12 @@ ODD_JSON = [
 )
 def test_format_of_file(name: str, expected: Format | None) -> None:
     assert format_of_file(Path(name)) == expected
+
+
+@pytest.mark.parametrize("name", ["film.vtt", "film.en.ASS", "film.vtt.gz"])
+def test_other_subtitles_are_an_error(name: str) -> None:
+    with pytest.raises(CommandError, match=r"is not supported; subtitles must be \.srt; convert them, or choose "):
+        format_of_file(Path(name))
 
 
 # --- Reading ----------------------------------------------------------------------------------------------------------
