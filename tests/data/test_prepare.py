@@ -433,6 +433,7 @@ def test_all_pairs_dropped(folder: Path) -> None:
     one_line_error(recipe_for(folder), r"data\.train has no sentences")
     write_corpus(folder / "text", sentence_pairs(100), [])
     one_line_error(recipe_for(folder, "run"), r"data\.valid has no sentence")
+    write_corpus(folder / "text", sentence_pairs(100), sentence_pairs(5))
     one_line_error(recipe_for(folder, "run", "data.max_tokens=2"), "100 of them as 'too many tokens'")
 
 
