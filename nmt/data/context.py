@@ -44,7 +44,7 @@ def fit_context(
 
     A pair whose own sentence is too long loses all context, but keeps the sentence.
     """
-    dropped = {"src": np.zeros(len(src.lengths), np.int64), "tgt": np.zeros(len(tgt.lengths), np.int64)}
+    dropped = np.zeros((2, len(src.lengths)), np.int64)
     src_ends, tgt_ends = np.cumsum(src.lengths), np.cumsum(tgt.lengths)
     for i in np.flatnonzero((src.lengths > max_src) | (tgt.lengths > max_tgt)):
         own_src = src.tokens[src_ends[i] - src.lengths[i] : src_ends[i]]
@@ -54,6 +54,6 @@ def fit_context(
         if separators.tgt is not None:
             tgt_starts = [0, *(np.flatnonzero(own_tgt == separators.tgt) + 1)]
         starts = list(zip(src_starts, tgt_starts, strict=True))
-        fitting = (one for one in starts if len(own_src) - one[0] <= max_src and len(own_tgt) - one[1] <= max_tgt)
-        dropped["src"][i], dropped["tgt"][i] = next(fitting, starts[-1])
-    return src.drop_first(dropped["src"]), tgt.drop_first(dropped["tgt"])
+        fitting = (cut for cut in starts if len(own_src) - cut[0] <= max_src and len(own_tgt) - cut[1] <= max_tgt)
+        dropped[:, i] = next(fitting, starts[-1])
+    return src.drop_first(dropped[0]), tgt.drop_first(dropped[1])

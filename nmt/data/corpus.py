@@ -141,7 +141,7 @@ def read_labels(corpus: Corpus, options: ReadOptions) -> Iterator[Labels] | None
     if isinstance(corpus, ToyCorpus):
         return (pair.labels for pair in generate(corpus.split, corpus.pairs, corpus.seed, documents=corpus.documents))
     labels = _read_values(corpus, options, "label")
-    return None if labels is None else (tuple(own.split()) for own in labels)
+    return None if labels is None else (tuple(text.split()) for text in labels)
 
 
 def _read_values(corpus: Corpus, options: ReadOptions, name: Literal["label", "document"]) -> Iterator[str] | None:
@@ -450,7 +450,7 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
             yield _fields(record, src_field, tgt_field, f"dataset {name}", options)
     except UserError:
         raise
-    except Exception as error:  # network and file formats: a dozen packages
+    except Exception as error:  # network and file format packages raise many types
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, StopIteration):
             reason = "its files are empty"

@@ -81,7 +81,7 @@ class _WordCache:
 
 
 class PairEncoder:
-    """Encodes both sides of normalized pairs. separators: of pairs with context"""
+    """Encodes both sides of normalized pairs. separators: for pairs with context"""
 
     def __init__(self, tokenizers: Tokenizers, separators: Separators | None = None) -> None:
         self._separators = separators
@@ -114,7 +114,7 @@ class PairFormat:
     max_tokens:     maximum length of both sides, with a tag
     tags:           token to prepend to source sentences, by corpus index
     reverse_target: whether target sentences are stored in reverse
-    separators:     of pairs with context, whose oldest sentences are dropped to fit the maximum
+    separators:     for pairs with context, whose oldest sentences are dropped to fit the maximum
     truncate_src:   maximum length of the source with a tag, to which longer ones are truncated; None drops them
     """
 

@@ -109,7 +109,7 @@ def plan_epoch(
 
     src_lengths, tgt_lengths: (num_pairs,) tokens of each sentence, without BOS and EOS
     src_batch_tokens: maximum source tokens of an update; None for no limit
-    first_pair: skip this many pairs of the epoch; if an update starts there, the others are as in the whole epoch
+    first_pair: skip this many pairs of the epoch; if an update starts there, it and all later ones are unchanged
 
     A pair that exceeds a budget is an update by itself. The last update has the remaining pairs. Without a `mixture`,
     every pair is in exactly one update.

@@ -148,7 +148,7 @@ def _hub_commit(dataset: str, revision: str | None) -> str:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every connection attempt
     try:
         return HfApi().dataset_info(dataset, revision=revision, timeout=10).sha or ""
-    except Exception:  # network: a dozen packages; reading the dataset raises an error that names the reason
+    except Exception:  # network packages raise many types; reading the dataset gives an error with the reason
         return ""
 
 

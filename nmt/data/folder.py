@@ -27,8 +27,8 @@ _OWN_FILES = (
 def replacing(directory: Path) -> Iterator[Path]:
     """Yield an empty directory that replaces `directory` if the block succeeds and is removed if it fails.
 
-    If `directory` is a symbolic link, its target is replaced; runs may share it, so its folder is locked. After a
-    kill, the next call removes the leftovers.
+    If `directory` is a symbolic link, its target is replaced; runs may share it, so its parent directory is
+    locked. After a kill, the next call removes the leftovers.
     Raises UserError if the directory cannot be written, or if `directory` contains anything but a prepared corpus.
     """
     run_dir, directory = Path(os.path.realpath(directory.parent)), Path(os.path.realpath(directory))

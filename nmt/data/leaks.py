@@ -274,12 +274,10 @@ def searched_sets(recipe: Recipe) -> list[SearchedSet]:
 
 def search_training_text(recipe: Recipe, finder: LeakFinder) -> None:
     """Search all training text of a recipe; raise UserError if it is unreadable or empty."""
-    is_empty = True
     with progress("searching the training text", None, "pairs") as bar:
         for _, chunk in read_chunks(recipe.data.train, ReadOptions.from_recipe(recipe), finder.add):
-            is_empty = is_empty and not chunk
             bar.advance(len(chunk))
-    if is_empty:
+    if not finder.num_read:
         raise UserError("data.train has no sentences; it must have some; correct data.train")
 
 

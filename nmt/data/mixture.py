@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Mixture:
-    """Number of pairs that an epoch shows of each corpus. The corpora are consecutive in the store.
+    """Number of pairs of each corpus that an epoch shows. The corpora are consecutive in the store.
 
     sizes:           pairs of each corpus
     pairs_per_epoch: pairs of each corpus that an epoch shows, repetitions included; same sum as `sizes`

@@ -358,10 +358,10 @@ def _valid_chunks(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> It
         (directory / _VALID_PREVIOUS).open("w") if context.size else nullcontext(io.StringIO()) as previous_file,
     ):
         for corpus, pairs in read_chunks(recipe.data.valid, ReadOptions.from_recipe(recipe), context=context):
-            own = list(map(last_lines, pairs)) if context.size else pairs
-            src_file.writelines(f"{src}\n" for src, _ in own)
-            tgt_file.writelines(f"{tgt}\n" for _, tgt in own)
-            normalized = [(normalize(src, form), normalize(tgt, form)) for src, tgt in own]
+            current = list(map(last_lines, pairs)) if context.size else pairs
+            src_file.writelines(f"{src}\n" for src, _ in current)
+            tgt_file.writelines(f"{tgt}\n" for _, tgt in current)
+            normalized = [(normalize(src, form), normalize(tgt, form)) for src, tgt in current]
             if context.size:
                 previous_file.writelines(f"{count_previous(pair)}\n" for pair in pairs)
                 normalized = [normalize_joined(pair, form, context) for pair in pairs if not is_blank_pair(pair)]
@@ -426,7 +426,7 @@ def _require_pairs(num_pairs: int, text: CleanText, drops: Counter[str]) -> None
     reason, count = drops.most_common(1)[0]
     raise UserError(
         f"all {num_read:,} training pairs were dropped, {count:,} of them as {reason!r}; "
-        "some must be left; check the languages, the files and section data"
+        "some must be left; check the languages, the files and the data section"
     )
 
 

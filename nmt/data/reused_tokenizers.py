@@ -1,4 +1,4 @@
-"""Tokenizers reused from a trained model, because its weights fit no other vocabulary."""
+"""Tokenizers reused from a trained model; its weights, if they are reused too, fit no other vocabulary."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ class SampledEpochs:
             if monotonic() > deadline:
                 raise UserError(
                     f"{directory} did not appear within {_TIMEOUT_SECONDS / 60:.0f} minutes; rank 0 builds it "
-                    "on a file system that all machines must share; set run_dir to a directory on one"
+                    "on a file system that all machines must share; set run_dir to a shared directory"
                 )
 
 

@@ -19,7 +19,7 @@ class TestSet:
     src:    source sentences
     refs:   one or several lists of reference translations, each as long as `src`
     labels: labels of each sentence; None if the corpus has none
-    previous: how many sentences before each sentence are in its document; None without context
+    previous: number of context sentences of each sentence; None without context
     """
 
     __test__ = False  # not a test class of pytest

@@ -23,13 +23,13 @@ _LIMITS = (
 )
 
 _CONTEXT = (
-    "Training put up to {} previous sentences of the document before each sentence, each followed by `<sep>`. The code "
-    "above translates single sentences."
+    "In training, up to {} previous sentences of the document preceded each sentence, each followed by `<sep>`. The "
+    "code above translates single sentences."
 )
 
 _MARKUP = (
-    "Training put translations of terms into the source: `<term-source>`, the words of a term, `<term-target>`, its "
-    "translation and `<term-end>`. The code above uses no glossary."
+    "In training, the source contained translations of terms: `<term-source>`, the words of a term, `<term-target>`, "
+    "its translation and `<term-end>`. The code above uses no glossary."
 )
 
 

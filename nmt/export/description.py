@@ -92,13 +92,13 @@ def _training(directory: Path, metadata: ModelMetadata, report: Mapping[str, Any
 
 def _engines(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
     """Return the precisions of each engine for this model on a CPU, or why the engine cannot run it."""
-    own = metadata.decode.model_copy(update={"alignments": False})  # as in `nmt translate`
+    decode = metadata.decode.model_copy(update={"alignments": False})  # as in `nmt translate`
     if not is_installed("ctranslate2"):
         ctranslate2: list[str] | str = "not installed"
     elif reasons := [
         *(["it is a language model"] if metadata.is_language_model else []),
         *unsupported_architecture(recipe, supported=SUPPORTED),
-        *(f"it does not support {name}" for name in unsupported_options(own)),
+        *(f"it does not support {name}" for name in unsupported_options(decode)),
     ]:
         ctranslate2 = f"cannot run this model: {'; '.join(reasons)}"
     else:
@@ -111,7 +111,7 @@ def _size(directory: Path) -> int:
 
 
 def description_lines(description: Mapping[str, Any]) -> Iterator[str]:
-    """Format a description of `describe_model` as labels and values."""
+    """Format the result of `describe_model` as lines of labels and values."""
     languages, sizes, files = description["languages"], description["vocabulary"], description["files"]
     pair = f"{languages['src']} to {languages['tgt']}"
     if languages["src"] == NO_LANGUAGE:

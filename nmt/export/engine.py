@@ -12,7 +12,7 @@ Limits   A call has one maximum length for all its sentences. Sentences whose ou
          searched again with that limit.
 EOS      A hypothesis that reaches the limit has no EOS.
 Padding  Attention over a padded source is rounded differently, which int8 amplifies. Without padding (`pads`), int8
-         results hardly ever depend on the batch; in fp32, matmuls do.
+         results hardly ever depend on the batch; fp32 results do, because matmuls do.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ BATCH_TOKENS = 384
 # Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis.
 _NO_PENALTY = 1e-12
 _NO_REQUIRED = (
-    "CTranslate2 does not support required phrases and glossaries, which are in the line; use --engine torch, or "
-    "leave them out"
+    "CTranslate2 does not support the required phrases or glossary of this line; use --engine torch, or leave them out"
 )
 _NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes within a word; use --engine torch"
 
@@ -156,7 +155,7 @@ class CTranslate2Engine:
             outputs: dict[int, list[_Output]] = {}
             for indices, search in zip(groups.values(), searches, strict=True):
                 outputs.update(zip(indices, self._finish(search, options), strict=True))
-            limited = [i for i, own in outputs.items() if any(output.exceeds(limits[i]) for output in own)]
+            limited = [i for i, found in outputs.items() if any(output.exceeds(limits[i]) for output in found)]
             retries = [start([i], all_hypotheses=True) for i in limited]
             for i, search in zip(limited, retries, strict=True):
                 (outputs[i],) = self._finish(search, options)
@@ -183,7 +182,7 @@ class CTranslate2Engine:
         return [self._tgt_ids[hypothesis[len(task.prefix)]] for hypothesis in result.hypotheses]
 
     def _reporter(self, on_tokens: Callable[[list[int]], None]) -> Callable[[Any], bool]:
-        """Return a callback for CTranslate2, which calls it for each token, also of the prefix."""
+        """Return a callback for CTranslate2, which calls it for each token, including those of the prefix."""
         tokens: list[int] = []
 
         def report(step: Any) -> bool:
@@ -215,8 +214,8 @@ class CTranslate2Engine:
         log_probs = iter(self.score(pairs, batch_tokens))
         for i in indices:
             outputs[i] = [
-                output._replace(log_prob=math.fsum(own), token_log_probs=own)
-                for output, own in zip(outputs[i], log_probs, strict=False)
+                output._replace(log_prob=math.fsum(scores), token_log_probs=scores)
+                for output, scores in zip(outputs[i], log_probs, strict=False)
             ]
 
     def _arguments(self, options: SearchOptions, longest: int, shortest: int, all_hypotheses: bool) -> dict[str, Any]:
@@ -446,7 +445,7 @@ class CTranslate2Translator(TextTranslator):
         engine_device = select_device(device)
         metadata = read_model_metadata(find_model(Path(path)))
         if metadata.is_language_model:
-            raise UserError(f"{path} is a language model; CTranslate2 translates only; use --engine torch")
+            raise UserError(f"{path} is a language model; CTranslate2 only supports translation; use --engine torch")
         options = metadata.decode
         if decode is not None:
             options = require_options(decode).over(metadata.decode, has_ensemble=bool(ensemble))
@@ -474,9 +473,9 @@ class CTranslate2Translator(TextTranslator):
     @property
     def unsupported(self) -> dict[str, str]:
         """See `TextTranslator.unsupported`."""
-        own = ["required", "preferred", "partial_word", "alignments", "attention"]
-        own += [] if self._markers else ["glossary"]
-        return super().unsupported | dict.fromkeys(own, "CTranslate2 does not support it; use --engine torch")
+        names = ["required", "preferred", "partial_word", "alignments", "attention"]
+        names += [] if self._markers else ["glossary"]
+        return super().unsupported | dict.fromkeys(names, "CTranslate2 does not support it; use --engine torch")
 
     def _next_tokens(self, task: Task, count: int) -> list[int]:
         """See `TextTranslator._next_tokens`."""

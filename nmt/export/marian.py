@@ -133,7 +133,7 @@ def _check_config(source: Path, config: Config) -> None:
         if encoder != decoder:
             reasons.append(f"encoder_{name} is {encoder}, but decoder_{name} is {decoder}")
     if config.get("activation_function", "gelu") not in _ACTIVATIONS:
-        reasons.append(f"activation_function is {config['activation_function']!r}, none of {', '.join(_ACTIVATIONS)}")
+        reasons.append(f"activation_function is {config['activation_function']!r}, not {' or '.join(_ACTIVATIONS)}")
     required = {"normalize_embedding": False, "static_position_embeddings": True}
     if kind == "marian":
         required |= {"normalize_before": False, "add_final_layer_norm": False}

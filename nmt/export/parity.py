@@ -261,7 +261,7 @@ def check_huggingface(loaded: LoadedModel, tokenizers: Tokenizers, exported: Pat
         num_equal_tokens += sum(ids[mask.bool()].tolist() == [*tokens, EOS_ID] for ids, mask, tokens in rows)
         texts = tokenizer.batch_decode([[BOS_ID, *tokens, EOS_ID] for tokens in outputs], skip_special_tokens=True)
         expected = map(tokenizers.tgt.decode, outputs)
-        num_equal_texts += sum(text.split() == own.split() for text, own in zip(texts, expected, strict=True))
+        num_equal_texts += sum(a.split() == b.split() for a, b in zip(texts, expected, strict=True))
         max_difference = max(max_difference, _max_log_prob_difference(model, reference, batch))
     total = len(reference.lines)
     summary = (

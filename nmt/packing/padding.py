@@ -108,7 +108,7 @@ def padded_width(length: int) -> int:
 
 
 def _pack_rows(lengths: Lengths, widths: tuple[int, ...]) -> Lengths:
-    """Assign a row to each sentence: first fit decreasing, at most about 11/9 of the optimum (Johnson 1973).
+    """Assign a row to each sentence: first fit decreasing (Johnson 1973), ordered by the longer side.
 
     Args:
         lengths: (num_sentences, sides)

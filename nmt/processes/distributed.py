@@ -89,10 +89,6 @@ class World:
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
 
-    def min(self, value: int) -> int:
-        """Return the minimum over all processes."""
-        return -self.max(-value)
-
     def broadcast_text(self, text: str) -> str:
         """Return the text of rank 0 on every process."""
         if self.size == 1:
@@ -151,7 +147,7 @@ def _find_device(name: str) -> torch.device:
         count = torch.cuda.device_count()
         if not torch.cuda.is_available() or (device.index or 0) >= count:
             raise UserError(
-                f"device {name!r} does not exist ({count} CUDA devices found); use device=cpu or another number"
+                f"device {name!r} does not exist (CUDA devices found: {count}); use device=cpu or another number"
             )
         return device if device.index is not None else torch.device("cuda", _local_rank() % count)
     if device.type != "cpu":

@@ -37,7 +37,7 @@ def map_in_order(
     *,
     option: str = "data.workers",
 ) -> Generator[Result, None, None]:
-    """Yield the results of `jobs` in order, computed by `num_processes` processes; one runs in this process.
+    """Yield the results of `jobs` in order, computed by `num_processes` processes, or in this process if that is 1.
 
     After an error, Ctrl-C or an early close of the iterator, all workers exit at once, even in the middle of a job.
 

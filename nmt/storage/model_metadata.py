@@ -49,7 +49,7 @@ class ModelMetadata:
 
 
 def require_kind(directory: Path, metadata: ModelMetadata, *, language_model: bool) -> None:
-    """Raise UserError if a model is not a language model, or is one, as `language_model` says."""
+    """Raise UserError unless a model is a language model, or a translation model if `language_model` is False."""
     if metadata.is_language_model != language_model:
         found, expected = ("translation", "language") if language_model else ("language", "translation")
         raise UserError(f"{directory} is a {found} model; it must be a {expected} model; choose another one")
@@ -121,4 +121,4 @@ def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelMetadata]:
 def _warn_ignored(path: Path, options: tuple[str, ...]) -> None:
     """Warn once about removed options in a model of an earlier version."""
     if options:
-        warn(f"{path}: {', '.join(options)} no longer exists; ignored")
+        warn(f"{path}: ignoring options that no longer exist: {', '.join(options)}")

@@ -70,9 +70,10 @@ def require_own_files(run: Path, translations: Sequence[str]) -> None:
         return
     written = ["metrics.jsonl", "report.md", "report.json", "curves.png"]
     written += [f"translations/{name}" for name in translations]
-    if own := [name for name in written if os.path.lexists(run / name)]:
+    if existing := [name for name in written if os.path.lexists(run / name)]:
         raise UserError(
-            f"{run} has {', '.join(own)} and no run, which would overwrite this; move it away, or set another run_dir"
+            f"{run} has {', '.join(existing)} but no run; the new run would overwrite this; move it away, or set "
+            "another run_dir"
         )
 
 

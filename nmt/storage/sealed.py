@@ -192,7 +192,7 @@ def describe_write_error(error: OSError, name: str, advice: str, *, needed: str 
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         wrong, remedy = f"the disk is full while writing {name}", "free some space"
     elif error.errno == errno.EFBIG:
-        wrong, remedy = f"{name} exceeds the maximum file size", "raise the limit (ulimit -f, or of the file system)"
+        wrong, remedy = f"{name} exceeds the maximum file size", "raise the limit (ulimit -f, or the file system's)"
     else:
         return f"cannot write {name}: {error.strerror or error}; {advice}"
     remedy += f", or {alternative}" if alternative else ", then rerun"

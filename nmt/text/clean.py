@@ -21,7 +21,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]+")
 # Signs of damaged text: control characters other than white space, and U+FFFD for undecodable bytes.
 _DAMAGE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
 
-# SentencePiece limits pieces to 16 characters, so longer sentences exceed the maximum number of tokens.
+# SentencePiece limits pieces to 16 characters, so a sentence of more than 16 * max_tokens characters is too long.
 _MAX_CHARACTERS_PER_TOKEN = 16
 _MIN_WORDS_FOR_RATIO = 10
 _MIN_WORDS_FOR_IDENTICAL = 3

@@ -1,7 +1,7 @@
 """Sentences with their context: the previous sentences of the same document.
 
-`join_lines` prepends the context to each side of a pair, as lines. Cleaning replaces the line breaks by CLEAN_BREAK. In
-the input of a model, the token of the separator follows each previous sentence.
+`join_lines` prepends the context to each side of a pair, as lines. Cleaning replaces the line breaks with CLEAN_BREAK.
+In the input of a model, the token of the separator follows each previous sentence.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def last_lines(pair: Pair) -> Pair:
 def clean_joined(
     clean: Callable[[str, str], Pair | DropReason], context: Context, src: str, tgt: str
 ) -> Pair | DropReason:
-    """Clean a pair from `join_lines`, and separate its sentences by CLEAN_BREAK.
+    """Clean a pair from `join_lines`, and separate its sentences with CLEAN_BREAK.
 
     Pairs of the context that would be dropped themselves are left out.
     """
@@ -103,13 +103,13 @@ def clean_joined(
     result = clean(*pair)
     if isinstance(result, str):
         return result
-    kept = [one for one in (clean(*earlier) for earlier in previous) if not isinstance(one, str)]
+    kept = [cleaned for cleaned in (clean(*lines) for lines in previous) if not isinstance(cleaned, str)]
     sources, targets = zip(*kept, result, strict=True)
     return CLEAN_BREAK.join(sources), CLEAN_BREAK.join(targets) if context.has_target else result[1]
 
 
 def normalize_joined(pair: Pair, form: UnicodeForm, context: Context) -> Pair:
-    """Normalize a pair from `join_lines`, and separate its sentences by CLEAN_BREAK."""
+    """Normalize a pair from `join_lines`, and separate its sentences with CLEAN_BREAK."""
     src, tgt = (CLEAN_BREAK.join(normalize(line, form) for line in side.split("\n")) for side in pair)
     return src, tgt if context.has_target else last_sentence(tgt)
 

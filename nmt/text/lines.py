@@ -66,7 +66,7 @@ def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error", *, allow_pipe: b
 def decode_lines(
     lines: Iterable[bytes], name: str, invalid_utf8: InvalidUtf8 = "error", *, first: int = 1
 ) -> Iterator[str]:
-    """Decode UTF-8 lines, with or without line feed; see `read_lines`.
+    """Decode UTF-8 lines, with or without line feeds; see `read_lines`.
 
     name:  name of the input in errors
     first: number of the first line
@@ -105,7 +105,7 @@ def warn_of_empty(name: str, lines: Sequence[str], others: Sequence[Sequence[str
 
 
 def warn_of_fields(name: str, lines: Sequence[str]) -> None:
-    """Warn of a plain text that looks like TSV, a list of scored translations, a Moses list or JSON Lines."""
+    """Warn of a plain text that looks like TSV, JSON Lines or a Moses n-best list."""
     filled = [line for line in lines if line.strip()]
     if not filled:
         return
@@ -114,11 +114,11 @@ def warn_of_fields(name: str, lines: Sequence[str]) -> None:
     elif all(line.startswith("{") and line.rstrip().endswith("}") for line in filled):
         warn(f"all lines of {name} are JSON, which counts as text; extract the text first (jq -r .translation)")
     elif all(line.count(" ||| ") >= 2 for line in filled):
-        warn(f"all lines of {name} are of a Moses list; indices and scores count as text")
+        warn(f"all lines of {name} look like a Moses n-best list; indices and scores count as text; extract the text")
 
 
 def count_lines(path: Path) -> int:
-    """Count lines; a last line without line feed counts."""
+    """Count lines; a last line without a line feed counts."""
     count, last = 0, b"\n"
     with decompressed(path) as file:
         while block := file.read(_BLOCK_BYTES):
@@ -168,7 +168,7 @@ def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.Buffere
 
 
 def _pipe(path: Path) -> UserError:
-    return UserError(f"{path} is a pipe, but is read more than once; it must be a file; write it to one")
+    return UserError(f"{path} is a pipe, but is read more than once; it must be a file; save its content to a file")
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
@@ -198,7 +198,7 @@ def _reject_compressed(start: bytes, name: str) -> None:
     is_other = start.startswith((_GZIP, _XZ, _ZIP))
     if bzip2 or zstd or is_other:
         raise UserError(
-            f"{name} is compressed; expected text, or a file with gzip, xz or zstd; decompress it first, for example "
+            f"{name} is compressed; expected text, or a gzip, xz or zstd file; decompress it first, for example "
             "with zcat, xzcat, zstdcat or bzcat"
         )
 

@@ -79,7 +79,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _wide_ends(text: str) -> Iterator[int]:
-    """Yield the ends of Chinese and Japanese sentences, except of those that are quoted inside of a sentence."""
+    """Yield the ends of Chinese and Japanese sentences, except those quoted inside a sentence."""
     depth = 0
     for match in _WIDE.finditer(text):
         depth = max(0, depth + len(match["open"] or "") - len(match["close"] or ""))
@@ -122,7 +122,7 @@ def _is_abbreviation(previous: str, word: str, next_character: str, next_lower: 
 
 
 def _is_ordinal(previous: str, number: str, next_lower: str) -> bool:
-    """Return whether a number and a period are an ordinal number of German, as in 3. Oktober and 3. 10. 2020."""
+    """Return whether a number and a period form a German ordinal number, as in 3. Oktober and 3. 10. 2020."""
     if len(number) > 2:
         return False
     follows_article = previous.lower() in _BEFORE_ORDINALS and next_lower not in _STARTS

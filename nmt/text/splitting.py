@@ -123,7 +123,7 @@ def assign_phrases(
             assigned[part].append(phrases)
     candidates = [(part, phrases) for phrases in missing for part in range(len(outputs))]
     constrained = search(candidates)
-    losses = iter([log_probs[part] - own for (part, _), own in zip(candidates, constrained, strict=True)])
+    losses = iter([log_probs[part] - new for (part, _), new in zip(candidates, constrained, strict=True)])
     for phrases in missing:
         part_losses = [next(losses) for _ in outputs]
         comparable = [math.inf if math.isnan(loss) else loss for loss in part_losses]
@@ -137,4 +137,4 @@ def as_lists(required: Sequence[Alternatives]) -> list[list[list[int]]]:
 
 
 def _contains_any(output: Phrase, phrases: Alternatives) -> bool:
-    return any(output[start : start + len(one)] == one for one in phrases for start in range(len(output)))
+    return any(output[i : i + len(phrase)] == phrase for phrase in phrases for i in range(len(output)))

@@ -43,7 +43,7 @@ class TermMarkers(NamedTuple):
         ids = cls.ids_of(tokenizers.src)
         if len(ids) < len(TERM_MARKERS) or not tokenizers.joint:
             raise UserError(
-                f"the model has no markers of terms, which {option} needs; its tokenizer must be joint and have "
+                f"the model has no term markers, which {option} needs; its tokenizer must be joint and have "
                 f"{' '.join(TERM_MARKERS)}; train a model with train.glossary_markup = 0.1"
             )
         return cls(*ids)

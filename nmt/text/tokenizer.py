@@ -134,7 +134,7 @@ class Tokenizer:
         return str(self._processor.normalize("A")) == f"{SPACE}a"
 
     def options(self) -> dict[str, Any]:
-        """Return the options that describe the model, by their names in section tokenizer."""
+        """Return the options that describe the model, by their names in the tokenizer section."""
         pieces = read_pieces(self.model)
         is_byte = all(piece.text == SPACE for piece in pieces if piece.kind == PieceKind.ordinary)
         return {
@@ -223,7 +223,7 @@ class Tokenizers:
 
 
 def planned_vocab_size(recipe: TokenizerRecipe, num_symbols: int) -> int:
-    """Return the size of the vocabulary to train, the maximum for `char`. num_symbols: user symbols and tags."""
+    """Return the size of the vocabulary to train; an upper bound for `char`. num_symbols: user symbols and tags."""
     return _BYTE_VOCAB_SIZE + num_symbols if recipe.algorithm == "byte" else recipe.vocab_size
 
 
@@ -325,9 +325,7 @@ def _explain_training_error(message: str, recipe: TokenizerRecipe) -> str:
         minimum = f"the characters of the text, 256 bytes and the special tokens need {too_low[1]}"
         return f"{wrong}; {minimum}; set it well above that, or lower tokenizer.character_coverage"
     detail = " ".join(message.split())
-    return (
-        f"cannot train the tokenizer ({detail}); it needs text and a suitable vocabulary size; check section tokenizer"
-    )
+    return f"cannot train the tokenizer ({detail}); it needs text and a suitable size; check the tokenizer section"
 
 
 def _processor(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor:

@@ -47,10 +47,10 @@ def _without_comments(text: str) -> str:
 
 
 def check_same_order(src: str, src_path: Path, ref: str, ref_path: Path) -> None:
-    """Raise UserError if segments of two SGM files that have ids differ in document or id."""
-    for number, (own, other) in enumerate(zip(_segment_ids(src), _segment_ids(ref), strict=False), start=1):
-        if any(a != b for a, b in zip(own, other, strict=True) if a and b):
-            names = (f"{seg!r} of document {doc!r}" for doc, seg in (own, other))
+    """Raise UserError if two SGM files differ in the document or id of a segment; missing ids match any."""
+    for number, ids in enumerate(zip(_segment_ids(src), _segment_ids(ref), strict=False), start=1):
+        if any(a != b for a, b in zip(*ids, strict=True) if a and b):
+            names = (f"{seg!r} of document {doc!r}" for doc, seg in ids)
             raise UserError(
                 f"segment {number} is {next(names)} in {src_path} and {next(names)} in {ref_path}; "
                 "both must have the same order; sort or replace one of them"
@@ -62,11 +62,11 @@ def _segment_ids(text: str) -> Iterator[tuple[str, str]]:
     document = ""
     for element, attributes in _ELEMENT.findall(_without_comments(text)):
         found = _ID.search(attributes)
-        own = found[1] if found else ""
+        element_id = found[1] if found else ""
         if element.lower() == "doc":
-            document = own
+            document = element_id
         else:
-            yield document, own
+            yield document, element_id
 
 
 def sgm_documents(text: str) -> Iterator[int]:
@@ -116,6 +116,6 @@ def _segments_by_id(document: ElementTree.Element, tag: str, lang: str, where: s
     for number, seg in enumerate(texts[0].iter("seg") if texts else (), start=1):
         key = seg.get("id", number)
         if key in found:
-            raise UserError(f"{where} has <{tag}> segments of the same id {key!r}; ids must be distinct; renumber them")
+            raise UserError(f"{where} has <{tag}> segments with the same id {key!r}; ids must differ; renumber them")
         found[key] = "".join(seg.itertext())
     return found

@@ -65,7 +65,7 @@ def _without_marks(word: str) -> str:
 def _marks() -> str:
     codes = [code for code in range(_END_OF_MARKS) if unicodedata.category(chr(code)).startswith("M")]
     runs = groupby(enumerate(codes), lambda pair: pair[1] - pair[0])
-    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in ([code for _, code in own] for _, own in runs))
+    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in ([code for _, code in group] for _, group in runs))
 
 
 @cache

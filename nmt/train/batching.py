@@ -93,10 +93,10 @@ def describe_workload(work: Workload) -> str:
     """Return a log line about micro-batches, padding and load balance."""
     line = f"an update has {work.micro_batches:.3g} micro-batches on average"
     if work.processes == 1:
-        return f"{line}, {work.useful:.1%} of their positions are tokens, the rest is padding"
+        return f"{line}; {work.useful:.1%} of their positions are tokens, and the rest is padding"
     return (
         f"{line}, {work.micro_batches / work.processes:.3g} for each of {work.processes} processes; "
-        f"{work.efficiency:.1%} of their work is useful, the busiest has {work.slowest - 1:.1%} more than the mean"
+        f"{work.efficiency:.1%} of their work is useful, and the busiest has {work.slowest - 1:.1%} more than the mean"
     )
 
 

@@ -44,7 +44,7 @@ class Guidance:
     ) -> tuple[Tensor, Tensor]:
         """Return the decoder output (tgt.total, d_model) and the weighted loss, summed over target tokens, in nats.
 
-        links: of the labels; None for none
+        links: links of the labels; None if there are none
         """
         if links is None:
             none = torch.empty(0, dtype=torch.int64, device=src.tokens.device)
@@ -88,9 +88,9 @@ def _log_weights(
     links: indices of packed target and source tokens, each (num_links,)
     """
     d_head = attention.width // attention.num_heads
-    own = slice(head * d_head, (head + 1) * d_head)  # in `kv`, the keys precede the values
-    q = F.linear(x, attention.q.weight[own], attention.q.bias[own])  # (tgt.total, d_head)
-    k = F.linear(memory, attention.kv.weight[own], attention.kv.bias[own])  # (src.total, d_head)
+    features = slice(head * d_head, (head + 1) * d_head)  # in `kv`, the keys precede the values
+    q = F.linear(x, attention.q.weight[features], attention.q.bias[features])  # (tgt.total, d_head)
+    k = F.linear(memory, attention.kv.weight[features], attention.kv.bias[features])  # (src.total, d_head)
     rows = tgt.attention_rows(src, causal=False)
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):

@@ -201,7 +201,7 @@ def _chunks(hidden: Tensor, labels: Tensor, vocab: int, group: int = 1) -> Itera
 
 
 def _exp_(logits: Tensor, acc_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Replace logits z (n, vocab) by exp(z - max z); return the sums and the maxima, (n, 1) in `acc_dtype`."""
+    """Replace logits z (n, vocab) with exp(z - max z); return the sums and the maxima, (n, 1) in `acc_dtype`."""
     n, vocab = logits.shape
     exp_sum, z_max = logits.new_empty(2, n, 1, dtype=acc_dtype)
     rows = min(n, max(1, _SLICE_BYTES[logits.device.type] // (4 * vocab)))
@@ -253,7 +253,7 @@ class _LinearRDrop(PrecomputedGradients):
 def _rdrop_grad_(
     logits: Tensor, gold: Tensor, smoothing: float, kl_weight: float, acc_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Replace logits (n, 2, vocab) by the gradient of the R-Drop loss; return loss and plain cross-entropy.
+    """Replace logits (n, 2, vocab) with the gradient of the R-Drop loss; return loss and plain cross-entropy.
 
     gold: (n, 2, 1). With d = log p - log q, the gradient of KL(p || q) + KL(q || p) = sum((p - q) d) in the logits of
     p is p (1 + d - KL(p || q)) - q, and in those of q the same with p and q exchanged.

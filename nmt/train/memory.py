@@ -91,8 +91,8 @@ def heaviest_shape(plan: EpochPlan) -> MicroBatchShape:
 
     Both sides have as many tokens as the budget allows, or as an equal part of an update has. Attention on padded rows
     needs memory for tokens * longest: the pairs of a micro-batch have similar target lengths, but one source may be
-    long. Therefore assume in each micro-batch of some updates the longest source of the corpus for its target lengths,
-    and return the one with the largest attention. Does not account for longer sentences from subword sampling.
+    long. Therefore assume that each micro-batch of some updates has the longest source of the corpus for its target
+    lengths, and return the one with the largest attention. Does not account for longer sentences from subword sampling.
     """
     updates = [plan.bands(index) for index in range(max(1, min(len(plan) - 1, _MAX_SAMPLED_UPDATES)))]
     tokens = min(plan.micro_batch_tokens, _largest_part(plan))

@@ -21,7 +21,7 @@ from nmt.train.state import Change, TrainState
 
 AnyRecipe = Recipe | ClassificationRecipe
 
-# Options of section train that may change when a run resumes.
+# Options of the train section that may change when a run resumes.
 _UPDATE_OPTIONS = (
     *("max_epochs", "batch_tokens", "learning_rate", "schedule", "warmup_steps", "schedule_start"),
     *("plateau_factor", "plateau_patience"),
@@ -46,7 +46,7 @@ def choose_checkpoint(run_dir: Path, world: World) -> tuple[Path, Checkpoint] | 
 
     Raises:
         UserError: another process does not see the same checkpoint.
-        CorruptError: another process reads other content.
+        CorruptError: another process reads different content.
     """
     newest, chosen = None, ""
     if world.is_main:

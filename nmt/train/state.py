@@ -95,7 +95,7 @@ class TrainState:
         known = {entry.name for entry in fields(cls)}
         if not isinstance(state, dict) or not state.keys() <= known:
             raise UserError(
-                f"{checkpoint / 'state.json'} was written by another version of nmt; it must be of this version; "
+                f"{checkpoint / 'state.json'} was written by another version of nmt; it must be from this version; "
                 "resume with that version, or start from its parameters (train.start_from)"
             )
         changes = [Change(**entry) for entry in state.get("changes", [])]  # missing in checkpoints of earlier versions
@@ -175,14 +175,14 @@ def require_same_run(recipe: Recipe) -> None:
     """
     if any((checkpoint / CLASSIFIER).is_file() for checkpoint in list_checkpoints(recipe.directory)):
         raise UserError(
-            f"{recipe.directory} holds the run of a classifier; expected one of a translation model; choose another "
+            f"{recipe.directory} holds the run of a classifier; expected a translation model; choose another "
             "name or run_dir"
         )
     first = _newest_recipe(recipe.directory)
     if first is None:
         return
     reused = bool(tokenizer_sources(recipe) or tokenizer_sources(first))
-    require_equal_options(recipe.directory, *(_identity(one, reused_tokenizer=reused) for one in (recipe, first)))
+    require_equal_options(recipe.directory, *(_identity(r, reused_tokenizer=reused) for r in (recipe, first)))
 
 
 def require_equal_options(run: Path, now: dict[str, object], then: dict[str, object]) -> None:
@@ -209,7 +209,7 @@ def _differences(key: str, now: Any, then: Any) -> Iterator[str]:
 
 
 def _is_long(now: Any, then: Any) -> bool:
-    """Return whether two lists, of tables or equal at the start, are not shown as a whole."""
+    """Return whether two lists are too long to show whole: they have tables, or look equal when truncated."""
     if not (isinstance(now, list | tuple) and isinstance(then, list | tuple)):
         return False
     return any(isinstance(item, dict) for item in (*now, *then)) or _shorten(now) == _shorten(then)
@@ -238,7 +238,7 @@ def _newest_recipe(run_dir: Path) -> Recipe | None:
 
 
 def _identity(recipe: Recipe, *, reused_tokenizer: bool) -> dict[str, object]:
-    """Return the options that must not change during a run, by full name; no others of a reused tokenizer."""
+    """Return the options that must not change during a run, by full name; of a reused tokenizer, only `start_from`."""
     own_state = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop"}
     own_state |= {"guided_alignment", "glossary_markup"}
     guided = {"alignment_layer", "alignment_heads", "alignment_at"} if recipe.train.guided_alignment else set[str]()

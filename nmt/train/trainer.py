@@ -239,7 +239,7 @@ class Trainer:
     # --- Metrics and validation ---------------------------------------------------------------------------------------
 
     def _synchronize(self, running: RunningMetrics) -> None:
-        """Synchronize with the device, count the time and the skipped updates."""
+        """Synchronize with the device, and count the time and the skipped updates."""
         state = self.state
         updates = running.synchronize()
         # The same on all processes, which must agree on `max_minutes`.
@@ -302,7 +302,7 @@ class Trainer:
         state.validation_due = False
         is_lowered = state.record_plateau(values["valid/nll"], self.train_recipe)
         if is_lowered and self.world.is_main:
-            say(f"no lower validation nll: the learning rate is now {state.rate_factor:.3g} of train.learning_rate")
+            say(f"no lower validation nll: the learning rate is now {state.rate_factor:.3g} times train.learning_rate")
         if metrics is not None:
             steps = {"valid/best_step": state.best_step}
             if state.scored_from:
@@ -433,7 +433,7 @@ def _describe(state: TrainState, values: Mapping[str, float]) -> str:
     parts = [f"step {state.step:,}", format_duration(state.seconds)]
     for prefix, name in (("valid/", "validation"), ("valid/average_", "EMA")):
         if f"{prefix}loss" in values:
-            loss, nll, ppl = (values[f"{prefix}{one}"] for one in ("loss", "nll", "perplexity"))
+            loss, nll, ppl = (values[prefix + metric] for metric in ("loss", "nll", "perplexity"))
             parts.append(f"{name} loss {loss:.4f}, nll {nll:.4f}, perplexity {ppl:.5g}")
         if f"{prefix}bleu" in values:
             parts.append(f"BLEU {values[f'{prefix}bleu']:.2f}")

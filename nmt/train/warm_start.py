@@ -23,16 +23,16 @@ from nmt.text.tokenizer import Tokenizers
 from nmt.train.optimizer import load_optimizer_tensors
 
 _EMBEDDINGS = ("src_embedding.*", "tgt_embedding.*", "output.weight")
-# Options of section model that may differ from those of the start model.
+# Options of the model section that may differ from those of the start model.
 _CHANGEABLE = {"dropout", "attention_dropout", "activation_dropout", "max_positions"}
 _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
 
 
 def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
-    """Return the recipe with the architecture of the start model, where section model does not set it.
+    """Return the recipe with the architecture of the start model, where the model section does not set it.
 
-    Section tokenizer becomes that of reused tokenizers. If the start model no longer exists, the checkpoints of the run
-    are used.
+    The tokenizer section becomes that of the reused tokenizers. If the start model no longer exists, the checkpoints of
+    the run are used.
 
     warns: warn of chosen options of the tokenizer that have no effect
 
@@ -50,7 +50,7 @@ def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
     explicit = recipe.model.model_dump(include=recipe.model.model_fields_set)
     if differences := _differences(architecture, architecture.model_copy(update=explicit)):
         raise UserError(
-            f"train.start_from {start}: {differences}; they must be equal; correct section model, or leave it out"
+            f"train.start_from {start}: {differences}; they must be equal; correct the model section, or leave it out"
         )
     model = ModelRecipe.model_validate(architecture.model_dump() | explicit)
     return revalidate(recipe.model_copy(update={"model": model}))
@@ -58,17 +58,18 @@ def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
 
 def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:
     """Return the recipe with the tokenizer's options of a model or of the run; unchanged if neither can be read."""
+    tokenizer = recipe.tokenizer
     for directory in _candidates(start, recipe.directory):
         with suppress(UserError):
-            own = tokenizer_options(Tokenizers.load(directory), recipe.tokenizer)
-            chosen = {name: getattr(recipe.tokenizer, name) for name in own.keys() & recipe.tokenizer.model_fields_set}
-            wrong = [f"tokenizer.{name} = {chosen[name]!r}" for name in own if chosen.get(name, own[name]) != own[name]]
+            reused = tokenizer_options(Tokenizers.load(directory), tokenizer)
+            chosen = {name: getattr(tokenizer, name) for name in reused if name in tokenizer.model_fields_set}
+            wrong = [f"tokenizer.{name} = {value!r}" for name, value in chosen.items() if value != reused[name]]
             if wrong and warns and os.environ.get("RANK", "0") == "0":
                 warn(
                     f"the tokenizer of {start} is reused, so these options have no effect: {', '.join(wrong)}; remove "
                     "them"
                 )
-            return recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update=own)})
+            return recipe.model_copy(update={"tokenizer": tokenizer.model_copy(update=reused)})
     return recipe
 
 
@@ -129,7 +130,7 @@ def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
     directory = find_model(start_from)
     verify_directory(directory)
     if differences := _differences(read_model_recipe(directory), model.recipe):
-        raise UserError(f"train.start_from {directory}: {differences}; they must be equal; correct section model")
+        raise UserError(f"train.start_from {directory}: {differences}; they must be equal; correct the model section")
     load_tensors(model, read_tensors(directory / "model.safetensors"))
     return directory
 

@@ -72,7 +72,7 @@ def test_without_markup_the_prepared_text_has_no_markers(folder: Path) -> None:
     prepared = prepare(off)
     assert not set(TERM_MARKERS) & set(prepared.tokenizers.src.user_symbols())
     assert not (prepared.directory / "markup").exists()
-    with pytest.raises(UserError, match=r"no markers of terms.*train\.glossary_markup"):
+    with pytest.raises(UserError, match=r"no term markers.*train\.glossary_markup"):
         prepare_markup(prepared, parse_recipe(MARKED, [f"run_dir='{folder}/off'", f"data.root='{folder}'"]))
 
 

@@ -237,7 +237,7 @@ def test_files_of_others_are_not_overwritten(reviews: Path) -> None:
         train()
     (run / "model" / "thesis.txt").unlink()
     (run / "report.md").touch()
-    with pytest.raises(UserError, match=r"runs/reviews has report.md and no run, which would overwrite this"):
+    with pytest.raises(UserError, match=r"runs/reviews has report.md but no run; the new run would overwrite this"):
         train()
     (run / "report.md").unlink()
     (run / "model").rmdir()

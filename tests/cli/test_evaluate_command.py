@@ -249,7 +249,10 @@ def test_warning_for_empty_references(tmp_path: Path, nmt: Nmt) -> None:
     ("row", "expected"),
     [
         ("-0.2738\tEin Hund.\n", "have tabs; columns such as scores count as text; extract the text first (cut -f)"),
-        ("0 ||| Ein Hund. ||| -1.0 ||| -0.5\n", "are of a Moses list; indices and scores count as text"),
+        (
+            "0 ||| Ein Hund. ||| -1.0 ||| -0.5\n",
+            "look like a Moses n-best list; indices and scores count as text; extract the text",
+        ),
         ('{"a": "Ein Hund."}\n', "are JSON, which counts as text; extract the text first (jq -r .translation)"),
     ],
 )

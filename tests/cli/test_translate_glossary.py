@@ -98,5 +98,5 @@ def test_required_phrases_in_a_pipe_name_the_engine_to_give(model: Path, nmt: Nm
     status, _, err = nmt("translate", model, "--input-format", "jsonl", "--device", "cpu")
     assert status == 1
     message = err.splitlines()[-1]
-    assert message.startswith("nmt: line 2: CTranslate2 does not support required phrases and glossaries")
+    assert message.startswith("nmt: line 2: CTranslate2 does not support the required phrases or glossary")
     assert "use --engine torch" in message

@@ -454,7 +454,7 @@ def test_bad_xml(tmp_path: Path) -> None:
     write(tmp_path / "test.xml", [XML.replace("&amp;", "&")])
     one_line_error(corpus, tmp_path, "not well-formed XML")
     write(tmp_path / "test.xml", [XML.replace('<seg id="2">', '<seg id="1">')])
-    one_line_error(corpus, tmp_path, "document 'one' has <src> segments of the same id '1'")
+    one_line_error(corpus, tmp_path, "document 'one' has <src> segments with the same id '1'")
     write(tmp_path / "test.xml", [XML.replace("</src>", '</src><src lang="en"><seg id="9">lost</seg></src>', 1)])
     one_line_error(corpus, tmp_path, "document 'one' has 2 <src> elements in en")
     write(tmp_path / "test.xml", ["<dataset/>"])

@@ -70,7 +70,7 @@ def test_no_marker_is_written(marked: Tokenizers) -> None:
 
 
 def test_models_without_markers_refuse_to_annotate(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^the model has no markers of terms[^\n]*glossary_markup = 0\.1$"):
+    with pytest.raises(UserError, match=r"^the model has no term markers[^\n]*glossary_markup = 0\.1$"):
         annotating(make_tokenizers(tmp_path / "plain", ()))
 
 

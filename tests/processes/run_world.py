@@ -27,7 +27,6 @@ def collectives(world: World, folder: Path) -> None:
         "run_on_main": time.monotonic() - started,
         "sum": world.sum(torch.tensor([world.rank, 10])).tolist(),
         "max": world.max(5 - world.rank),
-        "min": world.min(5 - world.rank),
         "gather": None if numbers is None else [part.tolist() for part in numbers],
         "text": world.gather_text(LINES[world.rank]),
         "broadcast": [

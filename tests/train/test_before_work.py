@@ -397,7 +397,7 @@ def test_the_run_of_a_classifier_is_refused_by_name(command: str, recipe: Path, 
     (checkpoint / CLASSIFIER).write_text("labels = ['a', 'b']")
     status, _, err = nmt(command, recipe, f"run_dir={run}")
     assert status == 1
-    assert one_line(err).startswith(f"{run} holds the run of a classifier; expected one of a translation model;")
+    assert one_line(err).startswith(f"{run} holds the run of a classifier; expected a translation model;")
 
 
 def test_an_unusable_start_model_is_an_early_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
