@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, replace
+from inspect import signature
 from time import monotonic
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.decode.glossary import Glossary, Term
@@ -44,6 +47,7 @@ def build_app(service: Service, origins: Sequence[str] = ()) -> FastAPI:
         allowed = ["Authorization", "Content-Type"]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=allowed)
     app.add_exception_handler(AnyHTTPException, _http_error)
+    app.router.route_class = _Route
     add_libretranslate_api(app, service)
     _add_native_api(app, service)
     add_page(app)
@@ -231,6 +235,15 @@ def _http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, AnyHTTPException)
     problem = _UNKNOWN.get(error.detail, error.detail)
     return JsonLine({"error": " ".join(problem.split())}, error.status_code, error.headers)
+
+
+class _Route(APIRoute):
+    """Calls an endpoint that takes only the request without FastAPI's search for parameters in it."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        if list(signature(endpoint).parameters) == ["request"]:
+            self.app = request_response(endpoint)
 
 
 class _Middleware:

@@ -48,6 +48,7 @@ class Batcher:
     causes an error gets it. Canceling a future removes its items from the queue.
 
     batch_size:             maximum number of items in a batch
+    num_waiting:            number of items in the queue
     num_batches, num_items: processed so far
     """
 
@@ -55,7 +56,7 @@ class Batcher:
         self, process: Callable[[Any, list[Any]], Sequence[Any]], options: BatchingOptions, num_threads: int = 1
     ) -> None:
         """Start the threads. process(group, items) returns one result per item; the threads call it concurrently."""
-        self.num_batches = self.num_items = 0
+        self.num_waiting = self.num_batches = self.num_items = 0
         self.batch_size = options.batch_size
         self._process, self._options = process, options
         self._jobs: deque[_Job] = deque()
@@ -66,11 +67,6 @@ class Batcher:
         for thread in self._threads:
             thread.start()
 
-    @property
-    def num_waiting(self) -> int:
-        """Return the number of items in the queue."""
-        return sum(len(job.items) for job in list(self._jobs))
-
     def submit(self, group: Hashable, items: Sequence[Any]) -> list[Future[list[Any]]]:
         """Queue items and return futures of their results, in order. Raises QueueFullError and then queues none."""
         size = self._options.batch_size
@@ -78,8 +74,12 @@ class Batcher:
         with self._changed:
             if self.num_waiting + len(items) > self._options.queue_size or self._is_closed:
                 raise QueueFullError
+            # A thread that waits for a batch to fill only needs to know when it is full.
+            must_notify = not self._jobs or self.num_waiting + len(items) >= size
             self._jobs.extend(jobs)
-            self._changed.notify()
+            self.num_waiting += len(items)
+            if must_notify:
+                self._changed.notify()
         for job in jobs:
             job.future.add_done_callback(lambda _, job=job: self._remove_if_canceled(job))  # type: ignore[misc]
         return [job.future for job in jobs]
@@ -96,7 +96,11 @@ class Batcher:
         if job.future.cancelled():
             with self._changed:
                 if job in self._jobs:
-                    self._jobs.remove(job)
+                    self._remove(job)
+
+    def _remove(self, job: _Job) -> None:
+        self._jobs.remove(job)
+        self.num_waiting -= len(job.items)
 
     def _run(self) -> None:
         while batch := self._next_batch():
@@ -123,7 +127,7 @@ class Batcher:
                     break
                 count += len(job.items)
                 batch.append(job)
-                self._jobs.remove(job)
+                self._remove(job)
             if self._jobs:
                 self._changed.notify()  # another thread
             return batch

@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Sequence
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,6 +23,8 @@ _DEFAULT_PORT = re.compile(r"http://.*:80|https://.*:443")
 
 HEADER_TIMEOUT = 10
 """Seconds until a request head must be complete, after connecting or after the previous response."""
+
+_MAX_JOINED_BYTES = 16_384  # then copies cost more than system calls
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -97,12 +100,41 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
+class _JoinedWrites:
+    """A transport that writes head and body of a response, which uvicorn passes separately, by one system call."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._data = bytearray()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Write data in the next iteration of the event loop, or at once if there is much of it."""
+        if data and not self._data:
+            self._loop.call_soon(self._flush)
+        self._data += data
+        if len(self._data) > _MAX_JOINED_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        """Write the rest and close."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._data:
+            self._transport.write(bytes(self._data))
+            self._data.clear()
+
+
 class _Protocol(H11Protocol):
     """Closes a connection if no complete request head arrives in time, even if single bytes do."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timeout; a complete request head stops it."""
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, _JoinedWrites(transport, self.loop)))
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def data_received(self, data: bytes) -> None:

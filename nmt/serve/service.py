@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from time import monotonic
+from typing import TypeVar
 
 from fastapi import HTTPException, Request
 from starlette.requests import ClientDisconnect
@@ -20,6 +21,7 @@ from nmt.decode.translation import Translation
 from nmt.logs import say, warn
 from nmt.recipe import UserError
 from nmt.serve.batching import QueueFullError
+from nmt.serve.delivery import Delivery
 from nmt.serve.messages import LibreTranslateMessage, Message, check_fields, parse_fields
 from nmt.serve.metrics import Metrics
 from nmt.serve.models import Line, ModelUnavailableError, RequestOptions, ServedModel
@@ -75,6 +77,7 @@ class Service:
         self.is_draining = False
         self.num_active = 0
         self.limits, self._api_keys, self._logs_text = limits, api_keys, logs_text
+        self._delivery: Delivery | None = None
 
     async def read_body(self, request: Request, kind: type[Message]) -> Message:
         """Read and parse the body of a request; raises HTTPException if it is invalid, slow or without API key.
@@ -189,21 +192,33 @@ class Service:
                 raise HTTPException(413, f"the request has {count:,} {unit}; the limit is {limit:,}; split it")
 
     async def _wait(self, request: Request, futures: Sequence[Future[list[Result]]]) -> list[Result]:
-        results = asyncio.create_task(_gather(futures))
+        delivery = self._delivery_to(asyncio.get_running_loop())
         disconnection = asyncio.create_task(_wait_for_disconnection(request))
+        deadline = monotonic() + self.limits.seconds
+        results: list[Result] = []
         try:
-            tasks: set[asyncio.Task[Any]] = {results, disconnection}
-            await asyncio.wait(tasks, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
-            if results.done():
-                return results.result()
-            if disconnection.done():
-                raise _client_disconnected()
-            raise HTTPException(504, f"timeout after {self.limits.seconds:g} seconds; send less text or try later")
+            for future in futures:
+                waiting: set[asyncio.Future[None]] = {delivery.watch(future), disconnection}
+                timeout = max(0.0, deadline - monotonic())
+                await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                if future.done():
+                    results += future.result()
+                elif disconnection.done():
+                    raise _client_disconnected()
+                else:
+                    problem = f"timeout after {self.limits.seconds:g} seconds; send less text or try later"
+                    raise HTTPException(504, problem)
+            return results
         finally:
-            results.cancel()
             disconnection.cancel()
             for future in futures:
                 future.cancel()
+
+    def _delivery_to(self, loop: asyncio.AbstractEventLoop) -> Delivery:
+        """Return the delivery to the event loop that processes requests."""
+        if self._delivery is None or self._delivery.loop is not loop:
+            self._delivery = Delivery(loop)
+        return self._delivery
 
     async def _receive_body(self, request: Request) -> bytes:
         """Receive the body of a request, and stop reading at the limit."""
@@ -241,11 +256,6 @@ def _bearer_token(request: Request) -> str:
 def _client_disconnected() -> HTTPException:
     """Return an error with nginx's status, only for the metrics."""
     return HTTPException(499, "the client disconnected")
-
-
-async def _gather(futures: Sequence[Future[list[Result]]]) -> list[Result]:
-    """Wait for all futures and concatenate their results."""
-    return [result for future in futures for result in await asyncio.wrap_future(future)]
 
 
 async def _wait_for_disconnection(request: Request) -> None:
