@@ -47,7 +47,11 @@ def written(use: Callable[[_JoinedWrites], None]) -> list[bytes | str]:
     ],
 )
 def test_parts_are_written_together(parts: list[bytes], expected: list[bytes]) -> None:
-    assert written(lambda transport: [transport.write(part) for part in parts] and None) == expected
+    def use(transport: _JoinedWrites) -> None:
+        for part in parts:
+            transport.write(part)
+
+    assert written(use) == expected
 
 
 def test_data_is_written_before_the_connection_closes() -> None:
