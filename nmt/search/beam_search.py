@@ -28,8 +28,8 @@ Groups      With beam_groups above 1, each group is a beam of beam_size / beam_g
 Batching    Continuous batching: at most `batch_size` sentences at a time, longest first. Waiting sentences refill the
             slots of sentences that are done (`_Queue`). Each sentence counts its own steps, so its result does not
             depend on when it starts. `Beam.clock` counts the steps of the search and addresses the ring buffers.
-Order       Equal candidates rank by parent, then by token id. Which of several equal values topk selects depends on
-            that hypothesis alone, so the result of a sentence does not depend on other sentences of the batch.
+Order       Equal extensions rank by parent, then by token id. If more are equal than can be selected, topk chooses by
+            that sentence alone, so its result does not depend on other sentences of the batch.
 """
 
 from __future__ import annotations

@@ -13,18 +13,20 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("vocab", [5, 63, 64, 1_024, 2_048, 2_111, 8_001])
 @pytest.mark.parametrize("count", [1, 5, 8])
 def test_top_indices_have_the_values_of_topk(vocab: int, count: int) -> None:
-    count = min(count, vocab)
     generator = torch.Generator().manual_seed(vocab)
-    rows = torch.randn(6, 3, vocab, generator=generator)
-    rows[1] = rows[1].round()  # ties
-    rows[2] = float("-inf")
-    rows[3, :, :-2] = float("-inf")  # the highest values follow the last whole block
-    rows[4] = torch.linspace(0, 1, vocab)
-    indices = top_indices(rows, count)
+    values, offsets = torch.randn(7, 3, vocab, generator=generator), torch.randn(7, 3, generator=generator)
+    values[1], offsets[1] = values[1].round(), offsets[1].round()  # ties
+    values[2] = float("-inf")
+    values[3, :, :-2] = float("-inf")  # the highest values follow the last whole block
+    values[4] = torch.linspace(0, 1, vocab)
+    offsets[5, 1:] = float("-inf")  # as before the first step
+    offsets[6, 2] = 1e6  # all of one part
+    indices = top_indices(values, offsets, count)
     assert indices.dtype == torch.int64
     assert (indices.sort().values.diff() > 0).all(), "indices are distinct"
-    found = rows.gather(-1, indices).sort(descending=True).values
-    assert torch.equal(found, rows.topk(count).values)
+    sums = (values + offsets[:, :, None]).flatten(1)
+    found = sums.gather(1, indices).sort(descending=True).values
+    assert torch.equal(found, sums.topk(count).values)
 
 
 @pytest.mark.parametrize(

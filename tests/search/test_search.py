@@ -233,12 +233,30 @@ def test_ties_rank_by_parent_then_token() -> None:
     def uniform(source: Prefix, prefix: Prefix) -> list[float]:
         return [math.log(0.1)] * 10 if len(prefix) < 2 else [0.0 if token == EOS_ID else NEG_INF for token in range(10)]
 
-    # After one step the beam is 4, 5, 6; after two 44, 45, 46, all tied; the shorter outputs 4 and "" score lower.
+    # After two steps all hypotheses of two tokens are tied; the shorter ones score lower. topk chooses among the ties.
     options = SearchOptions(beam_size=3, n_best=3, length_penalty="power", length_alpha=1.0, max_extra_tokens=3)
-    for neighbours in (0, 1, 6):
-        sources = [source_of(1, name) for name in range(1 + neighbours)]
-        for found in search(uniform, sources, options):
-            assert [h.tokens for h in found] == [[4, 4], [4, 5], [4, 6]]
+    [alone] = search(uniform, [source_of(1, 0)], options)
+    outputs = [h.tokens for h in alone]
+    assert outputs == sorted(outputs) and {len(tokens) for tokens in outputs} == {2}
+    assert len({tuple(tokens) for tokens in outputs}) == 3
+    for neighbours in (1, 6):
+        for found in search(uniform, [source_of(1, name) for name in range(1 + neighbours)], options):
+            assert [h.tokens for h in found] == outputs
+
+
+def test_all_extensions_of_equal_rank_are_ordered() -> None:
+    """Nothing is left to topk if every extension is selected: 2 * 3 of 2 parents with 3 possible tokens each."""
+
+    def uniform(source: Prefix, prefix: Prefix) -> list[float]:
+        words = 2 if not prefix else 3
+        possible = {EOS_ID} if len(prefix) == 2 else set(range(EOS_ID + 1, EOS_ID + 1 + words))
+        return [-math.log(len(possible)) if token in possible else NEG_INF for token in range(8)]
+
+    options = SearchOptions(beam_size=6, n_best=6, max_extra_tokens=3)
+    for found in search(uniform, [source_of(1, 0), source_of(1, 1)], options):
+        assert [h.tokens for h in found] == [
+            [a, b] for a in (EOS_ID + 1, EOS_ID + 2) for b in range(EOS_ID + 1, EOS_ID + 4)
+        ]
 
 
 @pytest.mark.parametrize("seed", range(20))
