@@ -43,7 +43,7 @@ class Bitmap:
 
 
 class DuplicateFinder:
-    """Finds duplicates by 64-bit hashes. A context manager, which removes its files at the end.
+    """Finds duplicates by 64-bit hashes. A context manager that removes its files on exit.
 
     The probability of a collision among n distinct pairs is about n^2 / 2^65: 4e-5 for 36 million.
     """

@@ -256,14 +256,6 @@ class TrainingBatches:
 
 def _pinned(batch: Batch) -> Batch:
     """Copy a batch to pinned memory, from which copies to a GPU are asynchronous."""
-
-    def pin(side: PackedSequences) -> PackedSequences:
-        return replace(
-            side,
-            tokens=side.tokens.pin_memory(),
-            positions=side.positions.pin_memory(),
-            cu_seqlens=side.cu_seqlens.pin_memory(),
-        )
-
-    links = None if batch.links is None else batch.links.map(torch.Tensor.pin_memory)
-    return replace(batch, src=pin(batch.src), tgt=pin(batch.tgt), labels=batch.labels.pin_memory(), links=links)
+    pin = torch.Tensor.pin_memory
+    links = None if batch.links is None else batch.links.map(pin)
+    return replace(batch, src=batch.src.map(pin), tgt=batch.tgt.map(pin), labels=pin(batch.labels), links=links)

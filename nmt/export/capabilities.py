@@ -129,7 +129,7 @@ def _supported_compute_types(device: EngineDevice) -> set[str]:
 
 @contextmanager
 def engine_errors() -> Iterator[None]:
-    """Convert exceptions of CTranslate2 to UserErrors of one line."""
+    """Convert exceptions of CTranslate2 to one-line UserErrors."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

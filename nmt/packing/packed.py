@@ -154,15 +154,12 @@ class PackedSequences:
 
     def to(self, device: torch.device) -> PackedSequences:
         """Copy to `device` without blocking the host."""
-        if self.tokens.device == device:
-            return self
-        return PackedSequences(
-            tokens=to_device(self.tokens, device),
-            positions=to_device(self.positions, device),
-            cu_seqlens=to_device(self.cu_seqlens, device),
-            sizes=self.sizes,
-            max_length=self.max_length,
-        )
+        return self if self.tokens.device == device else self.map(lambda tensor: to_device(tensor, device))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> PackedSequences:
+        """Apply a function to each tensor, such as a copy to another device."""
+        tokens, positions, cu_seqlens = map(function, (self.tokens, self.positions, self.cu_seqlens))
+        return replace(self, tokens=tokens, positions=positions, cu_seqlens=cu_seqlens)
 
     def to_lists(self) -> list[list[int]]:
         """Return token lists, the inverse of `from_lists`."""
