@@ -4,7 +4,9 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -411,6 +413,43 @@ def test_record_adds_a_value_with_its_evidence(tmp_path: Path, capfd: pytest.Cap
     assert "62.0%" in (tmp_path / "RESULTS.md").read_text()
     assert main([*note, "--evidence", str(tmp_path / "none.json")]) == 1
     assert "cannot read" in capfd.readouterr().err
+
+
+# Arguments: the role of a fake process, and a file for its process id.
+ENDLESS = """
+import os, sys, time
+if sys.argv[1] != {hangs!r}:
+    sys.exit()
+print("http://127.0.0.1:1", flush=True)
+open({ids!r}, "w").write(str(os.getpid()))
+time.sleep(600)
+"""
+STOPPED = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from bench import __main__, serving
+__main__.find_model = __main__.read_model_metadata = lambda path: SimpleNamespace(src_lang="en", tgt_lang="de")
+serving._NMT = (sys.executable, "-c", {program!r})
+serving.read_lines = lambda path: []
+sys.exit(__main__.main(["serve", "nmt", "translate", "--model", "m", "--source", {ids!r}]))
+"""
+
+
+@pytest.mark.parametrize("hangs", ["translate", "serve"])
+def test_sigterm_ends_the_measured_processes(tmp_path: Path, hangs: str) -> None:
+    ids = tmp_path / "id"
+    program = STOPPED.format(program=ENDLESS.format(hangs=hangs, ids=str(ids)), ids=str(ids))
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tools"}
+    ) as run:
+        while not (ids.exists() and ids.read_text()):
+            assert run.poll() is None
+            time.sleep(0.02)
+        run.terminate()
+        assert run.wait(60) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ids.read_text()), 0)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,14 @@ class Section(BaseModel, metaclass=DocumentedType):
     # `defer_build`: translation needs the validators of only two sections, and building all of them is slow.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raise AttributeError in one line; pydantic's error has several."""
+        section = type(self).__name__
+        raise AttributeError(
+            f"{section}.{name} cannot be assigned; options are frozen; create another {section}, or load the recipe "
+            "with overrides"
+        )
+
     @model_validator(mode="before")
     @classmethod
     def _reject_bool_as_number(cls, options: Any) -> Any:

@@ -23,7 +23,7 @@ from nmt.keep.items import Kind
 from nmt.serve.documents import TextFormat
 from nmt.serve.forms import MULTIPART, URL_ENCODED, media_type, parse_form, parse_query
 from nmt.text.clean import valid_unicode
-from nmt.text.json_fields import unique_fields
+from nmt.text.json_fields import short_integer, unique_fields
 
 _MAX_PHRASES = 100  # each step of the search checks all forbidden phrases
 _MAX_BEAM_SIZE = 32  # time and memory of a request grow with it
@@ -184,7 +184,7 @@ def _parse_any(content_type: str, query: bytes, body: bytes) -> dict[str, Any]:
 
 def _parse_json(body: bytes) -> dict[str, Any]:
     """Parse a JSON object; raises ValueError for anything else."""
-    fields = json.loads(body, object_pairs_hook=unique_fields, parse_constant=_not_json)
+    fields = json.loads(body, object_pairs_hook=unique_fields, parse_int=short_integer, parse_constant=_not_json)
     if not isinstance(fields, dict):
         raise ValueError("it is not a JSON object")
     return fields

@@ -16,8 +16,8 @@ _SPACES = re.compile(r"[ \t\n\r]*")
 def parse_json(line: str, where: str) -> Any:
     """Parse a line of JSON; raise UserError naming `where` if it is invalid or repeats a field."""
     try:
-        return json.loads(line, object_pairs_hook=unique_fields)
-    except (ValueError, RecursionError) as error:  # an overlong number raises a plain ValueError
+        return json.loads(line, object_pairs_hook=unique_fields, parse_int=short_integer)
+    except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
             f"{where} is not JSON ({reason}); each line must be one JSON object with unique fields; fix it"
@@ -31,6 +31,14 @@ def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         ((repeated, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"field {valid_unicode(repeated)!r:.60} is repeated")
     return fields
+
+
+def short_integer(digits: str) -> int:
+    """Parse an integer; raise ValueError for one of thousands of digits, whose conversion takes quadratic time."""
+    try:
+        return int(digits)
+    except ValueError:  # Python's reason suggests a function call
+        raise ValueError(f"it has an integer of {len(digits.lstrip('-')):,} digits") from None
 
 
 def json_values(text: str) -> dict[str, tuple[int, int]]:

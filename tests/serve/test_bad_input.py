@@ -38,6 +38,9 @@ DESCRIBED: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
     "an empty body": lambda valid: b"",
     "a body that is not UTF-8": lambda valid: b'{"q": "\xff"}',
     "JSON with 9,000 levels": lambda valid: b"[" * 9_000,
+    "JSON with an integer of 5,000 digits": lambda valid: (
+        json.dumps(valid)[:-1].encode() + b', "n_best": %s}' % (b"9" * 5_000)
+    ),
     "a body of more than `--max-bytes`": lambda valid: b" " * 20_001,
     "more than `--max-characters`": lambda valid: _with_text(valid, "a" * 2_001),
     "more than `--max-lines`": lambda valid: _with_text(valid, *["a"] * 21),

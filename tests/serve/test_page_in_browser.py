@@ -355,6 +355,35 @@ def test_the_lines_of_a_file_are_the_context_of_later_ones(
     stop()
 
 
+@pytest.mark.parametrize("sides", ["source", "both"])
+def test_subtitles_of_one_request_are_the_context_of_the_next(
+    browser: Browser,
+    echo: EchoTranslator,
+    echo_service: MakeService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sides: ContextSides,
+) -> None:
+    found: dict[str, Any] = {}
+
+    def translate(inputs: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
+        found.update((one.text, list(one.context)) for one in inputs)
+        return [[Translation(one.text.upper(), 0.0, 0.0, [])] for one in inputs]
+
+    monkeypatch.setattr(echo, "translate_inputs", translate)
+    monkeypatch.setattr(echo, "context", Context(2, sides))
+    address, stop = serve(echo_service(Limits(lines=16)))  # four subtitles per request
+    browser.open(address)
+    browser.wait("document.querySelector('#model')?.options.length > 0")
+    content = "".join(f"{i}\n00:00:01,000 --> 00:00:02,500\n{text}\n\n" for i, text in enumerate("abcdefghij"))
+    (tmp_path / "a.srt").write_text(content, encoding="utf-8")
+    select_file(browser, tmp_path / "a.srt")
+    assert download(browser, tmp_path, "a.srt") == re.sub("(?m)^[a-j]$", lambda line: line[0].upper(), content)
+    sources = {text: [one if sides == "source" else one[0] for one in context] for text, context in found.items()}
+    assert {text: "".join(sources[text]) for text in "befij"} == {"b": "a", "e": "cd", "f": "de", "i": "gh", "j": "hi"}
+    stop()
+
+
 def download(page: Browser, folder: Path, name: str) -> str:
     """Wait for the translation of a file, click on the link and return the content, line ends included."""
     page.wait("!document.querySelector('#download').hidden")

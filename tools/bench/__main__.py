@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields, replace
@@ -56,6 +57,7 @@ exit status: 0 measured and added to tools/bench/RESULTS.md and results.json, 1 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit status."""
     options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the measured processes, too
     try:
         match options.command:
             case "install":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -132,8 +133,13 @@ def run_command(command: Sequence[str]) -> tuple[float, int]:
 
         sampler = Thread(target=sample_memory, daemon=True)
         sampler.start()
-        status, seconds = process.wait(), perf_counter() - start
-        ended.set()
+        try:
+            status, seconds = process.wait(), perf_counter() - start
+        finally:
+            ended.set()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
         sampler.join()
         log.seek(0)
         if status:

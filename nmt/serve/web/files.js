@@ -34,11 +34,16 @@ export function openFile(name, content) {
     case ".htm":
     case ".xhtml":
       return {parts: [text], unit: "page", format: "html", type: "text/html", write};
-    case ".srt": // subtitles end with an empty line
-      return {parts: text.split(/(?<=\n[ \t]*\r?\n)(?=\S)/), unit: "subtitle", format: "srt", type: "text/plain", write};
+    case ".srt":
+      return {parts: splitSubtitles(text), unit: "subtitle", format: "srt", type: "text/plain", write};
     default:
       throw new Error(`unsupported format; the file must be one of ${EXTENSIONS.join(", ")}; convert it`);
   }
+}
+
+/** Split subtitles, which end with an empty line. */
+function splitSubtitles(text) {
+  return text.split(/(?<=\n[ \t]*\r?\n)(?=\S)/);
 }
 
 function openColumn(records, column, hasHeader) {
@@ -77,10 +82,12 @@ export async function translateFile({parts, format, write}, options, context, li
     });
     return write(translations);
   }
-  for (const chunk of chunksOf(parts, format ? {...limits, lines: Math.ceil(limits.lines / 4)} : limits)) {
-    if (format) { // a subtitle may have several speakers, each of which counts as a line
-      const [best] = await translate({...options, format, text: chunk.join("")}, signal);
-      translations.push(best.text);
+  const overlap = format === "srt" ? context.size : 0;
+  for (const chunk of chunksOf(parts, format ? documentLimits(limits, overlap) : limits)) {
+    if (format) {
+      const before = parts.slice(Math.max(0, count - overlap), count);
+      const [best] = await translate({...options, format, text: [...before, ...chunk].join("")}, signal);
+      translations.push(before.length ? splitSubtitles(best.text).slice(before.length).join("") : best.text);
       onProgress(count += chunk.length);
     } else {
       await translateLines({...options, text: chunk}, signal, (_, [best]) => {
@@ -100,6 +107,12 @@ async function translateInOrder(lines, options, {size, sides}, signal, onText) {
     previous = line.trim() ? [...previous, sides === "both" ? [line, text] : line].slice(-size) : [];
     onText(text);
   }
+}
+
+/** Return the limits of a part of a document: a subtitle may have several speakers, each of which counts as a line. */
+function documentLimits({lines, characters, bytes}, overlap) {
+  const share = overlap ? 2 : 1; // leave space for the previous subtitles
+  return {lines: Math.ceil(lines / 4), characters: characters / share, bytes: bytes / share};
 }
 
 /** Yield lists of parts; one that exceeds a limit by itself is alone, and the server rejects it. */
