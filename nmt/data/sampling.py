@@ -2,7 +2,8 @@
 
 The plan of an epoch depends on sentence lengths, which change with the segmentation, so each epoch has its own token
 store, with the pairs in the order of the prepared corpus. It is built during the previous epoch, in
-`epochs/epoch-<n>` of the directory of the prepared corpus, and removed after its epoch.
+`epochs/epoch-<n>` of the directory of the prepared corpus, and removed after its epoch. If that directory is a symbolic
+link, which other runs may share, `epochs` is beside it.
 
 Segmentations are a pure function of the seed, the epoch and the corpus: the text is divided into shards of fixed size,
 and each side of a shard has its own random generator.
@@ -87,7 +88,9 @@ class SampledEpochs:
         """
         assert recipe.subword_sampling > 0, "without sampling, epochs use the prepared corpus"
         self._base = PairStore(directory, "train")
-        self._directory, self._folder = directory, directory / "epochs"
+        self._directory = directory
+        self._folder = (directory.parent if directory.is_symlink() else directory) / "epochs"
+        self._inode = self._find_inode()
         sides = recipe.subword_sampling_sides
         self._sides: tuple[Side, ...] = ("src", "tgt") if sides == "both" else (sides,)
         self._seed = seed
@@ -170,6 +173,11 @@ class SampledEpochs:
             return
         with _reporting_disk_errors(directory), new_directory(directory) as temporary:
             self._write(epoch, temporary)
+            if self._find_inode() != self._inode:
+                raise UserError(
+                    f"{self._directory} was replaced by another command; a run needs its text until it ends; rerun to "
+                    "prepare the text again and resume"
+                )
 
     def _write(self, epoch: int, directory: Path) -> None:
         dtypes: dict[Part, np.dtype[Any]] = {side: self._base.side(side).tokens.dtype for side in self._sides}
@@ -209,6 +217,10 @@ class SampledEpochs:
 
     def _path(self, epoch: int) -> Path:
         return self._folder / f"epoch-{epoch}"
+
+    def _find_inode(self) -> int:
+        """Return the number of a file of the prepared corpus, which a preparation of other text replaces."""
+        return (self._directory / "train.src.tokens.npy").stat().st_ino
 
     def _is_complete(self, directory: Path) -> bool:
         """Return whether a directory has the complete text of its epoch, built with the options of this run.

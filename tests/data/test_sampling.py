@@ -190,6 +190,30 @@ def test_other_side_is_unchanged(sides: str, corpus: Path, sample: Sample) -> No
     assert (corpus / "epochs" / "epoch-0" / name).samefile(corpus / name)
 
 
+def test_runs_that_share_a_corpus_have_their_own_epochs(bpe_corpus: Path, tmp_path: Path, sample: Sample) -> None:
+    links = [tmp_path / name / "data" for name in ("one", "other")]
+    for link in links:
+        link.parent.mkdir()
+        link.symlink_to(bpe_corpus)
+    stores = [sample(link, seed=seed).store(0) for seed, link in enumerate(links)]
+    assert to_lists(stores[0].src) != to_lists(stores[1].src)
+    assert not (bpe_corpus / "epochs").exists()
+    for seed, link in enumerate(links):
+        expected = sample(Path(shutil.copytree(bpe_corpus, tmp_path / f"alone{seed}")), seed=seed).store(0)
+        assert to_lists(PairStore(link.parent / "epochs" / "epoch-0", "train").src) == to_lists(expected.src)
+
+
+def test_a_corpus_that_is_replaced_between_two_epochs_is_an_error(
+    bpe_corpus: Path, corpora: Path, tmp_path: Path, sample: Sample
+) -> None:
+    epochs = sample(bpe_corpus)
+    bpe_corpus.rename(tmp_path / "replaced")
+    shutil.copytree(corpora / "bpe", bpe_corpus)
+    with pytest.raises(UserError, match=f"^{bpe_corpus} was replaced by another command; .*; rerun"):
+        epochs.store(0)
+    assert not list((bpe_corpus / "epochs").iterdir())
+
+
 def test_files_are_copied_without_hard_links(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
