@@ -130,8 +130,10 @@ def count_lines(path: Path) -> int:
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:
-    """Yield the raw bytes of a file in blocks; raise UserError if it is unreadable."""
+    """Yield the raw bytes of a file in blocks; raise UserError if it is unreadable or a pipe."""
     try:
+        if path.is_fifo():  # opening it could wait forever
+            raise _pipe(path)
         with path.open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 yield block

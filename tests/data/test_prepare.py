@@ -426,6 +426,15 @@ def test_input_errors_leave_no_files(folder: Path) -> None:
     one_line_error(recipe_for(folder), r"train\.de, line 1: byte 0xff is not UTF-8")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs FIFOs")
+def test_a_corpus_file_that_became_a_pipe_is_an_error(folder: Path) -> None:
+    prepare(recipe_for(folder))
+    (folder / "text" / "train.de").unlink()
+    os.mkfifo(folder / "text" / "train.de")
+    with pytest.raises(UserError, match=r"train\.de is a pipe, but is read more than once"):
+        prepare(recipe_for(folder))
+
+
 def test_all_pairs_dropped(folder: Path) -> None:
     write_corpus(folder / "text", [("кошка", "Katze"), ("собака", "Hund"), ("", "")], sentence_pairs(5))
     one_line_error(recipe_for(folder), "all 3 training pairs were dropped, 2 of them as 'wrong script'")
