@@ -120,7 +120,7 @@ def decode(
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum source tokens per batch.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any other option of section decode, such as length_penalty=none."),
+        typer.Option("--set", help="Any other option of the decode section, such as length_penalty=none."),
     ] = None,
     precision: Annotated[SearchPrecision, typer.Option(help="Compute type; auto selects the fastest.")] = "auto",
     device: Device = "auto",

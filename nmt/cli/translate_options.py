@@ -103,7 +103,7 @@ _SENTENCES = "Split each line into sentences and translate them separately, for 
 _ENSEMBLE = "Add a model to the ensemble; repeatable."
 _SHORTLIST = 'File made by `nmt shortlist`: restrict the target vocabulary, for speed. "" disables it.'
 _FUSION = 'Language model for shallow fusion: search for log p(y|x) + W log p_lm(y). "" disables it.'
-_SET = "Any other option of section decode: sampling=true, no_repeat_ngram=4, 'bias.Dr. Smith=1', ... Repeatable."
+_SET = "Any other option of the decode section: sampling=true, no_repeat_ngram=4, 'bias.Dr. Smith=1', ... Repeatable."
 
 BeamSize = Annotated[
     int | None, typer.Option("-b", "--beam-size", min=1, help="Hypotheses kept at each step; 1 is greedy.")

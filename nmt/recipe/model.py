@@ -9,7 +9,7 @@ from pydantic import PositiveInt, ValidationInfo, field_validator, model_validat
 
 from nmt.recipe.corpora import Probability, Section
 
-# Options of section model that apply to one architecture only.
+# Options of the model section that apply to one architecture only.
 _TRANSFORMER_ONLY = (
     *("d_ff", "num_heads", "d_head", "num_encoder_heads", "attention_dropout", "activation_dropout", "activation"),
     *("norm_order", "norm", "positions", "max_distance"),

@@ -64,7 +64,7 @@ class TranslationJob:
             if workers.size > 1 and self.source.pipe is not None:
                 raise UserError(
                     f"{self.source.name} cannot be read by {workers.size} processes; under torchrun the input must be "
-                    "a file; write it to one"
+                    "a file; save its content to a file"
                 )
             count = self.source.check()
             if restart:
