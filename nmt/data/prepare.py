@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any, get_args
 
 from nmt.data.cleaning import ChunkCleaner, CleanText, clean_corpora
-from nmt.data.corpus import OnRead, ReadOptions, count_pairs, input_files, read_chunks
+from nmt.data.corpus import OnRead, ReadOptions, count_pairs, input_files, read_chunks, require_files
 from nmt.data.encoding import EncodedChunk, PairEncoder, PairFormat, encode_frames
 from nmt.data.fingerprint import (
     FORMAT,
@@ -296,6 +296,7 @@ def _warn_of_unknown_scripts(recipe: Recipe) -> None:
 
 def _count_training_pairs(recipe: Recipe) -> int | None:
     """Return the number of training pairs if it is known without reading; detect sides of different length early."""
+    require_files(recipe.data.train, recipe.data.root)
     counts = [count_pairs(corpus, recipe.data.root) for corpus in recipe.data.train]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None

@@ -41,7 +41,7 @@ def _find(path: Path, recipe: Recipe) -> Path:
         return find_model(path)
     except UserError as error:
         option = "train.start_from" if path == recipe.train.start_from else "tokenizer.start_from"
-        raise UserError(f"{option} is {path}, relative to {Path.cwd()}: {error}") from error
+        raise UserError(f"{option} is {path.absolute()}: {error}") from error
 
 
 def expected_vocab_sizes(recipe: Recipe) -> tuple[int, int]:

@@ -101,7 +101,7 @@ def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
     try:
         return read_model_recipe(find_model(start))
     except UserError as error:
-        raise UserError(f"train.start_from is {start}, relative to {Path.cwd()}: {error}") from error
+        raise UserError(f"train.start_from is {start.absolute()}: {error}") from error
 
 
 def require_start_model(recipe: Recipe) -> None:

@@ -424,6 +424,8 @@ def test_input_errors_leave_no_files(folder: Path) -> None:
     one_line_error(recipe_for(folder), "cannot read .*No such file")
     (folder / "text" / "train.de").write_bytes(b"\xff\n" * 211)
     one_line_error(recipe_for(folder), r"train\.de, line 1: byte 0xff is not UTF-8")
+    recipe = recipe_for(folder, "run", "data.train=[{kind='sgm', src='no.sgm', tgt='no.sgm'}]")
+    one_line_error(recipe, r"no\.sgm: No such file; no\.sgm is relative to data\.root")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs FIFOs")

@@ -188,10 +188,16 @@ def test_validation_bleu_without_its_tokenizer_is_an_early_error(
         ("train.device='cuda:99'", "device 'cuda:99' does not exist"),
         (
             "train.start_from=nowhere",
-            "train.start_from is nowhere, relative to /",
+            f"train.start_from is {Path('nowhere').absolute()}: nowhere does not exist; expected",
         ),
-        ("tokenizer.start_from=nowhere", "tokenizer.start_from is nowhere, relative to /"),
-        ("train.start_from=nowhere", "nowhere does not exist; expected a model directory"),
+        (
+            "train.start_from=/nowhere",
+            "train.start_from is /nowhere: /nowhere does not exist; expected a model directory",
+        ),
+        (
+            "tokenizer.start_from=nowhere",
+            f"tokenizer.start_from is {Path('nowhere').absolute()}: nowhere does not exist",
+        ),
         ("train.start_from=.", ". has no model; expected a model directory"),
         (
             "train.freeze=['encoder','layers.9.*']",
