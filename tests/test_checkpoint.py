@@ -32,7 +32,7 @@ from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.storage import sealed
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
-from nmt.storage.run_folder import find_model, list_checkpoints
+from nmt.storage.run_folder import list_checkpoints
 from nmt.storage.sealed import CorruptError, verify_directory, write_directory, write_file
 from nmt.train.state import TrainState
 
@@ -75,9 +75,9 @@ def test_a_loaded_model_equals_the_saved_one(tmp_path: Path, tying: str) -> None
     assert (tmp_path / "m" / "tokenizer.model").read_bytes() == b"t"
 
 
-@pytest.mark.parametrize(("value", "said"), [("0.0", 0), ("0.2", 1)])
+@pytest.mark.parametrize(("value", "warnings"), [("0.0", 0), ("0.2", 1)])
 def test_a_model_with_a_removed_option_loads(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], value: str, said: int
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], value: str, warnings: int
 ) -> None:
     write_model(tmp_path / "new", seed=1)
     names = ("model.safetensors", "model.toml", "tokenizer.model")
@@ -88,7 +88,7 @@ def test_a_model_with_a_removed_option_loads(
     for _ in range(2):
         assert load_model(tmp_path / "old", CPU).metadata == METADATA
     lines = [line for line in capfd.readouterr().err.splitlines() if "coverage_penalty" in line]
-    assert len(lines) == said, "it is said once, and only where the option had an effect"
+    assert len(lines) == warnings, "one warning, and only if the option had an effect"
 
 
 def test_a_model_with_renamed_options_loads(tmp_path: Path) -> None:
@@ -99,19 +99,6 @@ def test_a_model_with_renamed_options_loads(tmp_path: Path) -> None:
     path.write_text(text.replace("alignment_at", "alignment_place").replace("mbr_metric", "bayes_risk"))
     assert path.read_text() != text
     assert read_model_metadata(path.parent) == METADATA
-
-
-def test_find_model_takes_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    write_run(run, [5, 10])
-    assert find_model(run).name == "step-00000010"
-    assert find_model(run / "checkpoints" / "step-00000005").name == "step-00000005"
-    write_model(run / "model", 1)
-    assert find_model(run) == run / "model"
-    with pytest.raises(UserError, match="does not exist"):
-        find_model(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="has no model"):
-        find_model(tmp_path)
 
 
 def test_all_mismatched_weights_are_listed(tmp_path: Path) -> None:
@@ -191,9 +178,9 @@ def test_the_newest_intact_checkpoint_is_used_and_the_corrupt_one_renamed(tmp_pa
     ]
 
 
-class Bomb:
+class MaliciousPickle:
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, ("exploded",)
+        return os.mkdir, ("executed",)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.toml", "manifest.json"])
@@ -202,7 +189,7 @@ def test_a_pickle_in_place_of_a_file_is_an_error_and_not_executed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_model(tmp_path / "m", 1)
-    (tmp_path / "m" / name).write_bytes(pickle.dumps(Bomb()))
+    (tmp_path / "m" / name).write_bytes(pickle.dumps(MaliciousPickle()))
     if name != "manifest.json":  # an attacker can forge the manifest
         files = {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir() if path.name != "manifest.json"}
         write_directory(tmp_path / "evil", files)
@@ -210,7 +197,7 @@ def test_a_pickle_in_place_of_a_file_is_an_error_and_not_executed(
             load_model(tmp_path / "evil", CPU)
     with pytest.raises(CorruptError):
         load_model(tmp_path / "m", CPU)
-    assert not (tmp_path / "exploded").exists()
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize("failing_write", [1, 2, 3, 4])

@@ -40,7 +40,7 @@ def nmt_commands() -> list[list[str]]:
 
 
 def tutorial_test_set() -> str:
-    """The table that the tutorial lets the reader add to the recipe of `nmt new`."""
+    """The table that the tutorial adds to the recipe of `nmt new`."""
     (table,) = (block for block in blocks("toml") if block.startswith("[data.test]"))
     return table
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from nmt.recipe import load_recipe
-
 ROOT = Path(__file__).resolve().parents[1]
 
 # A package imports only from lines above its own, so not from its own layer. "nmt" is the package's own namespace, such
@@ -201,11 +199,6 @@ def test_no_other_file_has_a_path_of_one_machine(folder: str) -> None:
         if path.suffix in ("", ".py", ".toml", ".txt") and path.is_file():
             module = Module(str(path), path.read_text(encoding="utf-8"), ast.Module([], []))
             assert list(no_path_of_one_machine(module)) == []
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.stem)
-def test_every_recipe_loads(path: Path) -> None:
-    load_recipe(path)
 
 
 # --- Each rule can fail -----------------------------------------------------------------------------------------------

@@ -22,10 +22,10 @@ WORDS = ["the", "a", "cat", "dog", "tree", "sees", "likes", "old", "red", "quick
 RECIPE = ModelRecipe(num_decoder_layers=3, num_heads=2)
 
 
-class TellingModel:
+class AligningHeadModel:
     """Head 1 of layer 1 attends from each input token to the equal source token; other heads are random.
 
-    Wherever it is, it attends to the end token more than to any other.
+    Every head attends to EOS more than to any other source token.
     """
 
     def __init__(self, recipe: ModelRecipe = RECIPE) -> None:
@@ -56,14 +56,14 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
     return Tokenizers(tokenizer, tokenizer)
 
 
-KNOWING_HEAD = AlignmentAttention(1, (1,), "input")
+ALIGNING_HEAD = AlignmentAttention(1, (1,), "input")
 
 
 def make_aligner(
-    tokenizers: Tokenizers, chosen: AlignmentAttention = KNOWING_HEAD, reverse_target: bool = False
+    tokenizers: Tokenizers, chosen: AlignmentAttention = ALIGNING_HEAD, reverse_target: bool = False
 ) -> WordAligner:
     return WordAligner(
-        TellingModel(),
+        AligningHeadModel(),
         tokenizers,
         chosen,
         unicode_form="NFC",
@@ -75,9 +75,9 @@ def make_aligner(
 
 def test_attention_positions_exclude_eos() -> None:
     pairs = [([5, 6, 7], [7, 5, 6]), ([9], [9, 9]), ([4, 8], [])]
-    maps = attention_maps(TellingModel(), pairs, CPU)
+    maps = attention_maps(AligningHeadModel(), pairs, CPU)
     assert [one.shape for one in maps] == [(2, 3, 2, 3, 4), (2, 3, 2, 2, 2), (2, 3, 2, 0, 3)]
-    assert [KNOWING_HEAD.attended(one[:, 1]) for one in maps] == [[2, 0, 1], [0, 0], []]
+    assert [ALIGNING_HEAD.attended(one[:, 1]) for one in maps] == [[2, 0, 1], [0, 0], []]
     # The mean of an aligned head and a uniform one.
     assert AlignmentAttention(1, (), "input").attended(maps[0][:, 1]) == [2, 0, 1]
     assert AlignmentAttention(0, (), "input").attended(maps[0][:, 0]) == [0, 0, 0]
@@ -86,7 +86,7 @@ def test_attention_positions_exclude_eos() -> None:
 
 
 def test_only_requested_layers_are_computed() -> None:
-    model = TellingModel()
+    model = AligningHeadModel()
     (one,) = attention_maps(model, [([5, 6], [6, 5])], CPU, only_layer=1)
     assert one.shape == (2, 1, 2, 2, 3)
     assert model.layers_computed == 2
@@ -120,7 +120,7 @@ def test_right_to_left_models_align_in_reading_order(tokenizers: Tokenizers) -> 
     pairs = [([5, 6, 7], [7, 5, 6]), ([9, 8], [8])]
     backwards = make_aligner(tokenizers, AlignmentAttention(1, (), "input"), reverse_target=True)
     assert backwards.attended(pairs) == [[2, 0, 1], [1]]
-    forwards = attention_maps(TellingModel(), [(source, target[::-1]) for source, target in pairs], CPU)
+    forwards = attention_maps(AligningHeadModel(), [(source, target[::-1]) for source, target in pairs], CPU)
     for one, other in zip(backwards.maps(pairs), forwards, strict=True):
         np.testing.assert_array_equal(one, other[:, :, :, ::-1])
 
@@ -205,7 +205,7 @@ def translate(
 
 @pytest.mark.parametrize("max_positions", [30, 1024])
 def test_copied_words_are_aligned(tokenizers: Tokenizers, max_positions: int) -> None:
-    """Of any line, split or not, each visible character is aligned with itself."""
+    """Each word of a line, split or not, is aligned with its copy."""
     for line, (best,) in zip(LINES, translate(tokenizers, LINES, max_positions), strict=True):
         src_words, tgt_words = words_as_given(line, "NFC"), words_as_printed(best.text)
         assert len(src_words) == len(tgt_words)
@@ -227,7 +227,7 @@ def test_each_translation_has_its_own_alignment(tokenizers: Tokenizers) -> None:
 def test_alignments_are_computed_only_on_request(tokenizers: Tokenizers) -> None:
     class Blind(CopyModel):
         def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
-            raise AssertionError("nobody asked")
+            raise AssertionError("computed without a request")
 
     recipe = DecodeRecipe(beam_size=1)
     model = Blind(tokenizers.src.vocab_size)
@@ -235,7 +235,7 @@ def test_alignments_are_computed_only_on_request(tokenizers: Tokenizers) -> None
     assert [best.alignment for (best,) in translator.translate_n_best(["the cat", ""])] == [None, None]
 
 
-def test_the_test_lines_are_split(tokenizers: Tokenizers) -> None:
+def test_some_lines_exceed_the_maximum_length(tokenizers: Tokenizers) -> None:
     lengths = [len(tokenizers.src.encode(normalize(line, "NFC"))) for line in LINES]
     assert max(lengths) > 256
     assert sum(length > 29 for length in lengths) == 4

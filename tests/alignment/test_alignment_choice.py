@@ -14,17 +14,17 @@ from nmt.recipe import ModelRecipe, TokenizerRecipe, UserError
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxy"
-Knowing = dict[tuple[int, int], tuple[int, ...]]
+AlignedParities = dict[tuple[int, int], tuple[int, ...]]
 
 
-class KnowingModel:
+class AligningHeadsModel:
     """Two heads that each align half of the words, among random heads."""
 
     recipe = ModelRecipe(num_decoder_layers=3, num_heads=4)
 
-    def __init__(self, other: dict[int, int], knowing: Knowing) -> None:
-        """other: source token of each target token; knowing: by layer and head, remainders of aligned tokens mod 2."""
-        self.other, self.knowing, self.shift = other, knowing, 0
+    def __init__(self, other: dict[int, int], aligned: AlignedParities) -> None:
+        """other: source token of each target token; aligned: token parities that each (layer, head) aligns."""
+        self.other, self.aligned, self.shift = other, aligned, 0
 
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
         noise = torch.Generator().manual_seed(src.total)
@@ -36,7 +36,7 @@ class KnowingModel:
                 for sentence, (source, target) in enumerate(zip(src.to_lists(), tgt.to_lists(), strict=True)):
                     for position, token in enumerate(target):
                         right = self.other.get(token)
-                        if right in source and token % 2 in self.knowing.get((layer, head), ()):
+                        if right in source and token % 2 in self.aligned.get((layer, head), ()):
                             weights[sentence, position - self.shift, source.index(right)] += 1.0
                 heads.append(weights)
             yield torch.stack(heads, dim=1)
@@ -66,12 +66,12 @@ def text() -> tuple[list[str], list[str]]:
     return sources, targets
 
 
-def make_aligner(tokenizers: Tokenizers, knowing: Knowing, back: bool = False, shift: int = 0) -> WordAligner:
+def make_aligner(tokenizers: Tokenizers, aligned: AlignedParities, back: bool = False, shift: int = 0) -> WordAligner:
     tokens = {letter: tokenizers.src.encode(letter * 2)[0] for letter in LETTERS + LETTERS.upper()}
     other = {tokens[letter.upper()]: tokens[letter] for letter in LETTERS}
     if back:
         other = {source: target for target, source in other.items()}
-    model = KnowingModel(other, knowing)
+    model = AligningHeadsModel(other, aligned)
     model.shift = shift
     return WordAligner(
         model, tokenizers, AlignmentAttention(0), unicode_form="NFC", device=torch.device("cpu"), batch_tokens=500
@@ -80,9 +80,9 @@ def make_aligner(tokenizers: Tokenizers, knowing: Knowing, back: bool = False, s
 
 def test_the_statistical_aligner_finds_the_aligned_heads(tokenizers: Tokenizers) -> None:
     """At input and output positions."""
-    knowing: Knowing = {(2, 1): (0,), (2, 3): (1,), (0, 0): (0,)}
+    aligned: AlignedParities = {(2, 1): (0,), (2, 3): (1,), (0, 0): (0,)}
     for shift, position in ((0, "input"), (1, "output")):
-        choice = choose_attention(make_aligner(tokenizers, knowing, shift=shift), *text())
+        choice = choose_attention(make_aligner(tokenizers, aligned, shift=shift), *text())
         assert choice.attention == AlignmentAttention(2, (1, 3), position)  # type: ignore[arg-type]
         assert choice.agreement > 0.95
         assert len(choice.by_layer) == 6
@@ -91,8 +91,8 @@ def test_the_statistical_aligner_finds_the_aligned_heads(tokenizers: Tokenizers)
 
 
 def test_all_heads_are_kept_if_a_subset_is_no_better(tokenizers: Tokenizers) -> None:
-    knowing: Knowing = {(1, head): (0, 1) for head in range(4)}
-    assert choose_attention(make_aligner(tokenizers, knowing), *text()).attention == AlignmentAttention(1, (), "input")
+    aligned: AlignedParities = {(1, head): (0, 1) for head in range(4)}
+    assert choose_attention(make_aligner(tokenizers, aligned), *text()).attention == AlignmentAttention(1, (), "input")
 
 
 def test_a_reverse_model_finds_the_aligned_heads(tokenizers: Tokenizers) -> None:

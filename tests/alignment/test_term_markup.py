@@ -98,7 +98,7 @@ def test_options_that_exclude_markup(option: str, problem: str) -> None:
         parse_recipe(MARKED, [option])
 
 
-def test_a_marker_is_no_tag() -> None:
+def test_a_term_marker_cannot_be_a_tag() -> None:
     with pytest.raises(RecipeError, match="another tag"):
         parse_recipe(MARKED.replace('train.de" }]', 'train.de", tag = "<term-end>" }]', 1))
 

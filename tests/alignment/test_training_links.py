@@ -174,7 +174,7 @@ def test_corpora_with_and_without_a_file(folder: Path) -> None:
     assert len(linked_words(prepared, links[0], 0)) == 3 and all(links[sizes[0] :])
 
 
-def test_links_are_made_once_and_again_for_another_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_are_recomputed_only_for_a_changed_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe, prepared, links = prepared_links(folder, GIVEN)
     capsys.readouterr()
     prepare_links(prepared, recipe)

@@ -76,7 +76,7 @@ def test_logits_and_gradients_are_those_of_pytorch_modules(norm_order: Literal["
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
-def test_training_on_a_gpu_mixes_no_devices_and_does_not_wait() -> None:
+def test_training_on_a_gpu_mixes_no_devices_and_does_not_synchronize() -> None:
     with fake_cuda():
         with torch._subclasses.fake_tensor.unset_fake_temporarily():
             model = double_classifier("pre").float()

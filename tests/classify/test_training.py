@@ -88,7 +88,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_update(reviews: Path) -> N
     assert all(torch.allclose(one[name], many[name], rtol=1e-4, atol=1e-7) for name in moments)
 
 
-def test_a_run_keeps_its_recipe_and_its_text(reviews: Path) -> None:
+def test_a_changed_recipe_or_text_of_a_run_is_an_error(reviews: Path) -> None:
     train("train.max_steps=10")
     with pytest.raises(UserError, match=r"^runs/reviews holds a run with another recipe: model.d_ff is 48, was 32; "):
         train("model.d_ff=48")
@@ -100,7 +100,7 @@ def test_a_run_keeps_its_recipe_and_its_text(reviews: Path) -> None:
         train("train.max_steps=20")
 
 
-def test_changes_on_resuming_are_said(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_options_are_logged_on_resuming(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("train.max_steps=10", "train.schedule=cosine")
     with pytest.raises(UserError, match=r"it must not jump; restart the schedule \(train.schedule_start=10\)$"):
         train("train.max_steps=20", "train.schedule=cosine")
@@ -229,7 +229,7 @@ def test_errors_of_labels(change: Callable[[Path], object], override: str, messa
         train(override)
 
 
-def test_files_of_others_are_not_overwritten(reviews: Path) -> None:
+def test_unrelated_files_are_not_overwritten(reviews: Path) -> None:
     run = reviews / "runs/reviews"
     (run / "model").mkdir(parents=True)
     (run / "model" / "thesis.txt").touch()

@@ -25,7 +25,7 @@ from nmt.text.tokenizer import Tokenizers, train_tokenizer
 from tests.calling import PipeIn, Write
 from tests.cli.nasty_lines import sentence
 
-# What tokenizers disagree about.
+# Text that tokenizers split differently.
 AWKWARD = [
     "Der 10.000-Meter-Lauf, sagte er: „Das war\u2019s!“",
     "Text-zu-Text-Übersetzung kostet ca. 3,50 € (USD 4.10) …",
@@ -36,11 +36,11 @@ AWKWARD = [
 ]
 
 
-def spoil(line: str, random_numbers: random.Random, share: float) -> str:
-    """The line with about that share of its words dropped, doubled, moved or written in capitals."""
+def spoil(line: str, random_numbers: random.Random, fraction: float) -> str:
+    """Drop, double, move or capitalize about this fraction of the words."""
     words = line.split(" ")
     for index in range(len(words)):
-        if random_numbers.random() < share:
+        if random_numbers.random() < fraction:
             match random_numbers.randrange(4):
                 case 0:
                     words[index] = ""
@@ -55,7 +55,7 @@ def spoil(line: str, random_numbers: random.Random, share: float) -> str:
 
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a source, two references and three systems of falling quality, line by line."""
+    """A folder with a source, two references and the outputs of three systems of decreasing quality."""
     folder = tmp_path_factory.mktemp("texts")
     pairs = list(generate("test", 60, 5))
     random_numbers = random.Random(1)
@@ -75,7 +75,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of random weights, whose translations are short and differ from line to line; it knows two tags."""
+    """A model with random weights and two tags, whose translations are short and differ from line to line."""
     folder = tmp_path_factory.mktemp("model")
     rng = random.Random(0)
     recipe = TokenizerRecipe(vocab_size=320, user_symbols=("<web>", "<news>"))
@@ -97,7 +97,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeIn]:
-    """Make standard input a pipe that a function, called in a thread, writes to; it is closed when that returns."""
+    """Replace stdin by a pipe that a function writes to in a thread; it is closed when the function returns."""
     threads: list[threading.Thread] = []
     files: list[TextIO] = []
 
@@ -127,7 +127,7 @@ def _write(descriptor: int, content: bytes) -> None:
 
 @pytest.fixture
 def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let Ctrl-C come when so many windows are translated; it comes once."""
+    """Simulate one Ctrl-C after this many windows."""
 
     def set_up(windows: int) -> None:
         left, translate = [windows], WindowTranslator.start

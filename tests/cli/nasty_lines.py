@@ -1,4 +1,4 @@
-"""Lines as people and machines send them: everything that a line can hold but a line feed."""
+"""Difficult input lines, with every kind of character except line feeds."""
 
 import random
 from collections.abc import Callable

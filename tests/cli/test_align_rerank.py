@@ -1,4 +1,4 @@
-"""`nmt align`, `nmt plot`, `nmt rerank` and their likes as a user types them, with tiny models of random weights."""
+"""`nmt align`, `nmt plot alignment`, `nmt rerank` and related options, with tiny models of random weights."""
 
 import tomllib
 from pathlib import Path
@@ -14,7 +14,7 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
-from tests.calling import Nmt
+from tests.calling import Nmt, one_line
 
 SOURCES = ["the old cat sees a dog.", "", "a red tree", "no cats quickly,  a cat.", "the cat sees many dogs"]
 TARGETS = ["red tree the old sees", "", "cat a red tree.", "no quickly", "the cat sees cats"]
@@ -43,12 +43,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in {"src": SOURCES, "tgt": TARGETS, "ref": TARGETS, "one": ["a cat"]}.items():
         (folder / name).write_text("".join(f"{line}\n" for line in text))
     return folder
-
-
-def one_line(err: str) -> str:
-    (line,) = err.strip().splitlines()
-    assert line.startswith("nmt: ")
-    return line
 
 
 # --- Alignments -------------------------------------------------------------------------------------------------------
@@ -239,13 +233,6 @@ def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: 
         assert (status, f"{option} has no effect without --tune" in one_line(err)) == (2, True)
 
 
-def test_help_teaches(nmt: Nmt) -> None:
-    for command in (("align",), ("rerank",), ("plot", "alignment")):
-        status, out, _ = nmt(*command, "--help")
-        assert status == 0
-        assert len(out.splitlines()) > 12
-
-
 # --- Training from right to left --------------------------------------------------------------------------------------
 
 RECIPE = """
@@ -280,7 +267,7 @@ max_extra_tokens = 3
 """
 
 
-def test_a_run_from_right_to_left_says_so_in_its_models(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_models_of_a_right_to_left_run_have_the_direction(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "tiny.toml").write_text(RECIPE.replace("workers = 1", f'workers = 1\nroot = "{folder}"'))
     status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={tmp_path / 'run'}")
     assert status == 0, err

@@ -1,4 +1,4 @@
-"""`tools/batch-invariance`: a small model passes, and what does depend on the batch is found."""
+"""`tools/batch-invariance`: a small model passes, and outputs that depend on the batch are reported."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ def run(model: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.slow
-def test_no_batch_size_and_no_order_matters(
+def test_results_do_not_depend_on_batch_size_or_order(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(60, num_longest=0)))
@@ -30,7 +30,7 @@ def test_no_batch_size_and_no_order_matters(
     assert all(int(strings) == 0 for _, _, strings in rows)
 
 
-def test_what_it_shares_with_search_table_has_one_name(
+def test_options_shared_with_search_table_have_the_same_names(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["tool", "--help"])

@@ -1,4 +1,4 @@
-"""The commands as a user types them: the whole path on a tiny corpus, and what happens when the input is wrong."""
+"""Commands on a tiny corpus: the whole workflow, and errors for wrong input."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ from nmt.checkpoint import write_with_decode
 from nmt.recipe import UserError, parse_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
-from tests.calling import Nmt, Result
+from tests.calling import Nmt, Result, one_line
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,14 +83,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def one_line(err: str) -> str:
-    """The only line on stderr, without `nmt: `; no traceback."""
-    (line,) = err.strip().splitlines()
-    assert line.startswith("nmt: ")
-    return line.removeprefix("nmt: ")
-
-
-# --- The whole path ---------------------------------------------------------------------------------------------------
+# --- The whole workflow -----------------------------------------------------------------------------------------------
 
 
 def test_run_prints_the_report_and_leaves_every_file(run_dir: Path) -> None:
@@ -130,7 +123,7 @@ def test_lower_cased_run(tmp_path: Path, nmt: Nmt) -> None:
 
 
 @pytest.mark.slow
-def test_run_again_does_nothing_twice(run_dir: Path, nmt: Nmt) -> None:
+def test_rerunning_a_complete_run_changes_no_files(run_dir: Path, nmt: Nmt) -> None:
     before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.safetensors")}
     before |= {path: path.stat().st_mtime_ns for path in (run_dir / "data").iterdir()}
     status, _, err = nmt("run", run_dir.parent / "tiny.toml", f"run_dir={run_dir}")
@@ -226,7 +219,7 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
             act(translator)
 
 
-def test_options_in_python_come_on_top_of_the_models(run_dir: Path) -> None:
+def test_options_in_python_override_those_of_the_model(run_dir: Path) -> None:
     own = read_model_metadata(run_dir / "model").decode
     assert own.max_extra_tokens == 5 and own.beam_size == 2  # not the defaults
     merged = DecodeRecipe(beam_size=3).over(own)
@@ -247,7 +240,7 @@ def test_options_in_python_come_on_top_of_the_models(run_dir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_kind_of_line_comes_back_as_one_line_in_order(run_dir: Path) -> None:
+def test_each_input_line_gives_one_output_line_in_order(run_dir: Path) -> None:
     nasty = [
         "The woman buys a car.",
         "",
@@ -302,7 +295,7 @@ def test_n_best_and_scores_are_columns(run_dir: Path, tmp_path: Path, nmt: Nmt) 
     assert float(rows[0][1]) >= float(rows[1][1])
 
 
-def test_rules_of_the_search_can_be_given(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_prefixes_and_search_options(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
     (tmp_path / "begin.txt").write_text("Heute\n\n\n")
     _, plain, _ = nmt("translate", run_dir, tmp_path / "in.txt")
@@ -330,7 +323,7 @@ def test_rules_of_the_search_can_be_given(run_dir: Path, tmp_path: Path, nmt: Nm
         assert len(set(best.pieces)) == len(best.pieces)
 
 
-def test_search_can_be_steered(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_required_phrases_and_bias(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
     (tmp_path / "held.txt").write_text("schnell\tHeute\n\n \t\n")
     _, plain, _ = nmt("translate", run_dir, tmp_path / "in.txt")
@@ -378,7 +371,7 @@ def test_ensemble_of_checkpoints_with_compressed_output(run_dir: Path, tmp_path:
     assert len(together.splitlines()) == 3
 
 
-def test_score_gives_what_the_beam_gave(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_score_equals_the_scores_of_translate(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "src").write_text("The man sleeps.\nA dog sees the house.\n")
     _, out, _ = nmt(
         "translate", run_dir, tmp_path / "src", "--with-scores", "--length-penalty", "none", "--precision", "fp32"
@@ -428,7 +421,7 @@ def test_average_makes_a_model_directory(run_dir: Path, tmp_path: Path, nmt: Nmt
     assert one_line(err).startswith(f"{tmp_path / 'missing'} does not exist; expected the directory of a run")
 
 
-def test_evaluate_gives_sacrebleus_figures(tmp_path: Path, nmt: Nmt) -> None:
+def test_evaluate_gives_the_scores_of_sacrebleu(tmp_path: Path, nmt: Nmt) -> None:
     ref = ["Das ist ein kleiner Test.", "Noch ein Satz, bitte!"]
     hyp = ["Das ist ein Test.", "Noch ein Satz bitte!"]
     (tmp_path / "ref").write_text("\n".join(ref) + "\n")
@@ -450,30 +443,12 @@ def test_config_prints_a_recipe_that_can_be_read_again(tmp_path: Path, nmt: Nmt)
     assert parse_recipe(out) == parse_recipe(TINY_RECIPE, ["train.max_steps=77"])
 
 
-def test_every_command_has_a_help_that_teaches(nmt: Nmt) -> None:
-    for command in (
-        "run",
-        "prepare",
-        "train",
-        "average",
-        "config",
-        "translate",
-        "score",
-        "evaluate",
-        "compare",
-        "plot",
-    ):
-        status, out, _ = nmt(command, "--help")
-        assert status == 0
-        assert len(out.splitlines()) > 8
-
-
 # --- Wrong input: one line each, and nothing lost ---------------------------------------------------------------------
 
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    """A folder with a text recipe and its four files, all right until a test spoils one."""
+    """A folder with a text recipe and its four files, all valid until a test changes one."""
     for name, lines in {"train.en": 60, "train.de": 60, "valid.en": 5, "valid.de": 5}.items():
         (tmp_path / name).write_text("".join(f"line number {i} of {name}\n" for i in range(lines)))
     corpus = '{{ kind = "text", src = "{0}.en", tgt = "{0}.de" }}'

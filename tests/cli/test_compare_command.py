@@ -1,4 +1,4 @@
-"""`nmt compare` beside the paired tests of sacreBLEU's command line."""
+"""`nmt compare`, compared with the paired tests of the sacreBLEU command."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ from tests.calling import Nmt, PipeIn, one_line
 
 SYSTEMS = ("fair", "good", "poor")
 THEIR_NAMES = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
-# The program as it is, but for one thing: its JSON cannot hold the 32-bit numbers that chrF and TER give.
+# The sacreBLEU command with one fix: its JSON encoder does not support the 32-bit numbers of chrF and TER.
 PROGRAM = """
 import functools, json
 json.dumps = functools.partial(json.dumps, default=float)
@@ -26,7 +26,7 @@ main()
 
 
 def paired_test(texts: Path, *options: str, seed: str) -> list[dict[str, dict[str, float | None]]]:
-    """What sacreBLEU's program prints as JSON: one object for each system, by metric."""
+    """Return the JSON output of the sacreBLEU command: one object for each system, by metric."""
     command = [sys.executable, "-c", PROGRAM, texts / "ref", "-i", *(texts / name for name in SYSTEMS)]
     done = subprocess.run(
         [*map(str, command), "-m", "bleu", "chrf", "ter", *options],
@@ -40,7 +40,7 @@ def paired_test(texts: Path, *options: str, seed: str) -> list[dict[str, dict[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", ["12345", "7"])
-def test_both_tests_are_the_sacrebleu_programs(
+def test_both_tests_equal_the_sacrebleu_command(
     texts: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, seed: str
 ) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", seed)
@@ -70,7 +70,7 @@ def test_both_tests_are_the_sacrebleu_programs(
         assert all(other["difference"] == other["score"] - base["score"] for other in others)
 
 
-def test_the_table_says_which_differences_mean_something(texts: Path, nmt: Nmt) -> None:
+def test_the_table_marks_significant_differences(texts: Path, nmt: Nmt) -> None:
     _, out, err = nmt(
         "compare", "--ref", texts / "ref", texts / "fair", texts / "poor",
         "--metrics", "bleu,bleu-compound-split", "--lang", "de", "--resamples", 200, "--trials", 200,
@@ -153,7 +153,7 @@ def test_paths_that_do_not_exist_are_named(texts: Path, nmt: Nmt) -> None:
 # --- Standard input and pipes -----------------------------------------------------------------------------------------
 
 
-def test_standard_input_and_pipes_are_compared_as_files_are(
+def test_standard_input_and_pipes_are_compared_like_files(
     texts: Path, tmp_path: Path, nmt: Nmt, pipe_in: PipeIn
 ) -> None:
     options = ("--metrics", "bleu", "--trials", 50, "--resamples", 50)
@@ -182,7 +182,7 @@ def test_standard_input_and_pipes_are_compared_as_files_are(
         ["rerank", "model", "-", "-", "--tune", "good"],
     ],
 )
-def test_standard_input_is_given_once(texts: Path, nmt: Nmt, arguments: list[str]) -> None:
+def test_standard_input_given_twice_is_an_error(texts: Path, nmt: Nmt, arguments: list[str]) -> None:
     words = [str(texts / word) if (texts / word).is_file() else word for word in arguments]
     status, out, err = nmt(*words)
     assert (status, out, len(err.splitlines())) == (1, "", 1)
@@ -190,7 +190,7 @@ def test_standard_input_is_given_once(texts: Path, nmt: Nmt, arguments: list[str
 
 
 @pytest.mark.parametrize("command", ["score", "align"])
-def test_pairs_that_are_empty_are_an_error(tmp_path: Path, nmt: Nmt, command: str) -> None:
+def test_empty_files_are_an_error(tmp_path: Path, nmt: Nmt, command: str) -> None:
     (tmp_path / "empty").touch()
     status, out, err = nmt(command, "model", tmp_path / "empty", tmp_path / "empty")
     assert (status, out, len(err.splitlines())) == (1, "", 1)

@@ -36,7 +36,7 @@ FOUND = {"a": ["Der Hund läuft.", *REFERENCES[1:]], "b": ["Der Hund.", "Die Kat
 
 @pytest.fixture
 def runs(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two folders with what `nmt run` leaves there, as far as it is compared."""
+    """Two run directories with only the files that the comparison reads."""
     monkeypatch.chdir(tmp_path)
     Path("test.en").write_text("".join(f"{line}\n" for line in "abcd"))
     Path("test.de").write_text("".join(f"{line}\n" for line in REFERENCES))
@@ -60,7 +60,7 @@ def test_options_and_scores_are_compared(runs: Path, nmt: Nmt) -> None:
     assert differing["train.max_steps"] == ("1", "2")
     assert "data.test.only-a.kind" in differing
     assert not any(name.startswith(("name", "run_dir", "model", "data.train")) for name in differing)
-    assert set(document["tests"]) == {"heldout"}  # not what one of them has alone
+    assert set(document["tests"]) == {"heldout"}  # not the test set of only one run
     (chrf,) = document["tests"]["heldout"]
     for row in chrf["systems"]:
         (known,) = score_corpus(FOUND[row["system"]], [REFERENCES], ["chrf"], tgt_lang="de")
@@ -69,7 +69,7 @@ def test_options_and_scores_are_compared(runs: Path, nmt: Nmt) -> None:
     assert "options that differ" in text and "heldout: bleu" in text and "a (baseline)" in text
 
 
-def test_their_curves_are_one_picture(runs: Path, nmt: Nmt) -> None:
+def test_curves_of_runs_are_plotted_in_one_figure(runs: Path, nmt: Nmt) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
     status, _, err = nmt("compare", "a", "b", "--resamples", 100, "--trials", 0, "-o", "curves.png")
     assert status == 0, err

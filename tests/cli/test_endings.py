@@ -1,4 +1,4 @@
-"""How `nmt translate` ends with real processes: a reader that goes, signals, a full disk. Nothing is left running."""
+"""Exit of `nmt translate` with real processes: closed pipes, signals, a full disk. No process outlives it."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-# Longest from the event to the end, on a machine with much else to do. A window takes many times as long.
+# Maximum seconds from an event to the exit, on a busy machine. A window takes many times as long.
 LIMIT = 20.0
 WORDS = "the old dog sees a cat " * 8
 MARK = "NMT_TEST_MARK"
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 
 def processes(mark: str) -> list[int]:
-    """The living processes that were started with this mark in their environment, children of children too."""
+    """Running processes with this mark in their environment, including indirect children."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -42,7 +42,7 @@ def processes(mark: str) -> list[int]:
 
 @pytest.fixture
 def mark(tmp_path: Path) -> Iterator[str]:
-    """A mark for processes, of which none may be left at the end of the test."""
+    """The mark of the processes of a test; none may be left at its end."""
     yield str(tmp_path)
     deadline = time.monotonic() + LIMIT
     while (left := processes(str(tmp_path))) and time.monotonic() < deadline:
@@ -70,7 +70,7 @@ def start(model: Path, tmp_path: Path, mark: str) -> Start:
 
 
 def wait_for_work(mark: str) -> None:
-    """Wait until two workers of the pool compute."""
+    """Wait until two workers of the pool are busy."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         times = []
@@ -81,26 +81,26 @@ def wait_for_work(mark: str) -> None:
         if len(times) >= 5 and sorted(times)[-3] > 0.3:  # command, tracker, server and two workers
             return
         time.sleep(0.1)
-    pytest.fail("no work was begun")
+    pytest.fail("the processes did not become busy")
 
 
 def wait_until_busy(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait until a process has computed for so long."""
+    """Wait until a process has used this many seconds of CPU time."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
         if int(fields[11]) / os.sysconf("SC_CLK_TCK") > seconds:
             return
         time.sleep(0.1)
-    pytest.fail("no work was begun")
+    pytest.fail("the processes did not become busy")
 
 
 def end(process: subprocess.Popen[bytes]) -> tuple[int, list[str]]:
-    """Exit status and lines on stderr, without those of progress: how many there are depends on the machine."""
+    """Return exit status and lines on stderr, without progress lines, whose number depends on the machine."""
     try:
         _, err = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
-        pytest.fail("it did not end")
+        pytest.fail("the command did not exit")
     return process.returncode, [line for line in err.decode().splitlines() if not PROGRESS.match(line)]
 
 
@@ -123,7 +123,7 @@ def test_a_signal_ends_the_threads_of_ctranslate2(
     ("number", "status", "is_group"),
     [(signal.SIGINT, 130, True), (signal.SIGINT, 130, False), (signal.SIGTERM, 143, False)],
 )
-def test_a_signal_ends_all_at_once(
+def test_a_signal_ends_all_processes(
     start: Start, mark: str, tmp_path: Path, number: signal.Signals, status: int, is_group: bool
 ) -> None:
     process = start("-o", tmp_path / "out")
@@ -135,7 +135,7 @@ def test_a_signal_ends_all_at_once(
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_beginning_too(start: Start, mark: str, tmp_path: Path) -> None:
+def test_ctrl_c_during_startup_ends_all_processes(start: Start, mark: str, tmp_path: Path) -> None:
     process = start("-o", tmp_path / "out")
     deadline = time.monotonic() + 120
     while len(processes(mark)) < 2 and time.monotonic() < deadline:  # the server of the pool is about to start
@@ -146,9 +146,9 @@ def test_ctrl_c_ends_the_beginning_too(start: Start, mark: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_ends_all_at_once(start: Start, mark: str, tmp_path: Path) -> None:
+def test_a_closed_output_pipe_ends_all_processes(start: Start, mark: str, tmp_path: Path) -> None:
     process = start("--window", 1900)
-    # The first window is done soon; those after it, under way by then, take minutes.
+    # The first window takes little time; the next ones, which run by then, take minutes.
     (tmp_path / "in").write_text("a\n" * 1900 + f"{WORDS}{WORDS}{WORDS}\n" * 10_000)
     assert process.stdout is not None
     process.stdout.readline()
@@ -159,7 +159,7 @@ def test_a_reader_that_goes_ends_all_at_once(start: Start, mark: str, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_worker_that_dies_ends_all_with_one_line(
+def test_a_dead_worker_ends_all_processes_with_one_line(
     start: Start, mark: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     process = start("-o", tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Which program searches where `nmt translate` is left to choose: never one that fails where the other would work."""
+"""How `nmt translate` chooses the engine: never one that fails where the other works."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip ins
 FAST = "engine: CTranslate2, int8, the fastest on a CPU"
 SLOW = f"engine: torch, {choose_precision('auto', choose_device('cpu'))}, because "
 
-# Of each option of the search, a value that is not the default, with what it needs besides; and what the choice says.
+# By search option: a value that is not the default, with the options that it needs, and the expected message.
 CHOICES: dict[str, tuple[list[str], str]] = {
     "beam_size": (["beam_size=5"], FAST),
     "length_penalty": (["length_penalty=none"], FAST),
@@ -71,7 +71,7 @@ CHOICES: dict[str, tuple[list[str], str]] = {
 
 @pytest.fixture
 def model(model: Path, tmp_path: Path) -> Path:
-    """A copy without a conversion."""
+    """A copy of the model without its CTranslate2 conversion."""
     return shutil.copytree(model, tmp_path / "model", ignore=shutil.ignore_patterns("*ctranslate2*"))
 
 
@@ -142,20 +142,20 @@ def test_engine_auto_considers_other_options(translate: Nmt, model: Path, text: 
 
 
 def test_precision_auto_of_torch(model: Path) -> None:
-    """A part records it, so that a machine where `auto` is another one does not resume it."""
+    """A partial output records it: a machine where `auto` is another precision must not resume it."""
     for engine in ("torch", "auto"):
         decode = DecodeRecipe(stop="exact")
         chosen = choose_engine(engine, "auto", "cpu", decode, [model], load=Mock(), required=False)
         assert (chosen.engine, chosen.precision) == ("torch", choose_precision("auto", choose_device("cpu")))
 
 
-def said_last(err: str) -> str:
-    """What the last line says of the engine, without the figures before it."""
+def engine_message(err: str) -> str:
+    """Return the part of the last line about the engine."""
     return err.splitlines()[-1].partition("; ")[2]
 
 
 @pytest.mark.parametrize(("engine", "name"), [("torch", "torch"), ("ctranslate2", "CTranslate2")])
-def test_the_last_line_tells_model_device_engine_and_speed(translate: Nmt, model: Path, engine: str, name: str) -> None:
+def test_the_last_line_has_model_device_engine_and_speed(translate: Nmt, model: Path, engine: str, name: str) -> None:
     status, _, err = translate("--engine", engine, "--precision", "fp32")
     figures = re.fullmatch(
         rf"translated 3 lines in ([\d.]+) s \(([\d.]+) lines/s, ([\d,]+) tokens/s\) with {model} on cpu; "
@@ -191,16 +191,18 @@ def test_threads_of_each_engine(translate: Nmt, monkeypatch: pytest.MonkeyPatch)
     assert load.call_args.kwargs["translators"] == 3
 
 
-def no_room(*_: Any) -> dict[str, bytes]:
+def fail_on_a_full_disk(*_: Any) -> dict[str, bytes]:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def no_luck(*_: Any) -> dict[str, bytes]:
+def fail_with_an_error(*_: Any) -> dict[str, bytes]:
     raise RuntimeError("the model is\nwrong")
 
 
-@pytest.mark.parametrize(("error", "reason"), [(no_room, "No space left on device"), (no_luck, "the model is wrong")])
-def test_a_conversion_that_fails_leaves_the_work_to_torch(
+@pytest.mark.parametrize(
+    ("error", "reason"), [(fail_on_a_full_disk, "No space left on device"), (fail_with_an_error, "the model is wrong")]
+)
+def test_engine_auto_falls_back_to_torch_after_a_failed_conversion(
     translate: Nmt,
     model: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -211,7 +213,7 @@ def test_a_conversion_that_fails_leaves_the_work_to_torch(
     expected = translate("--engine", "torch")[1]
     status, out, err = translate()
     assert (status, out) == (0, expected)
-    assert said_last(err) == f"{SLOW}cannot convert {model} for CTranslate2: {reason}"
+    assert engine_message(err) == f"{SLOW}cannot convert {model} for CTranslate2: {reason}"
     status, out, err = translate("--engine", "ctranslate2")
     assert (status, out) == (1, "")
     assert f"for CTranslate2: {reason}; it needs a writable" in err.splitlines()[-1]
@@ -221,14 +223,14 @@ def test_engine_auto_falls_back_to_torch(translate: Nmt, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(conversion, "unsupported_architecture", lambda *_: ["model.window is 4"])
         status, _, err = translate()
-    assert (status, said_last(err)) == (0, f"{SLOW}CTranslate2 cannot represent this model: model.window is 4")
+    assert (status, engine_message(err)) == (0, f"{SLOW}CTranslate2 cannot represent this model: model.window is 4")
 
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("unsupported CPU")
 
     monkeypatch.setattr("ctranslate2.Translator", fail)
     status, _, err = translate()
-    assert (status, said_last(err)) == (0, f"{SLOW}CTranslate2 failed: unsupported CPU")
+    assert (status, engine_message(err)) == (0, f"{SLOW}CTranslate2 failed: unsupported CPU")
 
 
 def test_engine_auto_uses_torch_for_a_read_only_model(
@@ -236,4 +238,4 @@ def test_engine_auto_uses_torch_for_a_read_only_model(
 ) -> None:
     monkeypatch.setattr("nmt.cli.engines.can_cache", lambda *_: False)
     status, _, err = translate()
-    assert (status, said_last(err)) == (0, f"{SLOW}{model} is not writable, which the converted model needs")
+    assert (status, engine_message(err)) == (0, f"{SLOW}{model} is not writable, which the converted model needs")

@@ -15,7 +15,7 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import train_tokenizers
-from tests.calling import Nmt
+from tests.calling import Nmt, one_line
 
 needs_ctranslate2 = pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
 needs_transformers = pytest.mark.skipif(not is_installed("transformers"), reason="pip install 'nmt[huggingface]'")
@@ -36,12 +36,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     metadata = ModelMetadata("en", "de", tokenizers.src.vocab_size, tokenizers.tgt.vocab_size, "NFC", decode)
     write_directory(folder / "model", model_files(recipe, model_tensors(model), tokenizers.files(), metadata))
     return folder / "model"
-
-
-def one_line(err: str) -> str:
-    (line,) = err.strip().splitlines()
-    assert line.startswith("nmt: ")
-    return line
 
 
 @pytest.fixture
@@ -66,7 +60,7 @@ def test_export_to_ctranslate2(model: Path, text: Path, tmp_path: Path, nmt: Nmt
 def test_export_to_hugging_face_and_import(model: Path, text: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, out, err = nmt("export", model, "--to", "huggingface", "-o", tmp_path / "hf", "--license", "cc-by-4.0")
     assert (status, out) == (0, f"{tmp_path / 'hf'}\n"), err
-    assert "gnmt" in err  # which cannot be expressed
+    assert "gnmt" in err  # a length penalty that Hugging Face lacks
     assert "Parity check passed: 24 sentences of random pieces" in err
     assert "license: cc-by-4.0" in (tmp_path / "hf" / "README.md").read_text()
     status, out, err = nmt("import", tmp_path / "hf", "-o", tmp_path / "back", "--src-lang", "nl")
@@ -94,7 +88,7 @@ def test_translate_with_either_engine(model: Path, text: Path, nmt: Nmt) -> None
     assert nmt(*options, "--engine", "ctranslate2", "--precision", "int8")[0] == 0
 
 
-def test_our_own_search_computes_in_fp16(model: Path, text: Path, nmt: Nmt) -> None:
+def test_torch_search_in_fp16(model: Path, text: Path, nmt: Nmt) -> None:
     found = {}
     for precision in ("fp32", "fp16"):
         options = ("--device", "cpu", "--precision", precision, "--with-scores")
@@ -106,7 +100,7 @@ def test_our_own_search_computes_in_fp16(model: Path, text: Path, nmt: Nmt) -> N
 
 
 @needs_ctranslate2
-def test_what_the_engine_cannot_do_is_one_line(model: Path, text: Path, nmt: Nmt) -> None:
+def test_unsupported_options_of_the_engine_are_one_line(model: Path, text: Path, nmt: Nmt) -> None:
     options = ("--length-alpha", 0.5, "--ensemble", model, "--set", "sampling=true")
     status, out, err = nmt("translate", model, text, "--engine", "ctranslate2", *options)
     assert (status, out) == (1, "")

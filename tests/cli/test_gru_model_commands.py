@@ -1,4 +1,4 @@
-"""Commands with a GRU model: they work, or say in one line why not."""
+"""Commands with a GRU model: they work, or fail with an error of one line."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def gru(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_it_translates_and_says_why_with_torch(gru: Path, texts: Path, nmt: Nmt) -> None:
+def test_translation_reports_why_it_uses_torch(gru: Path, texts: Path, nmt: Nmt) -> None:
     status, out, err = nmt("translate", gru, texts / "src", "--device", "cpu")
     assert status == 0, err
     assert len(out.splitlines()) == len((texts / "src").read_text(encoding="utf-8").split("\n")) - 1
@@ -49,7 +49,7 @@ def test_it_translates_and_says_why_with_torch(gru: Path, texts: Path, nmt: Nmt)
     assert "converting" not in err
 
 
-def test_it_aligns_scores_and_describes_itself(gru: Path, texts: Path, nmt: Nmt) -> None:
+def test_translate_with_alignments_score_and_info(gru: Path, texts: Path, nmt: Nmt) -> None:
     status, out, err = nmt(
         "translate", gru, texts / "src", "--engine", "torch", "--with-alignments", "--output-format", "jsonl"
     )
@@ -63,7 +63,7 @@ def test_it_aligns_scores_and_describes_itself(gru: Path, texts: Path, nmt: Nmt)
     assert "cannot run this model: model.architecture is 'gru'" in out or "not installed" in out
 
 
-def test_its_attention_is_drawn(gru: Path, texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_attention_is_plotted(gru: Path, texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
     for more in ((), ("--each-layer",)):
         status, _, err = nmt("plot", "alignment", gru, texts / "src", texts / "ref", "-o", tmp_path / "map.png", *more)
@@ -80,7 +80,7 @@ def test_its_attention_is_drawn(gru: Path, texts: Path, tmp_path: Path, nmt: Nmt
 @pytest.mark.parametrize(
     "command", [("heads", "{gru}", "{src}", "{ref}"), ("export", "{gru}", "--to", "ctranslate2", "-o", "{new}")]
 )
-def test_what_needs_a_transformer_is_an_error_of_one_line(
+def test_commands_that_need_a_transformer_fail_in_one_line(
     command: tuple[str, ...], gru: Path, texts: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     paths = {"gru": gru, "src": texts / "src", "ref": texts / "ref", "new": tmp_path / "new"}

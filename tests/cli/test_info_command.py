@@ -1,4 +1,4 @@
-"""What `nmt info` says of models, checkpoints and runs."""
+"""`nmt info` for models, checkpoints and runs."""
 
 import hashlib
 import json
@@ -64,18 +64,18 @@ def test_json_holds_the_same_and_counts_parameters(run: Path, model: Path, nmt: 
     assert found["parameters"] == load_model(model, torch.device("cpu")).model.num_parameters()
     assert found["training"]["step"] == 10
     assert found["training"]["best_validation"] == {"step": 10, "nll": 2.5}
-    assert found["scores"] == []  # those of the report are the average's
+    assert found["scores"] == []  # the scores in the report are those of the average
     assert "optimizer.safetensors" in found["files"]
 
 
-def test_without_checkpoints_the_report_tells_of_training(run: Path, nmt: Nmt) -> None:
+def test_training_without_checkpoints_is_read_from_the_report(run: Path, nmt: Nmt) -> None:
     shutil.rmtree(run / "checkpoints")
     training = json.loads(nmt("info", run, "--json")[1])["training"]
     assert (training["step"], training["epochs"], training["tgt_tokens"]) == (99, 9.5, 99)
     assert training["best_validation"] == {"step": 98, "nll": 1.25}
 
 
-def test_a_model_alone_is_described_by_what_it_says_itself(model: Path, nmt: Nmt) -> None:
+def test_a_model_without_a_run_has_no_training(model: Path, nmt: Nmt) -> None:
     status, out, _ = nmt("info", model)
     assert status == 0
     assert "trained" not in out and "best validation" not in out

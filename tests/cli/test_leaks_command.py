@@ -110,6 +110,6 @@ def test_overrides_of_a_recipe(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert status == 2 and "cannot read recipe" in one_line(err)
 
 
-def test_a_list_without_leaks_is_not_printed(recipe: Path, nmt: Nmt) -> None:
+def test_an_empty_list_of_leaks_is_not_printed(recipe: Path, nmt: Nmt) -> None:
     _, out, _ = nmt("leaks", recipe, "data.train=[{kind='toy', pairs=20}]")
     assert out.count("\n\n") == 1 and "None" not in out and "Near matches" in out

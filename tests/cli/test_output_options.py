@@ -29,7 +29,7 @@ def folder(model: Path, texts: Path, tmp_path: Path) -> Path:
 
 
 def commands(folder: Path) -> dict[str, tuple[object, ...]]:
-    """Each command that writes a file, but for the file."""
+    """Commands that write a file, without the name of the file."""
     model, src, ref, nbest = (folder / name for name in ("model", "src", "ref", "nbest"))
     decode = ("bench", "decode", model, "--input", src, "--repetitions", 1, "--device", "cpu")
     return {
@@ -109,7 +109,7 @@ def test_output_to_a_pipe_or_a_link(folder: Path, nmt: Nmt, command: str) -> Non
 
 
 @pytest.mark.parametrize("command", ["rerank", "bench"])
-def test_only_a_file_of_its_own_kind_is_replaced(folder: Path, nmt: Nmt, command: str) -> None:
+def test_only_a_file_of_the_same_kind_is_replaced(folder: Path, nmt: Nmt, command: str) -> None:
     (folder / "text").write_text("a sentence\n")
     (folder / "empty").write_text("")
     before = contents(folder)

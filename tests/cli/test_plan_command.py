@@ -193,8 +193,8 @@ def test_recipes_of_plan_check_are_valid(tmp_path: Path) -> None:
         assert len({recipe.model_dump_json() for recipe in recipes}) == 10
 
 
-def test_a_run_with_changed_text_is_not_to_be_prepared(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
-    """`nmt prepare` is refused there, so it is no advice."""
+def test_prepare_is_not_suggested_for_a_run_with_changed_text(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    """`nmt prepare` would fail too."""
     changes = [f"data.train=[{{kind='tsv', path='{tmp_path}/train.tsv'}}]", "train.max_steps=1"]
     lines = [f"the dog sees {n} cats\tder Hund sieht {n} Katzen\n" for n in range(300)]
     (tmp_path / "train.tsv").write_text("".join(lines))

@@ -1,4 +1,4 @@
-"""`nmt plot curves`: a picture from what a run notes, and one line for what cannot be drawn."""
+"""`nmt plot curves`: a figure of the metrics of a run, and errors of one line."""
 
 import json
 import struct
@@ -18,7 +18,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_curves_of_a_run_become_a_picture(run_dir: Path, nmt: Nmt) -> None:
+def test_curves_of_a_run_are_written_as_png(run_dir: Path, nmt: Nmt) -> None:
     status, out, err = nmt("plot", "curves", run_dir, "-o", run_dir / "a.png")
     assert (status, out, err) == (0, f"{run_dir / 'a.png'}\n", "")
     head = (run_dir / "a.png").read_bytes()[:24]
@@ -28,7 +28,7 @@ def test_curves_of_a_run_become_a_picture(run_dir: Path, nmt: Nmt) -> None:
     assert height > 600
 
 
-def test_what_cannot_be_drawn_is_one_line(run_dir: Path, nmt: Nmt) -> None:
+def test_errors_are_one_line(run_dir: Path, nmt: Nmt) -> None:
     (run_dir / "none").mkdir()
     (run_dir / "bad").mkdir()
     (run_dir / "bad" / "metrics.jsonl").write_text("{}\n")

@@ -1,4 +1,4 @@
-"""What the program says when the system refuses something."""
+"""Errors, help, completion and imports of the program."""
 
 import errno
 import os
@@ -68,7 +68,7 @@ def test_usage_errors_are_one_line(nmt: Nmt, arguments: list[str], expected: str
     assert expected in one_line(err)
 
 
-def test_of_several_processes_one_says_what_is_wrong(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_0_prints_a_usage_error(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     assert nmt("train", "--x") == (2, "", "")
 
@@ -147,10 +147,11 @@ def test_every_command_has_help(name: str, nmt: Nmt) -> None:
     status, out, err = nmt(name, "--help")
     assert (status, err) == (0, "")
     assert f"Usage: nmt {name}" in out
+    assert len(out.splitlines()) > 8
 
 
 def test_the_help_of_a_sweep_names_all_its_keys(nmt: Nmt) -> None:
-    """Words in square brackets would be taken for markup and left out."""
+    """rich would interpret words in square brackets as markup and omit them."""
     words = " ".join(nmt("repeat", "--help")[1].split())
     assert "recipe, seeds, overrides and variants." in words
 
@@ -159,10 +160,10 @@ def test_the_help_of_a_sweep_names_all_its_keys(nmt: Nmt) -> None:
     ("name", "defaults"),
     [("translate", ["0", "text"]), ("evaluate", ["1000"]), ("rerank", ["bleu", "10", "1"]), ("average", ["5"])],
 )
-def test_the_help_shows_defaults_that_are_written_into_it(
+def test_defaults_in_help_texts_are_shown(
     name: str, defaults: list[str], nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In square brackets, rich would take them for markup and leave them out."""
+    """rich would interpret them as markup in square brackets and omit them."""
     monkeypatch.setenv("COLUMNS", "300")
     out = nmt(name, "--help")[1]
     assert all(f"(default: {default})." in out for default in defaults)
@@ -193,7 +194,7 @@ def test_shell_completion_does_not_import_torch(words: str, expected: list[str])
     "arguments",
     [["--help"], ["--version"], ["trane"], ["train", "--help"], ["config", "quickstart"], ["train", "no.toml"]],
 )
-def test_what_needs_no_command_imports_none(arguments: list[str]) -> None:
+def test_help_and_usage_errors_import_no_large_package(arguments: list[str]) -> None:
     program = (
         "import sys; from nmt import cli; sys.argv[0] = 'nmt'\n"
         "try: cli.main()\n"

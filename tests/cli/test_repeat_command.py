@@ -131,7 +131,7 @@ def test_a_language_model_is_refused_before_any_work(recipe: Path, nmt: Nmt) -> 
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_named_and_the_others_are_made(recipe: Path, nmt: Nmt) -> None:
+def test_failed_runs_are_named_after_all_runs(recipe: Path, nmt: Nmt) -> None:
     options = (recipe, "--seeds", 1, "--vary", "tokenizer.vocab_size=60000,70000", "-o", "out")
     status, out, err = nmt("repeat", *options)
     assert (status, out) == (1, "")
@@ -193,7 +193,7 @@ def test_wrong_options_are_refused_before_any_work(
     assert not Path("runs").exists()
 
 
-def test_a_sweep_names_its_variants_itself(recipe: Path, nmt: Nmt) -> None:
+def test_a_sweep_file_defines_the_variants(recipe: Path, nmt: Nmt) -> None:
     Path("sweep.toml").write_text('recipe = "tiny.toml"\nseeds = 2\n[variants]\nbase = []\nwide = ["model.d_ff=64"]\n')
     status, out, err = nmt("repeat", "sweep.toml", "--list")
     assert status == 0, err
@@ -217,7 +217,7 @@ def test_sigterm_stops_all_processes(recipe: Path) -> None:
     assert process.returncode == 143
     assert "incomplete: 2 runs; rerun the command to continue" in err.splitlines()[-1]
     for seed in (1, 2):
-        assert list(Path("out/tiny", f"seed-{seed}", "checkpoints").iterdir())  # each has saved
+        assert list(Path("out/tiny", f"seed-{seed}", "checkpoints").iterdir())  # each has saved a checkpoint
 
 
 @pytest.mark.slow
@@ -267,7 +267,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 def test_datasets_whose_text_may_have_changed_are_named(
     recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Hub is not asked about complete runs."""
+    """Complete runs do not query the Hub."""
     Path("out").mkdir()
     commit = "1" * 40
     train = f"[{{kind='huggingface', dataset='a/b'}}, {{kind='huggingface', dataset='c/d', revision='{commit}'}}]"

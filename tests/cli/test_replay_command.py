@@ -146,7 +146,7 @@ def test_losses_are_those_of_single_pairs(train: Train, nmt: Nmt, recipe: Path) 
     assert f"{found['num_pairs'] - 3} more with lower loss" in out
 
 
-def test_another_state_is_reported(train: Train, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_different_state_is_reported(train: Train, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train("run", "train.max_steps=4")
     monkeypatch.setattr("nmt.train.update.learning_rate", lambda *given: learning_rate(*given) * (1 + 1e-6))
     assert replay(nmt, run, 4)["verified"] is False

@@ -1,4 +1,4 @@
-"""What a run leaves alone in the directory that it writes to."""
+"""Files that a run does not overwrite in its directory."""
 
 import shutil
 from pathlib import Path
@@ -52,10 +52,12 @@ def test_recipe_in_the_run_directory_is_not_overwritten(
     assert nmt(command, "recipe.toml", "train.max_steps=9")[0] == 0  # one that training wrote
     lines = (tmp_path / "recipe.toml").read_text().splitlines(keepends=True)
     (tmp_path / "recipe.toml").write_text("".join(line for line in lines if not line.startswith("max_steps ")))
-    assert nmt(command, "recipe.toml")[0] == 0  # one that training wrote before there was this option
+    assert nmt(command, "recipe.toml")[0] == 0  # one that training wrote before this option existed
 
 
-def test_another_recipe_in_the_run_directory_stays(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_recipe_in_the_run_directory_is_an_error(
+    tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("nmt.pipeline.train", lambda recipe: None)
     (tmp_path / "mine.toml").write_text(RECIPE)
@@ -67,7 +69,9 @@ def test_another_recipe_in_the_run_directory_stays(tmp_path: Path, nmt: Nmt, mon
     assert nmt("train", "mine.toml")[0] == 0
 
 
-def test_a_run_does_not_remove_what_is_no_model(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_does_not_remove_a_folder_that_is_not_a_model(
+    tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE)
     (tmp_path / "model").mkdir()

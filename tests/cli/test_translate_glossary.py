@@ -92,7 +92,9 @@ def test_a_line_with_impossible_constraints_is_named(
     assert err.splitlines()[-1].startswith(f"nmt: line {impossible}: ")
 
 
-def test_required_phrases_in_a_pipe_name_the_engine_to_give(model: Path, nmt: Nmt, pipe_in: PipeIn) -> None:
+def test_the_error_for_required_phrases_in_a_pipe_names_the_engine_option(
+    model: Path, nmt: Nmt, pipe_in: PipeIn
+) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     pipe_in(lambda write: write(b'{"text": "a"}\n{"text": "a\\nb", "required": ["tree"]}\n'))
     status, _, err = nmt("translate", model, "--input-format", "jsonl", "--device", "cpu")

@@ -257,8 +257,8 @@ def test_a_table_with_a_header(model: Path, nmt: Nmt, sentences: Path, tmp_path:
     assert {line.split("\t")[0] for line in listed} == {str(number) for number in range(1, 21)}
 
 
-def test_lists_of_the_best_hold_no_text_twice(model: Path, nmt: Nmt, sentences: Path) -> None:
-    # A model that ends each translation after few bytes, most of which say nothing and are all read as U+FFFD.
+def test_n_best_lists_have_no_duplicate_texts(model: Path, nmt: Nmt, sentences: Path) -> None:
+    # The model ends each translation after a few bytes, most of which are invalid UTF-8 and decoded as U+FFFD.
     command = ("translate", model, sentences, "--engine", "torch", "--beam-size", 12, "--set", "max_length_ratio=0.1")
     status, out, err = nmt(*command, "--n-best", 12, "--no-distinct")
     assert status == 0, err
@@ -281,7 +281,7 @@ def test_lists_of_the_best_hold_no_text_twice(model: Path, nmt: Nmt, sentences: 
     assert "--distinct has no effect on one translation" in one_line(err)
 
 
-def test_the_end_of_the_outputs_name_decides_its_format(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+def test_the_extension_of_the_output_decides_its_format(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text('{"text": "the old dog"}\n')
     expected = Translator.load(model, "cpu").translate(["the old dog"])
     for name in ("out.txt", "out.json", "out.de"):
@@ -340,7 +340,7 @@ def test_resume_after_interruption_gives_the_same_output(
         assert f"{out} is not an n-best list; --resume needs an output of the same options" in one_line(err)
 
 
-def test_resume_requires_the_same_origin(
+def test_resume_requires_the_same_options_and_input(
     model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
     other = tmp_path / "other"
@@ -378,7 +378,7 @@ def test_resume_requires_the_same_origin(
     assert "give one of them" in one_line(err)
 
 
-def test_a_stream_is_gone_on_with_and_must_be_the_same(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
+def test_resume_from_a_pipe_requires_the_same_lines(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     command = ("translate", model, "-o", tmp_path / "out", "--window", 1)
     pipe_in(lambda write: write(as_bytes([*SENTENCES[:5]]) + b"\xff\n"))
     assert nmt(*command)[0] == 1
@@ -488,7 +488,7 @@ def test_score_with_a_tag(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path
     assert "one of <web>, <news>" in one_line(err)
 
 
-def test_a_wait_for_more_lines_is_refused_on_a_file(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+def test_max_delay_for_a_file_is_an_error(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("The dog sees a cat.\n")
     status, out, err = nmt("translate", model, tmp_path / "in", "--max-delay", 1)
     assert (status, out) == (2, "")

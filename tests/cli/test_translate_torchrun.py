@@ -51,8 +51,8 @@ class Job:
             process.join(60)
         return [process.exitcode for process in self.processes]
 
-    def said(self) -> list[str]:
-        """The lines that the toolkit itself wrote, of all processes."""
+    def messages(self) -> list[str]:
+        """Return the messages of nmt on stderr, of all processes."""
         return [line for path in self.errors for line in path.read_text().splitlines() if line.startswith("nmt: ")]
 
 
@@ -86,7 +86,7 @@ def test_output_does_not_depend_on_the_number_of_processes(
     command = ("translate", model, tmp_path / "in", *options, "-o")
     jobs = [start(2, *command, tmp_path / "fresh"), start(3, *command, tmp_path / "resumed", "--resume")]
     for job in jobs:
-        assert job.wait() == [0] * len(job.processes), job.said()
+        assert job.wait() == [0] * len(job.processes), job.messages()
     assert (tmp_path / "fresh").read_bytes() == expected
     assert (tmp_path / "resumed").read_bytes() == expected
     assert {path.name for path in tmp_path.iterdir()} == {"in", "alone", "fresh", "resumed"}
@@ -99,14 +99,14 @@ def test_killed_process_ends_the_job(model: Path, start: Start, tmp_path: Path) 
     job = start(2, "translate", model, tmp_path / "in", "-o", tmp_path / "out", "--window", 1, "--device", "cpu")
     part, deadline = tmp_path / "out.part", time.monotonic() + 60
     while not part.exists() or part.read_bytes().count(b"\n") < 10:
-        assert time.monotonic() < deadline, job.said()
+        assert time.monotonic() < deadline, job.messages()
         time.sleep(0.02)
     lost = job.processes[1].pid
     assert lost is not None
     os.kill(lost, signal.SIGKILL)
     assert job.wait() == [1, -signal.SIGKILL]
-    (said,) = job.said()
-    assert said.endswith(f"pid {lost}) died; rerun the command, with --resume if the output is a file")
+    (messages,) = job.messages()
+    assert messages.endswith(f"pid {lost}) died; rerun the command, with --resume if the output is a file")
     assert part.read_bytes().count(b"\n") >= 10
     assert not (tmp_path / "out").exists()
 
@@ -117,7 +117,7 @@ def test_ctranslate2_output_with_several_processes(model: Path, nmt: Nmt, start:
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(205, num_longest=1)))
     command = ("translate", model, tmp_path / "in", "--window", 20, "--device", "cpu", "--engine", "ctranslate2", "-o")
     job = start(2, *command, tmp_path / "two")  # both find no conversion, unless another test has made it
-    assert job.wait() == [0, 0], job.said()
+    assert job.wait() == [0, 0], job.messages()
     assert nmt(*command, tmp_path / "one")[0] == 0
     assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
 
@@ -135,7 +135,7 @@ def test_closed_output_pipe_ends_all_processes(model: Path, start: Start, tmp_pa
         reader.readline()
     assert job.wait() == [1, 1]
     assert "Broken pipe" not in "".join(path.read_text() for path in job.errors)
-    assert not job.said()
+    assert not job.messages()
 
 
 @pytest.mark.slow
@@ -147,5 +147,5 @@ def test_single_process_features_under_torchrun_are_errors(model: Path, start: S
     }
     for expected, job in jobs.items():
         assert job.wait() == [1, 1]
-        (said,) = job.said()
-        assert expected in said
+        (messages,) = job.messages()
+        assert expected in messages

@@ -75,7 +75,7 @@ def test_kept_items_are_those_of_a_run_without_a_memory(model: Path, nmt: Nmt, t
         (("--memory", "new", "--glossary-report", "new", "-o", "out"), "--glossary-report {0}/new is also --memory"),
     ],
 )
-def test_a_memory_that_is_another_file_is_refused(
+def test_a_memory_path_that_is_also_another_file_is_an_error(
     model: Path, nmt: Nmt, tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "empty").write_bytes(b"")
@@ -98,7 +98,7 @@ def test_an_input_that_the_partial_output_would_replace_is_refused(
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
 
 
-def test_every_option_of_a_line_counts(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+def test_lines_are_reused_only_with_the_same_options(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("the old dog\nthe old cat\n")
     (tmp_path / "prefixes").write_text("a\n\n")
     (tmp_path / "required").write_text("\ndog\tcat\n")

@@ -16,6 +16,7 @@ from nmt.recipe import Recipe, TokenizerRecipe, UserError, parse_recipe
 from nmt.special_ids import EOS_ID
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers, train_tokenizers
+from tests.data.directories import contents, modification_times, one_line_error
 
 RECIPE = """
 name = "test"
@@ -75,18 +76,6 @@ def stored(prepared: Prepared, split: Any = "train") -> list[tuple[list[int], li
         (store.src.gather(np.array([i]))[0].tolist(), store.tgt.gather(np.array([i]))[0].tolist())
         for i in range(len(store))
     ]
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-def one_line_error(recipe: Recipe, match: str) -> None:
-    with pytest.raises(UserError, match=match) as caught:
-        prepare(recipe)
-    assert "\n" not in str(caught.value)
-    assert not recipe.data_directory.exists()
-    assert not recipe.directory.exists() or list(recipe.directory.iterdir()) == []
 
 
 # --- Tags ---
@@ -280,31 +269,27 @@ def test_tokenizer_sample_is_even_without_weights(folder: Path, monkeypatch: pyt
     assert tokenizer_sample(equal, monkeypatch) == sample
 
 
-def modified(directory: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in [directory, *directory.iterdir()]}
-
-
 def test_weights_invalidate_a_trained_tokenizer(folder: Path) -> None:
     directory = prepare(recipe_for(folder)).directory
-    first, before = contents(directory), modified(directory)
+    first, before = contents(directory), modification_times(directory)
     prepare(recipe_for(folder, "news,weight=3.0", "web,weight=3.0", "talks,weight=3.0"))
-    assert modified(directory) == before, "the mixture is the same"
+    assert modification_times(directory) == before, "the mixture is the same"
     weighted = recipe_for(folder, "news,weight=30.0", "web", "talks")
     assert contents(prepare(weighted).directory)["tokenizer.model"] != first["tokenizer.model"]
-    before = modified(directory)
+    before = modification_times(directory)
     prepare(weighted)
-    assert modified(directory) == before
+    assert modification_times(directory) == before
     prepare(recipe_for(folder, options=("data.temperature=5.0",)))
-    assert modified(directory) != before
+    assert modification_times(directory) != before
     assert contents(prepare(recipe_for(folder)).directory) == first
 
 
 def test_weights_do_not_invalidate_a_reused_tokenizer(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
     reuse = (f"tokenizer.start_from='{write_model(folder / 'base', tokenizers[True])}'",)
     directory = prepare(recipe_for(folder, options=reuse)).directory
-    before = modified(directory)
+    before = modification_times(directory)
     prepare(recipe_for(folder, "news,weight=3.0", "web", "talks", options=(*reuse, "data.temperature=5.0")))
-    assert modified(directory) == before
+    assert modification_times(directory) == before
 
 
 def test_reports_without_mixture_are_up_to_date(folder: Path) -> None:
@@ -313,13 +298,13 @@ def test_reports_without_mixture_are_up_to_date(folder: Path) -> None:
     report = prepared.report
     del report["recipe"]["mixture"]
     (prepared.directory / "prepare.json").write_text(json.dumps(report))
-    before, identity = modified(prepared.directory), text_identity(report, recipe)
+    before, identity = modification_times(prepared.directory), text_identity(report, recipe)
     assert text_identity(prepare(recipe).report, recipe) == identity
-    assert modified(prepared.directory) == before
+    assert modification_times(prepared.directory) == before
     write_text(folder, "valid", sentence_pairs(400, 5))
     assert text_identity(prepare(recipe).report, recipe) == identity
     prepare(recipe)
-    assert modified(prepared.directory)["train.src.tokens.npy"] == before["train.src.tokens.npy"]
+    assert modification_times(prepared.directory)["train.src.tokens.npy"] == before["train.src.tokens.npy"]
 
 
 def test_tags_invalidate_the_prepared_text(folder: Path) -> None:

@@ -152,7 +152,7 @@ def test_order_is_stable_across_versions() -> None:
 def test_oversized_pairs_are_alone() -> None:
     src, tgt = np.array([3, 500, 3]), np.array([3, 3, 500])
     plan = plan_epoch(src, tgt, batch_tokens=50, micro_batch_tokens=20, seed=1, epoch=0)
-    assert sorted(sorted(ids.tolist()) for k in range(len(plan)) for ids in plan.micro_batches(k)) in ([[0], [1], [2]],)
+    assert sorted(sorted(ids.tolist()) for k in range(len(plan)) for ids in plan.micro_batches(k)) == [[0], [1], [2]]
     assert [ids.tolist() for ids in plan_by_length(src, tgt, micro_batch_tokens=20)] == [[0], [1], [2]]
 
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +24,8 @@ from nmt.processes.run_lock import LOCK_FILE, run_lock
 from nmt.recipe import Recipe, UserError, dump_recipe, parse_recipe
 from nmt.text.clean import normalize
 from nmt.text.tokenizer import train_tokenizers
+from tests.data.directories import contents, modification_times, one_line_error
+from tests.processes.sessions import assert_session_ends
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """
@@ -92,10 +93,6 @@ def recipe_for(folder: Path, name: str = "run", *overrides: str) -> Recipe:
 def folder(tmp_path: Path) -> Path:
     write_corpus(tmp_path / "text", [*sentence_pairs(200), *DIRTY], [*sentence_pairs(20), *HOSTILE])
     return tmp_path
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
 def test_store_has_the_clean_pairs_in_order(folder: Path) -> None:
@@ -189,28 +186,24 @@ def test_output_is_independent_of_workers(folder: Path) -> None:
     assert alone.report["train"]["pairs"] == 2 * PAIRS_PER_CHUNK + 102
 
 
-def changes(directory: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in [directory, *directory.iterdir()]}
-
-
 def test_up_to_date_text_is_reused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = prepare(recipe_for(folder)).directory
-    before = changes(directory)
+    before = modification_times(directory)
     monkeypatch.setattr("nmt.data.fingerprint.read_inputs", None)  # the input is not read
     again = prepare(recipe_for(folder, "run", "train.max_steps=7", "data.workers=2"))
-    assert changes(directory) == before
+    assert modification_times(directory) == before
     assert again.tokenizers.src.vocab_size == 340
     assert "up to date" in capsys.readouterr().err
 
 
 def test_touched_input_is_up_to_date(folder: Path) -> None:
     directory = prepare(recipe_for(folder)).directory
-    before = changes(directory)
+    before = modification_times(directory)
     os.utime(folder / "text" / "train.en", (1, 1))
     prepare(recipe_for(folder))
-    after = changes(directory)
+    after = modification_times(directory)
     assert {name for name in after if after[name] != before[name]} <= {"stamps.json"}
 
 
@@ -230,26 +223,26 @@ def test_changed_input_invalidates_the_text(folder: Path) -> None:
 def test_changed_grammar_invalidates_the_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_for(folder, "run", "data.train=[{kind='toy',pairs=300}]")
     prepare(recipe)
-    before = changes(recipe.data_directory)
+    before = modification_times(recipe.data_directory)
     prepare(recipe)
-    assert changes(recipe.data_directory) == before
+    assert modification_times(recipe.data_directory) == before
     (folder / "nouns.py").write_text("another grammar", encoding="utf-8")
     monkeypatch.setattr("nmt.data.corpus.source_files", lambda: [folder / "nouns.py"])
     prepare(recipe)
-    assert changes(recipe.data_directory) != before
+    assert modification_times(recipe.data_directory) != before
 
 
 def test_deleted_input_is_up_to_date(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = prepare(recipe_for(folder)).directory
-    before = changes(directory)
+    before = modification_times(directory)
     shutil.rmtree(folder / "text")
     prepare(recipe_for(folder))
-    assert changes(directory) == before
+    assert modification_times(directory) == before
     assert capsys.readouterr().err.count("no longer exists; using the text prepared from it") == 1
 
 
 @pytest.mark.parametrize("change", ["text", "option", "wrong path"])
-def test_changes_are_found_beside_a_deleted_input(folder: Path, change: str) -> None:
+def test_changes_are_detected_despite_a_deleted_input(folder: Path, change: str) -> None:
     prepare(recipe_for(folder))
     (folder / "text" / "train.en").unlink()
     options = []
@@ -390,33 +383,6 @@ def test_killed_preparation_is_not_reused(folder: Path) -> None:
     assert [path.name for path in (folder / "killed").iterdir()] == ["data"]
 
 
-def assert_session_ends(session: int) -> None:
-    """Wait until all processes started by the killed one have ended."""
-    if not Path("/proc").is_dir():
-        return
-    for _ in range(100):
-        if not any(session_of(path) == session for path in Path("/proc").glob("[0-9]*/stat")):
-            return
-        time.sleep(0.1)
-    os.killpg(session, signal.SIGKILL)
-    pytest.fail("processes outlived the killed one")
-
-
-def session_of(stat: Path) -> int:
-    try:
-        return int(stat.read_text().rpartition(")")[2].split()[3])
-    except OSError:
-        return -1
-
-
-def one_line_error(recipe: Recipe, match: str) -> None:
-    with pytest.raises(UserError, match=match) as caught:
-        prepare(recipe)
-    assert "\n" not in str(caught.value)
-    assert not recipe.data_directory.exists()
-    assert not recipe.directory.exists() or list(recipe.directory.iterdir()) == []
-
-
 def test_input_errors_leave_no_files(folder: Path) -> None:
     (folder / "text" / "train.de").write_text("one line\n")
     one_line_error(recipe_for(folder), r"train\.en has 211 sentences and .*train\.de has 1")
@@ -496,7 +462,7 @@ def test_other_files_in_a_prepared_corpus_are_not_lost(name: str, folder: Path) 
     assert (directory / name).read_text() == "irreplaceable"
 
 
-def test_two_runs_that_share_a_folder_do_not_replace_it_at_once(folder: Path) -> None:
+def test_two_runs_cannot_prepare_a_shared_folder_at_the_same_time(folder: Path) -> None:
     shared = folder / "shared" / "data"
     shared.mkdir(parents=True)
     recipes = recipe_for(folder, "one"), recipe_for(folder, "other", "data.max_tokens=30")

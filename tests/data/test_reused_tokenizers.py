@@ -160,7 +160,7 @@ def test_reused_tokenizer(
     recipe = recipe_for(folder, "run", tokenizers[kind], *options)
     drops = assert_as_expected(prepare(recipe), recipe)
     if not options:
-        assert set(drops) == set(prepare(recipe).report["train"]["drops"]), "every reason to drop has been met"
+        assert set(drops) == set(prepare(recipe).report["train"]["drops"]), "every drop reason occurs"
     assert not [path for path in (folder / "run" / "data").iterdir() if path.suffix == ".bin"]
 
 

@@ -3,7 +3,6 @@ import json
 import multiprocessing
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -24,11 +23,11 @@ from nmt.data.sampling import SampledEpochs, SamplingClosed
 from nmt.data.store import PairStore, PairWriter, Side, SideStore, token_dtype
 from nmt.recipe import TokenizerRecipe, TrainRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID
-from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizers
+from nmt.text.tokenizer import Tokenizers, train_tokenizers
+from tests.processes.sessions import assert_session_ends
+from tests.text.test_segmentation import SYMBOLS, TEXT, surface
 
 ROOT = Path(__file__).parents[2]
-TEXT = """the small green garden mountain river follows discovers underneath between quickly wonderful translation
-sentence language grandmother yesterday sometimes beautiful carpenter window newspaper together understanding"""
 WORDS = TEXT.split()
 HOSTILE = [
     "größer 漢字 \U0001f600",
@@ -41,7 +40,6 @@ HOSTILE = [
     "x",
     "  the   river \u2581\u2581 follows ",
 ]
-SYMBOLS = ("<web>", "<2de>", "a,b")
 NUM_PAIRS = 330
 PAIRS_PER_SHARD = 64
 MOST_TOKENS = 200
@@ -120,15 +118,6 @@ def to_lists(side: SideStore) -> list[list[int]]:
 
 def contents(directory: Path, epoch: int) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((directory / "epochs" / f"epoch-{epoch}").iterdir())}
-
-
-def surface(tokenizer: Tokenizer, ids: list[int]) -> bytes:
-    """Return the text of tokens, including spaces, by joining their pieces."""
-    byte_piece = re.compile("<0x([0-9A-F]{2})>")
-    return b"".join(
-        bytes.fromhex(found[1]) if (found := byte_piece.fullmatch(piece)) else piece.encode()
-        for piece in tokenizer.pieces(ids)
-    )
 
 
 def changed(before: SideStore, after: SideStore) -> float:
@@ -315,25 +304,6 @@ def test_resume_after_a_kill(bpe_corpus: Path, sample: Sample) -> None:
     assert run_program(elsewhere, workers=1, ending="ends").wait() == 0
     assert contents(killed, 5) == contents(elsewhere, 5)
     assert not list((elsewhere / "epochs").glob(".*"))
-
-
-def assert_session_ends(session: int) -> None:
-    """Wait until all processes started by the killed one have ended."""
-    if not Path("/proc").is_dir():
-        return
-    for _ in range(100):
-        if not any(session_of(path) == session for path in Path("/proc").glob("[0-9]*/stat")):
-            return
-        time.sleep(0.1)
-    os.killpg(session, signal.SIGKILL)
-    pytest.fail("processes outlived the killed one")
-
-
-def session_of(stat: Path) -> int:
-    try:
-        return int(stat.read_text().rpartition(")")[2].split()[3])
-    except OSError:
-        return -1
 
 
 # --- Building and removing --------------------------------------------------------------------------------------------

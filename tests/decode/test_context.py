@@ -1,4 +1,4 @@
-"""Context in translation: what the model reads, and what is left of its output."""
+"""Context in translation: what the model reads, and which part of its output is kept."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def lists(shortlist: Shortlist) -> list[set[int]]:
     return [set(shortlist.pieces[start:end].tolist()) for start, end in ends]
 
 
-# --- Making -----------------------------------------------------------------------------------------------------------
+# --- Creation ---------------------------------------------------------------------------------------------------------
 
 
 def test_lists_have_the_most_probable_tokens_and_the_source_token(
@@ -234,19 +234,19 @@ def test_constraint_tokens_are_candidates(tokenizers: Tokenizers, tmp_path: Path
     empty = Shortlist(VOCAB, np.array([300]), np.zeros(VOCAB + 1, np.int32), np.zeros(0, np.int32))
     empty.save(tmp_path / "list", tokenizers)
     listed = translator(tokenizers, shortlist=tmp_path / "list")
-    wished = ids(tokenizers, tokenizers.tgt.pieces(tokenizers.tgt.encode("red tree")))
+    required = ids(tokenizers, tokenizers.tgt.pieces(tokenizers.tgt.encode("red tree")))
     lines = ["the old dog", "a cat"]
     for found in (
         listed.translate_n_best(lines, prefixes=["red tree", ""]),
         listed.translate_n_best(lines, required=[["red tree"], []]),
     ):
         assert "red tree" in found[0][0].text
-        assert ids(tokenizers, found[0][0].pieces) <= {300} | wished
+        assert ids(tokenizers, found[0][0].pieces) <= {300} | required
         assert ids(tokenizers, found[1][0].pieces) <= {300}
-    for value, possible in ((50.0, {300} | wished), (-50.0, {300})):
+    for value, possible in ((50.0, {300} | required), (-50.0, {300})):
         biased = translator(tokenizers, shortlist=tmp_path / "list", bias={"red tree": value})
         outputs = [ids(tokenizers, best.pieces) for best, *_ in biased.translate_n_best(lines)]
         assert all(pieces <= possible for pieces in outputs)
-        assert any(wished <= pieces for pieces in outputs) == (value > 0)
+        assert any(required <= pieces for pieces in outputs) == (value > 0)
     together = translator(tokenizers, shortlist=tmp_path / "list", require=["red tree"])
     assert all("red tree" in text for text in together.translate(lines))

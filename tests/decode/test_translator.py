@@ -125,7 +125,7 @@ OUT_OF_MEMORY = (
 class CopyModel:
     """Predicts the source token of each position; `too_many` sentences in a batch exhaust its memory.
 
-    sure: whether it gives everything else no probability, so that a sample is the same
+    sure: whether all other tokens have probability 0, which makes samples deterministic
     """
 
     def __init__(
@@ -247,7 +247,7 @@ def test_batches_shrink_permanently_when_memory_is_too_small(
     assert list(map(len, model.batches)) == [2] * 16
     for _ in range(2):
         assert translator.translate(lines) == lines
-    assert model.refused == [32, 16, 8, 4], "what did not work is not tried again"
+    assert model.refused == [32, 16, 8, 4], "failed batch sizes are not tried again"
     said = [line for line in capfd.readouterr().err.splitlines() if "not enough memory" in line]
     assert len(said) == 1
     assert "2,048" in said[0] and "reduced to 32" in said[0]
@@ -428,7 +428,7 @@ def test_invalid_required_phrases_are_errors(tokenizers: Tokenizers) -> None:
             one.translate(["cat"], required=required)
 
 
-# --- Cutting ---------------------------------------------------------------------------------------------------------
+# --- Splitting -------------------------------------------------------------------------------------------------------
 
 
 @given(st.text(alphabet="ab .,!?。、\u0301", max_size=80), st.integers(1, 20))
@@ -492,14 +492,14 @@ def test_parts_are_joined_with_or_without_a_space(texts: list[str], joined: str,
 FIRST, SECOND = "the old dog sees a red tree.", "Then he likes the cat slowly."
 
 
-def cut_in_two(tokenizers: Tokenizers, **decode: Any) -> Translator:
+def split_in_two(tokenizers: Tokenizers, **decode: Any) -> Translator:
     """A translator that splits FIRST from SECOND."""
     longest = max(len(tokenizers.src.encode(part)) for part in (FIRST, SECOND))
     return make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, max_tokens=longest, **decode)
 
 
 def test_lines_longer_than_training_sentences_are_split(tokenizers: Tokenizers) -> None:
-    translator = cut_in_two(tokenizers)
+    translator = split_in_two(tokenizers)
     assert translator.translate([f"{FIRST} {SECOND}", FIRST]) == [f"{FIRST} {SECOND}", FIRST]
     assert translator.lines_split == 1
     usual = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers)
@@ -508,28 +508,28 @@ def test_lines_longer_than_training_sentences_are_split(tokenizers: Tokenizers) 
 
 
 def test_the_first_part_of_a_split_line_gets_the_prefix(tokenizers: Tokenizers) -> None:
-    [found] = cut_in_two(tokenizers, beam_size=4).translate([f"{FIRST} {SECOND}"], prefixes=["he said:"])
+    [found] = split_in_two(tokenizers, beam_size=4).translate([f"{FIRST} {SECOND}"], prefixes=["he said:"])
     assert found.startswith("he said:") and found.endswith(SECOND)
     assert "he said:" not in found[8:]
 
 
 @pytest.mark.parametrize("phrase", ["old dog", "likes the cat", "he likes"])
 def test_a_phrase_is_assigned_to_the_part_that_contains_it(tokenizers: Tokenizers, phrase: str) -> None:
-    translator = cut_in_two(tokenizers, beam_size=4)
+    translator = split_in_two(tokenizers, beam_size=4)
     assert translator.translate([f"{FIRST} {SECOND}"], required=[[phrase]]) == [f"{FIRST} {SECOND}"]
 
 
 def test_every_translation_of_a_split_line_has_the_required_phrases(tokenizers: Tokenizers) -> None:
     phrases = ["quickly", "cat slowly", "go! go!", "quickly"]
     for options in ({"n_best": 3}, {"require": ["quickly", "go! go!"]}):
-        translator = cut_in_two(tokenizers, beam_size=8, max_extra_tokens=12, **options)
+        translator = split_in_two(tokenizers, beam_size=8, max_extra_tokens=12, **options)
         [plain, cut] = translator.translate_n_best([FIRST, f"{FIRST} {SECOND}"], required=[[], phrases])
         assert all(phrase in one.text for one in cut for phrase in phrases)
         assert all("quickly" in one.text for one in plain) == ("require" in options)
         for one in cut:
             assert len(one.token_log_probs) == len(one.pieces) + 2
             assert one.log_prob == pytest.approx(sum(one.token_log_probs))
-    forbidding = cut_in_two(tokenizers, beam_size=4, forbid=["red", "likes"])
+    forbidding = split_in_two(tokenizers, beam_size=4, forbid=["red", "likes"])
     [found] = forbidding.translate([f"{FIRST} {SECOND}"])
     assert "red" not in found.split() and "likes" not in found.split()
 
@@ -538,7 +538,7 @@ def test_parts_of_a_line_get_the_terms_in_them(tokenizers: Tokenizers) -> None:
     glossary = Glossary(
         [Term("red tree", ("quickly", "go! go!")), Term("tree slowly", ("dog",)), Term("cat", ("old",))]
     )
-    translator = cut_in_two(tokenizers, beam_size=6, max_extra_tokens=12)
+    translator = split_in_two(tokenizers, beam_size=6, max_extra_tokens=12)
     lines = [f"{FIRST} {SECOND}", "a red tree", "a man", ""]
     found = translator.translate(lines, glossary=glossary)
     assert ("quickly" in found[0] or "go! go!" in found[0]) and "old" in found[0].partition("Then")[2]

@@ -183,7 +183,7 @@ def test_threads_get_the_translations_of_their_own_lines(model: Path, lines: lis
 
 
 class CollectedOnce:
-    """A result of CTranslate2 that has no state once it is collected; every second question finds one done."""
+    """A result of CTranslate2 that can be collected only once; every second call of `done` returns true."""
 
     answers = itertools.cycle((False, True))
 

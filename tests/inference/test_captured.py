@@ -1,6 +1,6 @@
 """Steps in static buffers: the same results as the Transformer, and what CUDA graph capture requires.
 
-Capture itself needs a GPU. On a CPU, `Rehearsing` replaces the recorder.
+Capture itself needs a GPU. On a CPU, `RepeatingRecorder` replaces the recorder.
 """
 
 import random
@@ -38,7 +38,7 @@ SIZES = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "nu
 CPU = torch.device("cpu")
 
 
-class Rehearsing:
+class RepeatingRecorder:
     """Runs a function several times before its result is used, as a capture does."""
 
     def __init__(self) -> None:
@@ -66,12 +66,12 @@ def make_model(seed: int = 0, **options: object) -> Transformer:
     return model
 
 
-def draw_sources(rng: random.Random, count: int, longest: int = 20) -> PackedSequences:
+def random_sources(rng: random.Random, count: int, longest: int = 20) -> PackedSequences:
     lengths = [rng.randint(0, longest) for _ in range(count)]
     return PackedSequences.from_lists([[rng.randrange(4, VOCAB) for _ in range(n)] + [EOS_ID] for n in lengths])
 
 
-def draw_tokens(rng: random.Random, sentences: int, beam: int) -> Tensor:
+def random_tokens(rng: random.Random, sentences: int, beam: int) -> Tensor:
     return torch.tensor([[rng.randrange(4, VOCAB) for _ in range(beam)] for _ in range(sentences)])
 
 
@@ -89,9 +89,9 @@ def draw_tokens(rng: random.Random, sentences: int, beam: int) -> Tensor:
 )
 def test_steps_equal_the_transformers(seed: int, sentences: int, beam: int, steps: int, norm_order: str) -> None:
     rng, model = random.Random(seed), make_model(seed % 3, norm_order=norm_order)
-    captured = CapturedModel(model, Rehearsing())
+    captured = CapturedModel(model, RepeatingRecorder())
     for _ in range(2):  # the second search reuses the buffers of the first
-        src = draw_sources(rng, sentences)
+        src = random_sources(rng, sentences)
         own, recorded = model.start(src, beam), captured.start(src, beam)
         tokens = torch.full((sentences, beam), BOS_ID)
         left = sentences
@@ -106,7 +106,7 @@ def test_steps_equal_the_transformers(seed: int, sentences: int, beam: int, step
             beam_index = torch.tensor([[rng.randrange(beam) for _ in range(beam)] for _ in range(left)])
             own.reorder(beam_index)
             recorded.reorder(beam_index)
-            tokens = draw_tokens(rng, left, beam)
+            tokens = random_tokens(rng, left, beam)
 
 
 def fill_idle_rows(state: StaticState, value: float) -> None:
@@ -123,7 +123,7 @@ def fill_idle_rows(state: StaticState, value: float) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e30])
 def test_idle_rows_do_not_affect_others(value: float) -> None:
     rng, model = random.Random(1), make_model()
-    src, beam = draw_sources(rng, 11), 3
+    src, beam = random_sources(rng, 11), 3
     states = []
     models = CapturedModel(model), CapturedModel(model)
     states = [captured.start(src, beam) for captured in models]
@@ -136,12 +136,12 @@ def test_idle_rows_do_not_affect_others(value: float) -> None:
         if step == 10:
             for state in states:
                 state.select(rows)
-        tokens = draw_tokens(rng, len(pair[0]) if step != 10 else 3, beam)
+        tokens = random_tokens(rng, len(pair[0]) if step != 10 else 3, beam)
 
 
 def test_a_later_search_ends_the_previous_one() -> None:
     captured = CapturedModel(make_model())
-    src = draw_sources(random.Random(0), 2)
+    src = random_sources(random.Random(0), 2)
     first, _ = captured.start(src, 2), captured.start(src, 2)
     with pytest.raises(AssertionError, match="a later search"):
         captured.step(torch.full((2, 2), BOS_ID), first)
@@ -149,14 +149,14 @@ def test_a_later_search_ends_the_previous_one() -> None:
 
 def test_results_are_new_tensors() -> None:
     rng, captured = random.Random(2), CapturedModel(make_model())
-    state = captured.start(draw_sources(rng, 4), 2)
+    state = captured.start(random_sources(rng, 4), 2)
     first = captured.step(torch.full((4, 2), BOS_ID), state)
     kept = first.clone()
     with torch.inference_mode():
-        second = captured.step(draw_tokens(rng, 4, 2), state)
+        second = captured.step(random_tokens(rng, 4, 2), state)
         assert torch.equal(first, kept) and not torch.equal(first, second)
         first.zero_()
-        assert second.any() and captured.step(draw_tokens(rng, 4, 2), state).any()
+        assert second.any() and captured.step(random_tokens(rng, 4, 2), state).any()
 
 
 # --- Requirements of CUDA graphs -------------------------------------------------------------------------------------
@@ -170,14 +170,14 @@ def addresses(state: StaticState) -> list[int]:
 
 
 def test_a_shape_is_captured_once_and_keeps_its_addresses() -> None:
-    rng, recorder = random.Random(3), Rehearsing()
+    rng, recorder = random.Random(3), RepeatingRecorder()
     captured = CapturedModel(make_model(), recorder)
     known: dict[Shape, list[int]] = {}
     for number, count in enumerate((6, 6, 5, 3, 1, 6)):
-        src = draw_sources(rng, count, longest=15)
+        src = random_sources(rng, count, longest=15)
         state = captured.start(src, 4)
         for step in range(40):
-            captured.step(draw_tokens(rng, len(state.rows), 4), state)
+            captured.step(random_tokens(rng, len(state.rows), 4), state)
             if number:  # the first search has allocated memory for all later shapes
                 assert known.setdefault(state.step.shape, addresses(state)) == addresses(state)
             if step == 20 and count > 2:
@@ -194,8 +194,8 @@ def test_a_shape_is_captured_once_and_keeps_its_addresses() -> None:
 @pytest.mark.slow
 def test_a_search_does_not_synchronize(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors on the meta device have no contents: every read would raise."""
-    device, beam, recorder = torch.device("meta"), 4, Rehearsing()
-    model, src = make_model().to(device), draw_sources(random.Random(4), 5).to(device)
+    device, beam, recorder = torch.device("meta"), 4, RepeatingRecorder()
+    model, src = make_model().to(device), random_sources(random.Random(4), 5).to(device)
     memory = torch.zeros(src.total, 16, dtype=torch.float64, device=device)
     monkeypatch.setattr(model, "encode", lambda _: memory)  # the meta device has no autocast
     captured = CapturedModel(model, recorder)
@@ -231,10 +231,10 @@ SEARCHES = {
 
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
 def test_beam_search_is_the_same(options: SearchOptions) -> None:
-    rng, model, recorder = random.Random(5), make_model(), Rehearsing()
+    rng, model, recorder = random.Random(5), make_model(), RepeatingRecorder()
     captured = CapturedModel(model, recorder)
     for count in (7, 3):
-        src = draw_sources(rng, count, longest=9)
+        src = random_sources(rng, count, longest=9)
         prefixes = [[rng.randrange(4, VOCAB) for _ in range(rng.choice((0, 0, 3)))] for _ in range(count)]
         found = beam_search(captured, src, options, prefixes)
         assert_same(found, beam_search(model, src, options, prefixes))
@@ -246,10 +246,10 @@ def test_beam_search_is_the_same(options: SearchOptions) -> None:
 
 def test_samples_are_the_same() -> None:
     rng, model = random.Random(6), make_model()
-    captured = CapturedModel(model, Rehearsing())
+    captured = CapturedModel(model, RepeatingRecorder())
     options = SearchOptions(beam_size=6, n_best=6, max_extra_tokens=12)
     for sampling in (SamplingOptions(seed=3), SamplingOptions(seed=3, top_k=5), SamplingOptions(seed=3, top_p=0.8)):
-        src = draw_sources(rng, 6, longest=9)
+        src = random_sources(rng, 6, longest=9)
         assert_same(sample(captured, src, options, sampling), sample(model, src, options, sampling))
 
 
@@ -261,10 +261,10 @@ def test_ensembles_and_shortlists_are_the_same(
     combine: Callable[[list[Any]], StepModel[Any]], with_shortlist: bool
 ) -> None:
     rng, models = random.Random(7), [make_model(seed) for seed in (1, 2)]
-    src = draw_sources(rng, 6, longest=9)
+    src = random_sources(rng, 6, longest=9)
     allowed = torch.tensor([[piece == EOS_ID or rng.random() < 0.5 for piece in range(VOCAB)] for _ in range(6)])
     both = []
-    for members in (models, [CapturedModel(model, Rehearsing()) for model in models]):
+    for members in (models, [CapturedModel(model, RepeatingRecorder()) for model in models]):
         model = combine(members)
         model = restrict(model, allowed) if with_shortlist else model
         both.append(beam_search(model, src, SearchOptions(n_best=2, max_extra_tokens=12)))
@@ -308,7 +308,7 @@ def assert_same_translations(found: list[list[Translation]], expected: list[list
 
 def test_translations_and_alignments_are_the_same(model_directory: Path) -> None:
     expected = translations(model_directory, lambda model: model, alignments=True)
-    found = translations(model_directory, lambda model: CapturedModel(model, Rehearsing()), alignments=True)
+    found = translations(model_directory, lambda model: CapturedModel(model, RepeatingRecorder()), alignments=True)
     assert any(translation.alignment for [translation, *_] in found)
     assert_same_translations(found, expected)
     options: dict[str, Any] = {"alignments": True, "batch_tokens": 64, "bias": {"w1 w2": 0.5}, "no_repeat_ngram": 2}
@@ -316,7 +316,7 @@ def test_translations_and_alignments_are_the_same(model_directory: Path) -> None
     captured: list[CapturedModel] = []
 
     def wrap(model: Transformer) -> CapturedModel:
-        captured.append(CapturedModel(model, Rehearsing()))
+        captured.append(CapturedModel(model, RepeatingRecorder()))
         return captured[0]
 
     assert_same_translations(translations(model_directory, wrap, **options), expected)
@@ -355,7 +355,7 @@ def test_cuda_graphs_give_the_same_translations(model_directory: Path) -> None:
     rng, model = random.Random(9), make_model().to(device)
     captured = CapturedModel(model)
     for count in (7, 3, 7, 2):
-        src = draw_sources(rng, count, longest=9).to(device)
+        src = random_sources(rng, count, longest=9).to(device)
         for options in SEARCHES.values():
             assert_same(beam_search(captured, src, options), beam_search(model, src, options))
     assert any(step.count > 3 for step in captured._steps.values())

@@ -38,20 +38,20 @@ def two_models(dtype: torch.dtype, kind: type[PrepackedLinear] = PrepackedLinear
     ("dtype", "tolerance"), [(torch.float64, 0.0), (torch.float32, 2e-5), (torch.bfloat16, 0.1)], ids=str
 )
 def test_forward_and_steps_equal_those_of_the_plain_model(dtype: torch.dtype, tolerance: float) -> None:
-    plain, frozen = two_models(dtype)
-    outputs = [model.logits(model(SRC, TGT)) for model in (plain, frozen)]
+    plain, prepacked = two_models(dtype)
+    outputs = [model.logits(model(SRC, TGT)) for model in (plain, prepacked)]
     torch.testing.assert_close(*outputs, rtol=0.0, atol=tolerance)
-    states = [model.start(SRC, 3) for model in (plain, frozen)]
+    states = [model.start(SRC, 3) for model in (plain, prepacked)]
     tokens = torch.full((3, 3), BOS_ID)
     for step in range(12):
-        pair = [model.step(tokens, state) for model, state in zip((plain, frozen), states, strict=True)]
+        pair = [model.step(tokens, state) for model, state in zip((plain, prepacked), states, strict=True)]
         torch.testing.assert_close(*pair, rtol=0.0, atol=tolerance)
         tokens = torch.randint(4, VOCAB, (3, 3), generator=torch.Generator().manual_seed(step))
         for state in states:
             state.reorder(torch.tensor([[0, 0, 1], [2, 1, 0], [1, 1, 1]]))
     some, hidden = torch.tensor([4, 50, 7]), torch.randn(2, 3, 32).to(dtype)
-    assert torch.equal(frozen.logits_of(some)(hidden), plain.logits_of(some)(hidden))  # for a shortlist
-    attentions = [model.cross_attention(SRC, TGT) for model in (plain, frozen)]
+    assert torch.equal(prepacked.logits_of(some)(hidden), plain.logits_of(some)(hidden))  # for a shortlist
+    attentions = [model.cross_attention(SRC, TGT) for model in (plain, prepacked)]
     for expected, found in zip(*attentions, strict=True):
         torch.testing.assert_close(found, expected, rtol=0.0, atol=tolerance)
 
@@ -112,6 +112,6 @@ def test_any_number_of_rows() -> None:
 
 
 def test_prepacking_twice_is_an_error() -> None:
-    _, frozen = two_models(torch.float32)
+    _, prepacked = two_models(torch.float32)
     with pytest.raises((AssertionError, AttributeError)):
-        prepack(frozen)
+        prepack(prepacked)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not supports_int8(torch.device("cpu")), reason="
 
 
 def integers_and_scales(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The quantization of the class, in float32: the maximum of each row becomes 127."""
+    """Quantize like `QuantizedLinear`, in float32: the maximum of each row becomes 127."""
     largest = np.abs(rows).max(axis=1, keepdims=True)
     return np.rint(rows * (np.float32(127) / largest)).astype(np.int64), largest.astype(np.float64) / 127
 

@@ -41,7 +41,7 @@ def content(line: str) -> tuple[list[str], str]:
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("can_require", [True, False])
 @pytest.mark.parametrize("aligns", [True, False])
-def test_every_tag_and_item_arrives(noise: float, can_require: bool, aligns: bool) -> None:
+def test_every_tag_and_item_is_kept(noise: float, can_require: bool, aligns: bool) -> None:
     """The reference is an XML parser, and the items of the source as its generator wrote them."""
     rng = random.Random(7)
     lines = [marked_line(rng) for _ in range(150)]

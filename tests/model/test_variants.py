@@ -83,7 +83,7 @@ def test_prepacked_weights_give_the_same_outputs(
     torch.testing.assert_close(prepack(model, kind).logits(model(src, tgt)), expected, rtol=0.0, atol=tolerance)
 
 
-def test_default_options_give_the_same_parameters_and_outputs_as_ever() -> None:
+def test_default_options_give_the_parameters_and_outputs_of_earlier_versions() -> None:
     """Values computed before the variants existed."""
     model = double_model(tiny())
     sizes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}

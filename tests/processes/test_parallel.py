@@ -38,7 +38,7 @@ def refusing_worker() -> Callable[[int], int]:
 
 
 def refuse(number: int) -> int:
-    raise UserError(f"number {number} is not welcome")
+    raise UserError(f"number {number} is refused")
 
 
 def ending_worker() -> Callable[[int], None]:
@@ -72,7 +72,7 @@ def test_few_jobs_are_in_flight() -> None:
 def test_errors_of_workers_are_raised(num_processes: int) -> None:
     with pytest.raises(ZeroDivisionError):
         list(map_in_order(failing_worker, [1, 0, 1], num_processes))
-    with pytest.raises(UserError, match="number 7 is not welcome"):
+    with pytest.raises(UserError, match="number 7 is refused"):
         list(map_in_order(refusing_worker, [7], num_processes))
 
 

@@ -425,12 +425,12 @@ def test_invalid_overrides(override: str, message: str) -> None:
     assert message_for(SMALL, override).startswith(message)
 
 
-def test_what_follows_from_another_error_is_not_told() -> None:
+def test_consequences_of_another_error_are_not_reported() -> None:
     told = "data.train.0 = 3; it must be a table such as { name = value }"
-    assert message_for(SMALL, "data.train=[3]") == told  # and not that the list is too short without it
+    assert message_for(SMALL, "data.train=[3]") == told  # not also that the list is empty without it
 
 
-def test_an_override_is_not_blamed_on_the_recipe() -> None:
+def test_errors_of_overrides_do_not_name_the_recipe() -> None:
     wrong = SMALL + "[train]\nmax_step = 1"
     assert message_for(wrong, "seed=x", "decode.lr=1", "train.batch_tokens=1") == (
         "seed = 'x'; it must be an integer | unknown option 'decode.lr'; did you mean 'train.learning_rate'? "
@@ -801,12 +801,6 @@ def test_describe_recipe_lists_choices() -> None:
         "Any of: bleu, chrf, chrf++, ter, bleu-tokenized, bleu-tokenized-lc, bleu-compound-split, bracket-f1, "
         "rouge-1, rouge-2, rouge-l, rouge-lsum." in text
     )
-
-
-def test_special_token_as_tag_is_an_error() -> None:
-    message = message_for(SMALL, "data.train=[{kind='toy', tag='<s>'}]")
-    assert "'<s>' is a special token" in message
-    assert "\n" not in message
 
 
 def test_describe_recipe_documents_every_kind_of_corpus() -> None:

@@ -15,8 +15,8 @@ from nmt.rerank.rerank import FeatureModel, best_first, feature_names, features,
 
 
 @dataclass
-class Said:
-    """The part of a `TextScore` that is read."""
+class StubScore:
+    """The field of `TextScore` that features use."""
 
     log_prob: float
 
@@ -27,10 +27,10 @@ class LengthScorer:
 
     batches: list[int] = field(default_factory=list)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Said]:
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[StubScore]:
         self.batches.append(len(sources))
         assert all(self.fits(*pair) for pair in zip(sources, targets, strict=True))
-        return [Said(-len(source) - len(target) / 100) for source, target in zip(sources, targets, strict=True)]
+        return [StubScore(-len(source) - len(target) / 100) for source, target in zip(sources, targets, strict=True)]
 
     def fits(self, source: str, target: str) -> bool:
         return max(len(source), len(target)) <= 30
@@ -51,8 +51,8 @@ LISTS = [
 
 def test_features_of_candidates() -> None:
     models = [make_model("model"), make_model("reverse-model", reverse=True)]
-    told: list[int] = []
-    found = features(SOURCES, LISTS, models, progress=told.append)
+    progress: list[int] = []
+    found = features(SOURCES, LISTS, models, progress=progress.append)
     assert feature_names(models) == ["given", "length", "model", "reverse-model"]
     assert [one.shape for one in found] == [(2, 4), (1, 4), (2, 4), (1, 4)]
     np.testing.assert_allclose(found[0], [[-0.5, 3, -2.05, -5.02], [-1.5, 1, -2.01, -1.02]])
@@ -60,16 +60,16 @@ def test_features_of_candidates() -> None:
     # All candidates of a line get 0 if one of them does not fit.
     np.testing.assert_allclose(found[2], [[-2.0, 2, 0, 0], [-3.0, 1, 0, 0]])
     np.testing.assert_allclose(found[3], [[-4.0, 1, 0, 0]])
-    assert sum(told) == 2 * 6
+    assert sum(progress) == 2 * 6
 
 
 def test_batched_scores_keep_the_order_of_candidates() -> None:
     lists = [[Candidate("z" * (1 + (i + j) % 29), 0.0) for j in range(7)] for i in range(60)]
-    judge = make_model("model")
-    found = features(["ab"] * 60, lists, [judge])
+    model = make_model("model")
+    found = features(["ab"] * 60, lists, [model])
     for candidates, values in zip(lists, found, strict=True):
         np.testing.assert_allclose(values[:, 2], [-2 - len(one.text) / 100 for one in candidates])
-    batches = cast(LengthScorer, judge.scorer).batches
+    batches = cast(LengthScorer, model.scorer).batches
     assert sum(batches) == 420
     assert 5 < len(batches) < 8
 

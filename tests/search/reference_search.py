@@ -60,13 +60,13 @@ class Task:
         return all(any(count(phrase, tokens) for phrase in phrases) for phrases in self.required)
 
     def log_probs(self, tokens: Prefix) -> list[float]:
-        """Of each token of a complete output, and of EOS."""
+        """Log-probabilities of the tokens of a complete output, and of EOS."""
         return [self.table(self.source, tokens[:i])[token] for i, token in enumerate((*tokens, EOS_ID))]
 
     def score(self, tokens: Prefix) -> float:
-        """Of a complete output."""
-        merit = sum(self.log_probs(tokens)) + self.bias(tokens)
-        return merit / reference_penalty(len(tokens) + 1, self.options)
+        """Score of a complete output."""
+        total = sum(self.log_probs(tokens)) + self.bias(tokens)
+        return total / reference_penalty(len(tokens) + 1, self.options)
 
     def bias(self, tokens: Prefix) -> float:
         return sum(value * min(count(phrase, tokens), 1 if value > 0 else 99) for phrase, value in self.options.bias)
@@ -106,7 +106,7 @@ def best_outputs(task: Task) -> list[Scored]:
     return sorted(found, reverse=True)[: task.options.n_best]
 
 
-# --- A beam that drops what is not among the best --------------------------------------------------------------------
+# --- Beam search with pruning ----------------------------------------------------------------------------------------
 
 Live = tuple[float, Prefix]  # log-probability, tokens
 Candidate = tuple[float, float, Prefix]  # rank, log-probability, tokens including EOS
@@ -123,7 +123,7 @@ def beam_outputs(task: Task) -> list[Scored]:
         taken: Counter[int] = Counter()
         for number, live in enumerate(groups):
             found = sorted(candidates(task, live, taken, width), key=lambda candidate: -candidate[0])
-            chosen = list(allot(task, found, length))[: 2 * width if width > 1 else 1]
+            chosen = list(order_by_bank(task, found, length))[: 2 * width if width > 1 else 1]
             is_open = len(ended[number]) < wanted
             for position, (_, log_prob, (*tokens, token)) in enumerate(chosen):
                 if token == EOS_ID and is_open and (options.stop == "exact" or position < width):
@@ -133,7 +133,7 @@ def beam_outputs(task: Task) -> list[Scored]:
         if all(len(group) >= wanted for group in ended):
             break
     kept = [sorted(group, reverse=True)[: min(options.n_best, width)] for group in ended]
-    return draw(kept, options.n_best)
+    return merge_groups(kept, options.n_best)
 
 
 def candidates(task: Task, live: Sequence[Live], taken: Counter[int], width: int) -> Iterator[Candidate]:
@@ -152,7 +152,7 @@ def candidates(task: Task, live: Sequence[Live], taken: Counter[int], width: int
         yield from (candidate for i, candidate in enumerate(found) if i < most or candidate[2][-1] in wanted)
 
 
-def allot(task: Task, found: Sequence[Candidate], length: int) -> Iterator[Candidate]:
+def order_by_bank(task: Task, found: Sequence[Candidate], length: int) -> Iterator[Candidate]:
     """The best of each bank, then the second best of each, and so on; candidates without capacity come last."""
     if not task.required:
         yield from found
@@ -169,11 +169,11 @@ def allot(task: Task, found: Sequence[Candidate], length: int) -> Iterator[Candi
             yield from filter(None, turn)
 
 
-def draw(groups: Sequence[Sequence[Scored]], n_best: int) -> list[Scored]:
+def merge_groups(groups: Sequence[Sequence[Scored]], n_best: int) -> list[Scored]:
     """The best of every group, then the second of every group, and so on, without duplicates."""
-    drawn: list[Scored] = []
+    merged: list[Scored] = []
     for rank in range(max(map(len, groups))):
         for output in sorted((group[rank] for group in groups if rank < len(group)), reverse=True):
-            if output[2] not in [tokens for _, _, tokens in drawn]:
-                drawn.append(output)
-    return sorted(drawn[:n_best], reverse=True)
+            if output[2] not in [tokens for _, _, tokens in merged]:
+                merged.append(output)
+    return sorted(merged[:n_best], reverse=True)

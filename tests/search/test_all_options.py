@@ -130,9 +130,9 @@ def test_equals_reference_with_all_options(
         assert_same(found, beam_outputs(task), task.table, task.source)
 
 
-# --- Nothing beside a sentence changes its result ---------------------------------------------------------------------
+# --- Results do not depend on the rest of the batch -------------------------------------------------------------------
 
-COMPANY: list[dict[str, Any]] = [
+BATCH_OPTIONS: list[dict[str, Any]] = [
     {"bias": (((4, 5), 2.0), ((6,), -1.1), ((5,), 0.7))},
     {"beam_groups": 2, "diversity_penalty": 0.8},
     {"beam_groups": 4},
@@ -143,7 +143,7 @@ COMPANY: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("chosen", COMPANY, ids=lambda chosen: "+".join(chosen))
+@pytest.mark.parametrize("chosen", BATCH_OPTIONS, ids=lambda chosen: "+".join(chosen))
 def test_results_do_not_depend_on_the_batch_with_any_option(chosen: dict[str, Any]) -> None:
     options = SearchOptions(**({"beam_size": 4, "n_best": 3, "max_extra_tokens": 5} | chosen))
     constraints: list[tuple[Prefix, tuple[tuple[Prefix, ...], ...]]] = [
@@ -178,8 +178,8 @@ def test_inactive_options_are_bit_identical() -> None:
 
 def test_recipe_options_are_applied() -> None:
     recipe = DecodeRecipe(beam_size=6, beam_groups=3, diversity_penalty=0.7, stop="patience", patience=3.0)
-    steering = {"beam_groups": 3, "diversity_penalty": 0.7, "stop": "patience", "patience": 3.0}
-    expected = SearchOptions(6, bias=(((4, 5), -1.0),), **steering)  # type: ignore[arg-type]
+    options = {"beam_groups": 3, "diversity_penalty": 0.7, "stop": "patience", "patience": 3.0}
+    expected = SearchOptions(6, bias=(((4, 5), -1.0),), **options)  # type: ignore[arg-type]
     assert SearchOptions.from_recipe(recipe, bias=[([4, 5], -1.0), ([], 3.0)]) == expected
 
 

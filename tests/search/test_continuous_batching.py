@@ -20,7 +20,7 @@ from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
 from nmt.special_ids import BOS_ID
-from tests.inference.test_captured import SEARCHES, Rehearsing, draw_sources, make_model
+from tests.inference.test_captured import SEARCHES, RepeatingRecorder, make_model, random_sources
 from tests.inference.test_captured import assert_same as assert_same_search
 from tests.search.reference_search import Task, beam_outputs
 from tests.search.test_all_options import prefixes, requirements, rules, stops, tasks_of, usually
@@ -31,14 +31,14 @@ class RefillableTableModel(TableModel):
     """A table that supports continuous batching and records the sizes of its batches."""
 
     def start(self, src: PackedSequences, beam_size: int) -> PrefixState:
-        self.arrived = [src.sizes.tolist()]
+        self.encoded = [src.sizes.tolist()]
         self.oldest = [0]
         return RefillableState([tuple(sentence) for sentence in src.to_lists()], beam_size)
 
     def refill(self, src: PackedSequences, state: PrefixState, steps: int) -> None:
-        assert src.max_length <= max(self.arrived[0]) and src.num_sentences
+        assert src.max_length <= max(self.encoded[0]) and src.num_sentences
         assert steps == max((len(beam[0]) for beam in state.prefixes), default=0)
-        self.arrived.append(src.sizes.tolist())
+        self.encoded.append(src.sizes.tolist())
         new = RefillableState([tuple(sentence) for sentence in src.to_lists()], 1)
         state.sources += new.sources
         width = len(state.prefixes[0]) if state.prefixes else self.width
@@ -101,9 +101,9 @@ def test_equals_reference_with_all_options_when_refilled(
     for task, hypotheses in zip(tasks, found, strict=True):
         assert_same(hypotheses, beam_outputs(task), task.table, task.source)
     assert max(model.rows_per_step) <= batch_size
-    arrived = [size for sizes in model.arrived for size in sizes]
-    assert sorted(arrived) == sorted(len(task.source) for task in tasks), "each is encoded once"
-    assert arrived == sorted(arrived, reverse=True) or len(model.arrived) == 1, "the longest come first"
+    encoded = [size for sizes in model.encoded for size in sizes]
+    assert sorted(encoded) == sorted(len(task.source) for task in tasks), "each is encoded once"
+    assert encoded == sorted(encoded, reverse=True) or len(model.encoded) == 1, "the longest come first"
 
 
 def test_free_slots_are_refilled() -> None:
@@ -115,10 +115,10 @@ def test_free_slots_are_refilled() -> None:
     assert [[h.tokens for h in hypotheses] for hypotheses in refilled] == [
         [h.tokens for h in hypotheses] for hypotheses in together
     ]
-    assert len(model.arrived) == 1
+    assert len(model.encoded) == 1
     in_groups = [search(tasks[first : first + 8], batch_size=8)[1].rows_per_step for first in range(0, 80, 8)]
     assert len(model_of_8.rows_per_step) < 0.7 * sum(map(len, in_groups)), "steps in all"
-    assert all(len(sizes) >= 2 for sizes in model_of_8.arrived[:-1])
+    assert all(len(sizes) >= 2 for sizes in model_of_8.encoded[:-1])
     while_full = model_of_8.rows_per_step[: len(model_of_8.rows_per_step) // 2]
     assert sum(while_full) >= 0.85 * 8 * len(while_full)
 
@@ -127,7 +127,7 @@ def test_batch_size_one_searches_one_sentence_at_a_time() -> None:
     options = SearchOptions(beam_size=3, max_extra_tokens=3)
     tasks = [Task(random_table(2, 4), source_of(n, n), options) for n in (3, 0, 4)]
     found, model = search(tasks, batch_size=1)
-    assert model.arrived == [[5], [4], [1]]
+    assert model.encoded == [[5], [4], [1]]
     for task, hypotheses in zip(tasks, found, strict=True):
         assert_same(hypotheses, beam_outputs(task), task.table, task.source)
 
@@ -146,10 +146,10 @@ def test_other_models_need_the_whole_batch() -> None:
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 def test_captured_model_finds_the_same(options: SearchOptions, batch_size: int) -> None:
-    rng, model, recorder = random.Random(batch_size), make_model(), Rehearsing()
+    rng, model, recorder = random.Random(batch_size), make_model(), RepeatingRecorder()
     captured = CapturedModel(model, recorder)
     for count in (17, 5):
-        src = draw_sources(rng, count, longest=40)
+        src = random_sources(rng, count, longest=40)
         required = [[[[rng.randrange(4, 30)]] for _ in range(rng.choice((0, 0, 1)))] for _ in range(count)]
         found = beam_search(captured, src, options, None, required, batch_size=batch_size)
         assert_same_search(found, beam_search(model, src, options, None, required))
@@ -158,9 +158,9 @@ def test_captured_model_finds_the_same(options: SearchOptions, batch_size: int) 
 
 def test_cache_is_a_ring_buffer() -> None:
     """Many short sentences in turn: the search takes many more steps than the cache has slots."""
-    model, recorder = make_model(), Rehearsing()
+    model, recorder = make_model(), RepeatingRecorder()
     captured = CapturedModel(model, recorder)
-    src = draw_sources(random.Random(3), 60, longest=15)
+    src = random_sources(random.Random(3), 60, longest=15)
     options = SearchOptions(beam_size=3, max_extra_tokens=4)
     assert_same_search(beam_search(captured, src, options, batch_size=4), beam_search(model, src, options))
     steps = sum(step.count for step in captured._steps.values())
@@ -183,8 +183,8 @@ def test_steps_equal_those_of_single_sentences(
 ) -> None:
     """Sentences leave and start at random; new ones may be longer than all before and need more slots than are free."""
     rng, model = random.Random(seed), make_model(seed % 3, positions=positions)
-    captured = CapturedModel(model, Rehearsing())
-    first = draw_sources(rng, rng.randint(1, 5))
+    captured = CapturedModel(model, RepeatingRecorder())
+    first = random_sources(rng, rng.randint(1, 5))
     state, alone = (
         captured.start(first, beam),
         [model.start(first.select([i]), beam) for i in range(first.num_sentences)],
@@ -198,7 +198,7 @@ def test_steps_equal_those_of_single_sentences(
         num_new = 0
         if rng.random() < probability:
             staying = sorted(rng.sample(range(len(alone)), k=rng.randint(0, len(alone))))
-            src = draw_sources(rng, rng.randint(1, 6), longest=rng.choice((3, 40)))
+            src = random_sources(rng, rng.randint(1, 6), longest=rng.choice((3, 40)))
             num_new = src.num_sentences
             state.select(torch.tensor(staying, dtype=torch.int64))
             alone = [alone[row] for row in staying]
@@ -214,7 +214,7 @@ def test_steps_equal_those_of_single_sentences(
 
 
 def test_stale_slots_do_not_affect_new_sentences() -> None:
-    model, src = make_model(), draw_sources(random.Random(1), 3)
+    model, src = make_model(), random_sources(random.Random(1), 3)
     found = []
     for spoiled in (False, True):
         captured = CapturedModel(model)
@@ -242,7 +242,7 @@ def test_an_ensemble_is_refillable_if_all_members_are() -> None:
         and not is_refillable(models[0])
     )
     assert not is_refillable(restrict(captured[0], torch.ones(1, 30, dtype=torch.bool))) and not is_refillable(None)
-    src = draw_sources(random.Random(4), 9, longest=12)
+    src = random_sources(random.Random(4), 9, longest=12)
     options = SearchOptions(n_best=2, max_extra_tokens=12)
     assert_same_search(
         beam_search(Ensemble(captured), src, options, batch_size=2), beam_search(Ensemble(models), src, options)

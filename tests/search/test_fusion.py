@@ -100,8 +100,8 @@ def test_continuous_batching_gives_the_same_outputs() -> None:
     models = RefillableTableModel(table), RefillableTableModel(language_model)
     together = beam_search(Fusion(*models, 0.3, LM_SOURCE), src, options, batch_size=3)
     alone = beam_search(Fusion(TableModel(table), TableModel(language_model), 0.3, LM_SOURCE), src, options)
-    assert len(models[0].arrived) > 1
-    assert models[1].arrived == [[len(LM_SOURCE)] * len(sizes) for sizes in models[0].arrived]
+    assert len(models[0].encoded) > 1
+    assert models[1].encoded == [[len(LM_SOURCE)] * len(sizes) for sizes in models[0].encoded]
     assert together == alone
 
 

@@ -57,7 +57,7 @@ def test_a_beam_that_drops_nothing_finds_the_best_outputs_with_the_text(
         assert_same(hypotheses, best_spelled(table, source, options, prefix, text), table, source)
 
 
-def test_tokens_agree_that_begin_with_the_text_or_that_it_begins_with() -> None:
+def test_agreeing_tokens_are_prefixes_or_extensions_of_the_text() -> None:
     spelled = [b"", b"x", b"a", b"ab", b"abc", b"b", b"a", b"", b"ac", b"abd"]
     for text in (b"a", b"ab", b"abcd", b"c", b"x"):
         expected = [i for i, own in enumerate(spelled) if own and (own.startswith(text) or text.startswith(own))]

@@ -17,7 +17,7 @@ from tests.search.test_search import Prefix, TableModel, random_table, search, s
 SOURCE = source_of(2, 0)
 
 
-def drawn(
+def sampled(
     seed: int, count: int, sources: list[Prefix], sampling: SamplingOptions, **options: Any
 ) -> list[list[Prefix]]:
     table = random_table(seed, 2)
@@ -29,7 +29,7 @@ def drawn(
 def test_sample_frequencies_match_probabilities() -> None:
     count = 6_000
     table = random_table(5, 2)
-    [outputs] = drawn(5, count, [SOURCE], SamplingOptions(seed=3))
+    [outputs] = sampled(5, count, [SOURCE], SamplingOptions(seed=3))
 
     def probability(tokens: Prefix) -> float:
         """Probability of an output, without special tokens and with a limit of two words."""
@@ -63,16 +63,16 @@ def test_scores_are_not_affected_by_temperature() -> None:
 def test_top_k_of_one_is_greedy_search(sampling: SamplingOptions) -> None:
     sources = [source_of(3, 0), source_of(1, 1)]
     greedy = search(random_table(4, 2), sources, SearchOptions(beam_size=1, max_extra_tokens=0))
-    assert drawn(4, 1, sources, sampling) == [[tuple(h.tokens) for h in hypotheses] for hypotheses in greedy]
+    assert sampled(4, 1, sources, sampling) == [[tuple(h.tokens) for h in hypotheses] for hypotheses in greedy]
 
 
 def test_samples_do_not_depend_on_the_batch_or_their_number() -> None:
     sources = [source_of(3, 0), source_of(1, 1), source_of(2, 2)]
-    together = drawn(8, 4, sources, SamplingOptions())
+    together = sampled(8, 4, sources, SamplingOptions())
     for source, outputs in zip(sources, together, strict=True):
-        assert drawn(8, 4, [source], SamplingOptions()) == [outputs]
-        assert drawn(8, 2, [source], SamplingOptions()) == [outputs[:2]]
-    assert drawn(8, 4, sources, SamplingOptions(seed=2)) != together
+        assert sampled(8, 4, [source], SamplingOptions()) == [outputs]
+        assert sampled(8, 2, [source], SamplingOptions()) == [outputs[:2]]
+    assert sampled(8, 4, sources, SamplingOptions(seed=2)) != together
 
 
 @pytest.mark.parametrize(
@@ -92,5 +92,5 @@ def test_truncated_tokens_are_not_sampled(sampling: SamplingOptions, expected: s
 
 
 def test_samples_respect_constraints() -> None:
-    [outputs] = drawn(1, 50, [SOURCE], SamplingOptions(), min_tokens=2, no_repeat_ngram=1)
+    [outputs] = sampled(1, 50, [SOURCE], SamplingOptions(), min_tokens=2, no_repeat_ngram=1)
     assert set(outputs) <= {(4, 5), (5, 4)}

@@ -46,7 +46,7 @@ def random_table(seed: int, words: int, zeros: float = 0.0) -> Table:
 
 
 class PrefixState:
-    """Stores the prefix of every hypothesis, to detect a wrong reorder or keep."""
+    """Stores the prefix of every hypothesis, to detect a wrong `reorder` or `select`."""
 
     def __init__(self, sources: list[Prefix], beam_size: int) -> None:
         self.sources = sources
@@ -59,7 +59,7 @@ class PrefixState:
 
     def select(self, sentence_index: Tensor) -> None:
         kept = sentence_index.tolist()
-        assert 0 < len(kept) < len(self.sources), "keep is for a batch that shrinks"
+        assert 0 < len(kept) < len(self.sources), "select must shrink the batch"
         self.sources = [self.sources[i] for i in kept]
         self.prefixes = [self.prefixes[i] for i in kept]
 
@@ -411,7 +411,7 @@ def test_scores_equal_fairseqs_scorer() -> None:
 class SlotTableModel:
     """fairseq's test model: the distribution depends only on step, sentence and beam index.
 
-    Our beam is in the order that the table supposes: live hypotheses by log-probability, finished ones taken out.
+    The beam has the order that the table assumes: live hypotheses by log-probability, without finished ones.
     """
 
     def __init__(self, probs: list[list[list[float]]], columns: list[str]) -> None:

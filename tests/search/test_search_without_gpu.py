@@ -26,7 +26,7 @@ from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import EOS_ID
 from tests.fake_cuda import CUDA, FakeCuda, SynchronizationError, fake_cuda, on_gpu
-from tests.inference.test_captured import Rehearsing
+from tests.inference.test_captured import RepeatingRecorder
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 
@@ -129,11 +129,11 @@ def test_half_precision_does_not_synchronize_more(dtype: torch.dtype) -> None:
 
 
 MODELS: dict[str, Wrap] = {
-    "buffers": lambda make: CapturedModel(make(), Rehearsing()),
+    "buffers": lambda make: CapturedModel(make(), RepeatingRecorder()),
     "fusion of buffers": lambda make: Fusion(
-        CapturedModel(make(), Rehearsing()), CapturedModel(make(), Rehearsing()), 0.3, [EOS_ID]
+        CapturedModel(make(), RepeatingRecorder()), CapturedModel(make(), RepeatingRecorder()), 0.3, [EOS_ID]
     ),
-    "ensemble of buffers": lambda make: Ensemble([CapturedModel(make(), Rehearsing()) for _ in range(2)]),
+    "ensemble of buffers": lambda make: Ensemble([CapturedModel(make(), RepeatingRecorder()) for _ in range(2)]),
 }
 
 

@@ -120,7 +120,7 @@ def test_the_page_of_libretranslate(address: tuple[str, int]) -> None:
         ("Content-Type: application/json; charset=utf-8\nConnection: Keep-Alive", '"alternatives":1,'),  # .NET
     ],
 )
-def test_clients_in_javascript_and_net(address: tuple[str, int], headers: str, fields: str) -> None:
+def test_clients_in_javascript_and_dotnet(address: tuple[str, int], headers: str, fields: str) -> None:
     body = f'{{"q":["Hello","é\\n!"],"source":"auto","target":"de",{fields}"api_key":"a key"}}'.encode()
     head = f"POST /translate HTTP/1.1\nhost: localhost:5000\n{headers}\ncontent-length: {len(body)}"
     assert exchange(address, head, body)[::2] == (

@@ -1,4 +1,4 @@
-"""`nmt serve --memory`: answers are those of a server without a memory, and no error of its file loses a request."""
+"""`nmt serve --memory`: answers are those of a server without a memory, and errors of its file do not fail requests."""
 
 import json
 import sqlite3
@@ -90,7 +90,7 @@ def test_requests_with_other_options_do_not_share_entries(remembering: TestClien
         (["UPDATE translations SET json = ''"], "an entry differs from its checksum"),
     ],
 )
-def test_an_unusable_file_is_logged_once_and_loses_no_request(
+def test_an_unusable_file_is_logged_once_and_fails_no_request(
     client: TestClient,
     remembering: TestClient,
     memory: ServedMemory,

@@ -92,7 +92,7 @@ def test_a_wrong_context_names_the_line(context: Context, value: object, expecte
     with pytest.raises(UserError) as raised:
         RecordReader("jsonl", context=context).read(line, 3, "in.jsonl")
     assert str(raised.value).startswith(f"in.jsonl, line 3: field 'context' must be {expected}")
-    assert RecordReader("jsonl").read(line, 3, "in.jsonl").context is None  # another purpose
+    assert RecordReader("jsonl").read(line, 3, "in.jsonl").context is None  # ignored without data.context
 
 
 def test_only_the_start_of_a_document_is_known_if_translations_are_needed() -> None:

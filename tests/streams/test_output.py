@@ -180,7 +180,7 @@ def test_names_of_open_descriptors_append(tmp_path: Path, name: str) -> None:
     assert (tmp_path / "log").read_text() == "keep\nmore\n"
 
 
-def test_a_loop_of_links_is_no_traceback(tmp_path: Path) -> None:
+def test_a_loop_of_links_is_a_distinct_path(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     require_distinct({"-o": tmp_path / "a", "--memory": tmp_path / "c"})

@@ -100,7 +100,7 @@ def test_prepend_and_reverse() -> None:
     assert lists(sentences_of(ids).prepend(9)) == [[9, *sentence] for sentence in ids]
     assert lists(sentences_of(ids).reverse()) == [sentence[::-1] for sentence in ids]
     assert lists(sentences_of([]).prepend(9)) == lists(sentences_of([]).reverse()) == []
-    assert sentences_of(ids).prepend(9).words.tolist() == [9, 7, 8, 10], "a tag is no word"
+    assert sentences_of(ids).prepend(9).words.tolist() == [9, 7, 8, 10], "a tag is not a word"
 
 
 # --- Models that encode by words ---

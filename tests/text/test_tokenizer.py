@@ -39,7 +39,7 @@ def test_training_is_reproducible_and_sets_special_ids(algorithm: str, tmp_path:
         {"vocab_size": 261, "algorithm": "byte"},
     ],
 )
-def test_a_model_tells_its_options(options: dict[str, Any], tmp_path: Path) -> None:
+def test_options_are_read_from_a_trained_model(options: dict[str, Any], tmp_path: Path) -> None:
     recipe = TokenizerRecipe(**options)
     found = train_tokenizer(LINES, recipe, tmp_path / "1.model").options()
     assert found == recipe.model_dump(include=set(found))

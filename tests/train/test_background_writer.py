@@ -8,6 +8,10 @@ from nmt.recipe import UserError
 from nmt.train.background_writer import BackgroundWriter
 
 
+def fail() -> None:
+    raise UserError("the disk is full")
+
+
 def test_writes_are_ordered_and_finished() -> None:
     done: list[int] = []
     gate = threading.Event()
@@ -26,9 +30,6 @@ def test_writes_are_ordered_and_finished() -> None:
 
 
 def test_the_next_call_raises_the_exception_of_a_write() -> None:
-    def fail() -> None:
-        raise UserError("the disk is full")
-
     with pytest.raises(UserError, match="disk is full"), BackgroundWriter() as writer:
         writer.submit(fail)
     writer = BackgroundWriter()
@@ -39,9 +40,6 @@ def test_the_next_call_raises_the_exception_of_a_write() -> None:
 
 
 def test_an_error_in_the_block_is_not_hidden_by_one_of_the_writer() -> None:
-    def fail() -> None:
-        raise UserError("the disk is full")
-
     with pytest.raises(KeyError), BackgroundWriter() as writer:
         writer.submit(fail)
         raise KeyError("first")

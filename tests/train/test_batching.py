@@ -111,7 +111,7 @@ def test_ddp_does_not_broadcast_buffers(tiny_recipe: Recipe, tmp_path: Path) -> 
         model = Transformer(tiny_recipe.model, 40, 40)
         wrapped = Updater(tiny_recipe, World(0, 2, CPU), TrainingLoss(model, 0.1))._ddp
         assert wrapped is not None and dict(model.named_buffers())
-        wrapped(empty_batch())  # decides whether the next pass shall broadcast
+        wrapped(empty_batch())  # determines whether the next pass broadcasts
         assert not wrapped.will_sync_module_buffers()
     finally:
         torch.distributed.destroy_process_group()

@@ -228,7 +228,7 @@ def test_a_start_model_of_another_architecture_is_an_early_error(recipe: Path, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokenize", [None, "char"])
-def test_several_references_are_scored_as_sacrebleus_program_scores_them(
+def test_scores_with_several_references_equal_the_sacrebleu_command(
     tokenize: str | None, recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     run = tmp_path / "run"
@@ -340,7 +340,7 @@ def test_a_missing_file_of_an_option_is_an_early_error(
     assert not run.exists()
 
 
-def test_a_forgotten_name_of_a_fine_tuning_is_refused_for_that_reason(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_fine_tuning_in_the_directory_of_the_start_model_is_an_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
     status, _, err = nmt("train", recipe, f"run_dir={run}", f"train.start_from={run}")
@@ -396,7 +396,7 @@ def test_wrong_validation_text_is_an_error_before_the_training_text_is_prepared(
 
 
 @pytest.mark.parametrize("command", ["prepare", "train", "run"])
-def test_the_run_of_a_classifier_is_refused_by_name(command: str, recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_the_directory_of_a_classifier_run_is_an_error(command: str, recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     checkpoint = checkpoint_directory(run, 10)
     checkpoint.mkdir(parents=True)
@@ -439,9 +439,11 @@ def test_too_little_disk_space_is_an_early_error(
 
     (saved,) = list_checkpoints(tmp_path / "run")
     tensors = sum((saved / name).stat().st_size for name in ("model.safetensors", "optimizer.safetensors"))
-    assert size <= tensors <= size + 20_000  # names, shapes and Adam's step counters besides
+    assert size <= tensors <= size + 20_000  # plus names, shapes and Adam's step counters
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - size))
-    assert nmt("train", recipe, f"run_dir={tmp_path / 'run'}", "train.max_steps=4")[0] == 0  # what is there counts
+    assert (
+        nmt("train", recipe, f"run_dir={tmp_path / 'run'}", "train.max_steps=4")[0] == 0
+    )  # an existing checkpoint counts
 
 
 def test_disk_need_has_the_vocabulary_of_each_side(recipe: Path) -> None:
@@ -477,7 +479,7 @@ def test_a_finished_run_is_not_reported_with_options_that_no_update_used(
     assert nmt("run", recipe, f"run_dir={run}", "train.learning_rate=0.02", "train.max_steps=3")[0] == 0
 
 
-def test_a_report_has_the_validation_of_the_averaged_weights_and_equal_scores_rank_the_first_step(
+def test_a_report_has_the_best_validation_of_the_ema_and_ties_choose_the_first_step(
     recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     run = tmp_path / "run"

@@ -169,7 +169,9 @@ def test_one_graph_computes_all_batches(options: dict[str, Any], recompute: bool
 @pytest.mark.slow
 def test_one_graph_with_dropout_in_bf16(one_graph_for_all: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (attention, dropout):
-        monkeypatch.setattr(module, "dropout", F.dropout)  # as on a GPU; that of a CPU cuts numbers up in place
+        monkeypatch.setattr(
+            module, "dropout", F.dropout
+        )  # as on a GPU; dropout on a CPU splits random integers in place
     loss = build(torch.float32, dropout=0.3, attention_dropout=0.1, activation_dropout=0.1)
     loss.model.use_kernel("masked")
     loss.compile_step(backend="aot_eager")
@@ -195,18 +197,18 @@ def test_each_dropout_level_is_compiled_once(monkeypatch: pytest.MonkeyPatch) ->
     for each in (loss, plain):
         each.model.use_kernel("masked")
     loss.compile_step(backend="aot_eager")
-    shares = set()
+    scales = set()
     (batch, _), *_ = fixed_and_packed()[1]
     for step in range(1, 16):
-        shares.add(share := dropout_scale(train, step))
+        scales.add(scale := dropout_scale(train, step))
         values = []
         for each in (loss, plain):
-            each.model.scale_dropout(share)
+            each.model.scale_dropout(scale)
             torch.manual_seed(step)
             values.append(each(batch))
         torch.testing.assert_close(values[0], values[1])
-    assert shares == {0.0, 0.25, 0.5, 0.75, 1.0}
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(shares)
+    assert scales == {0.0, 0.25, 0.5, 0.75, 1.0}
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(scales)
     torch._dynamo.reset()
 
 
@@ -224,6 +226,6 @@ def test_validation_and_other_shapes_do_not_use_the_graph(one_graph_for_all: Non
     larger = BatchShape(shape.src_tokens + 8, shape.tgt_tokens, shape.num_sentences + 1, shape.max_length)
     with pytest.raises(torch._dynamo.exc.RecompileError):  # what the other tests rely on
         loss.train()(batches[0][1].pad_to_shape(larger))
-    loss.model.use_kernel(None)  # rectangles are laid out by numpy, which no graph can hold
+    loss.model.use_kernel(None)  # padded batches are computed by numpy, which a graph cannot contain
     with pytest.raises(torch._dynamo.exc.TorchDynamoException):
         loss(batches[0][0])

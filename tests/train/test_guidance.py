@@ -99,8 +99,8 @@ def test_padding_does_not_change_the_loss(batch: Batch, padded: Any) -> None:
     torch.testing.assert_close(*values, rtol=1e-9, atol=1e-12)
 
 
-def test_recomputing_and_attention_dropout_leave_the_links_alone(batch: Batch) -> None:
-    """Both draw the same masks; the trained weights are those before dropout."""
+def test_recomputing_gives_the_same_bits_with_attention_dropout(batch: Batch) -> None:
+    """Both sample the same masks; guidance uses the weights before dropout."""
     results = []
     for recompute in (False, True):
         loss = make_loss(dropout=0.3, attention_dropout=0.5)

@@ -42,7 +42,7 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_report_tells_leaks_and_scores_the_clean_rest(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_a_report_has_leaks_and_the_score_of_clean_sentences(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     status, out, err = nmt("run", recipe, f"run_dir={run}", *OPTIONS)
     assert status == 0, err
@@ -97,7 +97,7 @@ def test_the_training_text_is_read_once_for_each_test_set(
     assert "| exact | 1 | 1 | 1 | 1 |" in out
 
 
-def test_a_clean_test_set_is_said_to_be_clean(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_a_clean_test_set_is_reported_as_clean(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     write(tmp_path, "news", [3_000, 3_001])
     status, out, err = nmt("run", recipe, f"run_dir={tmp_path / 'run'}", *OPTIONS)
     assert status == 0 and "data.test.news" not in err
@@ -113,7 +113,9 @@ def test_a_test_set_without_clean_sentences_gets_no_second_score(recipe: Path, t
 
 
 @pytest.mark.slow
-def test_text_that_is_gone_leaves_it_open_and_ends_no_run(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_leaks_are_unknown_without_the_training_text_and_the_run_continues(
+    recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
     options = [f"run_dir={tmp_path / 'run'}", *OPTIONS]
     assert nmt("prepare", recipe, *options)[0] == 0
     known = (tmp_path / "run" / "leaks.json").read_text()
@@ -121,7 +123,7 @@ def test_text_that_is_gone_leaves_it_open_and_ends_no_run(recipe: Path, tmp_path
         (tmp_path / f"train.{side}").unlink()
     status, out, err = nmt("run", recipe, *options)
     assert status == 0, err
-    assert "| exact | 2 | 2 | 1 | 3 |" in out  # known from before
+    assert "| exact | 2 | 2 | 1 | 3 |" in out  # from the earlier search
     write(tmp_path, "news", [4, 3_000])
     status, out, err = nmt("run", recipe, *options)
     assert status == 0

@@ -14,7 +14,9 @@ import pytest
 from nmt.checkpoint import load_checkpoint
 from nmt.recipe import Recipe
 from nmt.storage.run_folder import list_checkpoints
-from tests.train.run_tiny import start_processes
+from tests.train.run_tiny import start_processes, with_train
+
+OPTIONS: dict[str, Any] = {"schedule": "constant", "keep_last": 100}
 
 
 class Pair:
@@ -66,13 +68,6 @@ def start(tiny_data: Path) -> Iterator[Start]:
         pair.end()
 
 
-def with_train(recipe: Recipe, run_dir: Path, **changes: Any) -> Recipe:
-    tree = recipe.model_dump(mode="json", exclude_none=True)
-    tree["train"] |= {"schedule": "constant", "keep_last": 100, **changes}
-    tree["run_dir"] = str(run_dir)
-    return Recipe.model_validate(tree)
-
-
 def logged_steps(recipe: Recipe) -> list[int]:
     log = recipe.directory / "metrics.jsonl"
     lines = log.read_text().splitlines(keepends=True) if log.exists() else []
@@ -85,7 +80,7 @@ def test_a_signal_to_one_process_makes_both_save_and_exit_at_the_same_update(
     tiny_recipe: Recipe, start: Start, tmp_path: Path, rank: int, number: signal.Signals
 ) -> None:
     endless = {"max_steps": 10**6, "save_every": 10**6, "validate_every": 10**6}
-    pair = start(with_train(tiny_recipe, tmp_path / "run", **endless))
+    pair = start(with_train(tiny_recipe, tmp_path / "run", **OPTIONS, **endless))
     pair.wait_for_step(3)
     pair.signal(rank, number)
     assert pair.finish() == [143, 143]
@@ -98,7 +93,7 @@ def test_a_signal_to_one_process_makes_both_save_and_exit_at_the_same_update(
 @pytest.mark.slow
 def test_a_run_that_lost_processes_resumes_to_the_same_bits(tiny_recipe: Recipe, start: Start, tmp_path: Path) -> None:
     """One process is killed, and after a restart the other is stopped; the survivor names it each time."""
-    options = {"max_steps": 100, "save_every": 10, "validate_every": 20}
+    options = OPTIONS | {"max_steps": 100, "save_every": 10, "validate_every": 20}
     whole = with_train(tiny_recipe, tmp_path / "whole", **options)
     assert start(whole).finish() == [0, 0]
 

@@ -111,7 +111,7 @@ def test_part_of_a_trial_batch_includes_the_longest_pair() -> None:
     assert (part.src.max_length, part.tgt.max_length) == (40, 20)
 
 
-# --- How memory is found out ------------------------------------------------------------------------------------------
+# --- Measuring memory -------------------------------------------------------------------------------------------------
 
 
 def in_fresh_process(function: Callable[[], Any]) -> Any:
@@ -224,14 +224,14 @@ def kept_memory(run: Callable[[], None], device: torch.device) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
 
 
-class OthersSayTheSame(World):
+class IdenticalRanks(World):
     """A world of identical machines."""
 
     def max(self, value: int) -> int:
         return value
 
 
-class OtherHasLess(World):
+class RankWithLessMemory(World):
     """A world whose other rank rejects more than 512 tokens."""
 
     def max(self, value: int) -> int:
@@ -312,9 +312,9 @@ def test_auto_selects_the_largest_budget_with_a_margin(best: int) -> None:
 def test_limits_of_auto() -> None:
     assert probe_with(1e12).largest_budget(61) == LARGEST_ON_CPU == 4_096
     assert probe_with(1e12, plan=plan_of(*corpus(5_000), budget=0, batch_tokens=1_000)).largest_budget(61) == 1_024
-    eight: dict[str, Any] = {"world": OthersSayTheSame(0, 8, CPU)}
+    eight: dict[str, Any] = {"world": IdenticalRanks(0, 8, CPU)}
     eight["plan"] = replace(plan_of(*corpus(5_000), budget=0), multiple=8)
-    assert probe_with(1e12, **eight).largest_budget(61) == 1_280  # some 9,000 in 8 parts
+    assert probe_with(1e12, **eight).largest_budget(61) == 1_280  # about 9,000 in 8 parts
     assert probe_with(1e12, **eight).largest_budget(1_500) == 1_536
     with pytest.raises(UserError, match="with a sentence of 1500 tokens"):
         probe_with(need(1_280), **eight).largest_budget(1_500)
@@ -380,7 +380,7 @@ def test_writing_a_checkpoint_needs_less_than_the_reserve() -> None:
 
 
 def test_all_processes_use_the_minimum_memory() -> None:
-    world = OtherHasLess(0, 2, CPU)
+    world = RankWithLessMemory(0, 2, CPU)
     assert probe_with(1e12, world=world).largest_budget(61) == 512
     with pytest.raises(UserError, match="must be at most 512;"):
         probe_with(1e12, world=world).require(2_000)

@@ -67,7 +67,7 @@ def test_damaged_metrics_are_an_error(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("change", ["moved", "deleted", "replaced"])
-def test_a_run_directory_that_changes_its_place_is_an_error(
+def test_a_moved_deleted_or_replaced_run_directory_is_an_error(
     tmp_path: Path, change: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"

@@ -40,7 +40,7 @@ def test_resumed_run_has_the_same_rates_and_weights(tiny_recipe: Recipe, tiny_da
     train_tiny(recipe, tiny_data)
     files, rates, nll = final_files(recipe), metrics(recipe, "train/learning_rate"), metrics(recipe, "valid/nll")
     factor, best, expected = 1.0, math.inf, []
-    for step in range(1, 15):  # the rule, written again
+    for step in range(1, 15):  # an independent implementation of the rule
         expected.append(factor * 3.0 * min(1.0, step / 2))
         if step % 3 == 0:
             value = nll[step // 3 - 1]

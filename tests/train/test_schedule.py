@@ -60,8 +60,8 @@ def test_no_warmup_starts_at_the_peak() -> None:
 def test_dropout_scale() -> None:
     assert [dropout_scale(recipe(), step) for step in (1, 2, 100_000)] == [1.0, 1.0, 1.0]
     ramp = recipe(dropout_ramp_steps=8)
-    shares = [dropout_scale(ramp, step) for step in range(1, 11)]
-    assert shares == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0, 1.0]
+    scales = [dropout_scale(ramp, step) for step in range(1, 11)]
+    assert scales == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0, 1.0]
     uneven = [dropout_scale(recipe(dropout_ramp_steps=3), step) for step in range(1, 5)]
     assert uneven == [0.0, 0.25, 0.5, 1.0]
 

@@ -89,12 +89,12 @@ def test_one_update_equals_plain_torch(tiny_recipe: Recipe, tiny_data: Path) -> 
     trained = read_tensors(list_checkpoints(recipe.directory)[-1] / "model.safetensors")
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(
-            *(but_key_biases(name, one) for one in (trained[name], parameter.detach())), rtol=1e-3, atol=1e-5
+            *(without_key_biases(name, one) for one in (trained[name], parameter.detach())), rtol=1e-3, atol=1e-5
         )
 
 
-def but_key_biases(name: str, tensor: Tensor) -> Tensor:
-    """A weight without the biases of keys: softmax does not see them, and Adam scales their rounding noise up."""
+def without_key_biases(name: str, tensor: Tensor) -> Tensor:
+    """Remove biases of keys: softmax ignores them, so their gradient is rounding noise, which Adam amplifies."""
     kind = name.rpartition(".")[0].rpartition(".")[2]
     if not name.endswith(".bias") or kind not in ("qkv", "kv"):
         return tensor
@@ -103,11 +103,10 @@ def but_key_biases(name: str, tensor: Tensor) -> Tensor:
 
 
 def require_same_training(one: Recipe, other: Recipe) -> None:
-    """The same losses and weights, as far as sums in another order go.
+    """Require equal losses and weights, up to the order of summation.
 
-    A gradient is off by about 1e-7 of its scale. Adam divides by that scale and moves a weight by at most about the
-    rate, 3e-3, at each of 24 updates; so weights are off by some 1e-7 too, which is what rounding them costs. All but
-    biases of keys, whose gradient is nothing but rounding.
+    The relative error of a gradient is about 1e-7. Adam divides by the scale of the gradient and moves a weight by at
+    most about the learning rate, 3e-3, at each of 24 updates, so weights differ by about 1e-7, as much as by rounding.
     """
     for name in ("train/loss", "valid/loss", "train/gradient_norm"):
         assert metrics(one, name) == pytest.approx(metrics(other, name), rel=1e-6)
@@ -115,7 +114,7 @@ def require_same_training(one: Recipe, other: Recipe) -> None:
     assert mine.keys() == theirs.keys()
     for name in mine:
         torch.testing.assert_close(
-            but_key_biases(name, mine[name]), but_key_biases(name, theirs[name]), rtol=1e-6, atol=1e-6
+            without_key_biases(name, mine[name]), without_key_biases(name, theirs[name]), rtol=1e-6, atol=1e-6
         )
 
 
@@ -177,7 +176,7 @@ def test_stop_and_resume_gives_the_same_bits(
     whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", **options)
     train_tiny(whole, tiny_data)
     parts = with_train(tiny_recipe, run_dir=tmp_path / "parts", **options)
-    for stop in stops:  # the schedule must not see the earlier end, so the run is cut short by removing what follows
+    for stop in stops:  # the schedule must have the final end, so later checkpoints are removed instead
         train_tiny(parts, tiny_data)
         for directory in list_checkpoints(parts.directory):
             if int(directory.name.removeprefix("step-")) > stop:
@@ -303,7 +302,7 @@ def test_an_update_without_finite_gradient_changes_nothing(
     assert state.skipped == 3
     assert all(torch.equal(saved[name], parameter) for name, parameter in fresh.items())
     optimizer = read_tensors(list_checkpoints(recipe.directory)[-1] / "optimizer.safetensors")
-    assert all(not tensor.any() for tensor in optimizer.values())  # neither moments nor step counts have moved
+    assert all(not tensor.any() for tensor in optimizer.values())  # neither moments nor step counts have changed
     messages = capsys.readouterr().err
     warning = r"skipped epoch 0, update 0: the gradient is not finite; pairs (\d+, ){7}\d+ and \d+ more\n"
     assert re.search(warning, messages)
@@ -377,7 +376,7 @@ def test_a_stop_during_validation_is_prompt(tiny_recipe: Recipe, tiny_data: Path
     assert final_files(parts) == final_files(whole)
     assert set(state.scores) == {"6", "12", "18", "24"}
     assert metrics(parts, "valid/loss") == metrics(whole, "valid/loss")
-    assert not load_checkpoint(stopped).state["validation_due"]  # the checkpoint too is made whole
+    assert not load_checkpoint(stopped).state["validation_due"]  # the checkpoint is updated too
 
 
 @contextmanager
@@ -483,7 +482,7 @@ def test_another_architecture_with_equal_shapes_is_rejected(
             {"activation": "gelu", "num_decoder_layers": 2},
             "num_decoder_layers is 1 in the start model and 2 in the recipe, model.activation",
         ),
-        ({"dropout": 0.5, "activation_dropout": 0.1, "max_positions": 2048}, None),  # which any weights bear
+        ({"dropout": 0.5, "activation_dropout": 0.1, "max_positions": 2048}, None),  # compatible with any weights
     ]
     for number, (options, message) in enumerate(cases):
         tree = tiny_recipe.model_dump(mode="json", exclude_none=True)

@@ -1,4 +1,4 @@
-"""Updates and validation on a GPU that is not there: no mix of devices, and nothing of an update waits.
+"""Updates and validation on a fake GPU: no mixed devices, and updates do not synchronize.
 
 Forward pass, loss, backward pass, clipping, Adam's fused step and the scaler of gradients all run. See `fake_cuda` for
 what that cannot show.

@@ -70,6 +70,6 @@ def test_an_update_does_not_synchronize(compiled: bool, options: dict[str, objec
             pair = batches[2 * step - 2 : 2 * step]
             micros = [MicroBatch(n, without_contents(batch[0], mode), is_empty=False) for n, batch in enumerate(pair)]
             result = updater(Update(0, step, 9, micros, 99, 9, np.arange(9), DataPosition()), step)
-        with pytest.raises(DataDependentOutputException):  # what anything that waits would have raised
+        with pytest.raises(DataDependentOutputException):  # the error of every synchronization
             result.loss.item()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == int(compiled)

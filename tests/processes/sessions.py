@@ -1,0 +1,27 @@
+"""Processes of a session."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+
+def assert_session_ends(session: int) -> None:
+    """Wait until all processes started by the killed one have ended."""
+    if not Path("/proc").is_dir():
+        return
+    for _ in range(100):
+        if not any(session_of(path) == session for path in Path("/proc").glob("[0-9]*/stat")):
+            return
+        time.sleep(0.1)
+    os.killpg(session, signal.SIGKILL)
+    pytest.fail("processes outlived the killed one")
+
+
+def session_of(stat: Path) -> int:
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[3])
+    except OSError:
+        return -1
