@@ -36,7 +36,7 @@ AWKWARD = [
 ]
 
 
-def spoil(line: str, random_numbers: random.Random, fraction: float) -> str:
+def corrupt_words(line: str, random_numbers: random.Random, fraction: float) -> str:
     """Drop, double, move or capitalize about this fraction of the words."""
     words = line.split(" ")
     for index in range(len(words)):
@@ -63,10 +63,10 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sides = {
         "src": [pair.src for pair in pairs] + AWKWARD,
         "ref": reference,
-        "ref2": [spoil(line, random_numbers, 0.1) for line in reference],
-        "good": [spoil(line, random_numbers, 0.15) for line in reference],
-        "fair": [spoil(line, random_numbers, 0.25) for line in reference],
-        "poor": ["", *(spoil(line, random_numbers, 0.4) for line in reference[1:])],
+        "ref2": [corrupt_words(line, random_numbers, 0.1) for line in reference],
+        "good": [corrupt_words(line, random_numbers, 0.15) for line in reference],
+        "fair": [corrupt_words(line, random_numbers, 0.25) for line in reference],
+        "poor": ["", *(corrupt_words(line, random_numbers, 0.4) for line in reference[1:])],
     }
     for name, lines in sides.items():
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

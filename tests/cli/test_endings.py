@@ -1,4 +1,4 @@
-"""Exit of `nmt translate` with real processes: closed pipes, signals, a full disk. No process outlives it."""
+"""Exit of `nmt translate` with real processes: closed pipes, signals, a full disk. No process is left."""
 
 import os
 import re

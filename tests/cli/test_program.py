@@ -68,7 +68,7 @@ def test_usage_errors_are_one_line(nmt: Nmt, arguments: list[str], expected: str
     assert expected in one_line(err)
 
 
-def test_only_rank_0_prints_a_usage_error(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_other_than_0_print_no_usage_error(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     assert nmt("train", "--x") == (2, "", "")
 
@@ -163,7 +163,7 @@ def test_the_help_of_a_sweep_names_all_its_keys(nmt: Nmt) -> None:
 def test_defaults_in_help_texts_are_shown(
     name: str, defaults: list[str], nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """rich would interpret them as markup in square brackets and omit them."""
+    """In square brackets, rich would interpret them as markup and omit them."""
     monkeypatch.setenv("COLUMNS", "300")
     out = nmt(name, "--help")[1]
     assert all(f"(default: {default})." in out for default in defaults)

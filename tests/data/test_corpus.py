@@ -602,6 +602,6 @@ def test_counting_utf16_is_an_error(tmp_path: Path) -> None:
 def test_a_named_pipe_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "a")
     write(tmp_path / "b", TGT)
-    monkeypatch.setattr(Path, "open", lambda *arguments: pytest.fail("it waits for a writer"))
+    monkeypatch.setattr(Path, "open", lambda *arguments: pytest.fail("opening a pipe waits for a writer"))
     with pytest.raises(UserError, match="a is a pipe, but is read more than once; it must be a file"):
         count_pairs(TextCorpus(src="a", tgt="b"), tmp_path)

@@ -340,12 +340,12 @@ def test_complete_epochs_are_reused(bpe_corpus: Path, sample: Sample, monkeypatc
     assert to_lists(again.store(0).src) == expected
 
 
-@pytest.mark.parametrize("spoil", ["truncated", "flipped bit", "other epoch", "no report", "other report"])
-def test_incomplete_epochs_are_rebuilt(spoil: str, bpe_corpus: Path, sample: Sample) -> None:
+@pytest.mark.parametrize("damage", ["truncated", "flipped bit", "other epoch", "no report", "other report"])
+def test_incomplete_epochs_are_rebuilt(damage: str, bpe_corpus: Path, sample: Sample) -> None:
     first_epoch(sample(bpe_corpus))
     directory = bpe_corpus / "epochs" / "epoch-0"
     expected = contents(bpe_corpus, 0)
-    match spoil:
+    match damage:
         case "truncated":
             with (directory / "train.src.tokens.npy").open("r+b") as file:
                 file.truncate(200)
@@ -363,7 +363,7 @@ def test_incomplete_epochs_are_rebuilt(spoil: str, bpe_corpus: Path, sample: Sam
     epochs = sample(bpe_corpus)
     epochs.store(0)
     assert contents(bpe_corpus, 0) == expected
-    if spoil == "other epoch":
+    if damage == "other epoch":
         assert to_lists(epochs.store(1).src) != to_lists(epochs.store(0).src)
 
 

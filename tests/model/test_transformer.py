@@ -202,7 +202,7 @@ def test_state_after_reordering_and_selecting() -> None:
     beam, live = 3, [0, 1, 2, 3]
     histories = torch.full((4, beam, 1), BOS_ID)
     state = model.start(PackedSequences.from_lists(SRC), beam)
-    for step in range(50):  # more slots than the cache has when sentences leave
+    for step in range(50):  # more slots than the cache has when sentences are removed
         got = model.step(histories[..., -1], state)
         sources = PackedSequences.from_lists([SRC[b] for b in live for _ in range(beam)])
         full = model(sources, PackedSequences.from_lists(histories.flatten(0, 1).tolist()))

@@ -50,7 +50,7 @@ def tiny_recipe(tmp_path: Path) -> Recipe:
                 "max_positions": 32,
             },
             "train": {
-                "precision": "fp32",  # what is compared with other computations must be exact
+                "precision": "fp32",  # for comparisons with other implementations
                 "max_steps": 24,
                 "batch_tokens": 150,
                 "micro_batch_tokens": 80,

@@ -250,7 +250,7 @@ def test_only_rank_0_renames_a_corrupt_checkpoint(tiny_recipe: Recipe, tiny_data
     assert not last.exists() and last.with_name(f"corrupt-{last.name}").is_dir()
 
 
-# --- What is measured and kept ----------------------------------------------------------------------------------------
+# --- Best checkpoints and measurements --------------------------------------------------------------------------------
 
 
 def test_the_n_best_checkpoints_are_kept(tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def test_a_skipped_update_does_not_count_in_the_logged_loss(
 
     accumulate, calls = update_module.Updater._accumulate_gradients, [0]
 
-    def spoiled(self: Updater, update: Update, step: int) -> Any:
+    def accumulate_with_nan(self: Updater, update: Update, step: int) -> Any:
         loss, nll = accumulate(self, update, step)
         calls[0] += 1
         return (loss * float("nan"), nll * float("nan")) if calls[0] == 2 else (loss, nll)
@@ -288,7 +288,7 @@ def test_a_skipped_update_does_not_count_in_the_logged_loss(
     def clip(self: Updater) -> torch.Tensor:
         return torch.tensor(float("nan") if calls[0] == 2 else 1.0)
 
-    monkeypatch.setattr(update_module.Updater, "_accumulate_gradients", spoiled)
+    monkeypatch.setattr(update_module.Updater, "_accumulate_gradients", accumulate_with_nan)
     monkeypatch.setattr(update_module.Updater, "_clip_gradients", clip)
     recipe = without_dropout(tiny_recipe, tmp_path / "skipping", **options)
     state = train_tiny(recipe, tiny_data)

@@ -440,10 +440,9 @@ def test_too_little_disk_space_is_an_early_error(
     (saved,) = list_checkpoints(tmp_path / "run")
     tensors = sum((saved / name).stat().st_size for name in ("model.safetensors", "optimizer.safetensors"))
     assert size <= tensors <= size + 20_000  # plus names, shapes and Adam's step counters
+    # An existing checkpoint counts.
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - size))
-    assert (
-        nmt("train", recipe, f"run_dir={tmp_path / 'run'}", "train.max_steps=4")[0] == 0
-    )  # an existing checkpoint counts
+    assert nmt("train", recipe, f"run_dir={tmp_path / 'run'}", "train.max_steps=4")[0] == 0
 
 
 def test_disk_need_has_the_vocabulary_of_each_side(recipe: Path) -> None:

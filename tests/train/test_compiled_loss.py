@@ -169,9 +169,8 @@ def test_one_graph_computes_all_batches(options: dict[str, Any], recompute: bool
 @pytest.mark.slow
 def test_one_graph_with_dropout_in_bf16(one_graph_for_all: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (attention, dropout):
-        monkeypatch.setattr(
-            module, "dropout", F.dropout
-        )  # as on a GPU; dropout on a CPU splits random integers in place
+        # As on a GPU; dropout on a CPU splits random integers in place.
+        monkeypatch.setattr(module, "dropout", F.dropout)
     loss = build(torch.float32, dropout=0.3, attention_dropout=0.1, activation_dropout=0.1)
     loss.model.use_kernel("masked")
     loss.compile_step(backend="aot_eager")

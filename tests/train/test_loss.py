@@ -89,8 +89,8 @@ def test_joeynmt_label_smoothing_after_converting_the_convention() -> None:
     kept = [i for i in range(vocab) if i != pad]
     log_probs = torch.tensor(p_row, dtype=torch.float64).log()
     # Without the pad entry the vocabulary has V - 1 entries. Theirs: e to V - 2 entries; ours: E to V - 1, gold too.
-    # So E = e (V - 1) / (V - 2) makes the same target. log p of the pad entry must not enter our log-sum-exp: the
-    # other entries sum to less than 1, which adds a constant that is taken off again.
+    # So E = e (V - 1) / (V - 2) gives the same target. log p of the pad entry must not enter our log-sum-exp: the
+    # other entries sum to less than 1, which adds a constant that is subtracted.
     e = 0.4
     ours_e = e * (vocab - 1) / (vocab - 2)
     rows = log_probs[kept].expand(len(labels), -1)
