@@ -33,18 +33,25 @@ _FORMATS: Mapping[str, Format] = {
     ".srt": "srt",
 }
 _OTHER_SUBTITLES = (".ass", ".sbv", ".ssa", ".sub", ".ttml", ".vtt")
+_TEST_SETS = (".sgm", ".sgml", ".xml")
 
 
 def format_of_file(path: Path) -> Format | None:
     """Return the format for the extension of a file (`.tsv`, `.jsonl.gz`), None if it is unknown.
 
-    Raises CommandError for subtitles in another format than SubRip, whose times would be translated as text.
+    Raises CommandError for test sets of WMT, whose markup would be translated as text, and for subtitles in another
+    format than SubRip, whose times would be.
     """
     endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst")]
     if endings and endings[-1] in _OTHER_SUBTITLES:
         raise CommandError(
             f"{path}: {endings[-1]} is not supported; subtitles must be .srt; convert them, or choose a format with "
             "--input-format or --output-format"
+        )
+    if endings and endings[-1] in _TEST_SETS:
+        raise CommandError(
+            f"{path}: {endings[-1]} is not supported, as its markup would be translated; extract the segments, add the "
+            "file to data.test of a recipe, or choose a format with --input-format or --output-format"
         )
     return _FORMATS.get(endings[-1]) if endings else None
 

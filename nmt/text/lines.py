@@ -33,6 +33,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # also the first frame in the files of pzstd
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")  # a block, or the end of an empty file
+_TEST_SET = re.compile(r"\s*<(?:srcset|refset|tstset|dataset)\b", re.IGNORECASE)
 _ZIP = b"PK\x03\x04"
 _MAGIC_BYTES = 10
 _BLOCK_BYTES = 1 << 20
@@ -105,7 +106,7 @@ def warn_of_empty(name: str, lines: Sequence[str], others: Sequence[Sequence[str
 
 
 def warn_of_fields(name: str, lines: Sequence[str]) -> None:
-    """Warn of a plain text that looks like TSV, JSON Lines or a Moses n-best list."""
+    """Warn of a plain text that looks like TSV, JSON Lines, a Moses n-best list or a test set of WMT."""
     filled = [line for line in lines if line.strip()]
     if not filled:
         return
@@ -115,6 +116,8 @@ def warn_of_fields(name: str, lines: Sequence[str]) -> None:
         warn(f"all lines of {name} are JSON, which counts as text; extract the text first (jq -r .translation)")
     elif all(line.count(" ||| ") >= 2 for line in filled):
         warn(f"all lines of {name} look like a Moses n-best list; indices and scores count as text; extract the text")
+    elif any(map(_TEST_SET.match, filled[:5])):
+        warn(f"{name} looks like an SGM or XML test set, whose markup counts as text; extract the segments first")
 
 
 def count_lines(path: Path) -> int:

@@ -259,6 +259,16 @@ def test_warning_for_outputs_that_are_not_plain_text(tmp_path: Path, nmt: Nmt, r
     assert nmt("evaluate", "--ref", ref, out, "-m", "chrf")[::2] == (0, "")
 
 
+def test_warning_for_test_sets_that_are_not_plain_text(tmp_path: Path, nmt: Nmt) -> None:
+    ref, out = tmp_path / "ref.sgm", tmp_path / "out"
+    ref.write_text('<refset setid="a" trglang="de">\n<seg id="1">Ein Hund.</seg>\n</refset>\n')
+    out.write_text("<a>\nEin Hund.\n</a>\n")
+    warning = (
+        f"warning: {ref} looks like an SGM or XML test set, whose markup counts as text; extract the segments first\n"
+    )
+    assert nmt("evaluate", "--ref", ref, out, "-m", "chrf")[::2] == (0, warning)
+
+
 # --- Breakdowns -------------------------------------------------------------------------------------------------------
 
 

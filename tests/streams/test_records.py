@@ -48,6 +48,14 @@ def test_format_of_file(name: str, expected: Format | None) -> None:
     assert format_of_file(Path(name)) == expected
 
 
+@pytest.mark.parametrize("name", ["newstest.sgm", "newstest.XML", "newstest.sgm.gz"])
+def test_test_sets_of_wmt_are_refused(name: str) -> None:
+    with pytest.raises(
+        CommandError, match=r"is not supported, as its markup would be translated; extract .*--input-fo"
+    ):
+        format_of_file(Path(name))
+
+
 @pytest.mark.parametrize("name", ["film.vtt", "film.en.ASS", "film.vtt.gz"])
 def test_other_subtitles_are_an_error(name: str) -> None:
     with pytest.raises(CommandError, match=r"is not supported; subtitles must be \.srt; convert them, or choose "):
