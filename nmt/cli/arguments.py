@@ -40,7 +40,12 @@ def find_recipe(name: str) -> Path:
 
 
 def file_path(name: str | Path) -> Path:
-    """Return the path of an output file; raises BadParameter for the name of a directory, whose slash Path drops."""
+    """Return the path of an output file; raises BadParameter for the name of a directory, whose slash Path drops.
+
+    An empty name would be the current directory.
+    """
+    if not str(name):
+        raise typer.BadParameter("the name is empty; it must be a file; name one")
     if str(name).endswith("/"):
         raise typer.BadParameter(f"{name} names a directory; it must be a file; name one in it")
     return Path(name)
@@ -147,8 +152,17 @@ def require_output(
             raise UserError(f"{out} is another kind of file; {option} replaces only its own output; name a new file")
 
 
+def database_path(name: str) -> Path:
+    """Return the path of a file that is read and written; raises BadParameter as `file_path` does, and for `-`."""
+    if name == str(STANDARD_STREAM):
+        raise typer.BadParameter("- is not supported; it must be a file; name one")
+    return file_path(name)
+
+
 def write_new(out: Path, text: str) -> None:
-    """Write the file of -o; raises UserError if it exists."""
+    """Write the file of -o; raises UserError if it exists, or for `-`."""
+    if out == STANDARD_STREAM:
+        raise UserError("-o - is not supported; it must be a new file; name one")
     try:
         with out.open("x", encoding="utf-8") as file:
             file.write(text)

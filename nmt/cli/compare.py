@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import check_inputs, require_output
+from nmt.cli.arguments import check_inputs, file_path, require_output
 from nmt.cli.metric_options import (
     ChrfLowercaseOption,
     Format,
@@ -42,6 +42,11 @@ CompareMetrics = Annotated[
     ),
 ]
 
+PlotFile = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="For runs: plot their curves to this file."),
+]
+
 
 def compare(
     baseline: Annotated[Path, typer.Argument(help="Translations of the baseline, or its run directory.")],
@@ -62,7 +67,7 @@ def compare(
     trials: Annotated[
         int, typer.Option(min=0, help="Trials of paired approximate randomization; 0 disables it.")
     ] = 10_000,
-    plot: Annotated[Path | None, typer.Option("-o", "--out", help="For runs: plot their curves to this file.")] = None,
+    plot: PlotFile = None,
     output: FormatOption = "text",
 ) -> None:
     """Compare systems with a baseline by two paired tests: bootstrap and approximate randomization.

@@ -16,6 +16,7 @@ from nmt.cli.arguments import (
     SrcArgument,
     Threads,
     check_inputs,
+    file_path,
     read_pairs,
     require_output,
 )
@@ -51,7 +52,10 @@ def heads(
         ),
     ] = 0,
     plot: Annotated[
-        Path | None, typer.Option(help="Plot BLEU against the number of removed heads: .png, .svg or .pdf.")
+        Path | None,
+        typer.Option(
+            parser=file_path, metavar="FILE", help="Plot BLEU against the number of removed heads: .png, .svg or .pdf."
+        ),
     ] = None,
     prune: Prune = None,
     stack: Annotated[Stack | None, typer.Option(help="With --prune: prune only this stack (default: both).")] = None,

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import Overrides, RecipeArgument, require_output
+from nmt.cli.arguments import Overrides, RecipeArgument, file_path, require_output
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import outdated_splits
 from nmt.data.prepare import load_prepared
@@ -32,7 +32,9 @@ def lr_range(
     lowest: Annotated[float, typer.Option(help="First learning rate.")] = 1e-6,
     highest: Annotated[float, typer.Option(help="Last learning rate.")] = 1.0,
     updates: Annotated[int, typer.Option(min=20, help="Number of updates, one rate each.")] = 200,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Plot: .png, .svg or .pdf.")] = Path("lr-range.png"),
+    out: Annotated[
+        Path, typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="Plot: .png, .svg or .pdf.")
+    ] = Path("lr-range.png"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the loss at each rate.")] = False,
 ) -> None:
     """Raise the learning rate from update to update, and plot the loss (Smith 2017).

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import require_lines, require_same_length, write_new
+from nmt.cli.arguments import file_path, require_lines, require_same_length, write_new
 from nmt.logs import say
 from nmt.recipe import CommandError, parse_recipe
 from nmt.recipe.starter import starter_recipe
@@ -26,7 +26,10 @@ def new(
     valid_src: Annotated[Path | None, typer.Option(help="Validation text, disjoint from the training text.")] = None,
     valid_tgt: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
     valid_tsv: Annotated[Path | None, typer.Option(help="Alternative: a tab-separated file of both.")] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="New file (default: SRC-TGT.toml).")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="New file (default: SRC-TGT.toml)."),
+    ] = None,
 ) -> None:
     """Write a recipe for your text: a tiny or small model, or the paper's base model, by the number of pairs.
 

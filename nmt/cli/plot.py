@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nmt.cli.align import Heads, Layer, PlaceOption, load_aligner
-from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, check_inputs, require_output
+from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, check_inputs, file_path, require_output
 from nmt.plots.attention import draw_attention, read_panels
 from nmt.plots.curves import draw_curves
 from nmt.recipe import UserError
@@ -21,7 +21,9 @@ app = typer.Typer(help="Plot curves and attention with matplotlib (pip install '
 @app.command()
 def curves(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Output file: .png, .svg or .pdf.")] = Path("curves.png"),
+    out: Annotated[
+        Path, typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="Output file: .png, .svg or .pdf.")
+    ] = Path("curves.png"),
 ) -> None:
     """Plot loss, perplexity, BLEU, learning rate, gradient norm and speed by update, also while a run is training."""
     require_output("-o", out, [run / "metrics.jsonl"])
@@ -33,7 +35,9 @@ def alignment(
     model: ModelArgument,
     src: SrcArgument,
     tgt: TgtArgument,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Output file: .png, .svg or .pdf.")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="Output file: .png, .svg or .pdf.")
+    ],
     line: Annotated[int, typer.Option(min=1, help="Line of the two files, from 1.")] = 1,
     layer: Layer = None,
     heads: Heads = None,

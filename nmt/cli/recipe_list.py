@@ -8,13 +8,16 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import packaged_files, write_new
+from nmt.cli.arguments import file_path, packaged_files, write_new
 from nmt.recipe import CommandError
 
 
 def recipes(
     name: Annotated[str | None, typer.Argument(help="A recipe to print (default: list all).")] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Copy the recipe to this new file.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="Copy the recipe to this new file."),
+    ] = None,
 ) -> None:
     """List the recipes and sweeps that come with nmt; print or copy one."""
     packaged = packaged_files()

@@ -21,6 +21,7 @@ from nmt.logs import counted, say, warn
 from nmt.plots.scores import VariantScores, draw_scores
 from nmt.recipe import CommandError, Metric, UserError
 from nmt.storage.sealed import write_file
+from nmt.text.lines import STANDARD_STREAM
 
 _VARY = "Values of an option; repeatable, for all combinations. The first value is the baseline."
 _JOBS = "Parallel runs, which share the GPUs or cores (default: one per GPU, else one)."
@@ -61,6 +62,8 @@ def repeat(
         sweep = load_sweep(recipe, find_recipe, seeds, overrides or ())
     else:
         sweep = make_sweep(recipe, seeds or 3, overrides or (), vary or ())
+    if out == STANDARD_STREAM:
+        raise CommandError("-o - is not supported; it must be a directory; name one")
     folder = out or Path("runs") / f"{recipe.stem}-repeat"
     runs = sweep.runs(folder)
     require_own_folder(folder, runs)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from nmt.cli.arguments import MAX_THREADS, Engine, file_path
+from nmt.cli.arguments import MAX_THREADS, Engine, database_path, file_path
 from nmt.keep.items import Kind
 from nmt.recipe import GlossaryMode, SearchPrecision
 from nmt.search.options import LengthPenalty
@@ -149,7 +149,7 @@ Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
 MaxDelay = Annotated[float | None, typer.Option(min=0.0, help=_MAX_DELAY)]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, max=MAX_THREADS, help=_THREADS)]
 Processes = Annotated[int | None, typer.Option(min=0, max=MAX_THREADS, help=_PROCESSES)]
-MemoryFile = Annotated[Path | None, typer.Option("--memory", metavar="FILE", help=_MEMORY)]
+MemoryFile = Annotated[Path | None, typer.Option("--memory", parser=database_path, metavar="FILE", help=_MEMORY)]
 MemoryLimit = Annotated[int | None, typer.Option(min=1, help=_MEMORY_LIMIT)]
 PrecisionOption = Annotated[SearchPrecision, typer.Option("--precision", help=_PRECISION)]
 EngineOption = Annotated[Engine, typer.Option("--engine", help=_ENGINE)]

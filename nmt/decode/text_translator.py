@@ -117,9 +117,9 @@ class TextTranslator(ABC):
             raise UserError("glossary_mode 'annotate' does not support models with context; set it to 'constrain'")
         annotates = decode.glossary_mode == "annotate"
         self._markers = TermMarkers.find(self._tokenizers, "glossary_mode 'annotate'") if annotates else None
-        forbidden = [self._encode_phrase(phrase) for phrase in decode.forbid]
+        forbidden = [tokens for phrase in decode.forbid for tokens in self._encode_phrase(phrase, is_forbidden=True)]
         forbidden += [[token] for token in TermMarkers.ids_of(self._tokenizers.tgt)]
-        bias = [(self._encode_phrase(phrase), value) for phrase, value in decode.bias.items()]
+        bias = [(tokens, value) for phrase, value in decode.bias.items() for tokens in self._encode_phrase(phrase)]
         self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias)
         # Imported lazily: sacreBLEU takes longer to import than a short text to translate.
         self._mbr: Any = None if decode.mbr_metric == "none" else import_module("nmt.decode.mbr")
@@ -388,13 +388,17 @@ class TextTranslator(ABC):
             return translations
         return list(self._mbr.rank(translations, self._utility, are_samples=self._decode.sampling))
 
-    def _encode_phrase(self, phrase: str) -> list[int]:
-        """Tokenize part of an output, in the model's order."""
-        tokens = self._tokenizers.tgt.encode(normalize(phrase, self._unicode_form))
-        return tokens[::-1] if self._reverse_target else tokens
+    def _encode_phrase(self, phrase: str, *, is_forbidden: bool = False) -> list[list[int]]:
+        """Tokenize part of an output in each of its forms, see `Tokenizer.encode_phrase`, in the model's order."""
+        text, tokenizer = normalize(phrase, self._unicode_form), self._tokenizers.tgt
+        forms = tokenizer.encode_forbidden(text) if is_forbidden else tokenizer.encode_phrase(text)
+        return [tokens[::-1] for tokens in forms] if self._reverse_target else forms
 
     def _encode_forms(self, required: Required) -> list[list[int]]:
-        return [self._encode_phrase(phrase) for phrase in forms_of(required)]
+        forms = [tokens for phrase in forms_of(required) for tokens in self._encode_phrase(phrase)]
+        if not forms or not all(forms):
+            raise UserError(f"{required!r} is a required phrase without text; it must have some; remove it")
+        return forms
 
     def _encode_prefix(self, prefix: str, *, partial_word: bool) -> tuple[list[int], bytes]:
         """Return the tokens of a prefix, truncated to the maximum output length, and the bytes of a partial word."""
@@ -402,7 +406,11 @@ class TextTranslator(ABC):
             raise UserError(f"{_RIGHT_TO_LEFT}; remove the prefixes")
         if not prefix.strip():
             return [], b""
-        tokens, partial, max_tokens = self._encode_phrase(prefix), b"", self._options.max_tokens
+        tokens, partial, max_tokens = (
+            self._tokenizers.tgt.encode(normalize(prefix, self._unicode_form)),
+            b"",
+            self._options.max_tokens,
+        )
         if partial_word and prefix[-1].isspace():
             partial = b" "
         elif partial_word:

@@ -77,7 +77,8 @@ def changed_options(decode: DecodeRecipe, names: Sequence[str]) -> list[str]:
 def forbidden_tokens(tokenizers: Tokenizers, metadata: ModelMetadata) -> list[list[int]]:
     """Encode the phrases that the model's own search options forbid."""
     form = cast(UnicodeForm, metadata.unicode_form)
-    return [tokenizers.tgt.encode(normalize(phrase, form)) for phrase in metadata.decode.forbid]
+    phrases = [normalize(phrase, form) for phrase in metadata.decode.forbid]
+    return [tokens for phrase in phrases for tokens in tokenizers.tgt.encode_forbidden(phrase)]
 
 
 def from_generation_config(config: Mapping[str, Any]) -> DecodeRecipe:

@@ -42,8 +42,8 @@ class Section(BaseModel, metaclass=DocumentedType):
         """Convert a bool to text where a number is expected, because pydantic would accept true as 1."""
         if not isinstance(options, dict):
             return options
-        wrong = {name: str(value).lower() for name, value in options.items() if cls._is_bool_for_number(name, value)}
-        return {**options, **wrong}
+        numeric = [name for name in options if cls._is_number(name)]
+        return {**options, **{name: _bools_as_text(options[name]) for name in numeric}}
 
     @model_validator(mode="before")
     @classmethod
@@ -54,11 +54,24 @@ class Section(BaseModel, metaclass=DocumentedType):
         return {**options, **{name: _expanded(options[name]) for name in fields if name in options}}
 
     @classmethod
-    def _is_bool_for_number(cls, name: str, value: Any) -> bool:
-        if not isinstance(value, bool) or name not in cls.model_fields:
+    def _is_number(cls, name: str) -> bool:
+        """Return whether an option, or each item of one, is a number."""
+        if name not in cls.model_fields:
             return False
         types = list(_plain_types(cls.model_fields[name].annotation))
         return bool not in types and (int in types or float in types)
+
+
+def _bools_as_text(value: Any) -> Any:
+    match value:
+        case bool():
+            return str(value).lower()
+        case dict():
+            return {key: _bools_as_text(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_bools_as_text(item) for item in value]
+        case _:
+            return value
 
 
 def _expanded(path: Any) -> Any:

@@ -51,7 +51,8 @@ class DecodeRecipe(Section):
     no_repeat_ngram: NonNegativeInt = 0
     """Block repeated n-grams of this many tokens; 0 disables this."""
     forbid: tuple[str, ...] = ()
-    """Negative lexical constraints: phrases that must not occur, as segmented on their own."""
+    """Negative lexical constraints: phrases that must not occur, as segmented on their own. In scripts without spaces,
+    also inside a longer token; other segmentations are not excluded."""
     require: tuple[str, ...] = ()
     """Positive lexical constraints: phrases that every output must contain, as segmented on their own. Use a beam
     larger than their number of tokens."""

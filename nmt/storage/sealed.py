@@ -68,7 +68,9 @@ def new_directory(directory: Path) -> Iterator[Path]:
 
 
 def require_new(directory: Path) -> None:
-    """Raise UserError if a file or directory of this name exists, a dangling symbolic link included."""
+    """Raise UserError if a file or directory of this name exists, a dangling symbolic link included, or for `-`."""
+    if str(directory) == "-":
+        raise UserError("- would be standard output; expected a new directory; name one")
     if os.path.lexists(directory):
         raise UserError(f"{directory} already exists; it is not overwritten; choose another name or remove it")
 

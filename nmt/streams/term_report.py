@@ -32,7 +32,12 @@ class TermReport:
     """Counts the uses of terms, and writes them to a TSV file."""
 
     def __init__(self, path: Path | None = None, mode: str = "constrain") -> None:
-        """Raises UserError if `path` exists and is not a report. mode: `decode.glossary_mode`, for the summary"""
+        """Raises UserError if `path` exists and is not a report, or names a compressed file.
+
+        mode: `decode.glossary_mode`, for the summary
+        """
+        if path is not None and path.suffix.lower() in (".gz", ".xz", ".zst", ".bz2"):
+            raise UserError(f"cannot write {path}: a glossary report is not compressed; leave out {path.suffix}")
         self._path, self._mode = path, mode
         self._file: FileIO | None = None
         self._kept: str | None = None

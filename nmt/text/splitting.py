@@ -86,7 +86,7 @@ def _needs_space(left: str, right: str) -> bool:
     last, first = left.rstrip(_CLOSING)[-1:], right.lstrip(_OPENING)[:1]
     if _is_wide_punctuation(last) or _is_wide_punctuation(first):
         return False
-    return not (_is_unspaced(last) and _is_unspaced(first))
+    return not (is_unspaced(last) and is_unspaced(first))
 
 
 def _is_wide_punctuation(character: str) -> bool:
@@ -95,7 +95,8 @@ def _is_wide_punctuation(character: str) -> bool:
     return is_punctuation and unicodedata.east_asian_width(character) in "WF"
 
 
-def _is_unspaced(character: str) -> bool:
+def is_unspaced(character: str) -> bool:
+    """Return whether a character is of a script without spaces between words."""
     return character != "" and unicodedata.name(character, "").startswith(_UNSPACED)
 
 

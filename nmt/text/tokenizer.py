@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import sentencepiece
 from nmt.recipe import TokenizerRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.text.clean import valid_unicode
+from nmt.text.splitting import is_unspaced
 from nmt.text.subword_file import (
     SPACE,
     Algorithm,
@@ -40,6 +42,8 @@ _JOINT_FILE, _SRC_FILE, _TGT_FILE = "tokenizer.model", "tokenizer.src.model", "t
 
 # Fixed on every machine, because the trained model may depend on the number of threads.
 _TRAINING_THREADS = 16
+
+_NO_PIECE = "\ue000"  # a private character, which no piece contains
 
 # Special tokens, bytes, and the space.
 _BYTE_VOCAB_SIZE = 4 + 256 + 1
@@ -87,6 +91,34 @@ class Tokenizer:
         """Return the token ids of a sentence, without BOS and EOS. Lone surrogates become U+FFFD."""
         ids: list[int] = self._processor.encode(valid_unicode(text), out_type=int)
         return ids
+
+    def encode_phrase(self, phrase: str) -> list[list[int]]:
+        """Return the token ids of part of a text, in each form that it may have: after a space, or within a line.
+
+        The second form is only for phrases that begin in a script without spaces. A form that the other one contains is
+        left out.
+        """
+        after_space = self.encode(phrase)
+        if not is_unspaced(phrase[:1]):
+            return [after_space]
+        within = self.encode(_NO_PIECE + phrase)[len(self.encode(_NO_PIECE)) :]
+        return (
+            [within] if self.pieces(after_space[:1]) == [SPACE] and after_space[1:] == within else [after_space, within]
+        )
+
+    def encode_forbidden(self, phrase: str) -> list[list[int]]:
+        """Return `encode_phrase`, and in scripts without spaces also each token that contains the phrase."""
+        forms = self.encode_phrase(phrase)
+        if not is_unspaced(phrase[:1]):
+            return forms
+        text = str(self._processor.normalize(phrase)).lstrip(SPACE)
+        return forms + [
+            [token] for token, piece in enumerate(self._all_pieces) if text in piece and [token] not in forms
+        ]
+
+    @cached_property
+    def _all_pieces(self) -> list[str]:
+        return self.pieces(range(self.vocab_size))
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Return the token ids and the index of the character of `text` where each token starts.

@@ -194,8 +194,26 @@ def test_standard_output_that_is_an_input_is_an_error(folder: Path, nmt: Nmt, mo
 
 def test_output_with_the_name_of_a_directory_is_an_error(folder: Path, nmt: Nmt) -> None:
     before = contents(folder)
-    for command in ("translate", "rerank", "bench"):
-        status, _, err = nmt(*commands(folder)[command], f"{folder}/new/")
+    others = [("translate", folder / "model", folder / "src", "--memory"), ("new", "en", "de", "-o")]
+    for command in (*commands(folder).values(), *others):
+        status, _, err = nmt(*command, f"{folder}/new/")
         assert status == 2
         assert f"{folder}/new/ names a directory; it must be a file; name one in it" in one_line(err)
+    assert contents(folder) == before
+
+
+def test_standard_output_as_a_new_directory_or_recipe_is_an_error(
+    folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    before = contents(folder)
+    for command in (
+        ("export", "model", "--to", "ctranslate2", "-o"),
+        ("align", "model", "src", "ref", "--choose", "src", "ref", "--save-model"),
+        ("recipes", "quickstart", "-o"),
+        ("repeat", "quickstart", "--prepare-only", "-o"),
+        ("translate", "model", "src", "--memory"),
+    ):
+        status, _, err = nmt(*command, "-")
+        assert status in (1, 2) and err.endswith(("; name one\n", "; see 'nmt translate --help'\n"))
     assert contents(folder) == before

@@ -4,7 +4,7 @@ import random
 import sys
 import weakref
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -407,6 +407,19 @@ def test_required_phrases_of_a_line(tokenizers: Tokenizers) -> None:
     assert together.translate(["the old dog"], required=[[]]) == together.translate(["the old dog"]) == [found[0]]
 
 
+def test_phrases_within_lines_of_scripts_without_spaces(tmp_path: Path) -> None:
+    words = ("犬", "猫", "鳥", "魚")
+    recipe = TokenizerRecipe(vocab_size=266, algorithm="char", character_coverage=1.0)
+    tokenizer = train_tokenizer(["".join(pair) for pair in product(words, words)], recipe, tmp_path / "tokenizer.model")
+    tokenizers = Tokenizers(tokenizer, tokenizer)
+    model = CopyModel(tokenizer.vocab_size)
+    for options in ({"forbid": ["猫"]}, {"bias": {"猫": -50.0}}):
+        (found,) = make_translator(model, tokenizers, **options).translate(["犬猫鳥"])
+        assert found and "猫" not in found
+    (found,) = make_translator(model, tokenizers, beam_size=8).translate(["犬鳥鳥犬鳥"], required=[["魚"]])
+    assert "魚" in found[1:] and " " not in found
+
+
 def test_bias_and_groups_of_the_recipe_are_applied(tokenizers: Tokenizers) -> None:
     model = CopyModel(tokenizers.src.vocab_size)
     assert make_translator(model, tokenizers, bias={"dog": -20.0}).translate(["the old dog"]) != ["the old dog"]
@@ -423,6 +436,9 @@ def test_invalid_required_phrases_are_errors(tokenizers: Tokenizers) -> None:
         (translator, [["the cat"], []]),
         (translator, [["the cat sees the old red tree"]]),
         (drawing, [["dog"]]),
+        (translator, [[" "]]),
+        (translator, [[()]]),
+        (translator, [[("dog", "")]]),
     ):
         with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$"):
             one.translate(["cat"], required=required)

@@ -407,6 +407,8 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
         ("seed=9223372036854775808", "seed = 9223372036854775808; it must be less than 9223372036854775808"),
         ("train=3", "train = 3; it must be a section of options"),
         ("decode.bias=3", "decode.bias = 3; it must be a table such as { name = value }"),
+        ("decode.bias.a=true", "decode.bias.a = 'true'; it must be a number"),
+        ("decode.alignment_heads=[true]", "decode.alignment_heads.0 = 'true'; it must be an integer"),
         ("decode.bias={a='x'}", "decode.bias.a = 'x'; it must be a number"),
         ("decode.bias.Dr. Smith=x", "decode.bias.Dr. Smith = 'x'; it must be a number"),
         ('decode.bias."Dr. Smith"=x', "decode.bias.Dr. Smith = 'x'; it must be a number"),

@@ -60,3 +60,8 @@ def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a glossary report"):
         TermReport(path)
     assert path.read_text() == "a text\n"
+
+
+def test_a_report_is_not_compressed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"terms.tsv.gz: a glossary report is not compressed; leave out .gz"):
+        TermReport(tmp_path / "terms.tsv.gz")

@@ -45,6 +45,22 @@ def test_options_are_read_from_a_trained_model(options: dict[str, Any], tmp_path
     assert found == recipe.model_dump(include=set(found))
 
 
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "char", "byte"])
+def test_phrases_of_scripts_without_spaces_may_continue_a_line(algorithm: str, tmp_path: Path) -> None:
+    words = ("犬", "猫", "学校", "新聞", "本")
+    lines = [f"{one}は{two}を見ます。" for one in words for two in words] * 5
+    size = {"bpe": 286, "unigram": 276}.get(algorithm, 275)
+    recipe = TokenizerRecipe(vocab_size=size, algorithm=algorithm, character_coverage=1.0)
+    tokenizer = train_tokenizer(lines, recipe, tmp_path / "tokenizer.model")
+    for phrase in ("猫", "新聞", "を見", "𠮷"):
+        *_, within = tokenizer.encode_phrase(phrase)
+        assert tokenizer.decode([*tokenizer.encode("見"), *within]) == f"見{phrase}"
+    for piece in tokenizer.pieces(range(tokenizer.vocab_size)):
+        assert (tokenizer.ids([piece]) in tokenizer.encode_forbidden("見")) == ("見" in piece)
+    assert tokenizer.encode_phrase("dog 猫") == [tokenizer.encode("dog 猫")]
+    assert tokenizer.encode_phrase("") == [[]]
+
+
 def test_text_round_trips(tokenizer: Tokenizer) -> None:
     for text in [*LINES[:8], "größer 漢字 \U0001f600", "<s> </s> <unk> <pad>", "the <2de> a,b house", ""]:
         ids = tokenizer.encode(text)
