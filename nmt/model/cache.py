@@ -12,6 +12,9 @@ from torch.nn import functional as F
 
 from nmt.packing.padding import padded_width
 
+# Steps between compactions of the caches, each of which copies the used part once.
+_COMPACTION_INTERVAL = 16
+
 
 class Cache(Protocol):
     """KV cache of one self-attention."""
@@ -27,40 +30,94 @@ class Cache(Protocol):
         """Return the position of each slot relative to the newest, (slots,) int64, at most 0."""
 
 
+class Slots:
+    """Slots of the KV caches that each sentence uses, the same in all layers.
+
+    width: slots of the sentence with the most
+    steps: step of each slot, before the first compaction
+    """
+
+    def __init__(self) -> None:
+        self.width = 0
+        self.steps: list[int] = []
+        self._ends: Tensor | None = None  # (batch,) slots of each sentence; None if all of them use `width`
+        self._new = (torch.empty(0), torch.empty(0))  # sentences (batch, 1) and slots (batch, hypotheses) of this step
+
+    def extend(self, hypotheses: int, mask: Tensor) -> None:
+        """Add a slot per hypothesis, and show it to the hypothesis. mask: as in `DecoderState`, wide enough."""
+        first, self.width = self.width, self.width + hypotheses
+        if self._ends is None:
+            self.steps += [self.steps[-1] + 1 if self.steps else 0] * hypotheses
+            new = mask[:, 0, :, first : self.width]  # (batch, beam, hypotheses)
+            (new if hypotheses == 1 else new.diagonal(dim1=1, dim2=2)).zero_()
+            return
+        index = self._ends[:, None] + torch.arange(hypotheses, device=mask.device)
+        mask.scatter_(3, index[:, None, :, None], 0.0)
+        self._new = (torch.arange(len(index), device=mask.device)[:, None], index)
+        self._ends = self._ends + hypotheses
+
+    def write(self, stored: Tensor, keys_values: Tensor) -> None:
+        """Write the keys and values of this step. For the shapes, see `KeyValueCache`."""
+        if self._ends is None:
+            stored[:, :, :, self.width - keys_values.shape[1] : self.width] = heads_first(keys_values)
+        else:
+            sentences, slots = self._new
+            stored[:, sentences, :, slots] = keys_values.to(stored.dtype)
+
+    def select(self, sentences: Tensor) -> None:
+        """Select sentences (n,), in this order."""
+        if self._ends is not None:
+            self._ends = self._ends.index_select(0, sentences)
+
+    def compact(self, is_used: Tensor) -> Tensor:
+        """Keep the used slots of each sentence, in order. is_used: (batch, slots) bool.
+
+        Returns the former index of each slot, (batch, padded_width(width)) int64; a sentence may use fewer.
+        """
+        self._ends = is_used.sum(dim=1)
+        self.width = int(self._ends.max())
+        return (~is_used).int().argsort(dim=1, stable=True)[:, : padded_width(self.width)]
+
+
 class KeyValueCache:
-    """Keys and values of every hypothesis so far, including pruned ones.
+    """Keys and values of every hypothesis, including pruned ones until `DecoderState.compact`.
 
     Reordering hypotheses does not move keys and values. It reorders the small `DecoderState.mask`, which selects the
     slots of each hypothesis.
 
-    stored: (2, batch, num_heads, padded_width(length), d_head), zeros after the first `length` slots
+    stored: (2, batch, num_heads, padded_width(slots.width), d_head), finite in unused slots
     """
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(self, like: Tensor, slots: Slots) -> None:
         """Create an empty cache with the sizes of `like`, (2, batch, num_heads, any, d_head)."""
         self.stored = like[:, :, :, :0]
-        self.length = 0
-        self._steps: list[int] = []  # step of each slot
+        self._slots = slots
 
     def append(self, keys_values: Tensor) -> Tensor:
         """See `Cache.append`."""
-        first, self.length = self.length, self.length + keys_values.shape[1]
-        self._steps += [self._steps[-1] + 1 if self._steps else 0] * keys_values.shape[1]
-        missing = padded_width(self.length) - self.stored.shape[3]
+        missing = padded_width(self._slots.width) - self.stored.shape[3]
         if missing:
             # No spare capacity: matmuls of `attend_cached` need contiguous memory.
             self.stored = F.pad(self.stored, (0, 0, 0, missing))
-        self.stored[:, :, :, first : self.length] = heads_first(keys_values)
+        self._slots.write(self.stored, keys_values)
         return self.stored
 
     def distances(self) -> Tensor:
         """See `Cache.distances`."""
-        unused = [0] * (self.stored.shape[3] - self.length)
-        return torch.tensor([step - self._steps[-1] for step in self._steps] + unused, device=self.stored.device)
+        steps = self._slots.steps
+        unused = [0] * (self.stored.shape[3] - len(steps))
+        return torch.tensor([step - steps[-1] for step in steps] + unused, device=self.stored.device)
 
     def select(self, sentences: Tensor) -> None:
         """Select sentences (n,), in this order."""
         self.stored = self.stored.index_select(1, sentences)
+
+    def select_slots(self, index: Tensor) -> None:
+        """Select slots of each sentence, in this order. index: (batch, slots)."""
+        parts, batch, num_heads, capacity, d_head = self.stored.shape
+        heads = torch.arange(parts * batch * num_heads, device=index.device).view(parts, batch, num_heads, 1)
+        rows = (heads * capacity + index[:, None]).flatten()
+        self.stored = self.stored.view(-1, d_head).index_select(0, rows).view(parts, batch, num_heads, -1, d_head)
 
 
 def heads_first(keys_values: Tensor) -> Tensor:
@@ -101,26 +158,28 @@ class DecoderStepState(Protocol):
 class DecoderState:
     """State of search between steps. Masks are additive, in the dtype of the caches.
 
-    memory_mask: (batch, 1, 1, padded src_len), -inf at source padding
-    mask:        (batch, 1, beam, capacity), 0 at the slots of a hypothesis and its ancestors, -inf elsewhere
-    slots:       used slots of the cache; the first step adds one, later steps one per hypothesis
-    length:      number of steps taken
+    memory_mask:    (batch, 1, 1, padded src_len), -inf at source padding
+    mask:           (batch, 1, beam, capacity), 0 at the slots of a hypothesis and its ancestors, -inf elsewhere
+    slots:          used slots of the caches; the first step adds one, later steps one per hypothesis
+    can_compact:    whether slots of pruned hypotheses may be removed: not if `Cache.distances` are needed
+    length:         number of steps taken
     """
 
     layers: list[LayerState[KeyValueCache]]
     memory_mask: Tensor
     mask: Tensor
-    slots: int = 0
+    slots: Slots
+    can_compact: bool
     length: int = 0
 
     def extend(self, hypotheses: int) -> Tensor:
         """See `DecoderStepState.extend`. In the first step, all hypotheses of a sentence may share one slot."""
-        first, self.slots = self.slots, self.slots + hypotheses
-        width = padded_width(self.slots)
+        if self.can_compact and self.length and self.length % _COMPACTION_INTERVAL == 0:
+            self._compact()
+        width = padded_width(self.slots.width + hypotheses)
         if width > self.mask.shape[3]:
             self.mask = F.pad(self.mask, (0, 4 * width - self.mask.shape[3]), value=float("-inf"))
-        new = self.mask[:, 0, :, first : self.slots]  # (batch, beam, hypotheses)
-        (new if hypotheses == 1 else new.diagonal(dim1=1, dim2=2)).zero_()
+        self.slots.extend(hypotheses, self.mask)
         self.length += 1
         return self.mask[:, :, :hypotheses, :width]
 
@@ -132,6 +191,17 @@ class DecoderState:
         """Select sentences (n,), in this order."""
         self.memory_mask = self.memory_mask.index_select(0, sentence_index)
         self.mask = self.mask.index_select(0, sentence_index)
+        self.slots.select(sentence_index)
         for layer in self.layers:
             layer.cache.select(sentence_index)
             layer.memory = layer.memory.index_select(1, sentence_index)
+
+    def _compact(self) -> None:
+        """Remove the slots that no hypothesis attends to any more.
+
+        Which slots a sentence keeps, and where, depends on the sentence alone: rounding does too.
+        """
+        index = self.slots.compact((self.mask[:, 0, :, : self.layers[0].cache.stored.shape[3]] == 0).any(dim=1))
+        self.mask = self.mask.gather(3, index[:, None, None].expand(-1, -1, self.mask.shape[2], -1))
+        for layer in self.layers:
+            layer.cache.select_slots(index)

@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nmt.model.cache import DecoderState, DecoderStepState, KeyValueCache, LayerState
+from nmt.model.cache import DecoderState, DecoderStepState, KeyValueCache, LayerState, Slots
 from nmt.model.layers import FeedForward, Residual, final_norm
 from nmt.model.multi_head import CrossAttention, SelfAttention
 from nmt.packing.packed import PackedSequences
@@ -80,10 +80,12 @@ class Decoder(nn.Module):
     def start(self, memory: Tensor, src: PackedSequences, beam_size: int) -> DecoderState:
         """Return the state before the first token: cross-attention keys and values, and an empty cache."""
         cached = [layer.cross_attention.cache_memory(memory, src) for layer in self.layers]
-        layers = [LayerState(KeyValueCache(like=keys_values), keys_values) for keys_values in cached]
+        slots = Slots()
+        layers = [LayerState(KeyValueCache(like=keys_values, slots=slots), keys_values) for keys_values in cached]
         memory_mask = src.padding_mask[:, None, None, :].to(cached[0].dtype)
         mask = memory_mask.new_empty(src.num_sentences, 1, beam_size, 0)
-        return DecoderState(layers, memory_mask, mask)
+        can_compact = beam_size > 1 and all(layer.attention.relative is None for layer in self.layers)
+        return DecoderState(layers, memory_mask, mask, slots, can_compact)
 
     def step(self, x: Tensor, positions: Tensor, state: DecoderStepState) -> Tensor:
         """Embeddings of the last tokens (batch, beam, d_model) -> decoder output (batch, beam, d_model).

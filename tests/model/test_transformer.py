@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt.model.cache import DecoderState
 from nmt.model.layers import sinusoids
 from nmt.model.multi_head import CrossAttention, SelfAttention
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
+from nmt.packing.padding import padded_width
 from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID
 
@@ -217,6 +219,40 @@ def test_state_after_reordering_and_selecting() -> None:
             histories, live = histories[keep], [live[i] for i in keep.tolist()]
         new = torch.randint(4, VOCAB, (len(live), beam, 1), generator=generator)
         histories = torch.cat([histories, new], dim=2)
+
+
+def state_after(model: Transformer, sentences: list[int], steps: int, beam: int = 5) -> DecoderState:
+    """Return the state after steps with random tokens and survivors, which are those of a sentence in every batch."""
+    generators = [torch.Generator().manual_seed(sentence) for sentence in sentences]
+    state = model.start(PackedSequences.from_lists([SRC[sentence] for sentence in sentences]), beam)
+    tokens = torch.full((len(sentences), beam), BOS_ID)
+    for _ in range(steps):
+        model.step(tokens, state)
+        state.reorder(torch.stack([torch.randint(beam, (beam,), generator=g) for g in generators]))
+        tokens = torch.stack([torch.randint(4, VOCAB, (beam,), generator=g) for g in generators])
+    return state
+
+
+def test_slots_of_pruned_hypotheses_are_removed() -> None:
+    steps, beam = 64, 5
+    state = state_after(double_model(tiny(max_positions=80)).eval(), [0, 1, 2], steps)
+    assert state.slots.width < 0.6 * steps * beam
+    assert state.layers[0].cache.stored.shape[3] == padded_width(state.slots.width)
+
+
+def test_slots_of_a_sentence_do_not_depend_on_the_batch() -> None:
+    """So neither does the order in which attention sums them."""
+    model = double_model(tiny(max_positions=80)).eval()
+    together = state_after(model, [0, 1, 2, 3], steps=40)
+    for sentence in range(4):
+        alone = state_after(model, [sentence], steps=40)
+        width = alone.slots.width
+        is_used = (together.mask == 0)[sentence]
+        assert torch.equal(is_used[..., :width], (alone.mask == 0)[0, ..., :width])
+        assert not is_used[..., width:].any()
+        for both in zip(together.layers, alone.layers, strict=True):
+            kept, expected = (layer.cache.stored[..., :width, :] for layer in both)
+            torch.testing.assert_close(kept[:, sentence], expected[:, 0])
 
 
 # --- Size and initialization -----------------------------------------------------------------------------------------

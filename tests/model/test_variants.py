@@ -42,8 +42,11 @@ def test_packed_sentences_equal_the_equations(variant: dict[str, object]) -> Non
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("is_captured", [False, True], ids=["cache", "buffers"])
-def test_steps_of_search_equal_the_equations(variant: dict[str, object], is_captured: bool) -> None:
-    """Hypotheses are reordered at each step, and a sentence leaves."""
+def test_steps_of_search_equal_the_equations(
+    variant: dict[str, object], is_captured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hypotheses are reordered at each step, a sentence leaves, and slots of pruned hypotheses are removed."""
+    monkeypatch.setattr("nmt.model.cache._COMPACTION_INTERVAL", 3)
     model = double_model(tiny(**variant)).eval().requires_grad_(False)
     if is_captured and not can_capture(model):
         pytest.skip("steps with relative positions are not recorded")
