@@ -149,13 +149,13 @@ def _make_outputs(
     if memory is not None:
         require_not_input("--memory", memory, inputs)
     if report is None:
-        return output, TermReport(mode=decode.glossary_mode)
+        return output, TermReport(None, decode.glossary_mode, has_glossary=glossary is not None)
     if source.glossary is None and writer.reader.format != "jsonl":
         raise typer.BadParameter("--glossary-report has no effect without --glossary; add that, or leave it out")
     require_not_input("--glossary-report", report, (*inputs, memory))
     if report == STANDARD_STREAM or (output.path == STANDARD_STREAM and is_standard_output(report)):
         raise typer.BadParameter(f"--glossary-report {report} is standard output; it must be a file; name one")
-    return output, TermReport(report, decode.glossary_mode)
+    return output, TermReport(report, decode.glossary_mode, has_glossary=glossary is not None)
 
 
 def _max_delay(source: Source, given: float | None) -> float:

@@ -31,14 +31,15 @@ def format_use(number: int, use: TermUse) -> str:
 class TermReport:
     """Counts the uses of terms, and writes them to a TSV file."""
 
-    def __init__(self, path: Path | None = None, mode: str = "constrain") -> None:
+    def __init__(self, path: Path | None = None, mode: str = "constrain", *, has_glossary: bool = False) -> None:
         """Raises UserError if `path` exists and is not a report, or names a compressed file.
 
-        mode: `decode.glossary_mode`, for the summary
+        mode:         `decode.glossary_mode`, for the summary
+        has_glossary: whether the summary says that no term occurs
         """
         if path is not None and path.suffix.lower() in (".gz", ".xz", ".zst", ".bz2"):
             raise UserError(f"cannot write {path}: a glossary report is not compressed; leave out {path.suffix}")
-        self._path, self._mode = path, mode
+        self._path, self._mode, self._has_glossary = path, mode, has_glossary
         self._file: FileIO | None = None
         self._kept: str | None = None
         self._used, self._missed = 0, Counter[str]()
@@ -78,10 +79,12 @@ class TermReport:
         self._write(rows)
 
     def log(self) -> None:
-        """Print a summary to stderr if there were terms."""
+        """Print a summary to stderr if there is a glossary or there were terms."""
         missed = self._missed.total()
         total = self._used + missed
         if not total:
+            if self._has_glossary:
+                say(f"glossary ({self._mode}): the translated lines have none of its terms")
             return
         most = ", ".join(f"{term} ({count:,})" for term, count in self._missed.most_common(_SHOWN_TERMS))
         details = f"; missed most often: {most}" if missed else ""

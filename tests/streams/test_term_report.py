@@ -33,6 +33,16 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert path.read_text() == HEADER + "".join(rows)
 
 
+@pytest.mark.parametrize("has_glossary", [False, True])
+def test_a_glossary_without_effect_is_named(capsys: pytest.CaptureFixture[str], has_glossary: bool) -> None:
+    report = TermReport(mode="annotate", has_glossary=has_glossary)
+    with report.open(done=0):
+        report.add("")
+    report.log()
+    expected = "glossary (annotate): the translated lines have none of its terms\n" if has_glossary else ""
+    assert capsys.readouterr().err == expected
+
+
 def test_a_report_is_kept_if_no_line_is_translated(tmp_path: Path) -> None:
     path = tmp_path / "report.tsv"
     path.write_text(HEADER + "1\tdog\tHund\tused\n")
