@@ -290,6 +290,18 @@ def has_label(corpus: Corpus) -> bool:
     return any(getattr(corpus, option, None) is not None for option in ("label_column", "label_field"))
 
 
+def _are_file_names(sets: dict[str, Corpus]) -> dict[str, Corpus]:
+    for name in sets:
+        if not name or "/" in name:
+            raise ValueError(
+                f"data.test has a set {name!r}; a name must be a file name without '/', because its translations are "
+                "written to a file of this name; rename it"
+            )
+    return sets
+
+
+TestSets = Annotated[dict[str, Corpus], AfterValidator(_are_file_names)]
+
 # Corpus sections by `kind`.
 CORPUS_KINDS: dict[str, type[Section]] = {
     member.model_fields["kind"].default: member for member in get_args(get_args(Corpus)[0])

@@ -18,6 +18,7 @@ from nmt.recipe.corpora import (
     Section,
     Seed,
     SgmCorpus,
+    TestSets,
     TextCorpus,
 )
 from nmt.recipe.decoding import DecodeRecipe
@@ -41,7 +42,7 @@ class DataRecipe(Section):
     """Training corpora."""
     valid: tuple[Corpus, ...] = Field(min_length=1)
     """Validation text, which selects the best checkpoint and is not filtered."""
-    test: dict[str, Corpus] = Field(default_factory=dict)
+    test: TestSets = Field(default_factory=dict)
     """Test sets by name, which `nmt run` translates and scores at the end and searches for in the training text."""
     unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
     """Unicode normalization of all text, also in translation."""

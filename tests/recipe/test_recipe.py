@@ -151,6 +151,12 @@ def test_corpora_of_every_kind() -> None:
     assert list(data.test) == ["news 1.2", "several", "newstest"]
 
 
+@pytest.mark.parametrize("name", ["wmt14/full", "../x", ""])
+def test_a_test_set_has_the_name_of_a_file(name: str) -> None:
+    text = SMALL + f'[data.test."{name}"]\nkind = "toy"\n'
+    assert f"data.test has a set {name!r}; a name must be a file name without '/'" in message_for(text)
+
+
 def test_dump_recipe_includes_defaults() -> None:
     tree = tomllib.loads(dump_recipe(parse_recipe(SMALL)))
     assert tree["train"]["warmup_steps"] == 4_000
