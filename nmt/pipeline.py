@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -53,6 +52,7 @@ from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_ow
 from nmt.storage.sealed import (
     CorruptError,
     manifest_digest,
+    remove_model,
     remove_partial_files,
     require_new,
     verify_directory,
@@ -159,12 +159,12 @@ def _write_average(paths: Sequence[Path], kind: AverageKind, out: Path, decode: 
 
 
 def require_test_sets(recipe: Recipe) -> None:
-    """Raise UserError, before training, for a test set that cannot be read or scored; warn about empty references."""
+    """Raise UserError, before training, for a test set that cannot be read or scored; warn about wrong references."""
     tests = test_sets(recipe)
     if recipe.is_language_model:
         return
     for test in tests.values():
-        test.warn_of_empty_references()
+        test.warn_of_wrong_references()
         first = [stream[:1] for stream in test.refs]
         score_corpus(first[0], first, recipe.evaluate.metrics, **_scoring_options(recipe, lowercase=False))
 
@@ -410,7 +410,7 @@ def _update_model(recipe: Recipe) -> list[Path]:
         pass
     require_own_model(recipe.directory)
     target = Path(os.path.realpath(out))  # keeps a symbolic link
-    shutil.rmtree(target, ignore_errors=True)
+    remove_model(target)
     _write_average(chosen, kind, target, recipe.decode)
     say(f"{out} is {_describe_average(kind, names)}")
     return chosen

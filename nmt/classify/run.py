@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -24,7 +23,7 @@ from nmt.processes.parallel import num_cores
 from nmt.processes.run_lock import require_lock, run_lock
 from nmt.recipe import ClassificationRecipe, UserError, dump_recipe, is_dumped
 from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, require_own_files, require_own_model
-from nmt.storage.sealed import require_new, write_directory, write_file
+from nmt.storage.sealed import remove_model, require_new, write_directory, write_file
 from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizer, train_tokenizer
 from nmt.train.state import TrainState
@@ -101,7 +100,7 @@ def _write_model(recipe: ClassificationRecipe, best: TextClassifier) -> None:
     out = recipe.directory / "model"
     require_lock(out)
     if (out / CLASSIFIER).is_file():
-        shutil.rmtree(out)
+        remove_model(out)
     require_new(out)
     write_directory(
         out, classifier_files(recipe.model, best.metadata, model_tensors(best.model), best.encode.tokenizer)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nmt.data.corpus import Labels, ReadOptions, read_documents, read_labels, read_pairs, sacrebleu_files
+from nmt.logs import warn
 from nmt.recipe import Context, Corpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus, UserError
 from nmt.text.context import is_blank, with_previous
 from nmt.text.lines import warn_of_empty
@@ -35,12 +36,20 @@ class TestSet:
         """The first reference of each sentence."""
         return self.refs[0]
 
-    def warn_of_empty_references(self) -> None:
-        """Warn of sentences without a reference, such as null in JSON Lines: any translation of them is wrong."""
+    def warn_of_wrong_references(self) -> None:
+        """Warn of a reference that equals the source or another reference, and of sentences without a reference.
+
+        Any translation of a sentence without a reference, such as null in JSON Lines, is wrong.
+        """
+        known = {"the source": self.src}
         for number, stream in enumerate(self.refs, start=1):
             name = f"reference {number}" if len(self.refs) > 1 else "the reference"
             remark = "any translation of them counts as wrong; correct them"
             warn_of_empty(f"{name} of data.test.{self.name}", stream, [self.src], remark)
+            for other, lines in known.items():
+                if stream == lines:
+                    warn(f"{name} of data.test.{self.name} is identical to {other}; is it the right file?")
+            known[name] = stream
 
 
 def test_sets(recipe: Recipe) -> dict[str, TestSet]:

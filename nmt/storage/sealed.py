@@ -10,10 +10,11 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from nmt.processes.run_lock import require_lock
 from nmt.recipe import UserError
 
 MANIFEST = "manifest.json"
+
+# Conversions in a model directory, see `nmt.export.cache`, and hidden files.
+_CACHED = re.compile(r"ctranslate2-(\d+-)?[0-9a-f]{16}-\w+|\..*")
 
 
 class CorruptError(UserError):
@@ -118,6 +122,16 @@ def read_manifest(directory: Path) -> dict[str, tuple[int, str]]:
         raise CorruptError(
             f"{directory} has no readable {MANIFEST}; the directory must be complete; copy it again"
         ) from error
+
+
+def remove_model(directory: Path) -> None:
+    """Remove a model that is replaced, with its conversions; raise UserError if its directory has other files."""
+    with suppress(OSError, CorruptError):
+        own = {MANIFEST, *read_manifest(directory)}
+        for path in sorted(directory.iterdir()):
+            if path.name not in own and not _CACHED.fullmatch(path.name):
+                raise UserError(f"{path} is not part of the model, which is replaced; move it away, then rerun")
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def verify_directory(directory: Path, *, without: str | None = None) -> dict[str, tuple[int, str]]:

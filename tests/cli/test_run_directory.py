@@ -83,6 +83,24 @@ def test_a_run_does_not_remove_a_folder_that_is_not_a_model(
     assert not (tmp_path / "data").exists()  # before the work
 
 
+def test_a_run_does_not_remove_files_beside_its_model(
+    tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(RECIPE + TINY)
+    assert nmt("run", "mine.toml", "train.max_steps=1")[0] == 0
+    (tmp_path / "model" / "export").mkdir()
+    (tmp_path / "model" / "export" / "thesis.tex").write_text("years of work")
+    (tmp_path / "model" / "ctranslate2-2-0123456789abcdef-int8").mkdir()
+    assert nmt("run", "mine.toml", "train.max_steps=1")[0] == 0
+    status, _, err = nmt("run", "mine.toml", "train.max_steps=2")
+    assert status == 1
+    assert err.endswith("/model/export is not part of the model, which is replaced; move it away, then rerun\n")
+    (tmp_path / "model" / "export").rename(tmp_path / "export")
+    assert nmt("run", "mine.toml", "train.max_steps=2")[0] == 0
+    assert not (tmp_path / "model" / "ctranslate2-2-0123456789abcdef-int8").exists()
+
+
 def test_a_run_does_not_remove_the_model_of_another(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)

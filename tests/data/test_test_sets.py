@@ -88,6 +88,17 @@ def test_warning_for_sentences_without_reference(folder: Path, capsys: pytest.Ca
         "json={kind='jsonl',path='news.jsonl',src_field='s',tgt_field='t'}}"
     )
     for test in read_test_sets(recipe_for(folder, tests)).values():
-        test.warn_of_empty_references()
+        test.warn_of_wrong_references()
     remark = "are empty, first line 1; any translation of them counts as wrong; correct them"
     assert capsys.readouterr().err == f"warning: 2 of 3 lines of the reference of data.test.json {remark}\n"
+
+
+def test_warning_for_a_reference_that_equals_another_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for tgt, warnings in (
+        ("'news.en'", ["the reference of data.test.news is identical to the source"]),
+        ("['news.de','news.de']", ["reference 2 of data.test.news is identical to reference 1"]),
+        ("['news.de','other.de']", []),
+    ):
+        tests = f"{{news={{kind='text',src='news.en',tgt={tgt}}}}}"
+        read_test_sets(recipe_for(folder, tests))["news"].warn_of_wrong_references()
+        assert capsys.readouterr().err == "".join(f"warning: {text}; is it the right file?\n" for text in warnings)
