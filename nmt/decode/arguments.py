@@ -60,9 +60,10 @@ def _require_texts(lines: object, prefixes: object, required: object, glossary: 
 
 
 def require_list(name: str, value: object, of: str = "strings") -> Iterable[object]:
-    """Return an iterable; raise TypeError for anything else, and for a string, whose items are characters."""
-    if isinstance(value, (str, bytes, Path, dict)) or not isinstance(value, Iterable):
-        raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}; wrap it in a list")
+    """Return an iterable; raise TypeError for anything else, for a string, whose items are characters, and a set."""
+    if isinstance(value, (str, bytes, Path, dict, set, frozenset)) or not isinstance(value, Iterable):
+        advice = "use list(...)" if isinstance(value, (set, frozenset)) else "wrap it in a list"
+        raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}; {advice}")
     return value
 
 

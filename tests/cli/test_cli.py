@@ -183,6 +183,7 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
         next(translator.stream(["a"], 0))
     wrong: list[tuple[Callable[[Any], object], str]] = [
         (lambda t: t.translate([None]), "lines must be strings, got NoneType at index 0"),
+        (lambda t: t.translate({"a", "b"}), "lines must be a list of strings, got set; use list"),
         (lambda t: t.translate(None), "lines must be a list of strings, got NoneType"),
         (lambda t: next(t.stream([1], 5)), "lines must be strings, got int at index 0"),
         (lambda t: t.translate(line for line in ["a"]), "lines must be a list of strings, got generator; use list"),
