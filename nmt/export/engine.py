@@ -9,7 +9,8 @@ Scores   CTranslate2 excludes a prefix from its scores, and renormalizes over th
 Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the closest n^alpha and returns all
          hypotheses, which are then ranked by the GNMT penalty.
 Limits   A call has one maximum length for all its sentences. Sentences whose outputs exceed their own limit are
-         searched again with that limit.
+         searched again with that limit. Without padding, sentences with different limits are searched separately,
+         because a longer search may also find another output within the limit.
 EOS      A hypothesis that reaches the limit has no EOS.
 Padding  Attention over a padded source is rounded differently, which int8 amplifies. Without padding (`pads`), int8
          results hardly ever depend on the batch; fp32 results do, because matmuls do.
@@ -140,7 +141,7 @@ class CTranslate2Engine:
         is_distant = options.max_length_ratio == math.inf and options.max_extra_tokens >= _DISTANT_LIMIT
         groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
         for i, prefix in enumerate(prefixes):
-            groups[0 if is_distant else limits[i], minimums[i], bool(prefix)].append(i)
+            groups[0 if is_distant and self._pads else limits[i], minimums[i], bool(prefix)].append(i)
 
         def start(indices: list[int], *, all_hypotheses: bool = False) -> _Search:
             longest, shortest = max(limits[i] for i in indices), minimums[indices[0]]

@@ -486,3 +486,12 @@ def test_int8_results_do_not_depend_on_the_batch_without_padding(model: Path, li
     prefixes = [prefix * (number % 3) for number in range(len(lines))]
     alone = [translator.translate_n_best([line], prefixes=[own])[0] for line, own in zip(lines, prefixes, strict=True)]
     assert translator.translate_n_best(lines, prefixes=prefixes) == alone
+
+
+def test_a_result_at_the_length_limit_does_not_depend_on_longer_lines_without_padding(
+    make_model: MakeModel, lines: list[str]
+) -> None:
+    recipe = search(beam_size=3, length_alpha=1.0, max_extra_tokens=20)
+    translator = CTranslate2Translator.load(make_model(), "cpu", "int8", recipe, translators=1, pads=False)
+    alone = [translator.translate_n_best([line])[0] for line in lines]
+    assert translator.translate_n_best([*lines, " ".join(lines[:5])])[:-1] == alone
