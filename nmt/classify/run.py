@@ -74,6 +74,8 @@ def _build(recipe: ClassificationRecipe, device: torch.device) -> tuple[Classifi
     }
     names = class_names(recipe, texts["train"])
     labels = {split: class_indices(one.labels, names, f"data.{split}") for split, one in texts.items()}
+    if missing := [names[index] for index in sorted(set(range(len(names))) - set(labels["train"]))]:
+        warn(f"data.train has no example of class {', '.join(missing)}, so it is not learned; add some")
     if newest is None:
         tokenizer = train_tokenizer(_lines(texts["train"], recipe), recipe.tokenizer, recipe.directory / TOKENIZER_FILE)
     else:

@@ -112,6 +112,16 @@ def test_changed_options_are_logged_on_resuming(reviews: Path, capsys: pytest.Ca
     assert "the learning rate of update 11 is" in err
 
 
+def test_a_class_without_training_examples_is_named(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (reviews / "train.jsonl").read_text().splitlines(keepends=True)
+    (reviews / "train.jsonl").write_text("".join(line for line in lines if json.loads(line)["label"] == 1))
+    train("tokenizer.vocab_size=284", "train.max_steps=1")
+    assert (
+        "warning: data.train has no example of class negative, so it is not learned; add some"
+        in capsys.readouterr().err
+    )
+
+
 def test_a_classifier_of_a_hugging_face_dataset_like_imdb(reviews: Path) -> None:
     """The format of stanfordnlp/imdb: Parquet files by split, with text and a numbered label."""
     records = [json.loads(line) for line in (reviews / "train.jsonl").read_text().splitlines()]
