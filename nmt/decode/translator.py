@@ -21,9 +21,7 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Attention, Translation
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.transfer import to_device
-from nmt.inference.captured import CapturedModel
-from nmt.inference.prepare import prepare_for_search
-from nmt.models import TranslationModel
+from nmt.inference.prepare import SearchModel, prepare_for_search
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UserError
@@ -103,7 +101,7 @@ class Translator(TextTranslator):
         self._fuse(decode.fusion if decode.fusion_weight else None)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
         members = self._model.models if isinstance(self._model, Ensemble) else [self._model]
-        recipes = [member.recipe for member in members if isinstance(member, TranslationModel | CapturedModel)]
+        recipes = [member.recipe for member in members if isinstance(member, SearchModel)]
         recipes += [] if self._language_model is None else [self._language_model.recipe]
         sizes = [(recipe, self._tokenizers.tgt.vocab_size) for recipe in recipes]
         self._batching = Batching(choose_batch_tokens(decode, self._device, sizes), self._device)

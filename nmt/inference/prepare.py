@@ -8,23 +8,26 @@ import torch
 
 from nmt.devices.precision import choose_precision, torch_dtype
 from nmt.inference.captured import CapturedModel, can_capture
+from nmt.inference.padded import PaddedModel
 from nmt.inference.prepacked import prepack
 from nmt.inference.quantized import QuantizedLinear
 from nmt.models import TranslationModel
 from nmt.recipe import SearchPrecision
 
+SearchModel = TranslationModel | CapturedModel | PaddedModel
+
 
 def prepare_for_search(
     models: Sequence[TranslationModel], precision: SearchPrecision, device: torch.device
-) -> list[TranslationModel | CapturedModel]:
-    """Convert models in place; on a GPU, capture their steps if all models support it.
+) -> list[SearchModel]:
+    """Convert models in place; on a GPU, capture their steps if all models support it; on a CPU, use few batch sizes.
 
     Raises UserError if the device does not support the precision.
     """
     packed = [_prepacked(model, precision, device) for model in models]
     if device.type == "cuda" and all(map(can_capture, packed)):
         return [CapturedModel(model) for model in packed if can_capture(model)]
-    return list(packed)
+    return [PaddedModel(model) for model in packed] if device.type == "cpu" else list(packed)
 
 
 def _prepacked(model: TranslationModel, precision: SearchPrecision, device: torch.device) -> TranslationModel:

@@ -21,6 +21,7 @@ from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.inference.buffers import Arena, Shape, Sizes
 from nmt.inference.captured import CapturedModel, GraphRecorder, Run, StaticState
+from nmt.inference.padded import PaddedModel
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, parse_recipe
@@ -341,8 +342,8 @@ def test_too_little_memory_halves_the_batch(model_directory: Path, monkeypatch: 
         translations(model_directory, CapturedModel)
 
 
-def test_a_cpu_searches_with_the_plain_model(model_directory: Path) -> None:
-    assert isinstance(Translator.load(model_directory, device="cpu")._model, Transformer)
+def test_a_cpu_searches_without_graphs(model_directory: Path) -> None:
+    assert isinstance(Translator.load(model_directory, device="cpu")._model, PaddedModel)
 
 
 @pytest.mark.gpu
