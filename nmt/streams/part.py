@@ -217,32 +217,37 @@ def _open_at_mark(
         )
     start = Mark()
     if not restart:
-        size = part.stat().st_size if part.exists() else 0
-        start = _find_start(part, origin, before, [mark for mark in marks if mark.bytes <= size], size, resume=resume)
+        start = _find_start(part, origin, before, marks, resume=resume)
     if before is not None and start.records:
-        os.ftruncate(journal.fileno(), ends[marks.index(start)])
+        os.ftruncate(journal.fileno(), ends[-1])
         file = part.open("r+b", buffering=0)
         file.truncate(start.bytes)
         file.seek(start.bytes)
         return file, start, before
     os.ftruncate(journal.fileno(), 0)
     journal.write(_json_line({"format": _FORMAT, **asdict(origin)}))
+    os.fsync(journal.fileno())  # with its old marks, a power failure would make the new part seem changed
     file = part.open("wb", buffering=0)
     keep_mode(part.with_suffix(""), file.fileno())
     return file, start, origin
 
 
-def _find_start(
-    part: Path, origin: Origin, before: Origin | None, marks: list[Mark], size: int, *, resume: bool
-) -> Mark:
-    """Return the last mark of a part of `size` bytes; raises CommandError if the part must not be resumed."""
+def _find_start(part: Path, origin: Origin, before: Origin | None, marks: list[Mark], *, resume: bool) -> Mark:
+    """Return the last mark of a part; raises CommandError if the part must not be resumed or overwritten."""
+    size = part.stat().st_size if part.exists() else 0
     if before is None and size:
         raise CommandError(
             f"{part} has no valid journal; it can only be resumed with {journal_path(part).name}; remove it, or use "
             "--restart to start over"
         )
-    if before is None or not marks:
+    if before is None or not marks or not part.exists():  # killed between renaming the part and removing the journal
         return Mark()
+    changed = CommandError(
+        f"{part} was changed after an interrupted command wrote it; it must be unchanged to resume; save a copy if you "
+        "need it, and use --restart to start over"
+    )
+    if size < marks[-1].bytes:  # no crash shortens it: the text is on disk before its mark
+        raise changed
     if not resume:
         raise CommandError(
             f"{part} has {counted(marks[-1].records, 'line')} of an interrupted command; it is not overwritten; use "
@@ -254,10 +259,7 @@ def _find_start(
             "them, or use --restart to start over"
         )
     if marks[-1].output and marks[-1].output != _digest_of(part, marks[-1].bytes).hexdigest():
-        raise CommandError(
-            f"{part} was changed after an interrupted command wrote it; it must be unchanged to resume; save a copy if "
-            "you need it, and use --restart to start over"
-        )
+        raise changed
     return marks[-1]
 
 

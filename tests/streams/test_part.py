@@ -33,12 +33,15 @@ def write(part: PartFile, end: int = len(LINES), *, together: int = 10) -> None:
 
 
 def interrupt(path: Path, end: int = len(LINES), size: int | None = None) -> None:
-    """Write lines, interrupt, and truncate the part to `size` bytes."""
+    """Write lines and interrupt; with `size`, keep what a process would leave that is killed after `size` bytes."""
     with pytest.raises(KeyboardInterrupt), open_part(path, ORIGIN, restart=True) as part:
         write(part, end)
         raise KeyboardInterrupt
     if size is not None:
         os.truncate(part.path, size)
+        journal = path.with_name(f"{path.name}.part.jsonl")
+        origin, *marks = journal.read_text().splitlines(keepends=True)
+        journal.write_text(origin + "".join(mark for mark in marks if json.loads(mark)["bytes"] <= size))
 
 
 def read(path: Path) -> list[str]:
@@ -66,7 +69,7 @@ def test_part_is_renamed_when_complete(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["out", "out.gz"])
-def test_resume_after_truncation_at_any_byte(tmp_path: Path, name: str) -> None:
+def test_resume_after_a_kill_at_any_byte(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     interrupt(path)
     whole = (tmp_path / f"{name}.part").stat().st_size
@@ -170,6 +173,35 @@ def test_changed_part_is_an_error(tmp_path: Path, name: str) -> None:
         assert resumed.start.records == 40
         write(resumed)
     assert read(path) == LINES
+
+
+@pytest.mark.parametrize("name", ["out", "out.gz"])
+@pytest.mark.parametrize("end", [10, 30])  # one mark; three
+def test_shortened_part_is_an_error(tmp_path: Path, name: str, end: int) -> None:
+    path = tmp_path / name
+    interrupt(path, end)
+    whole = part_path(path).stat().st_size
+    for size in (whole - 1, 5, 0):
+        os.truncate(part_path(path), size)
+        for resume in (False, True):
+            assert refusal(path, resume=resume) == (
+                f"{name}.part was changed after an interrupted command wrote it; it must be unchanged to resume; save "
+                "a copy if you need it, and use --restart to start over"
+            )
+    with open_part(path, ORIGIN, restart=True) as part:
+        write(part)
+    assert read(path) == LINES
+
+
+def test_a_kill_after_the_part_is_renamed_starts_over(tmp_path: Path) -> None:
+    for resume in (False, True):
+        interrupt(tmp_path / "out", 10)
+        part_path(tmp_path / "out").replace(tmp_path / "out")
+        with open_part(tmp_path / "out", ORIGIN, resume=resume) as part:
+            assert part.start == Mark()
+            write(part, 20)
+        assert read(tmp_path / "out") == LINES[:20]
+        assert names(tmp_path) == ["out"]
 
 
 def test_different_origin_is_an_error(tmp_path: Path) -> None:
