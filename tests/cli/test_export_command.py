@@ -1,5 +1,7 @@
 """`nmt export`, `nmt import` and `nmt translate --engine` as a user types them."""
 
+import json
+import shutil
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -54,6 +56,28 @@ def test_export_to_ctranslate2(model: Path, text: Path, tmp_path: Path, nmt: Nmt
     status, _, err = nmt("export", model, "--to", "ctranslate2", "-o", tmp_path / "fast")
     assert status == 1
     assert "already exists" in one_line(err)
+
+
+@needs_ctranslate2
+def test_export_warns_of_newer_checkpoints(model: Path, text: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(model, run / "model")
+    (run / "report.json").write_text(json.dumps({"training": {"steps": 1_000}}))
+
+    def warnings(path: Path) -> list[str]:
+        status, _, err = nmt("export", path, "--to", "ctranslate2", "-o", tmp_path / "out", "--sample", text)
+        assert status == 0, err
+        shutil.rmtree(tmp_path / "out")
+        return [line for line in err.splitlines() if line.startswith("warning: ")]
+
+    (run / "checkpoints" / "step-00001000").mkdir(parents=True)
+    assert warnings(run) == []
+    (run / "checkpoints" / "step-00001200").mkdir()
+    assert warnings(run) == [
+        f"warning: {run / 'model'} was averaged at step 1,000, but the run has a checkpoint of step 1,200; `nmt run` "
+        f"updates the model, or export the output of `nmt average {run}`"
+    ]
+    assert warnings(run / "model") == []
 
 
 @needs_transformers
