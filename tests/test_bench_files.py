@@ -13,7 +13,7 @@ from nmt.recipe import UserError, parse_recipe
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from bench import ledger
-from bench.file_comparison import FileWorkload, compare_files, session_memory
+from bench.file_comparison import FileWorkload, compare_files, compare_loaded, session_memory
 from bench.serving import ServingWorkload, compare_servers
 
 from tests.cli.nasty_lines import as_bytes, nasty_lines
@@ -59,6 +59,17 @@ def test_two_commands_are_compared(work: FileWorkload, tmp_path: Path) -> None:
     shown = (tmp_path / "RESULTS.md").read_text()
     assert "| system | settings | lines/s | rounds |" in shown
     assert "3 lines, beam 2." in shown
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_installed("ctranslate2"), reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+def test_two_loaded_systems_are_compared(work: FileWorkload) -> None:
+    result = compare_loaded(work, ("nmt", {"precision": "fp32"}), ("ctranslate2", {"inter_threads": "1"}), 2)
+    for side in (result.ours, result.theirs):
+        assert len(side.rates) == 2
+        assert min(side.rates) > 10.0  # of three lines per second, without startup
+        assert 0.0 <= float(side.settings["BLEU"]) <= 100.0
+    assert result.ours.settings["engine"] == "torch"
 
 
 def test_memory_includes_all_processes_of_a_command() -> None:

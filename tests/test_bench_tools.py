@@ -420,7 +420,6 @@ ENDLESS = """
 import os, sys, time
 if sys.argv[1] != {hangs!r}:
     sys.exit()
-print("http://127.0.0.1:1", flush=True)
 open({ids!r}, "w").write(str(os.getpid()))
 time.sleep(600)
 """

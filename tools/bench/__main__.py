@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.comparison import Comparison, System, compare
 from bench.environments import PEERS, cache, install
-from bench.file_comparison import DEFAULTS, FileWorkload, compare_files
+from bench.file_comparison import DEFAULTS, LOADED_DEFAULTS, FileWorkload, compare_files, compare_loaded
 from bench.goals import BY_NAME
 from bench.ledger import HOME, add_entries, comparison_entry, read_ledger, value_entry, write_results
 from bench.serving import ServingWorkload, compare_servers
@@ -110,11 +110,14 @@ def _compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
 
 
 def _compare_files(options: argparse.Namespace) -> None:
-    """Compare complete commands that translate a file and add the result to the ledger."""
+    """Compare systems that translate a file, and add the result to the ledger."""
     workload = FileWorkload(options.model, options.source, options.ref, options.beam_size, options.warm_up)
-    comparison = compare_files(workload, _parse_system(options.ours), _parse_system(options.theirs), options.rounds)
+    compare_both = compare_loaded if options.loaded else compare_files
+    comparison = compare_both(workload, _parse_system(options.ours), _parse_system(options.theirs), options.rounds)
     work = {"task": "file", "num_lines": count_lines(workload.source), "beam_size": workload.beam_size}
     command = f"tools/bench/run file {options.ours} {options.theirs} --model RUN --source FILE"
+    command += " --loaded" if options.loaded else ""
+    command += "" if workload.beam_size == FileWorkload.beam_size else f" --beam-size {workload.beam_size}"
     _publish(options, work, comparison, command)
 
 
@@ -233,6 +236,8 @@ def _add_file(parser: argparse.ArgumentParser) -> None:
     _add_systems(parser, _default_settings(["nmt"]), _default_settings(["ctranslate2", "transformers"]))
     _add_translation(parser, "file to translate")
     parser.add_argument("--ref", type=Path, help="reference translations, for BLEU")
+    loaded = _default_settings(["nmt"], LOADED_DEFAULTS)
+    parser.add_argument("--loaded", action="store_true", help=f"time loaded systems, without startup; {loaded}")
     parser.add_argument("--warm-up", type=int, default=1, help="untimed rounds (%(default)s)")
 
 
@@ -256,8 +261,8 @@ def _add_systems(parser: argparse.ArgumentParser, ours: str, theirs: str) -> Non
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds (%(default)s)")
 
 
-def _default_settings(systems: Iterable[str]) -> str:
-    return "; ".join(f"{name}:{','.join(map('='.join, DEFAULTS[name].items()))}" for name in systems)
+def _default_settings(systems: Iterable[str], defaults: dict[str, dict[str, str]] = DEFAULTS) -> str:
+    return "; ".join(f"{name}:{','.join(map('='.join, defaults[name].items()))}" for name in systems)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -55,31 +55,45 @@ def compare(workload: Workload, ours: System, theirs: System, rounds: int) -> Co
     """
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        SystemProcess(workload, *ours, Path(folder)) as one,
-        SystemProcess(workload, *theirs, Path(folder)) as other,
+        _system_process(workload, *ours, Path(folder)) as one,
+        _system_process(workload, *theirs, Path(folder)) as other,
     ):
-        for number in range(1, rounds + 1):
-            rates = [process.run_round() for process in (one, other)]
-            say(f"round {number} of {rounds}: {rates[0]:,.1f} and {rates[1]:,.1f} tokens/s")
-        ratio = paired_ratio(one.measurement.rates, other.measurement.rates)
-        return Comparison(one.measurement, other.measurement, ratio)
+        return alternate(one, other, rounds, "tokens")
+
+
+def alternate(one: SystemProcess, other: SystemProcess, rounds: int, unit: str) -> Comparison:
+    """Run rounds of both systems in turns. unit: what they count"""
+    for number in range(1, rounds + 1):
+        rates = [process.run_round() for process in (one, other)]
+        say(f"round {number} of {rounds}: {rates[0]:,.1f} and {rates[1]:,.1f} {unit}/s")
+    ratio = paired_ratio(one.measurement.rates, other.measurement.rates)
+    return Comparison(one.measurement, other.measurement, ratio)
+
+
+def _system_process(workload: Workload, name: str, settings: dict[str, str], folder: Path) -> SystemProcess:
+    """Start a system on a workload, in its own environment."""
+    workload = workload.with_settings({key: value for key, value in settings.items() if not key.isupper()})
+    description = folder / f"{name}-{len(list(folder.iterdir()))}.json"
+    description.write_text(workload.to_json(), encoding="utf-8")
+    command = [find_python(name), "-m", "bench.worker", PEERS[name].module, str(description)]
+    environment = _environment(name, workload, settings, folder)
+    return SystemProcess(name, settings, command, environment, description.with_suffix(".log"))
 
 
 class SystemProcess:
     """A system in its own process group, suspended except during its rounds."""
 
-    def __init__(self, workload: Workload, name: str, settings: dict[str, str], folder: Path) -> None:
-        workload = workload.with_settings({key: value for key, value in settings.items() if not key.isupper()})
-        description = folder / f"{name}-{len(list(folder.iterdir()))}.json"
-        description.write_text(workload.to_json(), encoding="utf-8")
-        self._name, self._log = name, description.with_suffix(".log").open("w+", encoding="utf-8")
+    def __init__(
+        self, name: str, settings: dict[str, str], command: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> None:
+        self._name, self._log = name, log.open("w+", encoding="utf-8")
         say(f"warming up {name}")
         self._process = subprocess.Popen(
-            [find_python(name), "-m", "bench.worker", PEERS[name].module, str(description)],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=_environment(name, workload, settings, folder),
+            env=environment,
             text=True,
             start_new_session=True,
         )
@@ -96,7 +110,7 @@ class SystemProcess:
         self._log.close()
 
     def run_round(self) -> float:
-        """Resume the system for one round; returns target tokens per second."""
+        """Resume the system for one round; returns target tokens (or lines of a file) per second."""
         self._signal(signal.SIGCONT)
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")

@@ -1,7 +1,8 @@
-"""Comparison of complete commands that translate a file with a trained model, startup included.
+"""Comparison of systems that translate a file with a trained model until EOS: complete commands, or loaded systems.
 
-Each command is a new process that decodes until EOS. Exports are made beforehand and not timed. Memory is the peak of
-the summed proportional set sizes of a command's processes, sampled up to 20 times a second.
+Each command is a new process, startup included. A loaded system stays in memory, and each round translates the file
+once more. Exports are made beforehand and not timed. Memory is the peak of the summed proportional set sizes of a
+command's processes, sampled up to 20 times a second.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from time import perf_counter
 
 from sacrebleu.metrics.bleu import BLEU
 
-from bench.comparison import TOOLS, Comparison, Measurement, System
+from bench.comparison import TOOLS, Comparison, Measurement, System, SystemProcess, alternate
 from bench.ratio import paired_ratio
 from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.text.lines import count_lines, read_lines
 
 _SAMPLING_SECONDS = 0.05
+_NMT = [sys.executable, "-m", "nmt"]
 
 # Systems and the defaults of their settings.
 DEFAULTS = {
@@ -34,6 +36,8 @@ DEFAULTS = {
     "ctranslate2": {"compute_type": "int8", "inter_threads": "2", "intra_threads": "1", "batch_sentences": "32"},
     "transformers": {"precision": "fp32", "threads": "2", "batch_sentences": "64"},
 }
+# The same for a loaded system, where they differ.
+LOADED_DEFAULTS = DEFAULTS | {"nmt": {"precision": "auto", "engine": "torch", "threads": "1"}}
 
 
 @dataclass(frozen=True)
@@ -66,14 +70,12 @@ class _Command:
 
     def measurement(self, workload: FileWorkload) -> Measurement:
         """Rates in lines per second of the timed rounds; memory and BLEU are listed with the settings."""
-        outcome, versions = {"memory": f"{self.memory / 2**20:.0f} MB"}, {}
-        if workload.ref is not None:
-            metric = BLEU()
-            score = metric.corpus_score(list(read_lines(self.out)), [list(read_lines(workload.ref))]).score
-            outcome["BLEU"], versions["BLEU"] = f"{score:.2f}", str(metric.get_signature())
         num_lines = count_lines(workload.source)
         rates = [num_lines / seconds for seconds in self.seconds[workload.warm_up :]]
-        return Measurement(self.name, self.settings | outcome, versions, 0.0, rates)
+        settings = self.settings | {"memory": f"{self.memory / 2**20:.0f} MB"}
+        measurement = Measurement(self.name, settings, {}, 0.0, rates)
+        _add_bleu(measurement, self.out, workload)
+        return measurement
 
 
 def compare_files(workload: FileWorkload, ours: System, theirs: System, rounds: int) -> Comparison:
@@ -92,29 +94,78 @@ def compare_files(workload: FileWorkload, ours: System, theirs: System, rounds: 
         return Comparison(first, second, paired_ratio(first.rates, second.rates))
 
 
-def _command(workload: FileWorkload, name: str, settings: dict[str, str], folder: Path) -> _Command:
-    if name not in DEFAULTS:
-        raise UserError(f"{name!r} does not support files; it must be one of {', '.join(DEFAULTS)}; choose one")
-    if unknown := settings.keys() - DEFAULTS[name].keys():
-        known = ", ".join(DEFAULTS[name])
-        raise UserError(f"{name} has no setting {min(unknown)!r}; it must be one of {known}; choose one")
-    settings = DEFAULTS[name] | settings
+def compare_loaded(workload: FileWorkload, ours: System, theirs: System, rounds: int) -> Comparison:
+    """Translate the file with two loaded systems in alternating rounds.
+
+    Raises UserError if one of them fails.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folders = [Path(name) / "ours", Path(name) / "theirs"]
+        with (
+            _loaded(workload, *ours, folders[0]) as one,
+            _loaded(workload, *theirs, folders[1]) as other,
+        ):
+            comparison = alternate(one, other, rounds, "lines")
+        for side, folder in zip((comparison.ours, comparison.theirs), folders, strict=True):
+            _add_bleu(side, folder / "out.txt", workload)
+        return comparison
+
+
+def _loaded(workload: FileWorkload, name: str, settings: dict[str, str], folder: Path) -> SystemProcess:
+    settings = _all_settings(name, settings, LOADED_DEFAULTS)
     folder.mkdir()
-    out, nmt = folder / "out.txt", [sys.executable, "-m", "nmt"]
+    model = workload.model.absolute() if name == "nmt" else _export(workload, name, settings, folder)
+    words = [sys.executable, "-m", "bench.file_worker", f"bench.peers.{name}_file", str(max(1, workload.warm_up))]
+    words += [str(workload.source.absolute()), str(folder / "out.txt"), *_assignments(workload, settings, model)]
+    threads = settings.get("threads") or settings["intra_threads"]
+    environment = os.environ | {"PYTHONPATH": f"{TOOLS}{os.pathsep}{TOOLS.parent}", "OMP_NUM_THREADS": threads}
+    return SystemProcess(name, settings, words, environment, folder / "log")
+
+
+def _command(workload: FileWorkload, name: str, settings: dict[str, str], folder: Path) -> _Command:
+    settings = _all_settings(name, settings, DEFAULTS)
+    folder.mkdir()
+    out = folder / "out.txt"
     if name == "nmt":
         options = [f"--{key}={value}" for key, value in settings.items() if value != "auto"]
         options += [f"--beam-size={workload.beam_size}", "--length-penalty=power", "--length-alpha=1", "--restart"]
-        words = [*nmt, "translate", str(workload.model), str(workload.source), "-o", str(out), *options]
+        words = [*_NMT, "translate", str(workload.model), str(workload.source), "-o", str(out), *options]
     else:
-        export = folder / "export"
-        target = ["huggingface"]
-        if name == "ctranslate2":
-            target = ["ctranslate2", f"--quantization={settings['compute_type']}"]
-        run_command([*nmt, "export", str(workload.model), "-o", str(export), "--to", *target])
         program = str(TOOLS / "bench" / "peers" / f"{name}_file.py")
-        options = [*map("=".join, settings.items()), f"model={export}", f"beam_size={workload.beam_size}"]
-        words = [sys.executable, program, str(workload.source), str(out), *options]
+        export = _export(workload, name, settings, folder)
+        words = [sys.executable, program, str(workload.source), str(out), *_assignments(workload, settings, export)]
     return _Command(name, settings, words, out)
+
+
+def _all_settings(name: str, settings: dict[str, str], defaults: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Add the defaults; raises UserError for an unknown system or setting."""
+    if name not in defaults:
+        raise UserError(f"{name!r} does not support files; it must be one of {', '.join(defaults)}; choose one")
+    if unknown := settings.keys() - defaults[name].keys():
+        known = ", ".join(defaults[name])
+        raise UserError(f"{name} has no setting {min(unknown)!r}; it must be one of {known}; choose one")
+    return defaults[name] | settings
+
+
+def _export(workload: FileWorkload, name: str, settings: dict[str, str], folder: Path) -> Path:
+    target = ["huggingface"]
+    if name == "ctranslate2":
+        target = ["ctranslate2", f"--quantization={settings['compute_type']}"]
+    run_command([*_NMT, "export", str(workload.model), "-o", str(folder / "export"), "--to", *target])
+    return folder / "export"
+
+
+def _assignments(workload: FileWorkload, settings: dict[str, str], model: Path) -> list[str]:
+    return [*map("=".join, settings.items()), f"model={model}", f"beam_size={workload.beam_size}"]
+
+
+def _add_bleu(measurement: Measurement, out: Path, workload: FileWorkload) -> None:
+    """List BLEU with the settings, if there are reference translations."""
+    if workload.ref is not None:
+        metric = BLEU()
+        score = metric.corpus_score(list(read_lines(out)), [list(read_lines(workload.ref))]).score
+        measurement.settings["BLEU"] = f"{score:.2f}"
+        measurement.versions["BLEU"] = str(metric.get_signature())
 
 
 def run_command(command: Sequence[str]) -> tuple[float, int]:

@@ -69,11 +69,17 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def redirect_output() -> TextIO:
+    """Redirect stdout to stderr; return the original stdout, for the answers."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return answers
+
+
 def main(peer: str, path: str) -> None:
     """Run the workload described by a file on a system until stdin is closed."""
     end_with_parent()
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    answers = redirect_output()
     workload = Workload.from_json(Path(path).read_text(encoding="utf-8"))
     module = importlib.import_module(peer)
     getattr(module, workload.task)(workload, Clock(workload.warm_up, answers, sys.stdin))

@@ -7,15 +7,15 @@ batch_sentences.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import ctranslate2
 import sentencepiece
 
 
-def main(source: str, target: str, *settings: str) -> None:
-    """Translate a file."""
-    options = dict(setting.split("=", 1) for setting in settings)
+def load(options: dict[str, str]) -> Callable[[Path, Path], None]:
+    """Return a function that translates a file."""
     folder, beam_size = Path(options["model"]), int(options["beam_size"])
     translator = ctranslate2.Translator(
         str(folder),
@@ -30,13 +30,22 @@ def main(source: str, target: str, *settings: str) -> None:
         )
         for side in ("src", "tgt")
     )
-    with Path(source).open(encoding="utf-8") as lines, Path(target).open("w", encoding="utf-8") as out:
-        pieces = (encoder.encode(line.rstrip("\n"), out_type=str) for line in lines)
-        results = translator.translate_iterable(
-            pieces, max_batch_size=int(options["batch_sentences"]), beam_size=beam_size, length_penalty=1.0
-        )
-        for result in results:
-            out.write(decoder.decode(result.hypotheses[0]) + "\n")
+
+    def translate(source: Path, target: Path) -> None:
+        with source.open(encoding="utf-8") as lines, target.open("w", encoding="utf-8") as out:
+            pieces = (encoder.encode(line.rstrip("\n"), out_type=str) for line in lines)
+            results = translator.translate_iterable(
+                pieces, max_batch_size=int(options["batch_sentences"]), beam_size=beam_size, length_penalty=1.0
+            )
+            for result in results:
+                out.write(decoder.decode(result.hypotheses[0]) + "\n")
+
+    return translate
+
+
+def main(source: str, target: str, *settings: str) -> None:
+    """Translate a file."""
+    load(dict(setting.split("=", 1) for setting in settings))(Path(source), Path(target))
 
 
 if __name__ == "__main__":

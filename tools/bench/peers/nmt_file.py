@@ -1,0 +1,32 @@
+"""Translate files with nmt in one process, for comparisons of loaded systems.
+
+Settings: model, beam_size, engine (torch or ctranslate2), precision, threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from nmt import Translator
+from nmt.export.engine import CTranslate2Translator
+from nmt.recipe import DecodeRecipe, SearchPrecision
+from nmt.text.lines import read_lines
+
+
+def load(options: dict[str, str]) -> Callable[[Path, Path], None]:
+    """Return a function that translates a file."""
+    torch.set_num_threads(int(options["threads"]))
+    decode = DecodeRecipe(beam_size=int(options["beam_size"]), length_penalty="power", length_alpha=1.0)
+    engine = CTranslate2Translator if options["engine"] == "ctranslate2" else Translator
+    precision = cast(SearchPrecision, options["precision"])
+    translator = engine.load(options["model"], device="cpu", precision=precision, decode=decode)
+
+    def translate(source: Path, target: Path) -> None:
+        outputs = translator.translate(list(read_lines(source)))
+        target.write_text("".join(f"{text}\n" for text in outputs), encoding="utf-8")
+
+    return translate
