@@ -111,8 +111,8 @@ class DecodeRecipe(Section):
     fusion_weight: Strength = 0.1
     """Shallow fusion: weight of the language model; 0 disables it."""
     batch_tokens: PositiveInt | Literal["auto"] = "auto"
-    """Maximum source tokens per batch. `auto`: 2,048 on a CPU; on a GPU, what fits in a quarter of its memory with
-    this model and beam, from 2,048 to 32,768."""
+    """Maximum source tokens per batch. `auto`: 2,048 on a CPU, 4,096 with a beam of 2 and 8,192 in greedy search; on
+    a GPU, what fits in a quarter of its memory with this model and beam, from 2,048 to 32,768."""
 
     def over(
         self, own: DecodeRecipe, *, has_ensemble: bool = False, needs_alignments: bool | None = None

@@ -18,7 +18,7 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 # Minimum cost of a sentence in tokens: each sentence also needs `beam_size` rows of logits at every step.
 _MIN_COST = 16
 
-# Automatic batch size in source tokens: on a CPU, and the maximum on a GPU.
+# Automatic batch size in source tokens: on a CPU with a beam of at least 3, and the maximum on a GPU.
 _CPU_TOKENS, _MAX_TOKENS = 2_048, 32_768
 # Fraction of the GPU memory for a batch; the rest is for weights, temporary tensors, graphs and other programs.
 _MEMORY_FRACTION = 0.25
@@ -48,9 +48,9 @@ def choose_batch_tokens(decode: DecodeRecipe, device: torch.device, models: Sequ
     """
     if decode.batch_tokens != "auto":
         return decode.batch_tokens
-    if device.type != "cuda" or not models:
-        return _CPU_TOKENS
     hypotheses = max(decode.beam_size, decode.n_best)
+    if device.type != "cuda" or not models:
+        return _CPU_TOKENS * max(1, 4 // hypotheses)  # greedy search has few rows per sentence
     bytes_per_token = sum(_bytes_per_token(recipe, vocab, hypotheses) for recipe, vocab in models)
     budget = _MEMORY_FRACTION * torch.cuda.get_device_properties(device).total_memory
     max_tokens = 1 << (max(1, int(budget / bytes_per_token)).bit_length() - 1)

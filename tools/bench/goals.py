@@ -191,6 +191,7 @@ GOALS = (
         "ratio",
         1.5,
         f"{_SERVE} nmt one-call --goal serve-one-call",
+        "CTranslate2 takes nine tenths of the processor time, less than 3 ms per line in batches of 16.",
     ),
     Goal(
         "serve-translate",
