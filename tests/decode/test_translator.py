@@ -250,7 +250,7 @@ def test_batches_shrink_permanently_when_memory_is_too_small(
     assert model.refused == [32, 16, 8, 4], "failed batch sizes are not tried again"
     said = [line for line in capfd.readouterr().err.splitlines() if "not enough memory" in line]
     assert len(said) == 1
-    assert "8,192" in said[0] and "reduced to 32" in said[0]
+    assert "4,096" in said[0] and "reduced to 32" in said[0]
 
 
 def test_memory_too_small_for_one_sentence_is_an_error(tokenizers: Tokenizers) -> None:
