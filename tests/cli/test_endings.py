@@ -114,7 +114,9 @@ def test_a_signal_ends_the_threads_of_ctranslate2(
     process = start("-o", tmp_path / "out", "--engine", "ctranslate2", "--window", 20_000)
     wait_until_busy(process, 5.0)
     process.send_signal(number)
-    assert end(process) == (status, ["nmt: interrupted"])
+    found, (line,) = end(process)
+    assert found == status
+    assert line.startswith("nmt: interrupted")  # with the part of a fast machine that has finished a window
     assert not (tmp_path / "out").exists()
 
 
