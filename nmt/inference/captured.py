@@ -11,7 +11,7 @@ has not yet run on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeGuard
@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from nmt.inference.buffers import Arena, Buffers, Shape, tensor_sizes
+from nmt.inference.wrapped import WrappedModel
 from nmt.logs import say
 from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import ModelRecipe
 
 # A shape is captured at its third step: a capture costs about three eager steps, too much for rare shapes, and needs
 # eager steps as warm-up.
@@ -149,7 +149,7 @@ class StaticState:
         self.rows = self.rows.index_select(0, sentence_index)
 
 
-class CapturedModel:
+class CapturedModel(WrappedModel[Transformer]):
     """A Transformer for search with captured decoder steps and the same results.
 
     There is one set of buffers, so `start` ends the previous search. Buffers are kept after a search, even one that ran
@@ -159,7 +159,7 @@ class CapturedModel:
     def __init__(self, model: Transformer, recorder: Recorder | None = None) -> None:
         """recorder: by default CUDA graphs on a GPU, and eager steps elsewhere."""
         weight = model.tgt_embedding.weight
-        self._model = model
+        super().__init__(model)
         self._recorder = recorder or (GraphRecorder(weight.device) if weight.is_cuda else EagerRecorder())
         self._arena = Arena(weight)
         self._steps: dict[Shape, _Step] = {}
@@ -209,19 +209,6 @@ class CapturedModel:
         buffers.advance(state.rows)
         state.steps, state.ring_end = state.steps + 1, state.ring_end + step.shape.beam
         return buffers.hidden.index_select(0, state.rows)
-
-    def logits_of(self, tokens: Tensor) -> Callable[[Tensor], Tensor]:
-        """See `Transformer.logits_of`."""
-        return self._model.logits_of(tokens)
-
-    @property
-    def recipe(self) -> ModelRecipe:
-        """See `Transformer.recipe`."""
-        return self._model.recipe
-
-    def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
-        """See `Transformer.cross_attention`."""
-        return self._model.cross_attention(src, tgt)
 
     def _check(self, state: StaticState) -> None:
         assert state.search_id == self._search_id, "a later search has reused the buffers"

@@ -7,16 +7,15 @@ therefore stay in the batch until the others fit the next of a few sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nmt.inference.wrapped import WrappedModel
 from nmt.models import TranslationModel
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import ModelRecipe
 
 # Batch sizes between a power of two and the next.
 _SIZES_PER_OCTAVE = 4
@@ -67,11 +66,8 @@ class PaddedState:
             self.order = torch.arange(size, device=self.order.device)
 
 
-class PaddedModel:
+class PaddedModel(WrappedModel[TranslationModel]):
     """A model for search with the same results; see the module docstring."""
-
-    def __init__(self, model: TranslationModel) -> None:
-        self._model = model
 
     def start(self, src: PackedSequences, beam_size: int) -> PaddedState:
         """See `StepModel.start`."""
@@ -89,16 +85,3 @@ class PaddedModel:
     def _advance(self, tokens: Tensor, state: PaddedState) -> Tensor:
         """Last tokens (batch, beam) -> decoder output of all rows, those of the sentences first."""
         return self._model.advance(state.expand(tokens), state.inner).index_select(0, state.order)
-
-    def logits_of(self, tokens: Tensor) -> Callable[[Tensor], Tensor]:
-        """See `Transformer.logits_of`."""
-        return self._model.logits_of(tokens)
-
-    @property
-    def recipe(self) -> ModelRecipe:
-        """See `Transformer.recipe`."""
-        return self._model.recipe
-
-    def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
-        """See `Transformer.cross_attention`."""
-        return self._model.cross_attention(src, tgt)

@@ -324,6 +324,19 @@ def test_a_document_is_translated_and_downloaded(
     assert "&amp;" not in translated or name == "a.html"
 
 
+def record_contexts(echo: EchoTranslator, sides: ContextSides, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Translate to upper case with a context of two lines; returns the context of each text, once translated."""
+    found: dict[str, Any] = {}
+
+    def translate(inputs: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
+        found.update((one.text, list(one.context)) for one in inputs)
+        return [[Translation(one.text.upper(), 0.0, 0.0, [])] for one in inputs]
+
+    monkeypatch.setattr(echo, "translate_inputs", translate)
+    monkeypatch.setattr(echo, "context", Context(2, sides))
+    return found
+
+
 @pytest.mark.parametrize("sides", ["source", "both"])
 def test_the_lines_of_a_file_are_the_context_of_later_ones(
     browser: Browser,
@@ -333,14 +346,7 @@ def test_the_lines_of_a_file_are_the_context_of_later_ones(
     monkeypatch: pytest.MonkeyPatch,
     sides: ContextSides,
 ) -> None:
-    found: dict[str, Any] = {}
-
-    def translate(inputs: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
-        found.update((one.text, list(one.context)) for one in inputs)
-        return [[Translation(one.text.upper(), 0.0, 0.0, [])] for one in inputs]
-
-    monkeypatch.setattr(echo, "translate_inputs", translate)
-    monkeypatch.setattr(echo, "context", Context(2, sides))
+    found = record_contexts(echo, sides, monkeypatch)
     address, stop = serve(echo_service())
     browser.open(address)
     browser.wait("document.querySelector('#model')?.options.length > 0")
@@ -364,14 +370,7 @@ def test_subtitles_of_one_request_are_the_context_of_the_next(
     monkeypatch: pytest.MonkeyPatch,
     sides: ContextSides,
 ) -> None:
-    found: dict[str, Any] = {}
-
-    def translate(inputs: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
-        found.update((one.text, list(one.context)) for one in inputs)
-        return [[Translation(one.text.upper(), 0.0, 0.0, [])] for one in inputs]
-
-    monkeypatch.setattr(echo, "translate_inputs", translate)
-    monkeypatch.setattr(echo, "context", Context(2, sides))
+    found = record_contexts(echo, sides, monkeypatch)
     address, stop = serve(echo_service(Limits(lines=16)))  # four subtitles per request
     browser.open(address)
     browser.wait("document.querySelector('#model')?.options.length > 0")
