@@ -44,7 +44,7 @@ from nmt.data.store import PairStore, PairWriter, Split, token_dtype
 from nmt.data.test_sets import TestSet
 from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.parallel import num_cores
-from nmt.recipe import NO_LANGUAGE, SEPARATOR, TERM_MARKERS, Corpus, Recipe, UserError
+from nmt.recipe import NO_LANGUAGE, SEPARATOR, TERM_MARKERS, Corpus, Recipe, TreesCorpus, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
 from nmt.storage.checksums import require_undamaged, sha256_of
 from nmt.text.clean import DROP_REASONS, Pair, has_known_script, normalize
@@ -323,7 +323,9 @@ def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Token
     symbols = (SEPARATOR,) if recipe.data.context else TERM_MARKERS if recipe.train.glossary_markup else ()
     symbols = tuple(dict.fromkeys((*recipe.tokenizer.user_symbols, *symbols)))
     options = recipe.tokenizer.model_copy(update={"user_symbols": symbols})
-    return train_tokenizers(sample, options, directory, tuple(tags))
+    only_trees = all(isinstance(corpus, TreesCorpus) for corpus in recipe.data.train)
+    tree_tokens = {token for _, tree in sample() for token in tree.split()} if only_trees else ()
+    return train_tokenizers(sample, options, directory, tuple(tags), sorted(tree_tokens))
 
 
 def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _SplitCounts:

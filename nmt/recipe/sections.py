@@ -134,7 +134,8 @@ class TokenizerRecipe(Section):
     encoded as bytes. With `byte` it is always 261 plus the tags: spaces have their own token. Reused tokenizers
     determine it themselves."""
     joint: bool = True
-    """One model for both languages (required for three-way tied embeddings), or one per language."""
+    """One model for both languages (required for three-way tied embeddings), or one per language. If all training
+    corpora are `trees`, a target model of its own has one token per bracket."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Fraction of characters covered by the vocabulary; the others are encoded as bytes."""
     lowercase: bool = False

@@ -292,12 +292,18 @@ def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -
 
 
 def train_tokenizers(
-    sample: Callable[[], Iterable[tuple[str, str]]], recipe: TokenizerRecipe, directory: Path, tags: Iterable[str] = ()
+    sample: Callable[[], Iterable[tuple[str, str]]],
+    recipe: TokenizerRecipe,
+    directory: Path,
+    tags: Iterable[str] = (),
+    tgt_words: Sequence[str] = (),
 ) -> Tokenizers:
     """Train one joint tokenizer or one per side on normalized pairs, and write them to `directory`.
 
-    sample: returns the pairs; called once per tokenizer
-    tags:   additional user symbols of the source side
+    sample:    returns the pairs; called once per tokenizer
+    tags:      additional user symbols of the source side
+    tgt_words: words of a closed target vocabulary, for one tokenizer per side: each is one token with the space before
+               it; other text is encoded as bytes
 
     Raises UserError as `train_tokenizer` does.
     """
@@ -305,9 +311,13 @@ def train_tokenizers(
     if recipe.joint:
         joint = train_tokenizer((text for pair in sample() for text in pair), with_tags, directory / _JOINT_FILE)
         return Tokenizers(joint, joint)
+    tgt_recipe = recipe
+    if tgt_words:
+        symbols = (*recipe.user_symbols, *(SPACE + word for word in tgt_words))
+        tgt_recipe = recipe.model_copy(update={"algorithm": "byte", "lowercase": False, "user_symbols": symbols})
     return Tokenizers(
         src=train_tokenizer((pair[0] for pair in sample()), with_tags, directory / _SRC_FILE),
-        tgt=train_tokenizer((pair[1] for pair in sample()), recipe, directory / _TGT_FILE),
+        tgt=train_tokenizer((pair[1] for pair in sample()), tgt_recipe, directory / _TGT_FILE),
     )
 
 

@@ -95,6 +95,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_each_bracket_of_a_tree_is_one_token(tmp_path: Path) -> None:
+    trees = "(ROOT (S (NP (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))\n(ROOT (NN dog))\n"
+    (tmp_path / "trees").write_text(trees * 5)
+    corpora = (f"data.{split}=[{{kind='trees',path='{tmp_path}/trees'}}]" for split in ("train", "valid"))
+    options = ("tgt_lang='zxx'", "data.drop_duplicates=false", "tokenizer.joint=false", "tokenizer.vocab_size=290")
+    prepared = prepare(recipe_for(tmp_path, "run", *corpora, *options, "model.tied_embeddings='decoder'"))
+    text, tokenizer = "(S (NP XX XX )NP (VP XX )VP . )S", prepared.tokenizers.tgt
+    tokens = tokenizer.encode(text)
+    assert tokenizer.pieces(tokens) == [f"▁{token}" for token in text.split()]
+    assert tokenizer.decode(tokens) == text and tokenizer.vocab_size == 261 + len(set(tokens))
+    assert tokenizer.decode(tokenizer.encode("(SQ XX )SQ")) == "(SQ XX )SQ"  # a label that no training tree has
+
+
 def test_store_has_the_clean_pairs_in_order(folder: Path) -> None:
     prepared = prepare(recipe_for(folder))
     store = PairStore(prepared.directory, "train")
