@@ -64,6 +64,8 @@ def searches(model: Path, other: Path | None, device: str) -> list[Search]:
         Search("beam 4", alone, {"beam_size": 4}),
         Search(REFERENCE, alone, {}),
         Search("beam 10", alone, {"beam_size": 10}),
+        Search("beam 5, patience 2", alone, {"stop": "patience", "patience": 2.0}),
+        Search("beam 5, exact stop", alone, {"stop": "exact"}),
         Search("beam 5, not normalized", alone, {"length_penalty": "none"}),
         Search("beam 5, n^0.6", alone, {"length_alpha": 0.6}),
         Search("beam 5, ((5+n)/6)^0.6", alone, {"length_penalty": "gnmt", "length_alpha": 0.6}),
@@ -153,6 +155,7 @@ def main() -> int:
     parser.add_argument("src", type=Path, help="source sentences, one per line")
     parser.add_argument("ref", type=Path, help="their reference translations")
     parser.add_argument("--ensemble", type=Path, metavar="MODEL", help="a second model with the same tokenizers")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="only beam 5 and rows with one of these in the name")
     parser.add_argument("--lines", type=int, metavar="N", help="use only the first N lines")
     parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds (default: 3)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
@@ -161,7 +164,11 @@ def main() -> int:
         parser.error("--repetitions and --lines must be at least 1")
     try:
         lowercase = Tokenizers.load(find_model(options.model)).tgt.lowercases()
-        rows = [Row(search) for search in searches(options.model, options.ensemble, options.device)]
+        rows = [
+            Row(search)
+            for search in searches(options.model, options.ensemble, options.device)
+            if search.name == REFERENCE or any(text in search.name for text in options.only or [""])
+        ]
         src, ref = read_pairs(options.src, options.ref)
         src, ref = src[: options.lines], ref[: options.lines]
         measure(rows, options.device, src, ref, options.repetitions, lowercase)

@@ -16,6 +16,16 @@ def texts(tmp_path: Path) -> list[str]:
     return [str(tmp_path / "src"), str(tmp_path / "ref")]
 
 
+def test_only_selects_rows_besides_the_reference(
+    model: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(model), *texts, "--lines", "2", "--repetitions", "1", "--only", "patience", "exact"]
+    monkeypatch.setattr(sys, "argv", ["search-table", *given])
+    assert search_table.main() == 0
+    names = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert names[2:] == ["beam 5", "beam 5, patience 2", "beam 5, exact stop"]
+
+
 @pytest.mark.slow
 def test_every_kind_of_search_has_a_row(
     model: Path,

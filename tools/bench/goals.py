@@ -54,6 +54,7 @@ _NO_GPU_FOR_SEARCH = (
 )
 
 _FILE = "tools/bench/run file --model runs/multi30k-en-de --source FILE"
+_BASE = "tools/bench/run file --model runs/base --source FILE"
 _SERVE = "tools/bench/run serve --model runs/multi30k-en-de --source FILE"
 _SMALL_STEPS = (
     "One decoder step of a small model is a hundred operations of a few microseconds, which torch launches one by one."
@@ -146,6 +147,13 @@ GOALS = (
         "`nmt translate` also normalizes lines, records progress for `--resume`, and imports six packages.",
     ),
     Goal(
+        "file-int8-ctranslate2",
+        "the same with `--engine ctranslate2`",
+        "ratio",
+        0.95,
+        f"{_FILE} nmt:engine=ctranslate2,precision=int8 ctranslate2 --goal file-int8-ctranslate2",
+    ),
+    Goal(
         "loaded-int8-torch",
         "the same with loaded models and one thread each: our torch engine in int8",
         "ratio",
@@ -171,8 +179,29 @@ GOALS = (
         _SMALL_STEPS,
     ),
     Goal(
+        "loaded-base-int8",
+        "a base model, loaded, one thread each: our torch engine against CTranslate2, both in int8",
+        "ratio",
+        1.1,
+        f"{_BASE} nmt:precision=int8 ctranslate2:inter_threads=1 --loaded --goal loaded-base-int8",
+    ),
+    Goal(
+        "loaded-base-fp32",
+        "the same, both in fp32",
+        "ratio",
+        1.1,
+        f"{_BASE} nmt:precision=fp32 ctranslate2:compute_type=float32,inter_threads=1 --loaded --goal loaded-base-fp32",
+    ),
+    Goal(
+        "loaded-base-bf16",
+        "the same, our torch engine in bf16 against itself in fp32",
+        "ratio",
+        1.9,
+        f"{_BASE} nmt:precision=bf16 nmt:precision=fp32 --loaded --goal loaded-base-bf16",
+    ),
+    Goal(
         "file-transformers",
-        "the same in fp32: transformers generate",
+        "Multi30k model, complete command, fp32: transformers generate",
         "ratio",
         4.0,
         f"{_FILE} nmt:precision=fp32 transformers --goal file-transformers",
