@@ -249,6 +249,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
             "drops": {reason: drops[reason] for reason in _ALL_DROP_REASONS},
             "pairs": train.pairs.total(),
             "corpora": [{"pairs_read": read, "pairs": train.pairs[i]} for i, read in enumerate(text.num_read)],
+            "input_files": sum(len(input_files(corpus, data.root)) for corpus in data.train),
             **train.sides(),
         },
         "valid": _valid_report(valid),

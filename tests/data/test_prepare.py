@@ -532,6 +532,22 @@ def test_missing_directory(tmp_path: Path) -> None:
         load_prepared(tmp_path)
 
 
+def test_a_local_dataset_that_loses_files_is_outdated(folder: Path) -> None:
+    dataset = folder / "text" / "dataset"
+    dataset.mkdir()
+    for number, pairs in enumerate((sentence_pairs(200)[:150], sentence_pairs(200)[150:])):
+        records = [json.dumps({"translation": {"en": src, "de": tgt}}) for src, tgt in pairs]
+        (dataset / f"train-{number}.jsonl").write_text("\n".join(records), encoding="utf-8")
+    recipe = recipe_for(folder, "run", "data.train=[{kind='huggingface', dataset='dataset'}]")
+    identity = text_identity(prepare(recipe).report, recipe)
+    assert outdated_splits(recipe, recipe.data_directory) == set()
+    (dataset / "train-1.jsonl").unlink()
+    assert outdated_splits(recipe, recipe.data_directory) == {"train", "valid"}
+    shutil.rmtree(dataset)
+    assert outdated_splits(recipe, recipe.data_directory, asks_hub=False) == {"train", "valid"}
+    assert text_identity(load_prepared(recipe.data_directory).report, recipe) == identity, "a property of the report"
+
+
 def test_a_changed_dataset_of_the_hub_is_prepared_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
