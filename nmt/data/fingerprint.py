@@ -75,7 +75,8 @@ def recorded_options(recipe: Recipe, report: dict[str, Any]) -> dict[str, Any]:
 
 def text_identity(report: dict[str, Any], recipe: Recipe) -> str:
     """Return the SHA-256 of everything that determines the prepared training text and its tokenizers."""
-    inputs = _training_inputs(report, len(_files(recipe.data.train, recipe)))
+    num_train = report["train"].get("input_files", len(_files(recipe.data.train, recipe)))  # absent in early versions
+    inputs = report["inputs"][:num_train]
     content = [_training_options(report["recipe"]), inputs, report["tokenizers"]]
     if report.get("commits", {}).get("train"):  # the same text may be in several commits
         content.append({name: digest for name, digest in report["sha256"].items() if name.startswith("train.")})
@@ -119,9 +120,8 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
         with suppress(OSError):  # the directory may be read-only
             write_stamps([stamps[str(path)] for path in files], directory)
     num_train = len(_files(recipe.data.train, recipe))
-    if inputs[:num_train] != _training_inputs(report, num_train):
-        return both
-    if asks_hub and _changed_on_hub("train", recipe, report):
+    recorded_inputs = report["inputs"][: report["train"].get("input_files", num_train)]
+    if inputs[:num_train] != recorded_inputs or (asks_hub and _changed_on_hub("train", recipe, report)):
         return both
     is_same = (options, inputs) == (report["recipe"], report["inputs"])
     return set() if is_same and not (asks_hub and _changed_on_hub("valid", recipe, report)) else {"valid"}
@@ -234,11 +234,6 @@ def _mixture_options(recipe: Recipe) -> dict[str, Any] | None:
     temperature = recipe.data.temperature
     is_mixed = len(set(weights)) > 1 or (len(weights) > 1 and temperature != 1.0)
     return {"weights": weights, "temperature": temperature} if is_mixed else None
-
-
-def _training_inputs(report: dict[str, Any], default: int) -> list[Any]:
-    """Return the inputs of the training text; `default` is their number if an early version prepared the corpus."""
-    return list(report["inputs"][: report["train"].get("input_files", default)])
 
 
 def _files(corpora: Sequence[Corpus], recipe: Recipe) -> list[Path]:

@@ -56,7 +56,7 @@ from nmt.text.context import (
     last_sentence,
     normalize_joined,
 )
-from nmt.text.lines import read_lines, warn_of_empty
+from nmt.text.lines import read_lines, warn_of_empty, warn_of_fields
 from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
@@ -243,7 +243,6 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     report: dict[str, Any] = {
         "format": FORMAT,
         "recipe": preparation_options(recipe),
-        "inputs": [],
         "train": {
             "pairs_read": sum(text.num_read),
             "drops": {reason: drops[reason] for reason in _ALL_DROP_REASONS},
@@ -342,6 +341,8 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
     warn_of_empty("the target of data.valid", tgt, [src] if recipe.src_lang != NO_LANGUAGE else [], remark)
     if recipe.src_lang != NO_LANGUAGE:
         warn_of_empty("the source of data.valid", src, [tgt], remark)
+    warn_of_fields("the source of data.valid", src)
+    warn_of_fields("the target of data.valid", tgt)
     return counts
 
 

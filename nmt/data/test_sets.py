@@ -9,7 +9,7 @@ from nmt.data.corpus import Labels, ReadOptions, read_documents, read_labels, re
 from nmt.logs import warn
 from nmt.recipe import Context, Corpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus, UserError
 from nmt.text.context import is_blank, with_previous
-from nmt.text.lines import warn_of_empty
+from nmt.text.lines import warn_of_empty, warn_of_fields
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,15 @@ class TestSet:
         return self.refs[0]
 
     def warn_of_wrong_references(self) -> None:
-        """Warn of a reference that equals the source or another reference, and of sentences without a reference.
+        """Warn of a reference that equals the source or another one, of sentences without a reference, and of markup.
 
         Any translation of a sentence without a reference, such as null in JSON Lines, is wrong.
         """
         known = {"the source": self.src}
+        warn_of_fields(f"the source of data.test.{self.name}", self.src)
         for number, stream in enumerate(self.refs, start=1):
             name = f"reference {number}" if len(self.refs) > 1 else "the reference"
+            warn_of_fields(f"{name} of data.test.{self.name}", stream)
             remark = "any translation of them counts as wrong; correct them"
             warn_of_empty(f"{name} of data.test.{self.name}", stream, [self.src], remark)
             for other, lines in known.items():

@@ -172,6 +172,12 @@ def test_empty_validation_sentences_are_named(folder: Path, capsys: pytest.Captu
     )
 
 
+def test_columns_in_the_validation_text_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_corpus(folder / "text", sentence_pairs(200), [(src, f"0.5\t{tgt}") for src, tgt in sentence_pairs(20)])
+    prepare(recipe_for(folder))
+    assert "warning: all lines of the target of data.valid have tabs" in capsys.readouterr().err
+
+
 def test_a_language_of_unknown_script_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(recipe_for(folder, "run", "src_lang=sr"))
     assert (

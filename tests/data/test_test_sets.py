@@ -93,6 +93,16 @@ def test_warning_for_sentences_without_reference(folder: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == f"warning: 2 of 3 lines of the reference of data.test.json {remark}\n"
 
 
+def test_warning_for_markup_that_would_be_translated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "news.en").write_text('<srcset setid="a">\n<seg id="1">a</seg>\n</srcset>\n')
+    (folder / "news.de").write_text("0.5\tA\n0.1\tB\n0.2\tC\n")
+    tests = "{news={kind='text',src='news.en',tgt='news.de'}}"
+    read_test_sets(recipe_for(folder, tests))["news"].warn_of_wrong_references()
+    source, reference = capsys.readouterr().err.splitlines()
+    assert source.startswith("warning: the source of data.test.news looks like an SGM or XML test set")
+    assert reference.startswith("warning: all lines of the reference of data.test.news have tabs")
+
+
 def test_warning_for_a_reference_that_equals_another_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for tgt, warnings in (
         ("'news.en'", ["the reference of data.test.news is identical to the source"]),
