@@ -276,8 +276,7 @@ def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> 
         lines = [""] * len(src)
         for rank, shard in enumerate(shards):
             lines[rank :: len(shards)] = shard
-        options = _scoring_options(recipe, prepared.tokenizers.tgt.lowercases())
-        (bleu,) = score_corpus(lines, [ref], ["bleu"], **options)
+        (bleu,) = score_corpus(lines, [ref], ["bleu"], **_scoring_options(recipe, prepared.tokenizers.tgt.lowercases()))
         samples = choose_samples(src, ref, lines, _VALIDATION_SAMPLES)
         rows = [f"| {sample.src} | {sample.translation} | {sample.ref} |" for sample in samples]
         return ValidationBleu(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
@@ -333,6 +332,7 @@ def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
         notes=notes,
         changes=tuple(state.changes),
         forecast=read_forecast(run_dir),
+        start_from=None if recipe.train.start_from is None else str(recipe.train.start_from),
     )
     markdown, _ = write_report(report, run_dir)
     print(markdown.read_text(encoding="utf-8"))  # noqa: T201 - the report is the result of the command

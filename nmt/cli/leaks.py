@@ -10,6 +10,7 @@ from nmt.cli.arguments import Overrides, RecipeArgument
 from nmt.cli.metric_options import FormatOption, print_results
 from nmt.data.leaks import LeakFinder, SearchedSet, SetLeaks, describe_location, search_training_text, searched_sets
 from nmt.evaluate.result_tables import leak_list_table, leak_table
+from nmt.logs import warn
 from nmt.recipe import DataRecipe, load_recipe
 
 
@@ -27,6 +28,8 @@ def leaks(recipe: RecipeArgument, overrides: Overrides = None, output: FormatOpt
     loaded = load_recipe(recipe, overrides or ())
     finder = LeakFinder(searched_sets(loaded))
     search_training_text(loaded, finder)
+    if loaded.train.start_from is not None:
+        warn(f"the training text of train.start_from, {loaded.train.start_from}, was not searched")
     found = finder.leaks()
     document = {"sets": [_as_json(*both, loaded.data) for both in zip(finder.sets, found, strict=True)]}
     tables = [leak_table({one.name: one.counts() for one in found})]

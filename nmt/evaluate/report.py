@@ -162,6 +162,7 @@ class RunReport:
     notes:      missing parts of the report, with the reason
     changes:    options that changed during training
     forecast:   made by `nmt plan` before the run; None if there is none
+    start_from: the initial model, whose training text is not searched for test sentences; None if there is none
     """
 
     name: str
@@ -179,6 +180,7 @@ class RunReport:
     notes: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
     forecast: Forecast | None = None
+    start_from: str | None = None
 
 
 def summarize(recipe: Recipe) -> str:

@@ -47,7 +47,7 @@ def format_markdown(report: RunReport) -> str:
     """Format the report as Markdown: test scores, training, data, recipe, machine, samples."""
     blocks = [f"# {escape_markdown(report.name)}", f"{escape_markdown(report.summary)}."]
     for test in report.tests:
-        blocks += _test_section(test)
+        blocks += _test_section(test, report.start_from)
     blocks += [*_training_section(report), *_data_section(report.data)]
     if report.recipe:
         blocks += [
@@ -61,7 +61,7 @@ def format_markdown(report: RunReport) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _test_section(test: ScoredTestSet) -> Iterator[str]:
+def _test_section(test: ScoredTestSet, start_from: str | None) -> Iterator[str]:
     rate = f", {test.sentences / test.seconds:,.1f} per second" if test.seconds else ""
     yield f"## Test set {escape_markdown(test.name)}: {test.sentences:,} sentences{rate}"
     yield _score_table(test)
@@ -70,6 +70,8 @@ def _test_section(test: ScoredTestSet) -> Iterator[str]:
     if test.baseline_scores:
         yield f"{test.baseline}: {test.baseline_description}."
     yield from _leaks(test.leaks)
+    if test.leaks is not None and start_from is not None:
+        yield f"The training text of the initial model, {escape_markdown(start_from)}, was not searched."
     if test.groups:
         yield _table(group_header(test.groups, "label"), ([*map(escape_markdown, group_row(g))] for g in test.groups))
 
@@ -179,7 +181,7 @@ def _validation(training: TrainingSummary) -> str:
 
 
 def _data_section(data: DataSummary) -> Iterator[str]:
-    leaks = f", {data.valid_leaks:,} of them in the training text" if data.valid_leaks is not None else ""
+    leaks = f", {data.valid_leaks:,} of them with a match in the training text" if data.valid_leaks is not None else ""
     yield "## Data"
     yield _pairs(
         {

@@ -52,6 +52,11 @@ def test_empty_training_text_is_an_error(recipe: Path, tmp_path: Path, nmt: Nmt)
     assert one_line(err) == "data.train has no sentences; it must have some; correct data.train"
 
 
+def test_the_text_of_an_initial_model_is_not_searched(recipe: Path, nmt: Nmt) -> None:
+    status, _, err = nmt("leaks", recipe, "train.start_from=runs/large")
+    assert (status, err) == (0, "warning: the training text of train.start_from, runs/large, was not searched\n")
+
+
 def test_counts_and_places(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, out, err = nmt("leaks", recipe)
     assert (status, err) == (0, "")

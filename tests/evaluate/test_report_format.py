@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from nmt.data.leaks import LeakCount, LeakCounts
 from nmt.evaluate.forecast import Forecast, SpeedForecast, TextForecast, WorkForecast
 from nmt.evaluate.metrics import GroupScore, Score
 from nmt.evaluate.report import DataSummary, Machine, RunReport, Sample, ScoredTestSet, TrainingSummary
@@ -68,6 +69,15 @@ def test_json_has_null_for_non_finite_numbers() -> None:
     tree = json.loads(format_json(with_training(valid_nll=math.nan)))
     assert tree["training"]["valid_nll"] is None
     assert tree["training"]["valid_perplexity"] is None
+
+
+def test_the_text_of_an_initial_model_was_not_searched() -> None:
+    none = LeakCount(0, 0)
+    searched = dataclasses.replace(REPORT.tests[1], leaks=LeakCounts(500, none, none, none, none))
+    report = dataclasses.replace(REPORT, tests=(searched,), start_from="runs/large")
+    remark = "The training text of the initial model, runs/large, was not searched."
+    assert remark in format_markdown(report)
+    assert "not searched" not in format_markdown(dataclasses.replace(report, start_from=None))
 
 
 def test_markdown_tables() -> None:
