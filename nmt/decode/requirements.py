@@ -5,6 +5,7 @@ from __future__ import annotations
 from nmt.decode.language_model import require_fusible
 from nmt.decode.shortlist import Shortlist
 from nmt.recipe import DecodeRecipe, Recipe, UserError
+from nmt.search.trees import TreeTokens
 from nmt.storage.run_folder import find_model
 from nmt.text.tokenizer import Tokenizers
 
@@ -25,11 +26,13 @@ def require_decoding_files(decode: DecodeRecipe) -> None:
 
 
 def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:
-    """Raise UserError for a tag, a shortlist or a language model that does not fit the tokenizers."""
+    """Raise UserError for a tag, a shortlist, trees or a language model that do not fit the tokenizers."""
     decode = recipe.decode
     if decode.tag is not None:
         tokenizers.src.tag_id(decode.tag)
     if decode.shortlist is not None:
         Shortlist.load(decode.shortlist, tokenizers)
+    if decode.trees:
+        TreeTokens.find(tokenizers)
     if decode.fusion is not None:
         require_fusible(decode.fusion, tokenizers.tgt, reverse_target=recipe.data.reverse_target)

@@ -36,10 +36,12 @@ from nmt.search.options import SearchOptions
 from nmt.search.partial_word import PartialWordModel
 from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
+from nmt.search.trees import Trees, TreeTokens
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, require_kind
 from nmt.text.clean import UnicodeForm
 from nmt.text.splitting import Part
+from nmt.text.subword_file import SPACE
 from nmt.text.tokenizer import Tokenizers
 
 _ATTENTION_DECIMALS = 4
@@ -98,6 +100,7 @@ class Translator(TextTranslator):
         super()._set_decode(decode)
         self._preferred = sorted({token for phrase, value in self._options.bias if value > 0 for token in phrase})
         self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, self._tokenizers)
+        self._tree_tokens = self._find_tree_tokens() if decode.trees else None
         self._fuse(decode.fusion if decode.fusion_weight else None)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
         members = self._model.models if isinstance(self._model, Ensemble) else [self._model]
@@ -106,6 +109,13 @@ class Translator(TextTranslator):
         sizes = [(recipe, self._tokenizers.tgt.vocab_size) for recipe in recipes]
         self._batching = Batching(choose_batch_tokens(decode, self._device, sizes), self._device)
         self._aligner = self._make_aligner(decode) if decode.alignments else None
+
+    def _find_tree_tokens(self) -> TreeTokens:
+        if self._reverse_target or self._context.context.size:
+            raise UserError(
+                "decode.trees needs a model that decodes single sentences from left to right; set it to false"
+            )
+        return TreeTokens.find(self._tokenizers)
 
     def _fuse(self, path: Path | None) -> None:
         """Load the language model of shallow fusion, unless it is loaded, and limit outputs to its positions."""
@@ -200,10 +210,15 @@ class Translator(TextTranslator):
         if self._sampling is not None:
             results = sample(model, src, options, self._sampling, prefixes, finished)
         else:
+            trees = None if self._tree_tokens is None else Trees(self._tree_tokens, [*map(self._num_words, tasks)])
             results = beam_search(
-                model, src, options, prefixes, [task.required for task in tasks], batch_size, finished
+                model, src, options, prefixes, [task.required for task in tasks], batch_size, finished, trees
             )
         finished.update(enumerate(results))
+
+    def _num_words(self, task: Task) -> int:
+        """Return the number of words of a source sentence."""
+        return sum(piece.startswith(SPACE) for piece in self._tokenizers.src.pieces(task.sentence))
 
     def _model_for(self, tasks: Sequence[Task], options: SearchOptions) -> StepModel[Any]:
         """Return the model with shortlist, fusion, callback and partial words of these sentences."""

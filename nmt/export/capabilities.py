@@ -33,6 +33,7 @@ _UNSUPPORTED: Mapping[str, str] = {
     "beam_groups": "beam groups (decode.beam_groups)",
     "bias": "word bias (decode.bias)",
     "require": "required phrases (decode.require)",
+    "trees": "well-formed trees (decode.trees)",
     "shortlist": "shortlists (decode.shortlist, --shortlist)",
     "fusion": "shallow fusion (decode.fusion, --fusion)",
     "alignments": "alignments (they need torch's attention weights)",

@@ -13,7 +13,17 @@ from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizers
 
-_UNSUPPORTED = ("max_length_ratio", "min_length_ratio", "beam_groups", "require", "bias", "tag", "shortlist", "fusion")
+_UNSUPPORTED = (
+    "max_length_ratio",
+    "min_length_ratio",
+    "beam_groups",
+    "require",
+    "bias",
+    "trees",
+    "tag",
+    "shortlist",
+    "fusion",
+)
 _DEFAULTS = DecodeRecipe().model_dump()
 
 NOT_SEARCHED = ("split_sentences", "long_lines", "alignments", "alignment_layer", "alignment_heads", "alignment_at")

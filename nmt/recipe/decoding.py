@@ -63,6 +63,9 @@ class DecodeRecipe(Section):
     bias: dict[str, Annotated[float, Field(ge=-1_000.0, le=1_000.0)]] = Field(default_factory=dict)
     """Phrases to prefer (above 0) or avoid (below 0): value added to the log-probability of an output, for the first
     occurrence of a preferred phrase and each occurrence of an avoided one."""
+    trees: bool = False
+    """Parsing: restrict outputs to well-formed trees with as many words as the source, for models trained on corpora of
+    kind `trees` with `tokenizer.joint` = false."""
     n_best: PositiveInt = 1
     """Translations per sentence, best first; at most `beam_size`, except for samples."""
     tag: str | None = None
@@ -150,6 +153,8 @@ class DecodeRecipe(Section):
         options = self.model_dump(mode="json", exclude={"batch_tokens", "shortlist", "fusion"})
         if self.glossary_mode == "constrain":
             del options["glossary_mode"]  # absent from settings that earlier versions recorded
+        if not self.trees:
+            del options["trees"]
         return {f"decode.{name}": value for name, value in options.items()}
 
     @model_validator(mode="after")
@@ -183,7 +188,7 @@ class DecodeRecipe(Section):
             raise ValueError(
                 f"decode.patience has no effect with decode.stop {self.stop!r}; set stop to 'patience', or remove it"
             )
-        if self.sampling and (name := self._changed("stop", "beam_groups", "require", "bias")):
+        if self.sampling and (name := self._changed("stop", "beam_groups", "require", "bias", "trees")):
             raise ValueError(f"decode.{name} has no effect with decode.sampling; remove one of them")
         return self
 

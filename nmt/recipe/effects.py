@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nmt.recipe.corpora import Section, ToyCorpus, has_label
+from nmt.recipe.corpora import Section, ToyCorpus, TreesCorpus, has_label
 from nmt.recipe.decoding import ineffective_option
 
 if TYPE_CHECKING:
@@ -40,6 +40,12 @@ def _scores_bleu(recipe: Recipe) -> bool:
 def _has_dropout(recipe: Recipe) -> bool:
     model = recipe.model
     return max(model.dropout, model.attention_dropout, model.activation_dropout) > 0
+
+
+def _has_tree_tokens(recipe: Recipe) -> bool:
+    """Return whether the target may be trees with one token per bracket, in reading order."""
+    are_trees = all(isinstance(corpus, TreesCorpus) for corpus in recipe.data.train) and not recipe.tokenizer.joint
+    return (are_trees or recipe.reuses_tokenizer) and not recipe.data.reverse_target and not recipe.data.context
 
 
 _TRAIN_NEEDS: tuple[_Need[TrainRecipe], ...] = (
@@ -110,6 +116,12 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
         ("train.subword_sampling",),
         lambda recipe: recipe.tokenizer.algorithm in ("bpe", "unigram") or recipe.reuses_tokenizer,
         "on characters or bytes; set tokenizer.algorithm to 'bpe' or 'unigram'",
+    ),
+    _Need(
+        ("decode.trees",),
+        _has_tree_tokens,
+        "on this text; it needs corpora of kind 'trees', tokenizer.joint = false, and neither data.reverse_target nor "
+        "data.context; set these",
     ),
     _Need(
         ("train.rdrop", "train.dropout_ramp_steps"),

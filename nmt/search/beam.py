@@ -18,6 +18,7 @@ from nmt.search.forbidden import ForbiddenProgress
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.search.required import RequiredPhrases
+from nmt.search.trees import TreeConstraint, TreeProgress
 from nmt.special_ids import BOS_ID, EOS_ID
 
 
@@ -51,6 +52,7 @@ class Beam(Batched):
 
     limits:          (batch,) int64, maximum length of the output, EOS included
     bias, required, forbidden: progress of each live hypothesis through these phrases; None without them
+    trees:         progress of each live hypothesis in its tree; None without this constraint
     Live hypotheses, best first in each group; empty slots have log-probability -inf:
       log_prob:      (batch, beam) float32
     Finished hypotheses, best first; empty slots have score -inf:
@@ -72,6 +74,7 @@ class Beam(Batched):
     bias: Bias | None
     required: RequiredPhrases | None
     forbidden: ForbiddenProgress | None
+    trees: TreeProgress | None
     log_prob: Tensor
     scores: Tensor
     ends: Tensor
@@ -88,12 +91,14 @@ class Beam(Batched):
         limits: Tensor,
         capacity: int,
         required: RequiredPhrases | None,
+        trees: TreeConstraint | None,
         ids: list[int],
         clock: int,
     ) -> Beam:
         """Start with one empty live hypothesis in each group.
 
-        limits, required: of all sentences of the search; capacity: the highest limit; ids: sentences that start now
+        limits, required, trees: of all sentences of the search; capacity: the highest limit; ids: sentences that start
+        now
         """
         batch, beam_size, device = len(ids), options.beam_size, limits.device
         sentences = ActiveSentences.start(ids, device)
@@ -112,6 +117,7 @@ class Beam(Batched):
             bias=Bias.start(options.bias, batch, beam_size, device) if options.bias else None,
             required=None if required is None else required.select(ids, sentences.device_ids),
             forbidden=ForbiddenProgress.start(options.forbidden, batch, beam_size, device),
+            trees=None if trees is None else trees.start(sentences.device_ids, beam_size),
             log_prob=log_prob,
             scores=torch.full(kept, -math.inf, device=device),
             ends=torch.zeros(kept, dtype=torch.int64, device=device),
@@ -184,6 +190,8 @@ class Beam(Batched):
             self.required = self.required.extend(self.last_parents(), self.last_tokens())
         if self.forbidden is not None:
             self.forbidden = self.forbidden.extend(self.last_tokens(), self.last_parents())
+        if self.trees is not None:
+            self.trees = self.trees.extend(self.last_parents(), self.last_tokens())
 
     def is_done(self, upper_bound: Tensor) -> Tensor:
         """Return whether each sentence is done, (batch,) bool.

@@ -19,8 +19,8 @@ Stop        A sentence is done when no live hypothesis can exceed its worst kept
             ended, as in fairseq and CTranslate2; with `patience`, when patience * beam_size have (Kasai et al. 2022).
             Both rules accept only ends among the best beam_size extensions. With beam groups the number applies to each
             group, and a group that has reached it accepts no more.
-Constraints `nmt.search.constraints` makes extensions impossible; the others keep their true log-probability.
-            `nmt.search.required` allocates the beam to hypotheses with required phrases.
+Constraints `nmt.search.constraints` and `nmt.search.trees` make extensions impossible; the others keep their true
+            log-probability. `nmt.search.required` allocates the beam to hypotheses with required phrases.
 Groups      With beam_groups above 1, each group is a beam of beam_size / beam_groups hypotheses. Tokens that earlier
             groups choose at the same step rank lower (`Ranker.best_extensions`). A sentence is done when all of its
             groups are. The best finished hypotheses of all groups come first, by score, then their second ones, and so
@@ -51,6 +51,7 @@ from nmt.search.limits import Requirement
 from nmt.search.options import SearchOptions
 from nmt.search.ranking import Ranker
 from nmt.search.required import RequiredPhrases
+from nmt.search.trees import TreeConstraint, Trees
 from nmt.special_ids import EOS_ID
 
 # Refill when 1 / n of the batch is free: encoding few sentences at a time is expensive.
@@ -104,6 +105,7 @@ def beam_search(
     required: Sequence[Sequence[Requirement]] | None = None,
     batch_size: int | None = None,
     finished: dict[int, list[Hypothesis]] | None = None,
+    trees: Trees | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` translations of each source sentence, best first; see the module docstring.
 
@@ -112,7 +114,7 @@ def beam_search(
 
     src: sentences that end with EOS, on the model's device
     prefixes: token ids that each translation begins with, or ANY_TOKEN where any is possible
-    required: requirements of each translation: lists of alternative phrases, as token ids
+    required: requirements of each translation: lists of alternative phrases, as token ids; trees: makes them trees
     batch_size: sentences searched at a time; None: all. Fewer require a `RefillableModel`
     finished: receives the translations of each sentence, by index, as soon as it is done, so an error loses none
     """
@@ -124,7 +126,8 @@ def beam_search(
     max_length = max(constraints.limits)
     ranker = Ranker(options, max_length, device)
     phrases = RequiredPhrases.start(required, options.beam_size, device)
-    start_beam = partial(Beam.start, options, constraints.device_limits, max_length, phrases)
+    tree_constraint = None if trees is None else TreeConstraint(trees, constraints.device_limits, max_length)
+    start_beam = partial(Beam.start, options, constraints.device_limits, max_length, phrases, tree_constraint)
 
     queue = _Queue(src, batch_size)
     beam = start_beam(queue.pop(active=0), clock=0)
@@ -132,7 +135,7 @@ def beam_search(
     while True:
         log_probs = model.step(beam.last_tokens(), state)  # (batch, beam, vocab)
         beam.advance()
-        constraints.apply(log_probs, beam.sentences, beam.outputs, beam.forbidden)
+        constraints.apply(log_probs, beam.sentences, beam.outputs, beam.forbidden, beam.trees)
         best = ranker.best_extensions(beam, log_probs)
         beam.finish(best, ranker.scores(beam, best))
         beam.extend(best, log_probs[:, :, EOS_ID])

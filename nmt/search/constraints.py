@@ -1,4 +1,4 @@
-"""Hard constraints on outputs: prefix, length, negative lexical constraints, repeated n-grams.
+"""Hard constraints on outputs: prefix, length, negative lexical constraints, repeated n-grams, trees.
 
 Each constraint sets the log-probability of some extensions to -inf; all others keep their true value. In conflicts, a
 prefix overrides all other constraints, required phrases (`nmt.search.required`) override the maximum length, and the
@@ -19,6 +19,7 @@ from nmt.search.batched import ActiveSentences
 from nmt.search.forbidden import ForbiddenProgress
 from nmt.search.limits import Requirement, output_limits
 from nmt.search.options import SearchOptions
+from nmt.search.trees import TreeProgress
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 ANY_TOKEN = -1
@@ -63,11 +64,13 @@ class Constraints:
         sentences: ActiveSentences,
         outputs: Callable[[int], Tensor],
         forbidden: ForbiddenProgress | None,
+        trees: TreeProgress | None = None,
     ) -> None:
         """Make tokens that violate a constraint impossible, in place.
 
         log_probs: (batch, beam, vocab); outputs: function that returns the last n tokens of every hypothesis,
-        (batch, beam, n), with -1 before the first; forbidden: progress through the forbidden phrases, if there are any
+        (batch, beam, n), with -1 before the first; forbidden: progress through the forbidden phrases, if there are any;
+        trees: progress of trees, if outputs are trees
         """
         longest, n = max(sentences.lengths), self._no_repeat_ngram
         forced = self._forced_tokens(sentences)
@@ -82,6 +85,8 @@ class Constraints:
             _forbid_repeated(log_probs, outputs(longest - 1), n)
         if forbidden is not None:
             forbidden.apply(log_probs)
+        if trees is not None:
+            trees.apply(log_probs)
         if forced is not None:
             is_forced = forced >= 0  # (batch, 1, 1)
             log_probs.masked_fill_(is_forced, -math.inf)

@@ -97,7 +97,7 @@ def shortlist(model: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_every_decode_option_with_engine_auto(translate: Nmt, shortlist: Path) -> None:
-    need_other_models = {"ensemble_mean", "fusion", "fusion_weight", "glossary_mode"}
+    need_other_models = {"ensemble_mean", "fusion", "fusion_weight", "glossary_mode", "trees"}
     assert CHOICES.keys() | need_other_models == DecodeRecipe.model_fields.keys()
     for name, (settings, expected) in CHOICES.items():
         given = [one.replace("LIST", f"'{shortlist}'") for one in settings]

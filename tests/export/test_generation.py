@@ -114,6 +114,7 @@ EACH: dict[str, dict[str, object]] = {
     "alignment_layer": {"alignment_layer": 0},
     "alignment_heads": {"alignment_heads": [0]},
     "alignment_at": {"alignment_at": "input"},
+    "trees": {"trees": True},
     "shortlist": {"shortlist": "list"},
     "fusion": {"fusion": "lm"},
     "fusion_weight": {"fusion": "lm", "fusion_weight": 0.5},

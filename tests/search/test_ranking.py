@@ -36,7 +36,7 @@ def test_upper_bound_of_live_hypotheses(bias: float | None, expected: float) -> 
     """It is that of the best hypothesis, not the first; a positive total falls with the length."""
     biases = () if bias is None else (((4,), bias),)
     options = SearchOptions(beam_size=2, length_penalty="power", length_alpha=1.0, bias=biases)
-    beam = Beam.start(options, torch.tensor([10]), capacity=10, required=None, ids=[0], clock=0)
+    beam = Beam.start(options, torch.tensor([10]), capacity=10, required=None, trees=None, ids=[0], clock=0)
     beam.advance()
     beam.log_prob = torch.tensor([[-5.0, -1.0]])
     assert Ranker(options, 10, CPU).upper_bound(beam).tolist() == [[pytest.approx(expected)]]
