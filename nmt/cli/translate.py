@@ -26,7 +26,7 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.keep.translator import PreservingTranslator
 from nmt.recipe import DecodeRecipe, UserError, ineffective_option, override_decode
 from nmt.recipe.toml import toml_value
-from nmt.storage.model_metadata import read_model_metadata
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, warn_of_newer_checkpoints
 from nmt.storage.run_folder import find_model
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output, is_standard_output, require_distinct, require_not_input
@@ -89,7 +89,7 @@ def translate(
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
-    named, models, metadata = _named(locals()), [model, *(ensemble or ())], read_model_metadata(find_model(model))
+    named, models, metadata = _named(locals()), [model, *(ensemble or ())], _read_metadata(model)
     started, decode = monotonic(), _override_decode(metadata.decode, named, settings or (), models[1:])
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
     source = Source.open(file, reader, invalid_utf8, prefixes, required, glossary, metadata.context)
@@ -101,6 +101,12 @@ def translate(
     search = _make_search(memory, memory_limit, load, models, search_decode, choice, writer, keep, source)
     job = TranslationJob(source, output, origin, report, search, window, delay, models, choice.note, started, memory)
     job.run(start_workers(choice.engine, device, processes, threads), resume=resume, restart=restart)
+
+
+def _read_metadata(model: Path) -> ModelMetadata:
+    metadata = read_model_metadata(find_model(model))
+    warn_of_newer_checkpoints(model, metadata)
+    return metadata
 
 
 def _named(given: Mapping[str, Any]) -> dict[str, object]:

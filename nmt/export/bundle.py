@@ -16,10 +16,8 @@ from nmt.export.marian import read_json
 from nmt.export.packages import Package, is_installed
 from nmt.export.parity import Parity, Sample, check_ctranslate2, check_huggingface, default_sample
 from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
-from nmt.logs import warn
 from nmt.recipe import UserError
-from nmt.storage.model_metadata import require_kind
-from nmt.storage.run_folder import checkpoint_step, list_checkpoints, read_json_object
+from nmt.storage.model_metadata import require_kind, warn_of_newer_checkpoints
 from nmt.storage.sealed import new_directory, reporting_disk_errors, require_new, write_synced
 from nmt.text.tokenizer import Tokenizers
 
@@ -52,7 +50,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
     require_new(out)
     _check_package(options)
     loaded = load_model(path, torch.device("cpu"))
-    _warn_of_newer_checkpoints(path, loaded)
+    warn_of_newer_checkpoints(path, loaded.metadata)
     require_kind(loaded.directory, loaded.metadata, language_model=False)
     tokenizers = Tokenizers.load(loaded.directory)
     files, notes = _convert(loaded, tokenizers, options)
@@ -75,18 +73,6 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
         _write(folder, {"README.md": write_card(loaded, card).encode()})
         require_new(out)  # another process may have made it meanwhile
     return tuple(notes)
-
-
-def _warn_of_newer_checkpoints(run: Path, loaded: LoadedModel) -> None:
-    """Warn if training continued after `nmt run` averaged the exported model."""
-    report, checkpoints = read_json_object(run / "report.json"), list_checkpoints(run)
-    if report and checkpoints:  # the average of the best can be older; the report has the step of averaging
-        averaged = max(report.get("training", {}).get("steps") or 0, loaded.metadata.origin.get("step") or 0)
-        if (newest := checkpoint_step(checkpoints[-1])) > averaged:
-            warn(
-                f"{loaded.directory} was averaged at step {averaged:,}, but the run has a checkpoint of step "
-                f"{newest:,}; `nmt run` updates the model, or export the output of `nmt average {run}`"
-            )
 
 
 def _check_package(options: ExportOptions) -> None:

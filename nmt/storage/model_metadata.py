@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 
 from nmt.logs import warn
 from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, DecodeRecipe, ModelRecipe, UserError, upgrade_options
+from nmt.storage.run_folder import MODEL, checkpoint_step, list_checkpoints, read_json_object
 from nmt.storage.sealed import CorruptError
 
 FORMAT = 1
@@ -122,3 +124,17 @@ def _warn_ignored(path: Path, options: tuple[str, ...]) -> None:
     """Warn once about removed options in a model of an earlier version."""
     if options:
         warn(f"{path}: ignoring options that no longer exist: {', '.join(options)}")
+
+
+def warn_of_newer_checkpoints(run: Path, metadata: ModelMetadata) -> None:
+    """Warn if training continued after `nmt run` averaged the model of a run; no effect on other paths."""
+    report, checkpoints = read_json_object(run / "report.json"), list_checkpoints(run)
+    if report and checkpoints and (run / "model" / MODEL).is_file():
+        # The average of the best can be older; the report has the step of averaging.
+        averaged = max(report.get("training", {}).get("steps") or 0, metadata.origin.get("step") or 0)
+        newest = checkpoint_step(checkpoints[-1])
+        if newest > averaged and os.environ.get("RANK", "0") == "0":
+            warn(
+                f"{run / 'model'} was averaged at step {averaged:,}, but the run has a checkpoint of step {newest:,}; "
+                f"`nmt run` updates the model, or use the output of `nmt average {run}`"
+            )

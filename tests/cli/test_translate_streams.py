@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -506,3 +507,14 @@ def test_sentences_of_a_paragraph(model: Path, nmt: Nmt, tmp_path: Path) -> None
     memory = ("--memory", tmp_path / "m")
     assert nmt(*command, *memory)[1] == nmt(*command)[1]
     assert nmt(*command, *memory, "--split-sentences")[1].splitlines() == expected != nmt(*command)[1].splitlines()
+
+
+def test_translate_warns_of_newer_checkpoints(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(model, run / "model")
+    (run / "report.json").write_text(json.dumps({"training": {"steps": 1_000}}))
+    (run / "checkpoints" / "step-00001200").mkdir(parents=True)
+    lines = tmp_path / "lines"
+    lines.write_text("a dog\n")
+    assert "was averaged at step 1,000, but the run has a checkpoint of step 1,200" in nmt("translate", run, lines)[2]
+    assert "averaged" not in nmt("translate", run / "model", lines)[2]
