@@ -26,7 +26,7 @@ _UPDATE_OPTIONS = (
     *("max_epochs", "batch_tokens", "learning_rate", "schedule", "warmup_steps", "schedule_start"),
     *("plateau_factor", "plateau_patience"),
     *("final_rate_ratio", "dropout_ramp_steps", "label_smoothing", "rdrop", "clip_norm", "weight_decay"),
-    "guided_alignment_weight",
+    *("guided_alignment_weight", "adam_betas", "adam_epsilon", "precision"),
     "best_metric",
 )
 
