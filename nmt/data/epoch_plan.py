@@ -117,11 +117,11 @@ def plan_epoch(
     random = np.random.Generator(np.random.PCG64([seed % (1 << 64), epoch]))
     num_pairs = len(tgt_lengths)
     if mixture is None or mixture.shows_each_pair_once:
-        ids: Ids = np.arange(num_pairs, dtype=pair_id_dtype(num_pairs))
+        order: Ids = np.arange(num_pairs, dtype=pair_id_dtype(num_pairs))
     else:
         assert sum(mixture.sizes) == num_pairs, "the mixture must match the store"
-        ids = mixture.sample_epoch(seed, epoch)
-    order = random.permutation(ids)
+        order = mixture.sample_epoch(seed, epoch)
+    random.shuffle(order)  # in place: a copy of millions of pairs costs memory in every process
     src_ends, tgt_ends = _ends(src_lengths[order]), _ends(tgt_lengths[order])
     src_budget = int(src_ends[-1:].sum()) if src_batch_tokens is None else src_batch_tokens
     starts = np.array(
@@ -150,7 +150,9 @@ def _by_length(ids: Ids, src_lengths: Lengths, tgt_lengths: Lengths) -> Ids:
 
 def _ends(lengths: Lengths) -> NDArray[np.int64]:
     """Return the end of each sentence in the concatenation, with one special token each."""
-    return np.cumsum(lengths, dtype=np.int64) + np.arange(1, len(lengths) + 1)
+    ends = lengths.astype(np.int64)
+    ends += 1
+    return np.cumsum(ends, out=ends)
 
 
 def _split_greedily(

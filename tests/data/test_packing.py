@@ -1,4 +1,5 @@
 import time
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -312,3 +313,16 @@ def test_sampling_large_mixtures() -> None:
     started = time.process_time()
     mixture.sample_epoch(1, 5)
     assert time.process_time() - started < 2.0  # About 0.02 s.
+
+
+def test_plan_needs_little_memory_per_pair_and_shuffles_as_permutation() -> None:
+    src, tgt = (np.random.default_rng(side).integers(1, 60, 100_000).astype(np.int32) for side in range(2))
+    options = {"batch_tokens": 25_000, "src_batch_tokens": 25_000, "micro_batch_tokens": 4_096}
+    tracemalloc.start()
+    plan = plan_epoch(src, tgt, seed=1, epoch=2, **options)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 26 * len(src)  # bytes
+    shuffled = np.random.Generator(np.random.PCG64([1, 2])).permutation(np.arange(len(src), dtype=np.int32))
+    assert plan.order.dtype == np.int32
+    assert (plan.order == shuffled).all()
