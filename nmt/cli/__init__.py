@@ -7,11 +7,18 @@ from contextlib import suppress
 from types import FrameType
 
 
+# Waiting OpenMP threads spin this often before they sleep. GCC's default is 300,000, with which training beside another
+# program takes up to ten times as long; on exclusive cores it is 6 % faster.
+_SPIN_COUNT = "1000"
+
+
 def main() -> None:
     """Run the command line and exit.
 
     The commands are imported here because worker processes import this module too, and most need none of them.
     """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)  # read once, when torch is imported
     gc.disable()  # during imports, which leave no garbage; `Program.resolve_command` enables it
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in background jobs of shells
         signal.signal(signal.SIGINT, _end_at_once)  # `Program.resolve_command` restores the default

@@ -205,3 +205,19 @@ def test_help_and_usage_errors_import_no_large_package(arguments: list[str]) -> 
     )
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "70"}, "70"), ({"OMP_WAIT_POLICY": "passive"}, "0")],
+    ids=["default", "its own variable", "wait policy"],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="OpenMP is GCC's only on Linux")
+def test_waiting_threads_sleep_soon(given: dict[str, str], expected: str) -> None:
+    # main() exits before it imports torch, which reads and prints the variables.
+    program = "import nmt.cli, sys; sys.argv[1:] = ['--version']; nmt.cli.main()"
+    program = f"import atexit; atexit.register(lambda: __import__('torch')); {program}"
+    environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")} | given
+    environment["OMP_DISPLAY_ENV"] = "verbose"
+    shown = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stderr
+    assert re.search(r"GOMP_SPINCOUNT = '(\d+)'", shown)[1] == expected, shown  # type: ignore[index]

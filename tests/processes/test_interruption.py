@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from nmt.processes.interruption import ended_by_reader
+from nmt.processes.interruption import ended_by_reader, interruptible
 
 
 def test_a_reader_that_exits_ends_a_block_that_writes_nothing() -> None:
     reader, writer = os.pipe()
     started = time.monotonic()
-    with pytest.raises(BrokenPipeError), ended_by_reader(writer):
+    with pytest.raises(BrokenPipeError), interruptible(), ended_by_reader(writer):
         threading.Timer(0.05, os.close, [reader]).start()
         time.sleep(20.0)
     os.close(writer)
