@@ -6,7 +6,6 @@ import signal
 from contextlib import suppress
 from types import FrameType
 
-
 # Waiting OpenMP threads spin this often before they sleep. GCC's default is 300,000, with which training beside another
 # program takes up to ten times as long; on exclusive cores it is 6 % faster.
 _SPIN_COUNT = "1000"

@@ -317,7 +317,7 @@ def test_sampling_large_mixtures() -> None:
 
 def test_plan_needs_little_memory_per_pair_and_shuffles_as_permutation() -> None:
     src, tgt = (np.random.default_rng(side).integers(1, 60, 100_000).astype(np.int32) for side in range(2))
-    options = {"batch_tokens": 25_000, "src_batch_tokens": 25_000, "micro_batch_tokens": 4_096}
+    options: dict[str, Any] = {"batch_tokens": 25_000, "src_batch_tokens": 25_000, "micro_batch_tokens": 4_096}
     tracemalloc.start()
     plan = plan_epoch(src, tgt, seed=1, epoch=2, **options)
     peak = tracemalloc.get_traced_memory()[1]

@@ -125,15 +125,15 @@ def _loaded(workload: FileWorkload, name: str, settings: dict[str, str], folder:
 def _command(workload: FileWorkload, name: str, settings: dict[str, str], folder: Path) -> _Command:
     settings = _all_settings(name, settings, DEFAULTS)
     folder.mkdir()
-    out = folder / "out.txt"
+    source, out = workload.source.absolute(), folder / "out.txt"
     if name == "nmt":
         options = [f"--{key}={value}" for key, value in settings.items() if value != "auto"]
         options += [f"--beam-size={workload.beam_size}", "--length-penalty=power", "--length-alpha=1", "--restart"]
-        words = [*_NMT, "translate", str(workload.model), str(workload.source), "-o", str(out), *options]
+        words = [*_NMT, "translate", *map(str, (workload.model.absolute(), source)), "-o", str(out), *options]
     else:
         program = str(TOOLS / "bench" / "peers" / f"{name}_file.py")
         export = _export(workload, name, settings, folder)
-        words = [sys.executable, program, str(workload.source), str(out), *_assignments(workload, settings, export)]
+        words = [sys.executable, program, str(source), str(out), *_assignments(workload, settings, export)]
     return _Command(name, settings, words, out)
 
 
@@ -151,7 +151,7 @@ def _export(workload: FileWorkload, name: str, settings: dict[str, str], folder:
     target = ["huggingface"]
     if name == "ctranslate2":
         target = ["ctranslate2", f"--quantization={settings['compute_type']}"]
-    run_command([*_NMT, "export", str(workload.model), "-o", str(folder / "export"), "--to", *target])
+    run_command([*_NMT, "export", str(workload.model.absolute()), "-o", str(folder / "export"), "--to", *target])
     return folder / "export"
 
 
