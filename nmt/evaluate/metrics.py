@@ -289,4 +289,6 @@ def _moses_scorer(name: str, moses: MosesTokenizer, prepare: Callable[[str], str
 
 
 def _named(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Sequence[object]]:
+    if not references:
+        raise UserError("references must have at least one stream, got none; pass a list of lists of lines")
     return {"the hypothesis": hypotheses, **{f"reference {n}": lines for n, lines in enumerate(references, start=1)}}

@@ -245,6 +245,8 @@ def test_different_lengths_are_an_error_with_names_and_counts() -> None:
 def test_empty_streams_are_an_error() -> None:
     with pytest.raises(UserError, match="the hypothesis is empty"):
         score_corpus([], [[]], ["bleu"], tgt_lang="en")
+    with pytest.raises(UserError, match="references must have at least one stream, got none"):
+        score_corpus(["a"], [], ["bleu"], tgt_lang="en")
     with pytest.raises(UserError, match=r"ref\.de is empty"):
         check_aligned({"out.de": ["a"], "ref.de": []})
 
