@@ -25,7 +25,9 @@ from bench.comparison import TOOLS, Comparison, Measurement, System, SystemProce
 from bench.ratio import paired_ratio
 from nmt.logs import say
 from nmt.recipe import UserError
+from nmt.storage.run_folder import find_model
 from nmt.text.lines import count_lines, read_lines
+from nmt.text.tokenizer import Tokenizers
 
 _SAMPLING_SECONDS = 0.05
 _NMT = [sys.executable, "-m", "nmt"]
@@ -160,9 +162,9 @@ def _assignments(workload: FileWorkload, settings: dict[str, str], model: Path) 
 
 
 def _add_bleu(measurement: Measurement, out: Path, workload: FileWorkload) -> None:
-    """List BLEU with the settings, if there are reference translations."""
+    """List BLEU with the settings, if there are references; without case if translations are always lowercase."""
     if workload.ref is not None:
-        metric = BLEU()
+        metric = BLEU(lowercase=Tokenizers.load(find_model(workload.model)).tgt.lowercases())
         score = metric.corpus_score(list(read_lines(out)), [list(read_lines(workload.ref))]).score
         measurement.settings["BLEU"] = f"{score:.2f}"
         measurement.versions["BLEU"] = str(metric.get_signature())
