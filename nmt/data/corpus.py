@@ -43,7 +43,7 @@ from nmt.text.context import join_lines, last_lines
 from nmt.text.json_fields import one_line, parse_json, text_field
 from nmt.text.lines import InvalidUtf8, count_lines, decompressed, read_lines, unreadable
 from nmt.text.trees import linearize, read_tree, words
-from nmt.text.wmt_files import check_same_order, sgm_documents, sgm_segments, xml_documents
+from nmt.text.wmt_files import check_language, check_same_order, sgm_documents, sgm_segments, xml_documents
 
 Labels = tuple[str, ...]
 OnRead = Callable[[int, Sequence[Pair]], None]
@@ -112,7 +112,7 @@ def read_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[Pair]:
             src = _existing(corpus.src, root)
             if not corpus.references:
                 return _read_xml(src, options)
-            return _read_sgm(src, _existing(corpus.references[0], root), invalid_utf8)
+            return _read_sgm(src, _existing(corpus.references[0], root), options)
         case ParquetCorpus():
             return _read_parquet(corpus, _existing(corpus.path, root), options)
         case JsonLinesCorpus():
@@ -345,10 +345,13 @@ def _column_index(column: int | str, header: Sequence[str], path: Path) -> int:
     return header.index(column)
 
 
-def _read_sgm(src: Path, tgt: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
-    texts = ["\n".join(read_lines(path, invalid_utf8)) for path in (src, tgt)]
+def _read_sgm(src: Path, tgt: Path, options: ReadOptions) -> Iterator[Pair]:
+    texts = ["\n".join(read_lines(path, options.invalid_utf8)) for path in (src, tgt)]
     sides = (sgm_segments(text, path) for text, path in zip(texts, (src, tgt), strict=True))
     src_lines, tgt_lines = ([one_line(segment).strip() for segment in side] for side in sides)
+    languages = (options.src_lang, options.tgt_lang)
+    check_language(texts[0], src, *languages)
+    check_language(texts[1], tgt, *languages[::-1])
     if len(src_lines) == len(tgt_lines):
         check_same_order(texts[0], src, texts[1], tgt)
     return _zip_sides(src_lines, tgt_lines, src, tgt)

@@ -56,7 +56,7 @@ from nmt.text.context import (
     last_sentence,
     normalize_joined,
 )
-from nmt.text.lines import read_lines, warn_of_empty, warn_of_fields
+from nmt.text.lines import read_lines, warn_of_sides, with_format_warnings
 from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
@@ -213,7 +213,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     workers = data.workers or (1 if num_pairs is not None and num_pairs < _MIN_PAIRS_FOR_PROCESSES else num_cores())
 
     # Read and clean.
-    chunks = read_chunks(data.train, options, on_read, data.context_options)
+    chunks = read_chunks(data.train, options, with_format_warnings("data.train", on_read), data.context_options)
     text = clean_corpora(
         chunks,
         partial(ChunkCleaner, data, recipe.src_lang, recipe.tgt_lang, directory if reuse else None),
@@ -338,11 +338,7 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
         warn(f"the validation loss omits {omitted}; raise model.max_positions to include them")
     src, tgt = (list(read_lines(directory / name)) for name in _VALID_FILES)
     remark = "they make the loss and BLEU wrong; correct them"
-    warn_of_empty("the target of data.valid", tgt, [src] if recipe.src_lang != NO_LANGUAGE else [], remark)
-    if recipe.src_lang != NO_LANGUAGE:
-        warn_of_empty("the source of data.valid", src, [tgt], remark)
-    warn_of_fields("the source of data.valid", src)
-    warn_of_fields("the target of data.valid", tgt)
+    warn_of_sides("data.valid", None if recipe.is_language_model else src, tgt, remark)
     return counts
 
 

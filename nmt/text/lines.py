@@ -12,7 +12,7 @@ import lzma
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -34,6 +34,8 @@ _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # also the first frame in the files of pzstd
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")  # a block, or the end of an empty file
 _TEST_SET = re.compile(r"\s*<(?:srcset|refset|tstset|dataset)\b", re.IGNORECASE)
+_MARKUP = re.compile(r"</[A-Za-z][\w.-]*>|<br ?/?>|&(?:amp|quot|apos|lt|gt|nbsp|#[0-9]+);")
+_MIN_MARKED = 0.1  # fraction of the lines
 _ZIP = b"PK\x03\x04"
 _MAGIC_BYTES = 10
 _BLOCK_BYTES = 1 << 20
@@ -105,8 +107,11 @@ def warn_of_empty(name: str, lines: Sequence[str], others: Sequence[Sequence[str
         warn(f"{len(empty):,} of {counted(len(lines), 'line')} of {name} are empty, first line {empty[0]:,}; {remark}")
 
 
-def warn_of_fields(name: str, lines: Sequence[str]) -> None:
-    """Warn of a plain text that looks like TSV, JSON Lines, a Moses n-best list or a test set of WMT."""
+def warn_of_fields(name: str, lines: Sequence[str], *, is_learned: bool = False) -> None:
+    """Warn of a plain text that looks like TSV, JSON Lines, a Moses n-best list or a test set of WMT.
+
+    is_learned: a model learns from the text; warn of tags and entities too
+    """
     filled = [line for line in lines if line.strip()]
     if not filled:
         return
@@ -118,6 +123,41 @@ def warn_of_fields(name: str, lines: Sequence[str]) -> None:
         warn(f"all lines of {name} look like a Moses n-best list; indices and scores count as text; extract the text")
     elif any(map(_TEST_SET.match, filled[:5])):
         warn(f"{name} looks like an SGM or XML test set, whose markup counts as text; extract the segments first")
+    elif is_learned:
+        marked = [found[0] for found in map(_MARKUP.search, filled) if found]
+        if len(marked) >= max(_MIN_MARKED * len(filled), 1):
+            warn(
+                f"{len(marked):,} of {counted(len(lines), 'line')} of {name} have tags or entities such as "
+                f"{marked[0]}, which count as text; remove or unescape them, unless you want this"
+            )
+
+
+def warn_of_sides(name: str, src: Sequence[str] | None, tgt: Sequence[str], remark: str) -> None:
+    """Warn of empty lines (with a remark), fields and equal sides of an aligned text; `src` is None if it has none."""
+    sides = {"target": tgt} if src is None else {"source": src, "target": tgt}
+    for side, lines in sides.items():
+        others = [other for key, other in sides.items() if key != side]
+        warn_of_empty(f"the {side} of {name}", lines, others, remark)
+        warn_of_fields(f"the {side} of {name}", lines, is_learned=True)
+    if src == tgt:
+        warn(f"the target of {name} is identical to the source; is it the right file?")
+
+
+def with_format_warnings(
+    name: str, on_read: Callable[[int, Sequence[tuple[str, str]]], None] | None
+) -> Callable[[int, Sequence[tuple[str, str]]], None]:
+    """Extend a receiver of the pairs of several corpora: call `warn_of_fields` for the first pairs of each."""
+    seen: set[int] = set()
+
+    def receive(index: int, pairs: Sequence[tuple[str, str]]) -> None:
+        if index not in seen:
+            seen.add(index)
+            for side, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
+                warn_of_fields(f"the {side} of {name}.{index}, lines 1 to {len(pairs):,},", lines, is_learned=True)
+        if on_read is not None:
+            on_read(index, pairs)
+
+    return receive
 
 
 def count_lines(path: Path) -> int:

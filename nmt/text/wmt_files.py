@@ -14,6 +14,8 @@ from nmt.recipe import UserError
 _DOCUMENT_OR_SEGMENT = re.compile(r"<(doc|seg)\b", re.IGNORECASE)
 _ELEMENT = re.compile(r"<(doc|seg)\b([^>]*)>", re.IGNORECASE)
 _ID = re.compile(r"""\b(?:docid|id)\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
+_SET = re.compile(r"<(srcset|refset|tstset)\b([^>]*)>", re.IGNORECASE)
+_LANGUAGE = re.compile(r"""\b(srclang|trglang)\s*=\s*["']?([A-Za-z]+)""", re.IGNORECASE)
 _XML_ROOT = re.compile(r"<dataset\b")
 _SEGMENT = re.compile(r"<seg\b[^>]*?(?:/>|(?<!/)>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
 _SEGMENT_START = re.compile(r"<seg\b[^>]*>?", re.IGNORECASE)
@@ -39,6 +41,18 @@ def sgm_segments(text: str, path: Path) -> list[str]:
         start = " ".join(unclosed[0].split())[:40]
         raise UserError(f"{path} has a <seg> without </seg>: {start!r}; each segment must be closed; correct the file")
     return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment) for segment in segments]
+
+
+def check_language(text: str, path: Path, lang: str, other: str) -> None:
+    """Raise UserError if an SGM file declares the language `other`, that of the other side, instead of `lang`."""
+    for kind, attributes in _SET.findall(text)[:1]:
+        attribute = "srclang" if kind.lower() == "srcset" else "trglang"
+        declared = {name.lower(): value.lower() for name, value in _LANGUAGE.findall(attributes)}.get(attribute)
+        if declared == other != lang:
+            raise UserError(
+                f"{path} declares language {declared!r} ({attribute}), but this side is in {lang!r}; exchange src and "
+                f"tgt, or correct {attribute}"
+            )
 
 
 def _without_comments(text: str) -> str:

@@ -178,6 +178,31 @@ def test_columns_in_the_validation_text_are_named(folder: Path, capsys: pytest.C
     assert "warning: all lines of the target of data.valid have tabs" in capsys.readouterr().err
 
 
+def test_validation_text_with_equal_sides_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_corpus(folder / "text", sentence_pairs(200), [(src, src) for src, _ in sentence_pairs(20)])
+    prepare(recipe_for(folder))
+    warning = "warning: the target of data.valid is identical to the source; is it the right file?\n"
+    assert warning in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("form", "warning"),
+    [
+        ("{}\t0.5", "all lines of the source of data.train.0, lines 1 to 200, have tabs"),
+        ('<seg id="1">{}</seg>', "200 of 200 lines of the source of data.train.0, lines 1 to 200, have tags or "),
+        ("{} &quot;", "tags or entities such as &quot;, which count as text; remove or unescape them"),
+        ("{} <de> a < b & c", ""),
+    ],
+)
+def test_columns_and_markup_in_the_training_text_are_named(
+    form: str, warning: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_corpus(folder / "text", [(form.format(s), t) for s, t in sentence_pairs(200)], sentence_pairs(20))
+    prepare(recipe_for(folder, "run", "data.max_tokens=200", "model.max_positions=201", "tokenizer.vocab_size=300"))
+    shown = capsys.readouterr().err
+    assert warning in shown and shown.count("warning") == bool(warning), shown
+
+
 def test_a_language_of_unknown_script_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(recipe_for(folder, "run", "src_lang=sr"))
     assert (
