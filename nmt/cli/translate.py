@@ -270,7 +270,7 @@ def _origin(
         "input format": reader.format,
         "column": reader.column,
         "field": reader.field,
-        "header": reader.header,
+        "header": reader.header if reader.names is None else list(reader.names),
         "invalid-utf8": source.invalid_utf8,
         "output format": writer.format,
         "with-scores": writer.with_scores,

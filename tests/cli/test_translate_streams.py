@@ -379,6 +379,24 @@ def test_resume_requires_the_same_options_and_input(
     assert "give one of them" in one_line(err)
 
 
+def test_resume_requires_the_same_header(
+    model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None]
+) -> None:
+    source = tmp_path / "in.tsv"
+    rows = "".join(f"{number}\t{text}\n" for number, text in enumerate(SENTENCES))
+    source.write_text(f"id\ten\n{rows}")
+    command = ("translate", model, source, "--header", "--column", 1, "-o", tmp_path / "out.jsonl", "--window", 6)
+    interrupt_after(2)
+    assert nmt(*command, "--engine", "torch")[0] == 130
+    source.write_text(f"id\tEnglish\n{rows}")
+    status, _, err = nmt(*command, "--engine", "torch", "--resume")
+    assert status == 2
+    assert 'header was ["id", "en"] and is ["id", "English"]' in one_line(err)
+    source.write_text(f"id\ten\n{rows}")
+    assert nmt(*command, "--engine", "torch", "--resume")[0] == 0
+    assert (tmp_path / "out.jsonl").read_text().count('"en": ') == len(SENTENCES)
+
+
 def test_resume_from_a_pipe_requires_the_same_lines(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     command = ("translate", model, "-o", tmp_path / "out", "--window", 1)
     pipe_in(lambda write: write(as_bytes([*SENTENCES[:5]]) + b"\xff\n"))
