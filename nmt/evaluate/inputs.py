@@ -83,8 +83,8 @@ def hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, score
     for name, lines in systems.items():
         if not _has_upper_case(lines) and any(line != line.upper() for line in lines):
             say(
-                f"hint: {name} is lower-cased and the reference is not; {', '.join(case_sensitive)} are "
-                "case-sensitive; to ignore case, use --lowercase (bleu), --chrf-lowercase (chrf, chrf++) or --metrics "
+                f"hint: {name} is lower-cased and the reference is not, which lowers {', '.join(case_sensitive)}; "
+                "to ignore case, use --lowercase (bleu), --chrf-lowercase (chrf, chrf++) or --metrics "
                 "bleu-tokenized-lc"
             )
 
