@@ -85,7 +85,6 @@ def run(recipe: Recipe) -> None:
     recipe = with_start_model(recipe, warns=True)
     with start_world(recipe.train.device) as world, _locked(recipe, world):
         require_same_run(recipe)
-        world.run_on_main(lambda: require_own_files(recipe.directory, _test_files(recipe)))
         world.run_on_main(lambda: require_own_model(recipe.directory))
         world.run_on_main(lambda: require_test_sets(recipe))
         state = _train(recipe, world, scores_tests=True)
@@ -106,7 +105,6 @@ def train(recipe: Recipe) -> TrainState:
     """Prepare outdated data and train; raises UserError, or Stopped after a signal."""
     recipe = with_start_model(recipe, warns=True)
     with start_world(recipe.train.device) as world, _locked(recipe, world):
-        world.run_on_main(lambda: require_own_files(recipe.directory, _test_files(recipe)))
         return _train(recipe, world)
 
 
@@ -182,6 +180,7 @@ def _locked(recipe: Recipe, world: World) -> AbstractContextManager[None]:
 
 def _prepare(recipe: Recipe) -> Prepared:
     """Prepare outdated data; raises UserError if it differs from the data that the run was started with."""
+    require_own_files(recipe.directory, _test_files(recipe))
     require_same_run(recipe)
     require_same_text(recipe)
     require_alignment_files(recipe)

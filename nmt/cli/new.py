@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from nmt.cli.arguments import file_path, require_lines, require_same_length, write_new
-from nmt.logs import say
-from nmt.recipe import CommandError, parse_recipe
+from nmt.logs import say, warn
+from nmt.recipe import CommandError, UserError, parse_recipe
 from nmt.recipe.starter import starter_recipe
 from nmt.text.lines import read_lines
 
@@ -42,6 +42,8 @@ def new(
     recipe = starter_recipe(path.stem, (src_lang, tgt_lang), train.corpus(), valid.corpus(), pairs, tokens)
     parse_recipe(recipe.text, where=str(path))
     write_new(path, recipe.text)
+    if {path.resolve() for path in train.files} & {path.resolve() for path in valid.files}:
+        warn("the validation text is training text; it must be disjoint, or it shows no overfitting; set text aside")
     say(f"{pairs:,} pairs: {recipe.size} model; next: nmt run {path}")
     typer.echo(path)
 
@@ -56,6 +58,8 @@ class _Text:
     def given(cls, prefix: str, src: Path | None, tgt: Path | None, tsv: Path | None) -> _Text:
         """Return the text that the options name; raises CommandError unless it is `src` and `tgt`, or `tsv`."""
         if src is not None and tgt is not None and tsv is None:
+            if src.resolve() == tgt.resolve():
+                raise CommandError(f"--{prefix}src and --{prefix}tgt are the same file, {src}; correct one of them")
             return cls((src, tgt))
         if tsv is not None and src is None and tgt is None:
             return cls((tsv,))
@@ -74,6 +78,8 @@ class _Text:
             lines = characters = 0
             for line in read_lines(path):
                 lines, characters = lines + 1, characters + len(line)
+                if len(self.files) == 1 and line.strip() and "\t" not in line:
+                    raise UserError(f"{path}, line {lines} has no tab; expected two columns; correct the line")
             counts.append((lines, characters))
         (pairs, _), (others, characters) = counts[0], counts[-1]
         require_same_length(self.files[0], pairs, self.files[-1], others)

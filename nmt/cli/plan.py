@@ -16,6 +16,7 @@ from nmt.evaluate.forecast import Forecast, SpeedForecast, write_forecast
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import format_duration, say, warn
 from nmt.recipe import CommandError, Recipe, UserError, load_recipe
+from nmt.storage.run_folder import require_own_files
 from nmt.train.disk_space import format_bytes
 from nmt.train.resume import require_same_text
 from nmt.train.state import require_same_run
@@ -39,6 +40,7 @@ def plan(
     run directory, and the report of `nmt run` compares it with the run.
     """
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
+    require_own_files(loaded.directory, ())
     forecast = forecast_run(loaded, _numbers(processes), seconds)
     if as_json:
         typer.echo(json.dumps(asdict(forecast), indent=1, ensure_ascii=False))

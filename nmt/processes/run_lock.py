@@ -26,7 +26,7 @@ _locked: dict[Path, IO[str]] = {}
 
 @contextmanager
 def run_lock(run_dir: Path) -> Iterator[None]:
-    """Lock a run directory for a `with` block; create it if needed, and remove it if the block leaves it empty.
+    """Lock a run directory for a `with` block; create it if needed, and remove it and its new parents if left empty.
 
     Uses a POSIX record lock: the kernel releases it when the process ends, a stale file locks nothing, and child
     processes do not inherit it.
@@ -35,7 +35,7 @@ def run_lock(run_dir: Path) -> Iterator[None]:
         UserError: another process holds the lock; the message names it.
     """
     path = run_dir / LOCK_FILE
-    is_new = not run_dir.exists()
+    created = [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         file = _lock(path)
@@ -51,9 +51,9 @@ def run_lock(run_dir: Path) -> Iterator[None]:
             if _is_at(path, file):
                 path.unlink()  # before the release, or it may be the file of the next holder
         file.close()
-        if is_new:
-            with suppress(OSError):
-                run_dir.rmdir()  # fails unless empty
+        with suppress(OSError):
+            for folder in created:
+                folder.rmdir()  # fails unless empty
 
 
 def require_lock(path: Path) -> None:

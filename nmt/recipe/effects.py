@@ -144,6 +144,11 @@ def require_effect(recipe: Recipe) -> None:
                 f"data.train.{index}.alignment has no effect without guided alignment or markup of terms; set "
                 "train.guided_alignment to true or train.glossary_markup, or leave it out"
             )
+    metrics = recipe.evaluate.metrics
+    if not metrics:
+        raise ValueError("evaluate.metrics is empty; it must name at least one metric, such as 'bleu'")
+    if repeated := [name for name in metrics if metrics.count(name) > 1]:
+        raise ValueError(f"evaluate.metrics names {repeated[0]!r} twice; remove one")
     _require(_NEEDS, recipe, recipe)
     _require(_TRAIN_NEEDS, recipe.train, recipe)
     # `beam_size` is not checked: commands that override `sampling` use it.

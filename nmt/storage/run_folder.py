@@ -69,6 +69,8 @@ def require_own_files(run: Path, translations: Sequence[str]) -> None:
     if (run / "recipe.toml").is_file() or list_checkpoints(run):
         return
     written = ["metrics.jsonl", "report.md", "report.json", "curves.png"]
+    before_training = {"leaks.json": "sets", "plan.json": "parameters"}
+    written += [name for name, key in before_training.items() if key not in read_json_object(run / name)]
     written += [f"translations/{name}" for name in translations]
     if existing := [name for name in written if os.path.lexists(run / name)]:
         raise UserError(

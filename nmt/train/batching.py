@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
-from nmt.logs import say, warn
+from nmt.logs import counted, say, warn
 from nmt.packing.packed import BatchShape
 from nmt.packing.shapes import UpdateStatistics
 from nmt.processes.distributed import World
@@ -87,6 +87,17 @@ class Batching:
                 f"{work.processes} processes spend {1 - work.efficiency:.0%} of their time on padding and waiting; "
                 "use fewer processes, or raise train.batch_tokens"
             )
+
+
+def warn_of_long_pairs(recipe: Recipe, text: TrainingData) -> None:
+    """Warn of training pairs that exceed `batch_tokens`: each is an update by itself, larger than the limit."""
+    limit, lengths = recipe.train.batch_tokens, text.train.tgt.lengths
+    if longer := int(np.count_nonzero(lengths >= limit)):  # the model adds EOS
+        warn(
+            f"train.batch_tokens is {limit:,}, but {longer:,} of {counted(len(lengths), 'training pair')} have more "
+            "target tokens; each of these is an update by itself, larger than the limit; raise train.batch_tokens, or "
+            "lower data.max_tokens"
+        )
 
 
 def describe_workload(work: Workload) -> str:

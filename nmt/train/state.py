@@ -182,15 +182,20 @@ def require_same_run(recipe: Recipe) -> None:
     if first is None:
         return
     reused = bool(tokenizer_sources(recipe) or tokenizer_sources(first))
-    require_equal_options(recipe.directory, *(_identity(r, reused_tokenizer=reused) for r in (recipe, first)))
+    now, then = (_identity(one, reused_tokenizer=reused) for one in (recipe, first))
+    require_equal_options(recipe.directory, now, then, can_fine_tune=True)
 
 
-def require_equal_options(run: Path, now: dict[str, object], then: dict[str, object]) -> None:
+def require_equal_options(
+    run: Path, now: dict[str, object], then: dict[str, object], *, can_fine_tune: bool = False
+) -> None:
     """Raise UserError for options of a run, by full name, that differ from those that it was started with."""
     if differences := [text for key in then | now for text in _differences(key, now.get(key), then.get(key))]:
+        is_text = all(now.get(key) == value or key.startswith(("data.", "tokenizer.")) for key, value in then.items())
+        remedy = f", or fine-tune: name=NEW train.start_from={run}" if can_fine_tune and is_text else ""
         raise UserError(
             f"{run} holds a run with another recipe: {'; '.join(differences)}; these must not change; choose another "
-            "name or run_dir, or remove that folder"
+            f"name or run_dir{remedy}"
         )
 
 

@@ -25,7 +25,7 @@ from nmt.processes.distributed import World
 from nmt.processes.parallel import num_cores
 from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.train.background_writer import BackgroundWriter
-from nmt.train.batching import Batching
+from nmt.train.batching import Batching, warn_of_long_pairs
 from nmt.train.compilation import compile_layers, is_one_graph
 from nmt.train.data import TrainingData, TranslateValidation
 from nmt.train.ema import ExponentialMovingAverage
@@ -117,6 +117,7 @@ class Trainer:
         self.batching = Batching.choose(recipe, world, text, self.updater, int(self.average is not None), self.state)
         if world.is_main:
             self.batching.announce(recipe, self.state)
+            warn_of_long_pairs(recipe, text)
         self.state.text, self.state.valid = text.identity, text.valid_identity
         self.state.processes = world.size
         self.state.micro_batch_tokens = self.batching.micro_batch_tokens
@@ -152,6 +153,9 @@ class Trainer:
         if self.text.epochs is not None:
             self.text.epochs.remove_before(state.epoch + 2)  # includes the prefetched epoch
         self.world.barrier()  # until the last checkpoint is written
+        limits = [name for name in state.limits_reached(self.train_recipe) if name != "train.max_steps"]
+        if is_main and limits:
+            say(f"training ended at step {state.step:,}, because {' and '.join(limits)} was reached")
         return state
 
     def batches(self) -> TrainingBatches:

@@ -55,7 +55,9 @@ def test_tsv_and_existing_output(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     Path("pairs.tsv").write_text("a dog\tein Hund\n" * 20)
     command = ("new", "en", "de", "--tsv", "pairs.tsv", "--valid-tsv", "pairs.tsv")
-    assert nmt(*command)[:2] == (0, "en-de.toml\n")
+    status, out, err = nmt(*command)
+    assert (status, out) == (0, "en-de.toml\n")
+    assert err.startswith("warning: the validation text is training text; it must be disjoint")
     recipe: Recipe = load_recipe(Path("en-de.toml"))
     assert recipe.data.train[0].model_dump()["path"] == Path("pairs.tsv")
     before = Path("en-de.toml").read_text()
@@ -78,6 +80,8 @@ def test_invalid_input(tmp_path: Path, nmt: Nmt) -> None:
         (["en", "de", *given, "--tsv", given[1]], "nmt new needs --src and --tgt, or --tsv; give one or the other"),
         (["en", "german", *given], "tgt_lang = 'german'; it must be an ISO 639 code"),
         (["en", "de", given[0], given[1], given[2], given[7], *given[4:]], "they must match line by line; check both"),
+        (["en", "de", *given[:2], "--tgt", given[1], *given[4:]], f"--src and --tgt are the same file, {given[1]}"),
+        (["en", "de", *given[:4], "--valid-tsv", given[5]], f"{given[5]}, line 1 has no tab; expected two columns"),
     ):
         status, out, err = nmt("new", *arguments, "-o", tmp_path / "own.toml")
         assert (status in (1, 2), out) == (True, "")

@@ -163,9 +163,9 @@ def test_symbolic_links_to_the_folders_of_a_run_stay(tmp_path: Path, nmt: Nmt, m
 def test_a_new_run_does_not_overwrite_files(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
-    for name in ("metrics.jsonl", "report.md", "curves.png"):
+    for name in ("metrics.jsonl", "report.md", "curves.png", "leaks.json", "plan.json"):
         (tmp_path / name).write_text("mine")
-        for command in ("run", "train"):
+        for command in ("run", "train", "prepare", "plan"):
             status, _, err = nmt(command, "mine.toml")
             assert (status, (tmp_path / name).read_text()) == (1, "mine")
             assert f". has {name} but no run; the new run would overwrite this; move it away" in one_line(err)

@@ -643,6 +643,8 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             ["evaluate.metrics=['chrf']", "evaluate.tokenize=intl"],
             "evaluate.tokenize has no effect without metric 'bleu'; add it to evaluate.metrics, or leave it out",
         ),
+        (["evaluate.metrics=[]"], "evaluate.metrics is empty; it must name at least one metric, such as 'bleu'"),
+        (["evaluate.metrics=['ter', 'bleu', 'ter']"], "evaluate.metrics names 'ter' twice; remove one"),
         (["decode.mbr_metric=chrf"], "decode.mbr_metric has no effect without n_best; set that, or leave it out"),
         (["decode.diversity_penalty=1"], "decode.diversity_penalty has no effect without beam_groups; set that, or"),
         (["decode.sampling_seed=3"], "decode.sampling_seed has no effect without sampling=true; set that, or leave it"),

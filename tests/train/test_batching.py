@@ -92,6 +92,18 @@ def test_micro_batching_is_logged_once(
     assert "warning" not in messages
 
 
+def test_pairs_larger_than_an_update_are_named(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths = PairStore(tiny_data, "train").tgt.lengths
+    limit = int(max(lengths))
+    for batch_tokens, count in ((limit + 1, 0), (limit, int((lengths == limit).sum()))):
+        run_dir = tiny_recipe.directory / str(count)
+        train_tiny(with_train(tiny_recipe, run_dir=run_dir, batch_tokens=batch_tokens, max_steps=1), tiny_data)
+        warning = f"train.batch_tokens is {limit}, but {count} of {len(lengths)} training pairs have more target tokens"
+        assert (warning in capsys.readouterr().err) == bool(count)
+
+
 @pytest.mark.parametrize(
     ("micro_batches", "processes", "multiple"), [("auto", 1, 1), ("auto", 6, 6), (8, 1, 8), (8, 4, 8)]
 )

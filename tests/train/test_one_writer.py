@@ -21,7 +21,7 @@ from nmt.processes.run_lock import LOCK_FILE, run_lock
 from nmt.recipe import UserError
 from nmt.storage.sealed import write_directory, write_file
 from nmt.train import trainer
-from tests.calling import Nmt
+from tests.calling import Nmt, one_line
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = """
@@ -150,6 +150,15 @@ def test_another_tokenizer_is_rejected_without_prepared_text(recipe: Path, tmp_p
     assert status == 0, err
 
 
+def test_another_text_can_be_used_for_fine_tuning(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run = f"run_dir={tmp_path / 'run'}"
+    assert nmt("train", recipe, run)[0] == 0
+    fine_tune = f"choose another name or run_dir, or fine-tune: name=NEW train.start_from={tmp_path / 'run'}"
+    for options in (["tokenizer.vocab_size=280"], ["data.max_tokens=50", "tokenizer.algorithm=unigram"]):
+        assert one_line(nmt("train", recipe, run, *options)[2]).endswith(fine_tune)
+    assert one_line(nmt("train", recipe, run, "seed=2", "data.max_tokens=50")[2]).endswith("another name or run_dir")
+
+
 def test_a_changed_option_of_a_corpus_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run, weight = tmp_path / "run", "data.train=[{kind='text', src='train.en', tgt='train.de', tag='<a>'}]"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
@@ -273,7 +282,7 @@ def test_errors_leave_no_empty_directory(recipe: Path, tmp_path: Path, nmt: Nmt)
     (tmp_path / "train.de").unlink()
     status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'runs' / 'new'}")
     assert status != 0 and "train.de" in err
-    assert not (tmp_path / "runs" / "new").exists()
+    assert not (tmp_path / "runs").exists()
 
 
 def test_an_unwritable_directory_is_a_one_line_error(tmp_path: Path) -> None:

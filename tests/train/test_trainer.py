@@ -269,11 +269,14 @@ def test_a_stopped_run_averages_the_checkpoints_of_an_uninterrupted_one(
     assert final_files(parts) == final_files(whole)
 
 
-def test_patience_ends_a_run_that_does_not_improve(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_patience_ends_a_run_that_does_not_improve(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = with_train(tiny_recipe, patience=2, learning_rate=1e-12, max_steps=500, validate_every=2)
     state = train_tiny(recipe, tiny_data)
     assert state.validations_without_best == 2
     assert state.step < 500
+    assert f"training ended at step {state.step}, because train.patience was reached\n" in capsys.readouterr().err
 
 
 def test_epoch_limit_ends_at_the_end_of_an_epoch(tiny_recipe: Recipe, tiny_data: Path) -> None:
