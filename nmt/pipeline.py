@@ -45,6 +45,7 @@ from nmt.logs import progress, say, warn
 from nmt.models import TranslationModel, build_model
 from nmt.plots.curves import draw_curves
 from nmt.processes.distributed import World, start_world
+from nmt.processes.interruption import interruptible
 from nmt.processes.run_lock import run_lock
 from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
@@ -184,11 +185,12 @@ def _prepare(recipe: Recipe) -> Prepared:
     require_same_run(recipe)
     require_same_text(recipe)
     require_alignment_files(recipe)
-    search = begin_search(recipe)
-    prepared = preparation.prepare(recipe, None if isinstance(search, UserError) else search.add)
-    require_same_tokenizers(recipe, prepared.tokenizers)
-    record_leaks(recipe, prepared.report, search)
-    prepare_alignments(prepared, recipe)
+    with interruptible():
+        search = begin_search(recipe)
+        prepared = preparation.prepare(recipe, None if isinstance(search, UserError) else search.add)
+        require_same_tokenizers(recipe, prepared.tokenizers)
+        record_leaks(recipe, prepared.report, search)
+        prepare_alignments(prepared, recipe)
     return prepared
 
 
@@ -490,7 +492,7 @@ def _summarize_training(recipe: Recipe, world: World, state: TrainState, average
         world_size=state.processes or world.size,
         device=str(world.device),
         precision=choose_precision(recipe.train.precision, world.device),
-        valid_nll=state.best_validation.get("valid/average_nll" if recipe.train.average == "ema" else "valid/nll"),
+        valid_nll=state.best_validation.get("valid/average_nll" if state.best_is_of_ema else "valid/nll"),
         valid_step=state.best_step or None,
         averaged=len(averaged),
         skipped=state.skipped,

@@ -16,7 +16,7 @@ from nmt.classify.model import Classifier
 from nmt.classify.text_classifier import TOKENIZER_FILE, ClassifierMetadata, TextClassifier, classifier_files
 from nmt.classify.trainer import ClassifierTrainer, require_same_recipe
 from nmt.evaluate.classification import ClassificationScore, score_tables
-from nmt.evaluate.tables import format_tables
+from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import format_duration, say, warn
 from nmt.processes.distributed import choose_device
 from nmt.processes.parallel import num_cores
@@ -128,6 +128,7 @@ def _report(
         "seconds": state.seconds,
         "validation": state.best_validation,
         "tests": {name: asdict(score) for name, score in scores.items()},
+        "changes": [asdict(change) for change in state.changes],
         "recipe": dump_recipe(recipe),
     }
     write_file(run / "report.json", (json.dumps(tree, indent=1, ensure_ascii=False) + "\n").encode())
@@ -136,9 +137,13 @@ def _report(
         f"{trainer.device}; the model is checkpoint {state.best_step:,}, which has the lowest validation nll "
         f"({state.best_validation['valid/nll']:.4f}).\n\n"
     )
-    text = summary + format_tables(
-        [table for name, score in scores.items() for table in score_tables(name, score)], "markdown"
-    )
+    tables = [table for name, score in scores.items() for table in score_tables(name, score)]
+    if state.changes:
+        rows = tuple((f"{one.step:,}", one.option, str(one.before), str(one.now)) for one in state.changes)
+        tables.append(
+            Table("Options changed during training", "rlll", ("after update", "option", "before", "after"), rows)
+        )
+    text = summary + format_tables(tables, "markdown")
     write_file(run / "report.md", text.encode())
     say(f"report: {run / 'report.md'}, model: {run / 'model'}")
     return text

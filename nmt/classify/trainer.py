@@ -29,7 +29,7 @@ from nmt.logs import ProgressBar, format_duration, progress, say, warn
 from nmt.recipe import ClassificationRecipe, TrainRecipe, UserError, dump_recipe
 from nmt.train.metrics_writer import MetricsWriter
 from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
-from nmt.train.resume import log_changes, require_used_options
+from nmt.train.resume import log_changes, record_changes, require_used_options
 from nmt.train.schedule import learning_rate, unreached_peak
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.state import TrainState, require_equal_options
@@ -64,7 +64,7 @@ class ClassifierTrainer:
         """Train and return the final state; raises Stopped after a signal, once a checkpoint is saved."""
         state, limit = self.state, self.recipe.train.max_steps
         if self._is_finished() and not state.validation_due:
-            say(f"training is complete at step {state.step:,}; nothing to do")
+            say(f"training is complete at step {state.step:,}{state.end_reason(self.recipe.train)}; nothing to do")
             return state
         if problem := unreached_peak(self.recipe.train):
             warn(problem)
@@ -74,6 +74,8 @@ class ClassifierTrainer:
                 self._loop(metrics, bar, stop)
         finally:
             metrics.close()
+        if reason := state.end_reason(self.recipe.train):
+            say(f"training ended at step {state.step:,}{reason}")
         return state
 
     def _loop(self, metrics: MetricsWriter, bar: ProgressBar, stop: StopRequest) -> None:
@@ -182,6 +184,7 @@ class ClassifierTrainer:
         log_changes(self.recipe, state, directory)
         if self._is_finished():
             require_used_options(self.recipe, state, directory)
+        record_changes(self.recipe, state, directory, is_finished=self._is_finished())
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.optimizer, self.model, checkpoint.optimizer)
 

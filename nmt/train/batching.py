@@ -81,6 +81,9 @@ class Batching:
         elif not before and recipe.train.micro_batch_tokens == "auto":
             say(f"train.micro_batch_tokens is {budget:,}, the largest useful size that fits into memory")
         work = self.workload
+        if state.processes not in (0, work.processes):
+            masks = "; dropout masks may differ from here on" if recipe.train.micro_batches == "auto" else ""
+            say(f"the number of processes is now {work.processes}, was {state.processes}{masks}")
         say(describe_workload(work))
         if work.efficiency < _MIN_USEFUL:
             warn(

@@ -246,6 +246,9 @@ def start_replay(source: ReplaySource, world: World) -> Iterator[Replayer]:
         recipe = _single_process_recipe(source, temporary)
         with warnings_only():
             trainer = build_trainer(recipe, prepared, world)
+        saved = "" if source.following is None else TrainState.load(source.following).start
+        if saved not in ("", trainer.state.start):
+            warn(f"{recipe.train.start_from} has changed since {run} started from it, so the states differ")
         with trainer.batches() as batches:
             yield Replayer(source, trainer, batches, prepared)
 

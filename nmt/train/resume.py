@@ -26,8 +26,8 @@ _UPDATE_OPTIONS = (
     *("max_epochs", "batch_tokens", "learning_rate", "schedule", "warmup_steps", "schedule_start"),
     *("plateau_factor", "plateau_patience"),
     *("final_rate_ratio", "dropout_ramp_steps", "label_smoothing", "rdrop", "clip_norm", "weight_decay"),
-    *("guided_alignment_weight", "adam_betas", "adam_epsilon", "precision"),
-    "best_metric",
+    *("guided_alignment_weight", "adam_betas", "adam_epsilon", "precision", "micro_batch_tokens", "micro_batches"),
+    *("activation_checkpointing", "compile", "shapes", "best_metric"),
 )
 
 # The report of a run uses the current values of these options.
@@ -134,18 +134,22 @@ def log_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None:
             f"train.batch_tokens is {recipe.train.batch_tokens}, was {before.train.batch_tokens}; an earlier "
             f"version of nmt saved {checkpoint} within an epoch; keep the old value until the epoch ends"
         )
-    _check_learning_rate(recipe, before, state.step)
+    _check_learning_rate(recipe, before, state)
 
 
-def record_changes(recipe: Recipe, state: TrainState, checkpoint: Path) -> None:
-    """Record the training options that changed since a checkpoint was saved, for the report."""
-    before = _translation_recipe_of(checkpoint)
+def record_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path, *, is_finished: bool) -> None:
+    """Record the training options that changed since a checkpoint was saved, for the report.
+
+    Of a finished run, only `max_steps` is recorded: if it was lowered to end training, the schedule used the old value.
+    """
+    before = _recipe_of(checkpoint, recipe)
     if before is None:
         return
     changes = _changes(recipe, before, state.step)
-    score_options = _score_options(recipe)
+    score_options = _score_options(recipe) if isinstance(recipe, Recipe) else {}
     for change in changes:
-        if change.option in score_options or not change.option.startswith(_REPORT_OPTIONS):
+        affects_training = change.option in score_options or not change.option.startswith(_REPORT_OPTIONS)
+        if change.option == "train.max_steps" or (affects_training and not is_finished):
             state.changes.append(change)
 
 
@@ -236,19 +240,25 @@ def _score_options(recipe: Recipe) -> dict[str, object]:
     return selection | search | {key: value for key, value in options if key in of_bleu}
 
 
-def _check_learning_rate(recipe: AnyRecipe, before: AnyRecipe, step: int) -> None:
+def _check_learning_rate(recipe: AnyRecipe, before: AnyRecipe, state: TrainState) -> None:
     """Log a changed learning rate; raise UserError if another option raises it by accident."""
-    d_model, restarts = recipe.model.d_model, recipe.train.schedule_start != before.train.schedule_start
+    d_model, train, step = recipe.model.d_model, recipe.train, state.step
     last, following = (learning_rate(before.train, d_model, max(1, n)) for n in (step, step + 1))
-    now = learning_rate(recipe.train, d_model, step + 1)
+    now = learning_rate(train, d_model, step + 1) * state.next_rate_factor(train)
+    was = f"it was {last:.3g} at update {step:,}"
+    if before.train.schedule == "plateau":  # the factor of the last update is unknown
+        last = following = following * state.next_rate_factor(before.train)
+        was = f"without the change, it would be {last:.3g}"
     if now == following or step == 0:
         return
-    say(f"the learning rate of update {step + 1:,} is {now:.3g}; it was {last:.3g} at update {step:,}")
-    is_intended = restarts or recipe.train.learning_rate != before.train.learning_rate
+    say(f"the learning rate of update {step + 1:,} is {now:.3g}; {was}")
+    restarts = train.schedule_start != before.train.schedule_start and train.schedule_start <= step
+    is_intended = restarts or train.learning_rate != before.train.learning_rate
     if now > _MAX_RATE_FACTOR * last and not is_intended:
         other = ", or start a new run from this one (train.start_from)" if isinstance(recipe, Recipe) else ""
+        is_longer = train.max_steps != before.train.max_steps
+        cause = f"planned for train.max_steps={before.train.max_steps}" if is_longer else "changed"
         raise UserError(
             f"the learning rate of update {step + 1} would be {now:.3g} after {last:.3g}, because the schedule was "
-            f"planned for train.max_steps={before.train.max_steps}; it must not jump; restart the schedule "
-            f"(train.schedule_start={step}){other}"
+            f"{cause}; it must not jump; restart the schedule (train.schedule_start={step}){other}"
         )

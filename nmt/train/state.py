@@ -38,6 +38,7 @@ class TrainState:
     micro_batch_tokens: token budget of a micro-batch; 0 before the start
     processes:          world size of the last start; 0 before the start
     workload:           load balance, see `nmt.train.workload.Workload`
+    start:              SHA-256 of the start model; "" without one
     text:               fingerprint of the training text, see `nmt.data.fingerprint.text_identity`
     validation_due:     the run stopped before validating this step
     is_interim:         the checkpoint was saved only because the run stopped; the next one replaces it
@@ -62,6 +63,7 @@ class TrainState:
     micro_batch_tokens: int = 0
     processes: int = 0
     workload: dict[str, Any] = field(default_factory=dict)
+    start: str = ""
     text: str = ""
     skipped: int = 0
     skipped_in_a_row: int = 0
@@ -111,6 +113,11 @@ class TrainState:
         }
         return [f"train.{name}" for name, is_reached in reached.items() if is_reached]
 
+    def end_reason(self, train: TrainRecipe) -> str:
+        """Return a clause with the options that ended training before `max_steps`, "" if there are none."""
+        limits = [limit for limit in self.limits_reached(train) if limit != "train.max_steps"]
+        return f", because {' and '.join(limits)} was reached" if limits else ""
+
     @property
     def epochs(self) -> float:
         """Epochs so far, with the fraction of the current one."""
@@ -120,6 +127,12 @@ class TrainState:
     def best_score(self) -> float:
         """Best score so far."""
         return self.scores.get(str(self.best_step), -math.inf)
+
+    @property
+    def best_is_of_ema(self) -> bool:
+        """Whether the best score is that of the EMA; a finished run may be averaged in another way."""
+        values = self.best_validation
+        return self.best_score in (-values.get("valid/average_loss", math.nan), values.get("valid/average_bleu"))
 
     def best_steps(self, count: int) -> list[int]:
         """Return the steps of the `count` best scores, best first."""
@@ -147,6 +160,15 @@ class TrainState:
         self.rate_factor *= train.plateau_factor
         self.plateau_validations = 0
         return True
+
+    def next_rate_factor(self, train: TrainRecipe) -> float:
+        """Return the factor on the learning rate of the next update."""
+        return self.rate_factor if train.schedule == "plateau" and self.step != train.schedule_start else 1.0
+
+    def restart_plateau(self, train: TrainRecipe) -> None:
+        """Reset schedule `plateau` if it restarts at this step, or if the run has another schedule now."""
+        if train.schedule != "plateau" or self.step == train.schedule_start:
+            self.rate_factor, self.plateau_best, self.plateau_validations = 1.0, None, 0
 
     def discard_scores(self) -> None:
         """Discard scores that are not comparable with later ones; validate this step again."""

@@ -24,6 +24,7 @@ from nmt.models import TranslationModel, build_model
 from nmt.processes.distributed import World
 from nmt.processes.parallel import num_cores
 from nmt.recipe import Recipe, UserError, dump_recipe
+from nmt.storage.sealed import manifest_digest
 from nmt.train.background_writer import BackgroundWriter
 from nmt.train.batching import Batching, warn_of_long_pairs
 from nmt.train.compilation import compile_layers, is_one_graph
@@ -43,7 +44,7 @@ from nmt.train.resume import (
 from nmt.train.running_metrics import PendingUpdate, RunningMetrics
 from nmt.train.schedule import unreached_peak
 from nmt.train.signals import Stopped, StopRequest, stop_requests
-from nmt.train.state import TrainState, interim_steps, require_same_run
+from nmt.train.state import Change, TrainState, interim_steps, require_same_run
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import perplexity, validate
 from nmt.train.warm_start import freeze, load_start_optimizer, load_start_weights, text_differences
@@ -115,18 +116,25 @@ class Trainer:
         if resumed is not None:
             self._resume(*resumed)
         self.batching = Batching.choose(recipe, world, text, self.updater, int(self.average is not None), self.state)
-        if world.is_main:
-            self.batching.announce(recipe, self.state)
-            warn_of_long_pairs(recipe, text)
-        self.state.text, self.state.valid = text.identity, text.valid_identity
-        self.state.processes = world.size
-        self.state.micro_batch_tokens = self.batching.micro_batch_tokens
-        self.state.workload = asdict(self.batching.workload)
+        self._record_start()
         if recipe.train.compile:
             if is_one_graph(recipe, world, self.updater.precision):
                 self.loss.compile_step()
             else:
                 compile_layers(self.model, self.loss.guidance)
+
+    def _record_start(self) -> None:
+        """Log and record the batching and the text; a finished run keeps the world size of its updates."""
+        state, batching, size = self.state, self.batching, self.world.size
+        if not self._is_finished():
+            if self.world.is_main:
+                batching.announce(self.recipe, state)
+                warn_of_long_pairs(self.recipe, self.text)
+            if state.processes not in (0, size):
+                state.changes.append(Change(state.step, "processes", state.processes, size))
+            state.processes, state.workload = size, asdict(batching.workload)
+        state.text, state.valid = self.text.identity, self.text.valid_identity
+        state.micro_batch_tokens = batching.micro_batch_tokens
 
     # --- Loop ---------------------------------------------------------------------------------------------------------
 
@@ -134,7 +142,7 @@ class Trainer:
         """Train to the end and return the final state; raises Stopped after a signal and a checkpoint."""
         state, is_main = self.state, self.world.is_main
         if self._is_finished() and not state.validation_due:
-            say(f"training is complete at step {state.step:,}; nothing to do")
+            say(f"training is complete at step {state.step:,}{state.end_reason(self.train_recipe)}; nothing to do")
             return state
         metrics = None
         if is_main:
@@ -153,9 +161,8 @@ class Trainer:
         if self.text.epochs is not None:
             self.text.epochs.remove_before(state.epoch + 2)  # includes the prefetched epoch
         self.world.barrier()  # until the last checkpoint is written
-        limits = [name for name in state.limits_reached(self.train_recipe) if name != "train.max_steps"]
-        if is_main and limits:
-            say(f"training ended at step {state.step:,}, because {' and '.join(limits)} was reached")
+        if is_main and (reason := state.end_reason(self.train_recipe)):
+            say(f"training ended at step {state.step:,}{reason}")
         return state
 
     def batches(self) -> TrainingBatches:
@@ -228,6 +235,7 @@ class Trainer:
     def update(self, update: Update) -> UpdateResult:
         """Perform the next update and advance the state."""
         state = self.state
+        state.restart_plateau(self.train_recipe)
         result = self.updater(update, state.step + 1)
         state.step += 1
         state.tgt_tokens += update.tgt_tokens
@@ -393,6 +401,7 @@ class Trainer:
         if self.train_recipe.start_from is None:
             return None
         start = load_start_weights(self.model, self.train_recipe.start_from)
+        self.state.start = manifest_digest(start)
         if self.world.is_main:
             say(f"initial weights: {start}; optimizer state: {self.train_recipe.start_optimizer}")
             if differences := text_differences(start, self.recipe):
@@ -414,8 +423,8 @@ class Trainer:
         message = discard_other_scores(self.recipe, self.state, directory, valid, is_finished)
         if message and self.world.is_main:
             say(message)
-        if not self._is_finished() or self.state.validation_due:
-            record_changes(self.recipe, self.state, directory)
+        is_finished = self._is_finished() and not self.state.validation_due
+        record_changes(self.recipe, self.state, directory, is_finished=is_finished)
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.updater.optimizer, self.model, checkpoint.optimizer)
         if self.average is not None:

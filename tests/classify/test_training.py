@@ -110,6 +110,11 @@ def test_changed_options_are_logged_on_resuming(reviews: Path, capsys: pytest.Ca
     err = capsys.readouterr().err
     assert "changed options: train.max_steps is 20, was 10; train.schedule_start is 10, was 0" in err
     assert "the learning rate of update 11 is" in err
+    changes = json.loads(Path("runs/reviews/report.json").read_text())["changes"]
+    assert changes[0] == {"step": 10, "option": "train.max_steps", "before": 10, "now": 20}
+    assert "| 10 | train.schedule_start | 0 | 10 |" in Path("runs/reviews/report.md").read_text()
+    train("train.max_steps=20", "train.schedule=cosine", "train.schedule_start=10", "train.log_every=1")
+    assert json.loads(Path("runs/reviews/report.json").read_text())["changes"] == changes
 
 
 def test_a_class_without_training_examples_is_named(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:

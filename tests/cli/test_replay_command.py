@@ -153,6 +153,15 @@ def test_a_different_state_is_reported(train: Train, nmt: Nmt, monkeypatch: pyte
     assert "DIFFERS FROM" in nmt("replay", run, "--step", 4)[1]
 
 
+def test_a_changed_start_model_is_reported(train: Train, nmt: Nmt) -> None:
+    start = train("start", "train.max_steps=4")
+    run = train("run", "train.max_steps=4", f"train.start_from={start}")
+    message = f"warning: {start} has changed since {run} started from it, so the states differ"
+    assert message not in nmt("replay", run, "--step", 1)[2]
+    train("start", "train.max_steps=8")
+    assert message in " ".join(nmt("replay", run, "--step", 1)[2].split())
+
+
 def test_wrong_input_and_missing_files(train: Train, nmt: Nmt, recipe: Path, tmp_path: Path) -> None:
     status, _, err = nmt("replay", tmp_path, "--step", 1)
     assert status == 1 and " is not a run; expected the directory of a run" in one_line(err)

@@ -22,7 +22,7 @@ from nmt.train import update as update_module
 from nmt.train.batching import micro_batch_multiple
 from nmt.train.loss import TrainingLoss, linear_cross_entropy
 from nmt.train.resume import choose_checkpoint
-from nmt.train.state import TrainState
+from nmt.train.state import Change, TrainState
 from nmt.train.update import Updater
 from tests.train.run_tiny import (
     metrics,
@@ -164,10 +164,14 @@ def test_another_world_size_determines_the_budget_again(tiny_recipe: Recipe, tin
     recipe = without_dropout(tiny_recipe, tmp_path / "run", **options)
     assert train_tiny(recipe, tiny_data).micro_batch_tokens > 1_000
     longer = with_train(recipe, max_steps=6)
-    train_in_processes(longer, tiny_data, 3)
+    messages = train_in_processes(longer, tiny_data, 3)
+    assert messages.count("the number of processes is now 3, was 1; dropout masks may differ from here on\n") == 1
     state = TrainState.load(list_checkpoints(recipe.directory)[-1])
     assert (state.processes, state.step) == (3, 6)
     assert state.micro_batch_tokens < 1_000
+    assert Change(3, "processes", 1, 3) in state.changes
+    finished = train_tiny(longer, tiny_data)  # such as `nmt run` in one process for the test sets
+    assert (finished.processes, finished.workload) == (3, state.workload) and finished.changes == state.changes
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -305,6 +306,24 @@ def test_options_of_a_reused_tokenizer_that_have_no_effect_are_named_once(
         assert (saved.algorithm, saved.character_coverage, saved.user_symbols) == ("bpe", 1.0, ())
     status, _, err = nmt("train", recipe, *start, "train.max_steps=4")
     assert status == 0 and "have no effect" not in err, err
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_preparation_without_leftovers(
+    number: signal.Signals, status: int, recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_recipe: object, directory: Path, _on_read: object) -> None:
+        (directory / "train.src.tokens.npy").write_bytes(b"")
+        signal.raise_signal(number)
+
+    monkeypatch.setattr("nmt.data.prepare._prepare_all", interrupted)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        ended, _, err = nmt("prepare", recipe, f"run_dir={tmp_path / 'run'}")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (ended, one_line(err)) == (status, "interrupted")
+    assert not (tmp_path / "run").exists()
 
 
 def test_two_vocabularies_are_not_tied_three_ways(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:

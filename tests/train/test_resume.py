@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nmt import pipeline
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
@@ -177,6 +179,68 @@ def test_a_finished_run_names_the_limit(tiny_recipe: Recipe, tiny_data: Path) ->
         train_tiny(with_train(short, max_steps=24), tiny_data)
     with pytest.raises(UserError, match=r"raise train\.max_steps and train\.max_minutes to continue training"):
         train_tiny(with_train(short, max_steps=3, label_smoothing=0.3), tiny_data)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("micro_batch_tokens", 40), ("micro_batches", 4), ("activation_checkpointing", True), ("shapes", "fixed")],
+)
+def test_a_finished_run_rejects_other_micro_batches(
+    option: str, value: Any, tiny_recipe: Recipe, tiny_data: Path
+) -> None:
+    recipe = with_train(tiny_recipe, max_steps=6)
+    train_tiny(recipe, tiny_data)
+    with pytest.raises(UserError, match=rf"train\.{option} is {value!r}, was .*: no update used this value"):
+        train_tiny(with_train(recipe, **{option: value}), tiny_data)
+
+
+def test_a_schedule_that_ends_early_is_recorded(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    train_tiny(tiny_recipe, tiny_data)
+    for checkpoint in list_checkpoints(tiny_recipe.directory)[2:]:
+        shutil.rmtree(checkpoint)
+    ended = with_train(tiny_recipe, max_steps=12, log_every=2)
+    for _ in range(2):
+        assert train_tiny(ended, tiny_data).changes == [Change(12, "train.max_steps", 24, 12)]
+
+
+def test_a_restart_after_later_updates_does_not_excuse_a_jump(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    ended = with_train(tiny_recipe, max_steps=12)
+    train_tiny(ended, tiny_data)
+    with pytest.raises(UserError, match=r"would be .* after 0, .*max_steps=12; .*\(train\.schedule_start=12\)"):
+        train_tiny(with_train(ended, max_steps=40, schedule_start=18), tiny_data)
+
+
+def test_the_cause_of_a_refused_rate_is_named(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    recipe = with_train(tiny_recipe, max_steps=12, schedule="constant", warmup_steps=30)
+    train_tiny(recipe, tiny_data)
+    shutil.rmtree(list_checkpoints(recipe.directory)[-1])  # as if interrupted at update 6
+    with pytest.raises(UserError, match=r"because the schedule was changed; .*\(train\.schedule_start=6\)"):
+        train_tiny(with_train(recipe, warmup_steps=0), tiny_data)
+
+
+def test_the_option_that_ended_training_is_named(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = with_train(tiny_recipe, patience=2, learning_rate=1e-12, validate_every=2)
+    step = train_tiny(recipe, tiny_data).step
+    for message in (
+        "training ended at step {}, because train.patience was reached\n",
+        "{}, because train.patience was ",
+    ):
+        assert message.format(step) in capsys.readouterr().err
+        train_tiny(recipe, tiny_data)
+
+
+def test_the_report_has_the_validation_that_chose_the_best_step(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    recipe = with_train(tiny_recipe, max_steps=6, ema_decay=0.9)
+    world = World(0, 1, torch.device("cpu"))
+    for average, then, name in (("last", "ema", "nll"), ("ema", "last", "average_nll")):
+        run = tiny_recipe.directory / average
+        train_tiny(with_train(recipe, run, average=average), tiny_data)
+        finished = with_train(recipe, run, average=then)
+        state = train_tiny(finished, tiny_data)
+        summary = pipeline._summarize_training(finished, world, state, [])
+        assert (summary.valid_step, summary.valid_nll) == (6, state.best_validation[f"valid/{name}"])
 
 
 @pytest.mark.parametrize("average", ["last", "ema"])
