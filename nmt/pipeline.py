@@ -312,8 +312,7 @@ def _validation_model(model: TranslationModel, recipe: Recipe, prepared: Prepare
 
 def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
     run_dir = recipe.directory
-    averaged = _update_model(recipe)
-    leaks = read_leaks(run_dir)
+    averaged, leaks = _update_model(recipe), read_leaks(run_dir)
     tests, num_parameters = (_score_texts if recipe.is_language_model else _translate_tests)(recipe, world, leaks)
     _warn_of_outdated(run_dir / "translations", {f"{test.name}.{recipe.tgt_lang}" for test in tests})
     curves, notes = _draw_curves(recipe)
