@@ -15,7 +15,14 @@ from nmt.cli.metric_options import Format, FormatOption, print_results
 from nmt.data.fingerprint import unpinned_datasets
 from nmt.evaluate.tables import format_tables
 from nmt.experiments.launch import command, execute, is_complete, prepare_data
-from nmt.experiments.results import TestResult, as_document, read_results, require_comparable, result_tables
+from nmt.experiments.results import (
+    TestResult,
+    as_document,
+    notes_on_training,
+    read_results,
+    require_comparable,
+    result_tables,
+)
 from nmt.experiments.sweep import Run, is_sweep, load_sweep, make_sweep, require_own_folder, require_translations
 from nmt.logs import counted, say, warn
 from nmt.plots.scores import VariantScores, draw_scores
@@ -99,8 +106,11 @@ def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, ou
             f"no fixed revision of dataset {', '.join(sorted(unpinned))}; the runs may have been trained on different "
             "text; set `revision` to a commit to fix it"
         )
+    for note in (notes := list(notes_on_training(runs))):
+        warn(note)
     tables, document = result_tables(results), as_document(results)
     title = f"# {folder.name}\n\n{counted(len(runs), 'run')} of {runs[0].recipe_file}.\n\n"
+    title += "".join(f"{note}.\n\n" for note in notes)
     write_file(folder / "report.md", (title + format_tables(tables, "markdown")).encode())
     write_file(folder / "report.json", (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
     for result in results:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,10 @@ from nmt.experiments.launch import is_complete
 from nmt.experiments.run_comparison import read_translations
 from nmt.experiments.sweep import Run
 from nmt.recipe import Recipe, UserError
+from nmt.storage.run_folder import list_checkpoints
 from nmt.text.tokenizer import Tokenizers
+from nmt.train.state import TrainState
+from nmt.train.warm_start import changed_start_model
 
 _RESAMPLES = 1000
 _NOTES = (
@@ -82,6 +85,22 @@ def read_results(runs: Sequence[Run], metric: str | None = None) -> list[TestRes
     if not complete:
         raise UserError("no run is complete; wait for one, or rerun the command")
     return [_score_test(test, complete, metric) for test in test_sets(runs[0].recipe).values()]
+
+
+def notes_on_training(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield notes on complete runs whose options changed during training, and whose start model has changed."""
+    for run in filter(is_complete, runs):
+        decays = run.recipe.train.schedule in ("cosine", "linear")
+        report = json.loads((run.recipe.directory / "report.json").read_text(encoding="utf-8"))
+        changed = dict.fromkeys(str(change["option"]) for change in report.get("changes", ()))
+        if names := [name for name in changed if decays or name != "train.max_steps"]:  # others may be extended
+            yield (
+                f"{run.name}: {', '.join(names)} changed during training, so its scores are not those of the present "
+                f"options alone; {run.recipe.directory / 'report.md'} has the values; repeat it in another folder (-o)"
+            )
+        for checkpoint in list_checkpoints(run.recipe.directory)[-1:]:
+            if problem := changed_start_model(run.recipe, TrainState.load(checkpoint)):
+                yield f"{run.name}: {problem}"
 
 
 def result_tables(results: Sequence[TestResult]) -> list[Table]:

@@ -47,7 +47,13 @@ from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.state import Change, TrainState, interim_steps, require_same_run
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import perplexity, validate
-from nmt.train.warm_start import freeze, load_start_optimizer, load_start_weights, text_differences
+from nmt.train.warm_start import (
+    changed_start_model,
+    freeze,
+    load_start_optimizer,
+    load_start_weights,
+    text_differences,
+)
 
 # Training has diverged after this many consecutive updates without a finite gradient.
 MAX_SKIPPED_IN_A_ROW = 20
@@ -416,6 +422,8 @@ class Trainer:
         if self.world.is_main:
             say(f"resuming from {directory}")
             log_changes(self.recipe, self.state, directory)
+            if problem := changed_start_model(self.recipe, self.state):
+                warn(problem)
         is_finished = self._is_finished()
         if is_finished:
             require_used_options(self.recipe, self.state, directory)

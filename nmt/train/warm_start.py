@@ -18,9 +18,10 @@ from nmt.models import TranslationModel, build_model
 from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, UserError, revalidate
 from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_model, list_checkpoints
-from nmt.storage.sealed import verify_directory
+from nmt.storage.sealed import manifest_digest, verify_directory
 from nmt.text.tokenizer import Tokenizers
 from nmt.train.optimizer import load_optimizer_tensors
+from nmt.train.state import TrainState
 
 _EMBEDDINGS = ("src_embedding.*", "tgt_embedding.*", "output.weight")
 # Options of the model section that may differ from those of the start model.
@@ -133,6 +134,18 @@ def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
         raise UserError(f"train.start_from {directory}: {differences}; they must be equal; correct the model section")
     load_tensors(model, read_tensors(directory / "model.safetensors"))
     return directory
+
+
+def changed_start_model(recipe: Recipe, state: TrainState) -> str:
+    """Return a warning if the start model is no longer the one that the run of `state` started from, else ""."""
+    start = recipe.train.start_from
+    with suppress(UserError):  # the start model may be gone
+        if start is not None and state.start not in ("", manifest_digest(find_model(start))):
+            return (
+                f"{start} is no longer the model that {recipe.directory} started from; the run keeps its own weights; "
+                "choose another name to start from the new model"
+            )
+    return ""
 
 
 def text_differences(start: Path, recipe: Recipe) -> str:

@@ -117,6 +117,26 @@ def test_a_run_is_complete_until_its_text_or_start_model_changes(recipe: Path, n
     assert launch.is_complete(run)
 
 
+@pytest.mark.slow
+def test_changes_during_training_are_noted(recipe: Path, nmt: Nmt) -> None:
+    options = (recipe, "--seeds", 1, "-o", "out", "train.schedule=constant")
+    assert nmt("train", recipe, "name=start")[0] == 0
+    for more, noted in (
+        ((), ""),
+        (("train.max_steps=3",), ""),
+        (("train.max_steps=4", "train.clip_norm=1"), "clip_norm"),
+    ):
+        status, _, err = nmt("repeat", *options, "train.start_from=runs/start", *more)
+        assert status == 0, err
+        assert ("changed during training" in err) == bool(noted)
+    note = "tiny, seed 1: train.clip_norm changed during training"
+    assert note in " ".join(err.split()) and note in Path("out/report.md").read_text()
+    assert nmt("train", recipe, "name=start", "train.max_steps=3")[0] == 0
+    err = nmt("repeat", *options, "train.start_from=runs/start", *more)[2]
+    note = "tiny, seed 1: runs/start is no longer the model that out/tiny/seed-1 started from; the run keeps its own"
+    assert note in " ".join(err.split())
+
+
 def test_a_language_model_is_refused_before_any_work(recipe: Path, nmt: Nmt) -> None:
     Path("lines.txt").write_text("a\n")
     corpora = [

@@ -52,13 +52,21 @@ def test_a_restart_without_checkpoints_is_reported(
     assert capsys.readouterr().err.count(f"warning: {recipe.directory} {message}") == 1
 
 
-def test_a_resume_does_not_need_the_start_model(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+def test_a_resume_does_not_need_the_start_model(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     start = tmp_path / "start"
     small: dict[str, Any] = {"validate_every": 2, "save_every": 2, "schedule": "constant"}
     train_tiny(with_train(tiny_recipe, start, max_steps=2, **small), tiny_data)
     train_tiny(with_train(tiny_recipe, max_steps=2, start_from=str(start), **small), tiny_data)
-    start.rename(tmp_path / "moved")
     longer = with_train(tiny_recipe, max_steps=4, start_from=str(start), **small)
+    message = f"warning: {start} is no longer the model that {longer.directory} started from; the run keeps its own"
+    train_tiny(with_train(longer, max_steps=3), tiny_data)
+    assert message not in capsys.readouterr().err
+    train_tiny(with_train(tiny_recipe, start, max_steps=4, **small), tiny_data)
+    assert train_tiny(longer, tiny_data).step == 4
+    assert message in capsys.readouterr().err
+    start.rename(tmp_path / "moved")
     assert train_tiny(longer, tiny_data).step == 4
     shutil.rmtree(longer.directory / "checkpoints")
     with pytest.raises(UserError, match="start does not exist"):
