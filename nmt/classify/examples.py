@@ -109,7 +109,7 @@ def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split:
                 texts.append((text,))
                 labels.append(label)
     if not texts:
-        raise UserError(f"data.{split} has no examples; it must have some; correct data.{split}")
+        raise UserError(f"data.{split} has no examples; it must have at least one; correct data.{split}")
     return LabeledTexts(texts, labels)
 
 

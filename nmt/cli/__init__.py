@@ -6,8 +6,8 @@ import signal
 from contextlib import suppress
 from types import FrameType
 
-# Waiting OpenMP threads spin this often before they sleep. GCC's default is 300,000, with which training beside another
-# program takes up to ten times as long; on exclusive cores it is 6 % faster.
+# Waiting OpenMP threads spin this many times before they sleep. GCC's default is 300,000; it makes training up to ten
+# times slower while other programs run, and 6 % faster on exclusive cores.
 _SPIN_COUNT = "1000"
 
 

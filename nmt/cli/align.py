@@ -71,9 +71,9 @@ def align(
     Words are separated by spaces. Alignments come from the cross-attention of the decoder.
     """
     if choose is not None and (layer, heads, place) != (None, None, None):
-        raise typer.BadParameter("--choose selects --layer, --heads and --place; leave these out, or --choose")
+        raise typer.BadParameter("--choose selects --layer, --heads and --place; leave out these or --choose")
     if reverse_model is not None and choose is None:
-        raise typer.BadParameter("--reverse-model has no effect without --choose; add that, or leave it out")
+        raise typer.BadParameter("--reverse-model has no effect without --choose; add --choose, or leave it out")
     if save_model is not None:
         require_new(save_model)
     if reverse_model is not None:

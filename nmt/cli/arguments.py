@@ -35,7 +35,7 @@ def find_recipe(name: str) -> Path:
     if path.exists() or name not in (packaged := packaged_files()):
         check_inputs([path])
         return path
-    say(f"{name} is a recipe that comes with nmt; to change it: nmt recipes {name} -o {name}.toml")
+    say(f"{name} is a recipe that comes with nmt; to edit a copy: nmt recipes {name} -o {name}.toml")
     return packaged[name]
 
 

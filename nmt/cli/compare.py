@@ -51,7 +51,8 @@ PlotFile = Annotated[
 def compare(
     baseline: Annotated[Path, typer.Argument(help="Translations of the baseline, or its run directory.")],
     others: Annotated[
-        list[Path], typer.Argument(metavar="OTHER...", help="Translations of others, or runs; - is standard input.")
+        list[Path],
+        typer.Argument(metavar="OTHER...", help="Translations of others, or their runs; - is standard input."),
     ],
     ref: RefOption = None,
     test_set: TestSetOption = None,
@@ -74,7 +75,7 @@ def compare(
 
     The bootstrap gives the numbers of sacreBLEU's --paired-bs. The randomization uses the trials of --paired-ar, but
     also counts ties with the observed difference; without them, p is far too small when few sentences differ. The
-    environment variable SACREBLEU_SEED (12345) sets the seed, which the signatures state.
+    environment variable SACREBLEU_SEED (12345) sets the seed, which the signatures include.
 
     nmt compare --ref news.de base.de big.de
 

@@ -111,7 +111,7 @@ def _ctranslate2_obstacle(
         return f"CTranslate2 does not support {'; '.join(missing)}"
     if can_cache(models[0], "float32" if precision == "fp32" else "int8"):
         return ""
-    return f"{models[0]} is not writable, which the converted model needs"
+    return f"{models[0]} is not writable, so the converted model cannot be stored"
 
 
 def _torch_precision(precision: SearchPrecision, device: str) -> SearchPrecision:

@@ -46,7 +46,7 @@ def export(
     if quantization is not None and to != "ctranslate2":
         raise typer.BadParameter("--quantization has no effect on --to huggingface; leave it out")
     if private and push is None:
-        raise typer.BadParameter("--private has no effect without --push; add that, or leave it out")
+        raise typer.BadParameter("--private has no effect without --push; add --push, or leave it out")
     if license_id is not None and not re.fullmatch(r"[A-Za-z0-9.+-]+", license_id):
         raise typer.BadParameter(f"--license is {license_id!r}; it must be an identifier such as apache-2.0")
     if push is not None:

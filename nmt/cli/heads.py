@@ -35,8 +35,8 @@ Prune = Annotated[
     str | None,
     typer.Option(
         metavar="N|FRACTION",
-        help="Write a model without the N least important heads of each attention, or without a fraction of them "
-        "such as 0.5; needs -o.",
+        help="Write a model without the N least important heads of each attention layer, or without a fraction "
+        "of them, such as 0.5; needs -o.",
     ),
 ]
 
@@ -48,7 +48,7 @@ def heads(
     bleu: Annotated[
         int,
         typer.Option(
-            min=0, metavar="N", help="Add the change of BLEU without each of the N heads that affect the nll most."
+            min=0, metavar="N", help="Add the change in BLEU without each of the N heads that affect the nll most."
         ),
     ] = 0,
     plot: Annotated[
@@ -60,14 +60,14 @@ def heads(
     prune: Prune = None,
     stack: Annotated[Stack | None, typer.Option(help="With --prune: prune only this stack (default: both).")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="New model directory of --prune.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all measures as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all measurements as JSON.")] = False,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Show how much each attention head contributes to given translations, and what it attends to.
 
     Heads are listed by importance: the gradient of the negative log-likelihood (nll) with respect to a mask on the head
-    (Michel et al. 2019). The change of the nll without the head is measured, too; a few hundred pairs are enough.
+    (Michel et al. 2019). The change in nll without the head is also measured. A few hundred pairs are enough.
 
     nmt heads runs/mine valid.en valid.de --plot heads.png
 
@@ -76,7 +76,7 @@ def heads(
     if (prune is None) != (out is None):
         raise typer.BadParameter("--prune and -o must be given together; give both, or leave both out")
     if stack is not None and prune is None:
-        raise typer.BadParameter("--stack has no effect without --prune; add that, or leave it out")
+        raise typer.BadParameter("--stack has no effect without --prune; add --prune, or leave it out")
     if out is not None:
         require_new(out)
     check_inputs([src, ref])
@@ -101,7 +101,7 @@ def heads(
 
 
 def _numbers_to_keep(text: str, stack: Stack | None, recipe: ModelRecipe) -> tuple[int, int]:
-    """Return the number of heads that each attention of encoder and decoder keeps; raises BadParameter."""
+    """Return the number of heads that each attention layer of each stack keeps; raises BadParameter."""
     kept = []
     for one, num_heads in (("encoder", recipe.encoder_heads), ("decoder", recipe.num_heads)):
         if stack not in (None, one):
@@ -116,7 +116,7 @@ def _numbers_to_keep(text: str, stack: Stack | None, recipe: ModelRecipe) -> tup
             advice = f"give {allowed}, or a fraction such as 0.5" if num_heads > 1 else "leave it out"
             heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
             raise typer.BadParameter(
-                f"--prune is {text!r}; each attention of the {one} has {heads}, and one must remain; {advice}"
+                f"--prune is {text!r}; each attention layer of the {one} has {heads}, and one must remain; {advice}"
             )
         kept.append(num_heads - removed)
     return kept[0], kept[1]
@@ -127,6 +127,6 @@ def _prune(loaded: LoadedModel, analysis: Analysis, kept: tuple[int, int], out: 
     before, pruned = loaded.transformer, write_pruned(loaded, most_important(analysis.sensitivity, *kept), out)
     recipe, parameters = before.recipe, f"{pruned.num_parameters():,} of {before.num_parameters():,} parameters"
     say(
-        f"{out}: {kept[0]} of {recipe.encoder_heads} heads in each attention of the encoder, {kept[1]} of "
-        f"{recipe.num_heads} in the decoder; {parameters}"
+        f"{out}: {kept[0]} of {recipe.encoder_heads} heads in each attention layer of the encoder, {kept[1]} "
+        f"of {recipe.num_heads} in the decoder; {parameters}"
     )

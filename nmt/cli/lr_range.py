@@ -40,8 +40,8 @@ def lr_range(
     """Raise the learning rate from update to update, and plot the loss (Smith 2017).
 
     A good peak rate is where the loss falls steeply, well below the rate with the lowest loss. The test trains from
-    the initial weights, with the batches of the recipe and without its schedule; it ends when the loss diverges. Long
-    warm-up tolerates higher rates than the test.
+    the initial weights, with the batches of the recipe and without its schedule; it ends when the loss diverges. With
+    a long warm-up, training tolerates higher rates than the test.
 
     Needs prepared text (`nmt prepare RECIPE`); nothing is written to the run.
     """
@@ -54,7 +54,7 @@ def lr_range(
     if "train" in outdated_splits(loaded, prepared.directory):
         require_files(loaded.data.train, loaded.data.root)
         raise UserError(
-            f"{prepared.directory} was prepared from another text or with other options; it must fit the recipe; run "
+            f"{prepared.directory} was prepared from other text or with other options; it must match the recipe; run "
             "`nmt prepare` with the same recipe and overrides"
         )
     with start_world(loaded.train.device, "rerun the command") as world:

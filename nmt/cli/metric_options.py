@@ -40,7 +40,7 @@ MetricsOption = Annotated[
         "-m",
         "--metrics",
         help="Comma-separated. sacreBLEU's: bleu, chrf, chrf++, ter. As in older papers, not comparable with bleu: "
-        "bleu-tokenized, bleu-tokenized-lc, bleu-compound-split. Of summaries: rouge-1, rouge-2, rouge-l, rouge-lsum.",
+        "bleu-tokenized, bleu-tokenized-lc, bleu-compound-split. For summaries: rouge-1, rouge-2, rouge-l, rouge-lsum.",
     ),
 ]
 LangOption = Annotated[
@@ -73,7 +73,7 @@ def read_test_set(
     if bool(ref) == (test_set is not None):
         raise UserError("the reference is missing or ambiguous; give either --ref FILE or --test-set NAME")
     if lang_pair is not None and test_set is None:
-        raise typer.BadParameter("--lang-pair has no effect without --test-set; add that, or leave it out")
+        raise typer.BadParameter("--lang-pair has no effect without --test-set; add --test-set, or leave it out")
     tgt_lang = None
     if test_set is not None:
         if lang_pair is None:

@@ -43,7 +43,7 @@ def new(
     parse_recipe(recipe.text, where=str(path))
     write_new(path, recipe.text)
     if {path.resolve() for path in train.files} & {path.resolve() for path in valid.files}:
-        warn("the validation text is training text; it must be disjoint, or it shows no overfitting; set text aside")
+        warn("the validation text is also training text; it must be disjoint to show overfitting; hold out some text")
     say(f"{pairs:,} pairs: {recipe.size} model; next: nmt run {path}")
     typer.echo(path)
 

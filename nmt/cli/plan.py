@@ -91,7 +91,7 @@ def _speed_rows(speed: SpeedForecast) -> Iterator[tuple[str, str]]:
     if speed.memory is not None:
         available = "" if speed.available is None else f", {format_bytes(speed.available)} available"
         largest = f"micro-batches of {speed.micro_batch_tokens:,} tokens"
-        yield "memory", f"{format_bytes(speed.memory)} at most besides the program, with {largest}{available}"
+        yield "memory", f"{format_bytes(speed.memory)} at most, in addition to the program, with {largest}{available}"
     where = f"{speed.device}, {speed.precision}" + (f", {speed.processes} processes" if speed.processes > 1 else "")
     yield "speed", f"{speed.tgt_tokens_per_second:,.0f} target tokens per second ({where})"
     low, high = format_duration(speed.low), format_duration(speed.high)

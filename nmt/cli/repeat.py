@@ -30,7 +30,7 @@ from nmt.recipe import CommandError, Metric, UserError
 from nmt.storage.sealed import write_file
 from nmt.text.lines import STANDARD_STREAM
 
-_VARY = "Values of an option; repeatable, for all combinations. The first value is the baseline."
+_VARY = "Values of an option. If repeated, all combinations are run. The first value is the baseline."
 _JOBS = "Parallel runs, which share the GPUs or cores (default: one per GPU, else one)."
 _ONLY = "Execute only this run, by its number in --list; for job arrays, after --prepare-only."
 

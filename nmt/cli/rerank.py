@@ -87,7 +87,7 @@ def rerank(
     of_tuning = {"--metric": metric, "--restarts": restarts, "--seed": seed, "--save-weights": weights_out}
     for option, given in of_tuning.items():
         if given is not None and tune_on is None:
-            raise typer.BadParameter(f"{option} has no effect without --tune; add that, or leave it out")
+            raise typer.BadParameter(f"{option} has no effect without --tune; add --tune, or leave it out")
     directories = map(find_model, (model, *(models or ()), *(reverse_models or ())))
     require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories), replaces=b"[weights]")
     check_inputs([src, nbest, tune_on])

@@ -28,8 +28,8 @@ def score(
 ) -> None:
     """Print the log-probability (natural logarithm) of each translation, or text of a language model, one per line.
 
-    stderr gets the perplexity per token and the bits per byte of all lines. Both count EOS tokens; bytes are those of
-    the text without line breaks. Only bits per byte are comparable between tokenizers.
+    Prints the perplexity per token and the bits per byte of all lines to stderr. Both count EOS tokens; bytes are those
+    of the text without line breaks. Only bits per byte are comparable between tokenizers.
     """
     check_inputs([src, tgt])
     sources, targets = read_pairs(src, tgt)

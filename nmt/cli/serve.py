@@ -76,7 +76,7 @@ def serve(
     if max_lines > queue_lines:
         raise CommandError(f"--max-lines is {max_lines}; it must be at most --queue-lines ({queue_lines}); change one")
     if memory is None and memory_limit is not None:
-        raise typer.BadParameter("--memory-limit has no effect without --memory; add that, or leave it out")
+        raise typer.BadParameter("--memory-limit has no effect without --memory; add --memory, or leave it out")
     paths = _named_paths(models)
     keys = None if api_keys is None else ApiKeys(api_keys)
     bound = open_socket(host, port)
@@ -125,7 +125,7 @@ def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[Dec
             problems.append("alignments has no effect, because requests set it; leave it out")
         elif "n_best" in names and decode.mbr_metric == "none":
             problems.append(
-                "n_best has no effect without mbr_metric, because requests set it; add that, or leave it out"
+                "n_best has no effect without mbr_metric, because requests set it; add mbr_metric, or leave it out"
             )
         elif problem := ineffective_option(names, decode, has_ensemble=False, needs_alignments=True):
             problems.append(f"{problem}; add that, or leave it out")

@@ -119,7 +119,7 @@ def _named(given: Mapping[str, Any]) -> dict[str, object]:
         require_at_most_one(is_given)
     has_terms = given["glossary"] or (given["input_format"] or format_of_file(given["file"])) == "jsonl"
     if given["glossary_mode"] and not has_terms:
-        raise typer.BadParameter("--glossary-mode has no effect without --glossary; add that, or leave it out")
+        raise typer.BadParameter("--glossary-mode has no effect without --glossary; add --glossary, or leave it out")
     own = ("beam_size", "n_best", "batch_tokens", "tag", "length_penalty", "length_alpha", "shortlist", "fusion")
     named: dict[str, object] = {name: given[name] for name in (*own, "fusion_weight", "glossary_mode")}
     named |= {"sampling_seed": given["seed"], "alignments": given["with_alignments"] or None}
@@ -157,7 +157,7 @@ def _make_outputs(
     if report is None:
         return output, TermReport(None, decode.glossary_mode, has_glossary=glossary is not None)
     if source.glossary is None and writer.reader.format != "jsonl":
-        raise typer.BadParameter("--glossary-report has no effect without --glossary; add that, or leave it out")
+        raise typer.BadParameter("--glossary-report has no effect without --glossary; add --glossary, or leave it out")
     require_not_input("--glossary-report", report, (*inputs, memory))
     if report == STANDARD_STREAM or (output.path == STANDARD_STREAM and is_standard_output(report)):
         raise typer.BadParameter(f"--glossary-report {report} is standard output; it must be a file; name one")
@@ -298,7 +298,7 @@ def _make_search(
     """
     engine: Callable[[], TextTranslator | MemoryTranslator] = partial(load, choice)
     if memory is None and limit is not None:
-        raise typer.BadParameter("--memory-limit has no effect without --memory; add that, or leave it out")
+        raise typer.BadParameter("--memory-limit has no effect without --memory; add --memory, or leave it out")
     if memory is not None:
         settings, _ = model_settings(models, decode, choice)
         settings |= decode.search_settings() | {"scores": writer.shows_scores}
@@ -322,7 +322,7 @@ def _override_decode(
     values = dict(one.removeprefix("decode.").split("=", 1) for one in given if "=" in one)
     for name, value in named.items():
         if value is not None and any(one.removeprefix("decode.").partition("=")[0] == name for one in settings):
-            raise typer.BadParameter(f"{name} is given by --set and by an option of its own; leave one of them out")
+            raise typer.BadParameter(f"{name} is given both by --set and by its own option; leave out one of them")
     mbr_metric = values.get("mbr_metric", decode.mbr_metric).strip("'\"")
     defaults = {"alignments": False} | ({"n_best": 1} if mbr_metric == "none" else {})
     resolved = override_decode(decode.model_copy(update=defaults), given)

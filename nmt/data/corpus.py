@@ -56,7 +56,7 @@ _LINES_PER_BATCH = 1024
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options common to all corpora of a recipe. Relative paths start from `root`.
+    """Options common to all corpora of a recipe. Relative paths are relative to `root`.
 
     accept_integers: accept integers in fields of records, as text; labels are often integers
     """

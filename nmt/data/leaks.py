@@ -278,7 +278,7 @@ def search_training_text(recipe: Recipe, finder: LeakFinder) -> None:
         for _, chunk in read_chunks(recipe.data.train, ReadOptions.from_recipe(recipe), finder.add):
             bar.advance(len(chunk))
     if not finder.num_read:
-        raise UserError("data.train has no sentences; it must have some; correct data.train")
+        raise UserError("data.train has no sentences; it must have at least one; correct data.train")
 
 
 def describe_location(leak: Leak, data: DataRecipe) -> str:

@@ -307,7 +307,7 @@ def _require_valid(recipe: Recipe) -> None:
     data = recipe.data
     chunks = read_chunks(data.valid, ReadOptions.from_recipe(recipe), context=data.context_options)
     if not sum(len(pairs) for _, pairs in chunks):
-        raise UserError("data.valid has no sentences; it must have some; correct data.valid")
+        raise UserError("data.valid has no sentences; it must have at least one; correct data.valid")
 
 
 def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Tokenizers:
@@ -332,7 +332,7 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
     """Write the unmodified validation text, and store the encoded pairs that fit the model."""
     counts = _store(directory, "valid", tokenizers, _valid_chunks(recipe, directory, tokenizers))
     if not counts.pairs.total():
-        raise UserError("data.valid has no sentence that fits the model; it must have some; correct data.valid")
+        raise UserError("data.valid has no sentence that fits the model; it must have at least one; correct it")
     if dropped := counts.drops.total():
         omitted = f"{counted(dropped, 'pair')} with more than {recipe.model.max_positions - 1:,} tokens"
         warn(f"the validation loss omits {omitted}; raise model.max_positions to include them")
@@ -423,11 +423,11 @@ def _require_pairs(num_pairs: int, text: CleanText, drops: Counter[str]) -> None
         return
     num_read = sum(text.num_read)
     if not num_read:
-        raise UserError("data.train has no sentences; it must have some; correct data.train")
+        raise UserError("data.train has no sentences; it must have at least one; correct data.train")
     reason, count = drops.most_common(1)[0]
     raise UserError(
         f"all {num_read:,} training pairs were dropped, {count:,} of them as {reason!r}; "
-        "some must be left; check the languages, the files and the data section"
+        "at least one must remain; check the languages, the files and the data section"
     )
 
 

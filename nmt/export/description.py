@@ -37,7 +37,7 @@ _SHOWN = {
 def describe_model(directory: Path) -> dict[str, Any]:
     """Describe a model directory as JSON values, None for unknown ones.
 
-    Raises CorruptError if a file differs from its SHA-256.
+    Raises CorruptError if a file does not match its SHA-256.
     """
     files = verify_directory(directory)
     recipe, metadata, report = read_model_recipe(directory), read_model_metadata(directory), find_report(directory)

@@ -436,7 +436,7 @@ class CTranslate2Translator(TextTranslator):
 
         precision:   `auto` is int8 on a CPU; on a GPU, bf16 if supported, else fp32
         translators: number of batches decoded in parallel; 0 means one per core on a CPU, and one on a GPU
-        pads:        see `CTranslate2Engine`; without padding, few lines take longer
+        pads:        see `CTranslate2Engine`; without padding, translating few lines takes longer
         Raises UserError if CTranslate2 is not installed, or with all options that it does not support; ValueError for
         an unknown precision.
         """

@@ -27,7 +27,7 @@ _UNSUPPORTED = (
 _DEFAULTS = DecodeRecipe().model_dump()
 
 NOT_SEARCHED = ("split_sentences", "long_lines", "alignments", "alignment_layer", "alignment_heads", "alignment_at")
-"""Options of what nmt does before and after the search; no export has them."""
+"""Options of the steps before and after search, which no export can represent."""
 
 
 def to_generation_config(

@@ -153,7 +153,7 @@ def removal_steps(importance: Mapping[Head, float]) -> dict[str, list[list[Head]
     """Return the heads removed at each point of the BLEU curves.
 
     The first curve removes the least important heads of the model, in ten steps; the others remove the same number from
-    each attention, as pruning does.
+    each attention layer, as pruning does.
     """
     ascending = sorted(importance, key=lambda head: (importance[head], head))
     counts = sorted({round(len(ascending) * step / _CURVE_STEPS) for step in range(_CURVE_STEPS)})
@@ -168,7 +168,7 @@ def removal_steps(importance: Mapping[Head, float]) -> dict[str, list[list[Head]
 
     return {
         "least important first": [ascending[:count] for count in counts],
-        "same number in each attention": [
+        "same number in each attention layer": [
             removed(encoder - less, decoder - less) for less in range(min(encoder, decoder))
         ],
         "same number in each encoder layer": [removed(encoder - less, decoder) for less in range(encoder)],

@@ -54,7 +54,7 @@ def all_heads(model: Transformer) -> list[Head]:
 class HeadMasks:
     """Factors of the heads of a model, initially 1. Create new masks after replacing layers of the model.
 
-    factors: of each attention, (num_heads,), or (total, num_heads) for each position of packed sentences
+    factors: of each attention layer, (num_heads,), or (total, num_heads) for each position of packed sentences
     """
 
     def __init__(self, model: Transformer) -> None:

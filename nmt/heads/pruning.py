@@ -22,12 +22,12 @@ from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
 
-# The heads that each attention keeps, ascending.
+# The heads that each attention layer keeps, ascending.
 KeptHeads = Mapping[AttentionId, Sequence[int]]
 
 
 def most_important(importance: Mapping[Head, float], encoder: int, decoder: int) -> dict[AttentionId, list[int]]:
-    """Return the most important heads of each attention, ascending; of equal ones, those with lower indices.
+    """Return the most important heads of each attention layer, ascending; of equal ones, those with lower indices.
 
     encoder: number of heads of each encoder layer; decoder: of each self- and cross-attention of the decoder
     """

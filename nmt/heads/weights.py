@@ -25,7 +25,7 @@ Reader = Callable[[AttentionId, Tensor, PackedSequences, PackedSequences], None]
 
 @contextmanager
 def reading_weights(model: Transformer, read: Reader) -> Iterator[None]:
-    """Call `read` with the weights of each attention that is computed in a `with` block."""
+    """Call `read` with the weights of each attention layer that is computed in a `with` block."""
     hooks = [
         attention.register_forward_pre_hook(partial(_read, key, read), with_kwargs=True)
         for key, attention in attentions(model).items()

@@ -43,7 +43,7 @@ _TOKEN = re.compile(f"{TAG.pattern}|(?P<entity>{_ENTITY.pattern})", re.DOTALL)
 
 @dataclass
 class Element:
-    """Tags around a range of characters; a mark (empty element) has only an opening.
+    """Tags around a range of characters; a mark (empty element) has only an opening tag.
 
     opening, closing: as written; "" if the tag is in another line
     """

@@ -44,7 +44,7 @@ class Slots:
         self._new = (torch.empty(0), torch.empty(0))  # sentences (batch, 1) and slots (batch, hypotheses) of this step
 
     def extend(self, hypotheses: int, mask: Tensor) -> None:
-        """Add a slot per hypothesis, and show it to the hypothesis. mask: as in `DecoderState`, wide enough."""
+        """Add a slot per hypothesis, and unmask it for the hypothesis. mask: as in `DecoderState`, wide enough."""
         first, self.width = self.width, self.width + hypotheses
         if self._ends is None:
             self.steps += [self.steps[-1] + 1 if self.steps else 0] * hypotheses

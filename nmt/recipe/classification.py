@@ -41,7 +41,7 @@ class LabeledDataRecipe(Section):
     """Training corpora."""
     valid: tuple[Corpus, ...] = ()
     """Validation corpora, which select the best checkpoint. By default, a random tenth of the training examples,
-    which is then not trained on."""
+    which is excluded from training."""
     test: dict[str, Corpus] = Field(default_factory=dict)
     """Test sets by name, which are classified at the end."""
     labels: tuple[str, ...] = ()

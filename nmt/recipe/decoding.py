@@ -37,7 +37,7 @@ class DecodeRecipe(Section):
     """Diverse beam search (Vijayakumar et al. 2018): number of groups that the beam is split into; must divide
     `beam_size`. An n-best list starts with the best translation of each group."""
     diversity_penalty: Strength = 0.5
-    """Diverse beam search: penalty on a token for each hypothesis of an earlier group that extends with it."""
+    """Diverse beam search: penalty on a token for each hypothesis of an earlier group that it extends."""
     max_extra_tokens: NonNegativeInt = 50
     """Maximum output length: input tokens plus this number."""
     max_length_ratio: PositiveFloat | None = None
@@ -51,11 +51,11 @@ class DecodeRecipe(Section):
     no_repeat_ngram: NonNegativeInt = 0
     """Block repeated n-grams of this many tokens; 0 disables this."""
     forbid: tuple[str, ...] = ()
-    """Negative lexical constraints: phrases that must not occur, as segmented on their own. In scripts without spaces,
-    also inside a longer token; other segmentations are not excluded."""
+    """Negative lexical constraints: phrases that must not occur. Each is tokenized by itself; other segmentations of it
+    are not excluded. In scripts without spaces, it is also excluded inside a longer token."""
     require: tuple[str, ...] = ()
-    """Positive lexical constraints: phrases that every output must contain, as segmented on their own. Use a beam
-    larger than their number of tokens."""
+    """Positive lexical constraints: phrases that every output must contain, each tokenized by itself. Use a beam larger
+    than their total number of tokens."""
     glossary_mode: GlossaryMode = "constrain"
     """How a translation gets the terms of a glossary: `constrain` requires a form of each term as it is written;
     `annotate` writes the first form of each term into the source, and the model may inflect it. The default of models

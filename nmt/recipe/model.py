@@ -25,8 +25,8 @@ class ModelRecipe(Section):
 
     architecture: Literal["transformer", "gru"] = "transformer"
     """The Transformer, or a bidirectional GRU encoder and a GRU decoder with attention. `gru` uses `d_model`, numbers
-    of layers, `dropout`, `tied_embeddings`, `output_bias`, `max_positions` and its own options below; other options are
-    an error unless they have their defaults."""
+    of layers, `dropout`, `tied_embeddings`, `output_bias`, `max_positions` and its own options below; setting other
+    options is an error."""
     d_model: PositiveInt = 512
     """Model dimension; with `gru`, that of embeddings, encoder outputs (each direction has half) and decoder states."""
     d_ff: PositiveInt = 2048

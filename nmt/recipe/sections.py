@@ -54,11 +54,11 @@ class DataRecipe(Section):
     """Pairs whose source is longer than `max_tokens`: drop them, or truncate the source to `max_tokens`, for
     summarization. Needs the same choice in `decode.long_lines`."""
     max_length_ratio: PositiveFloat = 9.0
-    """Drop pairs with a higher ratio of words between the sides, if the longer side has more than 10 words."""
+    """Drop pairs whose numbers of words have a higher ratio, if the longer side has more than 10 words."""
     drop_duplicates: bool = True
     """Drop repeated pairs."""
     drop_identical: bool = True
-    """Drop pairs of identical sides with more than 3 words; untranslated text teaches copying."""
+    """Drop pairs whose sides are identical and have more than 3 words; untranslated text teaches copying."""
     drop_wrong_script: bool = True
     """Drop pairs in which most letters of a side are not of the script of its language. Languages of unknown or several
     scripts are not filtered; a warning names them."""
@@ -131,16 +131,16 @@ class TokenizerRecipe(Section):
     bytes."""
     vocab_size: PositiveInt = 32_000
     """Vocabulary size, including special tokens and 256 byte tokens. With `char`, the maximum; rarer characters are
-    encoded as bytes. With `byte` it is always 261 plus the tags: spaces have their own token. Reused tokenizers
-    determine it themselves."""
+    encoded as bytes. With `byte` it is always 261 plus the tags: spaces have their own token. A reused
+    tokenizer keeps its own size."""
     joint: bool = True
     """One model for both languages (required for three-way tied embeddings), or one per language. If all training
-    corpora are `trees`, a target model of its own has one token per bracket."""
+    corpora are `trees`, a separate target model has one token per bracket."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Fraction of characters covered by the vocabulary; the others are encoded as bytes."""
     lowercase: bool = False
     """Lower-case all text, also in translation; test sets are then scored case-insensitively. For small corpora whose
-    published scores are on lower-cased text. A model given by `start_from` determines this itself."""
+    published scores are on lower-cased text. A tokenizer reused by `start_from` keeps its own setting."""
     user_symbols: tuple[str, ...] = ()
     """Strings that are always single tokens, such as tags."""
     start_from: Path | None = None
@@ -193,8 +193,8 @@ class TrainRecipe(Section):
     warmup_steps: NonNegativeInt = 4_000
     """Updates of linear warm-up."""
     schedule_start: NonNegativeInt = 0
-    """Restart the schedule, including warm-up, after this update (Loshchilov and Hutter 2017), to train a finished run
-    further."""
+    """Restart the schedule, including warm-up, after this update (Loshchilov and Hutter 2017), to continue training a
+    finished run."""
     final_rate_ratio: Probability = 0.0
     """Final learning rate of `cosine` and `linear`, at `max_steps`, as a fraction of the peak."""
     plateau_factor: Probability = 0.5
@@ -248,7 +248,7 @@ class TrainRecipe(Section):
     validate_every: PositiveInt = 1_000
     """Compute the validation loss every N updates."""
     validate_bleu_every: NonNegativeInt = 0
-    """Compute validation BLEU every N updates, a multiple of `validate_every`; 0 is never."""
+    """Compute validation BLEU every N updates, a multiple of `validate_every`; 0 disables it."""
     validate_bleu_sentences: PositiveInt = 500
     """Number of sentences for validation BLEU."""
     save_every: PositiveInt = 1_000
@@ -260,7 +260,7 @@ class TrainRecipe(Section):
     best_metric: Literal["loss", "bleu"] = "loss"
     """Criterion for the best checkpoints: validation loss or BLEU."""
     patience: NonNegativeInt = 0
-    """Early stopping: stop after N validations without improvement; 0 is never."""
+    """Early stopping: stop after N validations without improvement; 0 disables it."""
     ema_decay: Probability = 0.0
     """Decay of the exponential moving average (EMA) of the weights, commonly 0.999; 0 disables it. At update t it is
     at most (1 + t) / (10 + t), which quickly forgets the initial weights."""
@@ -288,7 +288,7 @@ class TrainRecipe(Section):
         if self.schedule_start >= self.max_steps:
             raise ValueError(
                 f"train.schedule_start is {self.schedule_start}; it must be less than train.max_steps "
-                f"({self.max_steps}); raise that"
+                f"({self.max_steps}); lower it, or raise train.max_steps"
             )
         if self.validate_bleu_every % self.validate_every:
             raise ValueError(
@@ -374,8 +374,8 @@ class Recipe(Section):
             raise ValueError("train.glossary_markup needs a source; a language model has none; set it to 0")
         if self.data.context:
             raise ValueError(
-                "train.glossary_markup marks terms of single sentences, and data.context adds others; set one of them "
-                "to 0"
+                "train.glossary_markup marks terms of single sentences, and data.context adds other sentences; set one "
+                "of them to 0"
             )
         if not self.tokenizer.joint and not self.reuses_tokenizer:
             raise ValueError(
@@ -400,7 +400,7 @@ class Recipe(Section):
             )
         if self.train.guided_alignment and self.data.context:
             raise ValueError(
-                "train.guided_alignment aligns single sentences, and data.context adds others; set only one of them"
+                "train.guided_alignment aligns single sentences, and data.context adds other sentences; set only one"
             )
         if self.model.architecture == "gru" and self.train.compile:
             raise ValueError(

@@ -94,7 +94,7 @@ class SearchOptions:
         forbidden: Sequence[Sequence[int]] = (),
         bias: Sequence[tuple[Sequence[int], float]] = (),
     ) -> SearchOptions:
-        """Take the options of a recipe, for a model with positions for `max_tokens` output tokens.
+        """Create from the options of a recipe, for a model with positions for `max_tokens` output tokens.
 
         forbidden, bias: token ids of the recipe's `forbid` and `bias` phrases
         """

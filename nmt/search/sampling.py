@@ -44,7 +44,7 @@ class SamplingOptions:
 
     @classmethod
     def from_recipe(cls, recipe: DecodeRecipe) -> SamplingOptions:
-        """Take the options of a recipe."""
+        """Create from the options of a recipe."""
         return cls(recipe.sampling_seed, recipe.temperature, recipe.top_k, recipe.top_p, recipe.min_p)
 
 

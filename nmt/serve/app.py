@@ -28,7 +28,7 @@ from nmt.serve.models import AttentionRequest, Line, Pair, RequestOptions, Serve
 from nmt.serve.page import add_page
 from nmt.serve.service import Service
 
-_MAX_ALTERNATIVES = 32  # each needs a search of its own
+_MAX_ALTERNATIVES = 32  # each needs a separate search
 _SERVED_WHILE_DRAINING = ("/health", "/metrics")
 _UNKNOWN = {
     "Not Found": "the path is unknown; see /openapi.json",

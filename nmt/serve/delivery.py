@@ -11,7 +11,7 @@ from typing import Any
 class Delivery:
     """Signals an event loop when futures of worker threads are done, once for all that are done by then.
 
-    `asyncio.wrap_future` wakes the loop for each future by a system call, and thereby also interrupts the worker.
+    `asyncio.wrap_future` wakes the loop for each future by a system call, which also interrupts the worker.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -45,7 +45,7 @@ class Metrics:
             + _metric("nmt_batches_total", "counter", "Translated or scored batches.", batches)
             + _metric("nmt_queue_lines", "gauge", "Lines in the queue.", waiting)
             + _metric("nmt_memory_lines_total", "counter", "Lines looked up in the translation memory.", looked_up)
-            + _metric("nmt_memory_errors_total", "counter", "Failed uses of the translation memory.", errors)
+            + _metric("nmt_memory_errors_total", "counter", "Failed accesses to the translation memory.", errors)
         )
 
 

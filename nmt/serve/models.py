@@ -209,7 +209,7 @@ class ServedModel:
     def _score(self, pairs: Sequence[Pair]) -> list[TextScore]:
         try:
             scorer = self._scorer()
-        except (UserError, OSError) as error:  # no mistake of the client
+        except (UserError, OSError) as error:  # not the client's fault
             raise ModelUnavailableError(f"the scores of {self.name} are unavailable: {error}") from error
         for pair in pairs:
             if not scorer.fits(pair.source, pair.target):

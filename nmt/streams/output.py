@@ -65,7 +65,7 @@ def require_distinct(outputs: Mapping[str, Path | None]) -> None:
             continue
         other = seen.setdefault(Path(os.path.realpath(path)), option)
         if other != option:
-            raise UserError(f"{option} {path} is also {other}; each needs a file of its own; choose a new one")
+            raise UserError(f"{option} {path} is also {other}; each needs its own file; choose a new one")
 
 
 def _own_descriptor(path: Path) -> int | None:
@@ -169,7 +169,7 @@ class Output:
     def count_finished(self) -> int | None:
         """Return the number of records of the complete output.
 
-        None if there is no output or a partial one exists; -1 if the file should be an n-best list and is none.
+        None if there is no output or a partial one exists; -1 if the file should be an n-best list but is not.
         """
         if not self.path.is_file() or self.part.exists():
             return None

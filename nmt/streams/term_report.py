@@ -98,7 +98,7 @@ class TermReport:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            problem = "is being written by another process; a report needs a file of its own; choose another file"
+            problem = "is being written by another process; each report needs its own file; choose another one"
             raise UserError(f"--glossary-report {self._path} {problem}") from error
         except OSError:  # the file system has no locks
             pass

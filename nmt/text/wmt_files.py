@@ -50,7 +50,7 @@ def check_language(text: str, path: Path, lang: str, other: str) -> None:
         declared = {name.lower(): value.lower() for name, value in _LANGUAGE.findall(attributes)}.get(attribute)
         if declared == other != lang:
             raise UserError(
-                f"{path} declares language {declared!r} ({attribute}), but this side is in {lang!r}; exchange src and "
+                f"{path} declares language {declared!r} ({attribute}), but this side is in {lang!r}; swap src and "
                 f"tgt, or correct {attribute}"
             )
 

@@ -30,7 +30,7 @@ _SLICE_BYTES = {"cpu": 3 << 19, "cuda": 512 << 20}
 class TrainingLoss(nn.Module):
     """A model and its loss in one module: DDP expects one forward call per step.
 
-    With `rdrop`, in training mode, every sentence passes twice with different dropout; see `linear_rdrop`. With
+    With `rdrop`, in training mode, every sentence is computed twice, with different dropout; see `linear_rdrop`. With
     `guidance`, in training mode, the loss includes that of guided alignment.
     """
 

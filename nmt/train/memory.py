@@ -1,7 +1,7 @@
 """Micro-batch size and memory: run the largest step that a token budget allows before training.
 
-On a GPU this runs the full step. On a CPU, where a step that exceeds the memory endangers the machine, it runs two
-smaller steps and extrapolates their memory linearly.
+On a GPU this runs the full step. On a CPU, where a step that exceeds the memory could disrupt the whole machine, it
+runs two smaller steps and extrapolates their memory linearly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nmt.train.loss import TrainingLoss
 
 # `auto` selects a multiple of this.
 BUDGET_STEP = 256
-# Larger micro-batches are no faster on a CPU: the activations of a layer exceed its cache.
+# Larger micro-batches are no faster on a CPU: the activations of a layer exceed the cache.
 LARGEST_ON_CPU = 4_096
 # Fraction of the memory that `auto` leaves free for fragmentation and other processes.
 MARGIN = 0.1

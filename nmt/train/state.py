@@ -236,7 +236,7 @@ def _differences(key: str, now: Any, then: Any) -> Iterator[str]:
 
 
 def _is_long(now: Any, then: Any) -> bool:
-    """Return whether two lists are too long to show whole: they have tables, or look equal when truncated."""
+    """Return whether two lists are too long to show in full: they have tables, or look equal when truncated."""
     if not (isinstance(now, list | tuple) and isinstance(then, list | tuple)):
         return False
     return any(isinstance(item, dict) for item in (*now, *then)) or _shorten(now) == _shorten(then)

@@ -108,7 +108,7 @@ def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
 def require_start_model(recipe: Recipe) -> None:
     """Raise UserError, before preparing text, if the start model of a new run is damaged or has no optimizer state.
 
-    Raises it for wrong patterns of `train.freeze` too.
+    Also raises it for invalid patterns of `train.freeze`.
     """
     if recipe.train.freeze:
         with torch.device("meta"):
@@ -197,10 +197,10 @@ def freeze(model: TranslationModel, patterns: tuple[str, ...]) -> None:
         if not matching:
             raise UserError(
                 f"train.freeze: {pattern!r} matches no parameter; it must be encoder, decoder, embeddings "
-                f"or a pattern of names such as {next(iter(weights))!r}; correct it"
+                f"or a name pattern such as {next(iter(weights))!r}; correct it"
             )
         frozen |= matching
     if len(frozen) == len(weights):
-        raise UserError("train.freeze leaves nothing to train; freeze less")
+        raise UserError("train.freeze leaves no parameters to train; freeze fewer")
     for name in frozen:
         weights[name].requires_grad_(False)

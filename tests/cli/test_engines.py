@@ -238,4 +238,7 @@ def test_engine_auto_uses_torch_for_a_read_only_model(
 ) -> None:
     monkeypatch.setattr("nmt.cli.engines.can_cache", lambda *_: False)
     status, _, err = translate()
-    assert (status, engine_message(err)) == (0, f"{SLOW}{model} is not writable, which the converted model needs")
+    assert (status, engine_message(err)) == (
+        0,
+        f"{SLOW}{model} is not writable, so the converted model cannot be stored",
+    )

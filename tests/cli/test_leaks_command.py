@@ -49,7 +49,7 @@ def test_empty_training_text_is_an_error(recipe: Path, tmp_path: Path, nmt: Nmt)
         (tmp_path / name).write_text("")
     status, out, err = nmt("leaks", recipe)
     assert (status, out) == (1, "")
-    assert one_line(err) == "data.train has no sentences; it must have some; correct data.train"
+    assert one_line(err) == "data.train has no sentences; it must have at least one; correct data.train"
 
 
 def test_the_text_of_an_initial_model_is_not_searched(recipe: Path, nmt: Nmt) -> None:

@@ -397,7 +397,7 @@ def test_exchanged_sgm_files_are_an_error(tmp_path: Path) -> None:
     write(tmp_path / "ref.sgm", ['<REFSET srclang="any" TrgLang="DE"><seg>erstes</seg></REFSET>'])
     assert read(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path) == [("first", "erstes")]
     exchanged = SgmCorpus(src="ref.sgm", tgt="src.sgm")
-    one_line_error(exchanged, tmp_path, r"ref\.sgm declares language 'de' \(trglang\).* in 'en'; exchange src and tgt")
+    one_line_error(exchanged, tmp_path, r"ref\.sgm declares language 'de' \(trglang\).* in 'en'; swap src and tgt")
     write(tmp_path / "ref.sgm", ['<refset srclang="de" trglang="xx"><seg>erstes</seg></refset>'])
     one_line_error(exchanged, tmp_path, r"src\.sgm declares language 'en' \(srclang\)")
 

@@ -204,7 +204,7 @@ def test_validation_bleu_without_its_tokenizer_is_an_early_error(
             "train.freeze=['encoder','layers.9.*']",
             "train.freeze: 'layers.9.*' matches no parameter; it must be encoder",
         ),
-        ("train.freeze=['*']", "train.freeze leaves nothing to train; freeze less"),
+        ("train.freeze=['*']", "train.freeze leaves no parameters to train; freeze fewer"),
     ],
 )
 def test_a_wrong_device_start_model_or_pattern_is_an_early_error(

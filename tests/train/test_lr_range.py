@@ -107,7 +107,7 @@ def test_the_text_must_be_that_of_the_recipe(recipe: Path, tmp_path: Path, nmt: 
     test = ("lr-range", *options, "--updates", "20", "-o", tmp_path / "out.png")
     status, _, err = nmt(*test, "data.max_tokens=50")
     assert status == 1
-    assert "was prepared from another text or with other options" in err
+    assert "was prepared from other text or with other options" in err
     tokens = tmp_path / "run" / "data" / "train.src.tokens.npy"
     content = tokens.read_bytes()
     tokens.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

@@ -462,7 +462,7 @@ def test_fine_tuning_starts_from_another_run(
     ("changes", "message"),
     [
         ({"freeze": ["encode"]}, "'encode' matches no parameter"),
-        ({"freeze": ["*"]}, "leaves nothing to train"),
+        ({"freeze": ["*"]}, "leaves no parameters to train"),
         ({"start_from": "nowhere"}, "nowhere does not exist"),
     ],
 )
