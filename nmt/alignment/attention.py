@@ -73,7 +73,7 @@ class AlignmentAttention:
 
     @classmethod
     def from_recipe(cls, decode: DecodeRecipe, model: ModelRecipe) -> AlignmentAttention:
-        """Take the options of a recipe; by default all heads of the second-to-last layer (Garg et al. 2019).
+        """Create from the options of a recipe; by default all heads of the second-to-last layer (Garg et al. 2019).
 
         Raises UserError if the model has no such layer or head.
         """

@@ -32,7 +32,7 @@ from nmt.train.state import TrainState
 def train_classifier(recipe: ClassificationRecipe) -> str:
     """Train a classifier, or resume its run; return its report. Raises UserError, or Stopped after a signal.
 
-    The run directory gets `model` (the checkpoint with the lowest validation nll), `report.json` and `report.md`.
+    Writes `model` (the checkpoint with the lowest validation nll), `report.json` and `report.md` to the run directory.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("a classifier is trained by one process, got several; start the command without torchrun")

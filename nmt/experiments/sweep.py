@@ -166,11 +166,11 @@ def require_own_folder(folder: Path, runs: Sequence[Run]) -> None:
     """Raise CommandError if the report of a sweep would overwrite that of a run, or another file."""
     if (folder / "recipe.toml").exists():
         raise CommandError(
-            f"{folder} is a run, whose report would be lost; -o must be a folder of its own; choose another"
+            f"{folder} is a run, whose report would be lost; -o must be a separate folder; choose another"
         )
     reports = [name for name in ("report.md", "report.json") if (folder / name).exists()]
     if reports and not any(run.recipe.directory.exists() for run in runs):
         raise CommandError(
-            f"{folder} has {' and '.join(reports)}, which this command would overwrite; -o must be a folder of its "
-            "own; choose another"
+            f"{folder} has {' and '.join(reports)}, which this command would overwrite; -o must be a separate "
+            "folder; choose another"
         )

@@ -22,7 +22,7 @@ Kind = Literal["encoder", "decoder", "cross"]
 
 @dataclass(frozen=True, order=True)
 class AttentionId:
-    """One attention of a model. kind: self-attention of a stack, or cross-attention; layer: from 0."""
+    """One attention layer of a model. kind: self-attention of a stack, or cross-attention; layer: from 0."""
 
     kind: Kind
     layer: int
@@ -37,7 +37,7 @@ class Head:
 
 
 def attentions(model: Transformer) -> dict[AttentionId, SelfAttention | CrossAttention]:
-    """Return all attentions of a model: of the encoder, of the decoder, and from decoder to encoder."""
+    """Return all attention layers of a model: of the encoder, of the decoder, and from decoder to encoder."""
     encoder, decoder = enumerate(model.encoder.layers), list(enumerate(model.decoder.layers))
     return {
         **{AttentionId("encoder", number): layer.attention for number, layer in encoder},

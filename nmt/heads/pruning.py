@@ -1,8 +1,8 @@
 """Pruning of attention heads.
 
-All attentions of a stack keep the same number of heads (`model.num_encoder_heads`, `model.num_heads`), and heads keep
-their dimension (`model.d_head`). Both engines support such models. CTranslate2 does not support a different number for
-each layer.
+All attention layers of a stack keep the same number of heads (`model.num_encoder_heads`, `model.num_heads`), and heads
+keep their dimension (`model.d_head`). Both engines support such models. CTranslate2 does not support a different number
+for each layer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def most_important(importance: Mapping[Head, float], encoder: int, decoder: int)
 
 
 def prune(model: Transformer, kept: KeptHeads) -> Transformer:
-    """Return a model with only these heads; all attentions of a stack must keep the same number."""
+    """Return a model with only these heads; all attention layers of a stack must keep the same number."""
     recipe = model.recipe
     (encoder_heads,) = {len(heads) for key, heads in kept.items() if key.kind == "encoder"}
     (num_heads,) = {len(heads) for key, heads in kept.items() if key.kind != "encoder"}
@@ -60,7 +60,7 @@ def prune(model: Transformer, kept: KeptHeads) -> Transformer:
 
 
 def _select(name: str, tensor: Tensor, num_heads: int, index: Tensor) -> Tensor:
-    """Select heads of a parameter of an attention: columns of W_O, rows of the other projections."""
+    """Select heads of a parameter of an attention layer: columns of W_O, rows of the other projections."""
     index = index.to(tensor.device)
     match name.split("."):
         case ["out", "weight"]:

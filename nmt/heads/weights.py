@@ -1,4 +1,4 @@
-"""Attention weights of all attentions, read by forward pre-hooks."""
+"""Weights of all attention layers, read by forward pre-hooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.packing.padding import pad
 
-# Receives the attention, its weights (num_sentences, num_heads, padded queries, padded keys), its queries and its keys.
+# Receives the attention layer, its weights (num_sentences, num_heads, padded queries, padded keys), queries and keys.
 Reader = Callable[[AttentionId, Tensor, PackedSequences, PackedSequences], None]
 
 

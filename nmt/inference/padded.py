@@ -1,7 +1,7 @@
 """Search on a CPU with few distinct batch sizes.
 
 oneDNN compiles a kernel for every shape of a matmul, which takes 0.3 to 1 ms and up to 1 MB; its cache keeps the last
-1,024. As a batch shrinks sentence by sentence, a search meets more shapes than that. Rows of finished sentences
+1,024. As a batch shrinks sentence by sentence, a search encounters more shapes than that. Rows of finished sentences
 therefore stay in the batch until the others fit the next of a few sizes.
 """
 

@@ -196,8 +196,8 @@ def test_variants_with_other_tokenizers_do_not_share_text(
         (("--seeds", 0), "--seeds"),
         (("--vary", "seed=1,2"), "--vary seed is not possible; each variant has the same seeds; use --seeds N"),
         (("--metric", "blue", "--list"), "--metric blue: unknown metric; it must be one of bleu, "),
-        (("-o", "other"), "other is a run, whose report would be lost; -o must be a folder of its own"),
-        (("-o", "notes"), "notes has report.md, which this command would overwrite; -o must be a folder of its own"),
+        (("-o", "other"), "other is a run, whose report would be lost; -o must be a separate folder"),
+        (("-o", "notes"), "notes has report.md, which this command would overwrite; -o must be a separate folder"),
     ],
 )
 def test_wrong_options_are_refused_before_any_work(

@@ -203,7 +203,7 @@ def test_invalid_input_is_reported_before_translation(
             ("--set", "beam_size=2", "--beam-size", 3),
             "beam_size is given both by --set and by its own option",
         ),
-        ("in.txt", ("--set", "sampling_seed=2", "--seed", 3), "sampling_seed is given by --set and by an option"),
+        ("in.txt", ("--set", "sampling_seed=2", "--seed", 3), "sampling_seed is given both by --set and by its own"),
         (
             "in.txt",
             ("--set", "beam_size=2", "--set", "decode.beam_size=3"),
