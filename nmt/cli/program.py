@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import signal
 import sys
 import traceback
@@ -25,12 +26,18 @@ from nmt.processes.interruption import Interrupted
 from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 from nmt.storage.sealed import describe_write_error
 
+_HOME = re.compile(r"^(-\w|--[\w-]+=|)~(?=/|\Z)")  # at the start of a path
+
 
 class _OneValueEach(TyperCommand):
     """A command that rejects a repeated option, whose first value would otherwise be ignored."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments; raises BadParameter for a repeated option that takes one value."""
+        """Parse arguments; raises BadParameter for a repeated option that takes one value.
+
+        ~ is the home directory, also where the shell does not expand it, such as in --out=~/NAME.
+        """
+        args = [_HOME.sub(lambda found: found[1] + os.path.expanduser("~"), arg) for arg in args]  # noqa: PTH111
         _, _, given = self.make_parser(ctx).parse_args(list(args))
         for index, option in enumerate(given):
             if isinstance(option, TyperOption) and not option.multiple and option in given[:index]:

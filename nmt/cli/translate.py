@@ -329,7 +329,7 @@ def _override_decode(
     if resolved.mbr_metric != "none" and resolved.n_best == 1:
         raise UserError(
             f"decode.mbr_metric is {resolved.mbr_metric!r} and n_best is 1; n_best must be at least 2; give e.g. "
-            "--n-best 32 with --set sampling=true, or --n-best 5"
+            "--n-best 32 with --set sampling=true, or --n-best 4"
         )
     if problem := ineffective_option(
         values, resolved, has_ensemble=bool(ensemble), needs_alignments=resolved.alignments

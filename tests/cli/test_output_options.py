@@ -217,3 +217,14 @@ def test_standard_output_as_a_new_directory_or_recipe_is_an_error(
         status, _, err = nmt(*command, "-")
         assert status in (1, 2) and err.endswith(("; name one\n", "; see 'nmt translate --help'\n"))
     assert contents(folder) == before
+
+
+@pytest.mark.parametrize("option", ["-o ~/new", "-o~/new", "--out=~/new", "--out ~/new"])
+def test_a_tilde_is_the_home_directory(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(folder / "model"))
+    for command in (("translate", "model", "src"), ("recipes", "quickstart")):
+        status, _, err = nmt(*command, *option.split())
+        assert status == 0, err
+        (folder / "model" / "new").unlink()
+    assert not (folder / "~").exists()
