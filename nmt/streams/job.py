@@ -187,8 +187,11 @@ class TranslationJob:
                 bar.advance(result.num_records)
         if lines_split:
             were = "was" if lines_split == 1 else "were"
-            is_truncated = self.origin.facts.get("decode.long_lines") == "truncate"
-            result_of = "truncated" if is_truncated else "translated in parts"
+            facts, result_of = self.origin.facts, "translated in parts"
+            if facts.get("decode.long_lines") == "truncate":
+                result_of = "truncated"
+            elif not facts.get("decode.split_sentences"):
+                result_of += "; if sentences are missing, use --split-sentences"
             warn(f"{counted(lines_split, 'line')} {were} too long for the model and {were} {result_of}")
         if fallbacks:
             say(fallbacks.describe())

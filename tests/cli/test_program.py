@@ -86,7 +86,7 @@ def test_quiet_leaves_errors_and_warnings_alone(option: str, nmt: Nmt, model: Pa
     status, out, err = nmt(*translate)
     assert status == 0 and "lines/s" in err
     (warning,) = [line for line in err.splitlines() if line.startswith("warning: ")]
-    assert warning.endswith(" lines were too long for the model and were translated in parts")
+    assert warning.endswith(" were translated in parts; if sentences are missing, use --split-sentences")
     assert nmt(option, *translate) == (0, out, f"{warning}\n")
     assert "--quiet and --verbose are mutually exclusive" in one_line(nmt("-q", "-v", "guide")[2])
     status, _, err = nmt(option, "translate", "nowhere")

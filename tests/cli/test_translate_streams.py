@@ -470,10 +470,13 @@ def test_tag_is_prepended_to_each_part_of_a_long_line(model: Path, nmt: Nmt, sen
 
 def test_truncated_lines_are_reported(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text(" ".join(SENTENCES * 100) + "\n" + SENTENCES[0] + "\n", encoding="utf-8")
-    for option, result in (("truncate", "truncated"), ("split", "translated in parts")):
-        options = ("--engine", "torch", "--set", f"long_lines={option}", "--set", "max_tokens=1")
+    for option, result in (
+        (("--set", "long_lines=truncate"), "truncated"),
+        (("--set", "long_lines=split"), "translated in parts; if sentences are missing, use --split-sentences"),
+    ):
+        options = ("--engine", "torch", *option, "--set", "max_tokens=1")
         status, _, err = nmt("translate", model, tmp_path / "in.txt", *options)
-        assert status == 0 and f"1 line was too long for the model and was {result}" in err
+        assert status == 0 and f"1 line was too long for the model and was {result}\n" in err
 
 
 def test_standard_input_that_is_closed_is_one_line(model: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
