@@ -1,6 +1,7 @@
 """Sealed directories, damaged files, models, and averages of checkpoints."""
 
 import errno
+import hashlib
 import json
 import os
 import pickle
@@ -158,6 +159,22 @@ def test_flipped_bits_and_truncations_are_detected(tmp_path: Path) -> None:
             verify_directory(directory)
         file.write_bytes(content)
     verify_directory(directory)
+
+
+def test_a_checkpoint_that_training_removes_is_not_called_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, [3])
+    (directory,) = list_checkpoints(tmp_path)
+
+    def removed(path: Path) -> str:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        shutil.rmtree(directory, ignore_errors=True)
+        return digest
+
+    monkeypatch.setattr(sealed, "_sha256", removed)
+    with pytest.raises(CorruptError, match="was removed while it was read; training removes old checkpoints"):
+        verify_directory(directory)
 
 
 def test_the_newest_intact_checkpoint_is_used_and_the_corrupt_one_renamed(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from nmt.logs import format_duration, say, warn
 from nmt.processes.distributed import choose_device
 from nmt.processes.parallel import num_cores
 from nmt.processes.run_lock import require_lock, run_lock
-from nmt.recipe import ClassificationRecipe, UserError, dump_recipe, is_dumped
+from nmt.recipe import ClassificationRecipe, CommandError, dump_recipe, is_dumped
 from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, require_own_files, require_own_model
 from nmt.storage.sealed import remove_model, require_new, write_directory, write_file
 from nmt.text.clean import normalize
@@ -34,8 +34,8 @@ def train_classifier(recipe: ClassificationRecipe) -> str:
 
     Writes `model` (the checkpoint with the lowest validation nll), `report.json` and `report.md` to the run directory.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("a classifier is trained by one process, got several; start the command without torchrun")
+    if (size := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise CommandError(f"a classifier is trained by one process, got {size}; start it without torchrun")
     device = choose_device(recipe.train.device)
     torch.set_num_threads(recipe.train.threads or num_cores())
     with run_lock(recipe.directory):

@@ -18,7 +18,14 @@ from nmt.classify.run import train_classifier
 from nmt.classify.text_classifier import TextClassifier
 from nmt.classify.trainer import ClassifierTrainer
 from nmt.cli.program import COMMANDS
-from nmt.recipe import ClassificationRecipe, RecipeError, UserError, load_classification_recipe, load_recipe
+from nmt.recipe import (
+    ClassificationRecipe,
+    CommandError,
+    RecipeError,
+    UserError,
+    load_classification_recipe,
+    load_recipe,
+)
 from nmt.storage.sealed import CorruptError
 from nmt.train.signals import Stopped
 
@@ -115,6 +122,13 @@ def test_changed_options_are_logged_on_resuming(reviews: Path, capsys: pytest.Ca
     assert "| 10 | train.schedule_start | 0 | 10 |" in Path("runs/reviews/report.md").read_text()
     train("train.max_steps=20", "train.schedule=cosine", "train.schedule_start=10", "train.log_every=1")
     assert json.loads(Path("runs/reviews/report.json").read_text())["changes"] == changes
+
+
+def test_several_processes_are_an_error(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(CommandError, match="a classifier is trained by one process, got 2; start it without torchrun"):
+        train()
+    assert not (reviews / "runs").exists()
 
 
 def test_a_class_without_training_examples_is_named(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
