@@ -76,17 +76,21 @@ def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> 
 
 
 def hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer]) -> None:
-    """Log systems that are lower-cased while the references are not, for case-sensitive metrics."""
+    """Log systems that are lower-cased while the references are not, or vice versa, for case-sensitive metrics."""
     case_sensitive = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
-    if not case_sensitive or not any(_has_upper_case(stream) for stream in text.streams):
+    if not case_sensitive:
         return
-    for name, lines in systems.items():
-        if not _has_upper_case(lines) and any(line != line.upper() for line in lines):
-            say(
-                f"hint: {name} is lower-cased and the reference is not, which lowers {', '.join(case_sensitive)}; "
-                "to ignore case, use --lowercase (bleu), --chrf-lowercase (chrf, chrf++) or --metrics "
-                "bleu-tokenized-lc"
-            )
+    has_cased_reference = any(map(_has_upper_case, text.streams))
+    lowered = [name for name, lines in systems.items() if _is_lower_cased(lines)] if has_cased_reference else []
+    pairs = [(name, "the reference") for name in lowered]
+    if all(map(_is_lower_cased, text.streams)):
+        pairs = [("the reference", name) for name, lines in systems.items() if _has_upper_case(lines)]
+    for lower, cased in pairs:
+        say(
+            f"hint: {lower} is lower-cased and {cased} is not, which lowers {', '.join(case_sensitive)}; "
+            "to ignore case, use --lowercase (bleu), --chrf-lowercase (chrf, chrf++) or --metrics "
+            "bleu-tokenized-lc"
+        )
 
 
 def hint_at_case_of_training(
@@ -98,6 +102,11 @@ def hint_at_case_of_training(
             "hint: the training text is lower-cased and the reference is not, so words with capitals count as unseen; "
             "to ignore case, use --lowercase"
         )
+
+
+def _is_lower_cased(lines: Sequence[str]) -> bool:
+    """Return whether lines have lower-case letters and no others; many scripts have no case."""
+    return not _has_upper_case(lines) and any(line != line.upper() for line in lines)
 
 
 def _has_upper_case(lines: Iterable[str]) -> bool:

@@ -359,6 +359,8 @@ def test_hint_for_lower_cased_translations(texts: Path, lowered: Path, tmp_path:
     assert "chrf" in nmt(*plain, "--lowercase")[2]
     assert nmt(*plain, "--metrics", "ter")[2] == ""
     (tmp_path / "also").write_text(lowered.read_text())
+    _, _, err = nmt("evaluate", "--ref", lowered, texts / "good", tmp_path / "also")
+    assert err.count("hint: ") == err.count(f"hint: the reference is lower-cased and {texts / 'good'} is not") == 1
     (tmp_path / "none").write_text("我\n" * 66)
     assert "hint: " not in nmt("evaluate", "--ref", tmp_path / "also", lowered)[2]
     assert "hint: " not in nmt("evaluate", "--ref", texts / "ref", tmp_path / "none")[2]
