@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -104,6 +105,7 @@ class Glossary:
             same[tuple(key)] = replace(term, forms=tuple(dict.fromkeys(forms)))
             self._longest[folded[0]] = max(self._longest[folded[0]], len(words))
         self._fallback = fallback
+        self._find_items: Callable[[str], Sequence[Span]] = _no_items
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -128,9 +130,15 @@ class Glossary:
             raise UserError(f"{path} has no terms; expected {_COLUMNS}, one term per line; add terms")
         return cls(terms)
 
+    def outside(self, find_items: Callable[[str], Sequence[Span]]) -> Self:
+        """Return a glossary whose terms and forms do not match within the items of a text, such as URLs."""
+        other = copy(self)
+        other._find_items = find_items
+        return other
+
     def find(self, text: str) -> list[Term]:
         """Return the terms in a line, in their order, each once."""
-        return list(dict.fromkeys(term for _, term in sorted(self._matches(_words(text)), key=lambda match: match[0])))
+        return list(dict.fromkeys(term for _, term in self.locate(normalize(text, "none"))))
 
     def required(self, text: str) -> list[tuple[str, ...]]:
         """Return the alternative forms of each term in a line; a translation must contain one of each."""
@@ -140,13 +148,27 @@ class Glossary:
         """Return the terms in a line with their character spans, in order."""
         words = find_words(text)
         found = sorted(self._matches([word.text for word in words]), key=lambda match: match[0])
-        return [((words[start].start, words[end - 1].end), term) for (start, end), term in found]
+        located = [((words[start].start, words[end - 1].end), term) for (start, end), term in found]
+        items = self._find_items(text)
+        return [
+            ((start, end), term)
+            for (start, end), term in located
+            if not any(first <= start and end <= last for first, last in items)
+        ]
 
     def check(self, text: str, translation: str) -> list[TermUse]:
         """Return the terms of a line and the forms that its translation uses, ignoring case."""
-        terms = self.find(text)
-        output = _delimited(translation) if terms else ""
-        return [TermUse(term, next((form for form in term.forms if _delimited(form) in output), "")) for term in terms]
+        if not (terms := self.find(text)):
+            return []
+        outside = translation
+        for start, end in reversed(self._find_items(translation)):
+            outside = f"{outside[:start]}\ue000{outside[end:]}"
+        everything, outside = _delimited(translation), _delimited(outside)
+
+        def is_used(form: str) -> bool:
+            return _delimited(form) in (everything if self._find_items(form) else outside)
+
+        return [TermUse(term, next(filter(is_used, term.forms), "")) for term in terms]
 
     def _matches(self, words: Sequence[str]) -> list[tuple[Span, Term]]:
         """Return the selected matches: start and end among the words, and term."""
@@ -173,6 +195,11 @@ class Glossary:
 def forms_of(required: Required) -> Sequence[str]:
     """Return the alternatives of a required phrase."""
     return [required] if isinstance(required, str) else required
+
+
+def _no_items(_: str) -> Sequence[Span]:
+    """Find no items; a lambda could not be sent to another process."""
+    return ()
 
 
 def _delimited(text: str) -> str:

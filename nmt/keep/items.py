@@ -70,6 +70,10 @@ class ItemGrammar:
         """Return the items of a text to translate, in order."""
         return _find(text, self.kinds, self.src_lang)
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the start and end of each item of a text."""
+        return [(item.start, item.end) for item in self.find_source(text)]
+
     def find_target(self, text: str) -> list[Item]:
         """Return the items of a translation, in order."""
         return _find(text, self.kinds, self.tgt_lang)

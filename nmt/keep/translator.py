@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from nmt.alignment.lexical import agreed_links
+from nmt.decode.glossary import Glossary
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation, join_parts
@@ -128,6 +129,10 @@ class PreservingTranslator:
         taken, self.fallbacks = self.fallbacks, Fallbacks()
         return taken
 
+    def own_glossary(self, glossary: Glossary | None) -> Glossary | None:
+        """Return a glossary that leaves the items of a line alone."""
+        return None if glossary is None else glossary.outside(self._grammar.spans)
+
     def without_tags(self, text: str) -> str:
         """Return a line or its translation as the wrapped translator reads or writes it."""
         return self._parse(text).text
@@ -152,7 +157,8 @@ class PreservingTranslator:
 
     def _read(self, item: TranslatorInput) -> _Line:
         marked = self._parse(item.text)
-        plain = item._replace(text=marked.text, context=tuple(map(self._plain, item.context)))
+        context, glossary = tuple(map(self._plain, item.context)), self.own_glossary(item.glossary)
+        plain = item._replace(text=marked.text, context=context, glossary=glossary)
         return _Line(marked, self._grammar.find_source(marked.text), plain)
 
     def _parse(self, text: str) -> MarkedText:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Translation
+from nmt.keep.items import ItemGrammar
 from nmt.keep.markup import MarkedText
 from nmt.recipe import UserError
 from nmt.serve.documents import join_documents, split_text
@@ -190,6 +191,7 @@ def _lines_with_terms(texts: Sequence[str], body: TranslateRequest, model: Serve
         plain = texts
         if body.format != "text" or "markup" in body.keep:
             plain = [MarkedText.parse(text, entities=body.format != "srt").text for text in texts]
+        glossary = glossary.outside(ItemGrammar(body.keep, *model.languages).spans)
         terms = map(glossary.required, plain)
         return [Line(text, required=(*body.required, *forms)) for text, forms in zip(texts, terms, strict=True)]
     if body.alternatives:

@@ -178,6 +178,7 @@ class WindowTranslator:
         glossary, source = self._glossary_of(record), record.text or ""
         if isinstance(self.translator, PreservingTranslator):
             source, translation = map(self.translator.without_tags, (source, translation))
+            glossary = self.translator.own_glossary(glossary)
         uses = glossary.check(source, translation) if glossary is not None else []
         return "".join(format_use(record.number, use) for use in uses)
 

@@ -56,6 +56,17 @@ def test_the_report_ignores_markup(model: Path, tmp_path: Path, nmt: Nmt) -> Non
     assert [row[:3] for row in rows] == [["1", "big cat", "sees"], ["1", "& man", "tree"]]
 
 
+def test_terms_within_kept_items_are_not_required(model: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "in.txt").write_text("a {cat} sees\na cat\n")
+    (tmp_path / "terms.tsv").write_text("cat\ttree\n")
+    report = tmp_path / "report.tsv"
+    options = ("--keep", "placeholders", "--glossary", tmp_path / "terms.tsv", "--glossary-report", report)
+    status, out, err = nmt("translate", model, tmp_path / "in.txt", "-b", "8", *options)
+    assert status == 0 and "1 of 1 term used" in err, err
+    assert "{cat}" in out.splitlines()[0] and "tree" in out.splitlines()[1]
+    assert report.read_text().splitlines()[1:] == ["2\tcat\ttree\tused"]
+
+
 def test_constraints_of_single_lines(model: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "terms.tsv").write_text("cat\ttree\n")
     objects: list[dict[str, Any]] = [

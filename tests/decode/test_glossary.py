@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nmt.decode.glossary import Glossary, Term
+from nmt.keep.items import ItemGrammar
 from nmt.recipe import UserError
 from nmt.text.words import split_words
 
@@ -105,6 +106,15 @@ def test_check() -> None:
     uses = terms.check("the dog and the hot dog", "Die hunde im Hot-Dog")
     assert [(use.term.source, use.form) for use in uses] == [("dog", "Hunde"), ("hot dog", "")]
     assert terms.check("a dog", "eine Hundeh\u00fctte")[0].form == ""
+
+
+def test_items_are_not_terms() -> None:
+    terms = glossary(("car", "Wagen"), ("747", "Jumbo"), ("boeing 747", "Boeing 747"), ("linux", "Linux"))
+    terms = terms.outside(ItemGrammar(("placeholders", "urls", "numbers"), "en", "de").spans)
+    assert [term.source for term in terms.find("{car} www.linux.org 747 Boeing 747")] == ["boeing 747"]
+    assert [term.source for _, term in terms.locate("{car} car")] == ["car"]
+    assert [use.form for use in terms.check("linux, www.linux.org", "Lin www.linux.org")] == [""]
+    assert [use.form for use in terms.check("linux, Boeing 747", "Linux Boeing 747")] == ["Linux", "Boeing 747"]
 
 
 def test_load(tmp_path: Path) -> None:

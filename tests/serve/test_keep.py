@@ -47,6 +47,12 @@ def test_items(client: TestClient) -> None:
     assert re.search("<i>.*</i>", text)
 
 
+def test_terms_within_items_are_not_required(client: TestClient) -> None:
+    body = {"text": "A {cat}", "keep": ["placeholders"], "glossary": [["cat", "2x"]]}
+    assert "2x" not in post(client, "/v1/translate", body)["translations"][0][0]["text"]
+    assert "2x" in post(client, "/v1/translate", {**body, "keep": []})["translations"][0][0]["text"]
+
+
 def test_documents(client: TestClient) -> None:
     subtitles = "1\n00:00:01,000 --> 00:00:02,000\n- <i>A red hat & 3,5</i>\n- Two\n\n"
     body = {
