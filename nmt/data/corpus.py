@@ -442,6 +442,8 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every connection attempt
     folder = _resolve(Path(corpus.dataset), options.root)
+    if corpus.dataset.startswith((".", "/", "~")):
+        _existing(Path(corpus.dataset), options.root)
     name = str(folder) if folder.is_dir() else corpus.dataset
     if folder.is_dir() and corpus.revision is not None:
         raise UserError(f"revision has no effect on the local dataset {folder}; only the Hub has revisions; remove it")
