@@ -37,7 +37,7 @@ def _free_in_control_groups(root: Path) -> list[int]:
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        # In a container the path may be relative to the host; the group is then at the base.
+        # In a container the path may be relative to the host; the group is then `base` itself.
         group = base / path.lstrip("/")
         for folder in [group, *group.parents]:
             if folder.is_relative_to(base):

@@ -107,13 +107,13 @@ class ModelRecipe(Section):
     @field_validator("num_encoder_heads")
     @classmethod
     def _drop_equal_heads(cls, num_encoder_heads: int | None, info: ValidationInfo) -> int | None:
-        """Make recipes of equal models equal."""
+        """Replace the default value with None: equal models then have equal recipes."""
         return None if num_encoder_heads == info.data.get("num_heads") else num_encoder_heads
 
     @field_validator("d_head")
     @classmethod
     def _drop_default(cls, d_head: int | None, info: ValidationInfo) -> int | None:
-        """Make recipes of equal models equal."""
+        """Replace the default value with None: equal models then have equal recipes."""
         is_default = d_head is not None and d_head * info.data.get("num_heads", 0) == info.data.get("d_model")
         return None if is_default else d_head
 
