@@ -95,7 +95,7 @@ def notes_on_training(runs: Sequence[Run]) -> Iterator[str]:
         changed = dict.fromkeys(str(change["option"]) for change in report.get("changes", ()))
         if names := [name for name in changed if decays or name != "train.max_steps"]:  # others may be extended
             yield (
-                f"{run.name}: {', '.join(names)} changed during training, so its scores are not those of the present "
+                f"{run.name}: {', '.join(names)} changed during training, so its scores are not those of the current "
                 f"options alone; {run.recipe.directory / 'report.md'} has the values; repeat it in another folder (-o)"
             )
         for checkpoint in list_checkpoints(run.recipe.directory)[-1:]:
