@@ -316,7 +316,7 @@ def test_scores_without_a_text_identity_are_kept(
     begun = train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)  # as an earlier version: it knows no identity
     other = {"kind": "text", "src": "c", "tgt": "d"}
     assert train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data, valid_identity="a").scores == begun.scores
-    assert "does not identify its validation text; its scores count" in capsys.readouterr().err
+    assert "does not identify its validation text; its scores are assumed" in capsys.readouterr().err
     tree = with_train(tiny_recipe, max_steps=6).model_dump(mode="json", exclude_none=True)
     tree["data"]["valid"] = [other]
     assert train_tiny(Recipe.model_validate(tree), tiny_data, valid_identity="a").scored_from == 6
