@@ -148,7 +148,8 @@ def _make_outputs(
     Raises UserError for a file that would overwrite an input, and BadParameter if the report would be empty.
     """
     output = Output(out, writer.is_numbered, writer.header)
-    inputs = (source.path, source.prefixes, source.required, glossary, decode.shortlist, *map(find_model, models))
+    directories = map(find_model, [*models, *([decode.fusion] if decode.fusion is not None else [])])
+    inputs = (source.path, source.prefixes, source.required, glossary, decode.shortlist, *directories)
     for name, path in (output.written or {"-o": output.path}).items():
         require_not_input(name, path, (*inputs, memory))
     require_distinct(output.written | {"--memory": memory, "--glossary-report": report})

@@ -64,6 +64,15 @@ def test_output_that_is_an_input_is_an_error(folder: Path, nmt: Nmt, command: st
         assert contents(folder) == before
 
 
+def test_output_in_the_model_of_fusion_is_an_error(folder: Path, nmt: Nmt) -> None:
+    shutil.copytree(folder / "model", folder / "lm")
+    before = contents(folder)
+    out = folder / "lm" / "model.toml"
+    status, _, err = nmt("translate", folder / "model", folder / "src", "--fusion", folder / "lm", "-o", out)
+    assert (status, f"-o {out} is the input" in one_line(err)) == (1, True)
+    assert contents(folder) == before
+
+
 @pytest.mark.parametrize("command", ["rerank", "bench", "curves", "alignment"])
 def test_invalid_output_is_reported_before_the_work(
     folder: Path, nmt: Nmt, command: str, monkeypatch: pytest.MonkeyPatch
