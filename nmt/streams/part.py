@@ -170,10 +170,16 @@ class PartFile:
 def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool = False) -> Iterator[PartFile]:
     """Open the incomplete output of `path` for a `with` block, and rename it to `path` after a block without errors.
 
-    Raises CommandError if a part exists and neither `resume` nor `restart` is set, or if `resume` finds a part of
-    another origin; UserError if another process is writing the part, or it cannot be written.
+    Raises CommandError if a part exists and neither `resume` nor `restart` is set, if `resume` finds a part of another
+    origin, or if the part or its journal is not a regular file; UserError if another process is writing the part, or it
+    cannot be written.
     """
     part = part_path(path)
+    for own in (part, journal_path(part)):
+        if own.is_symlink() or (own.exists() and not own.is_file()):
+            raise CommandError(
+                f"{own} is not a regular file; the partial output is written there; move it, or choose another output"
+            )
     with write_errors(str(path)):
         journal = _open_journal(part)
     with journal:

@@ -308,3 +308,23 @@ def test_a_file_with_the_name_of_a_journal_is_kept(tmp_path: Path) -> None:
         with open_part(tmp_path / "out", ORIGIN):
             pass
         assert not other.exists()
+
+
+@pytest.mark.parametrize("name", ["out.part", "out.part.jsonl"])
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
+def test_a_part_that_is_not_a_regular_file_is_kept(tmp_path: Path, name: str, kind: str) -> None:
+    (tmp_path / "mine").touch()
+    match kind:
+        case "pipe":
+            os.mkfifo(tmp_path / name)
+        case "link":
+            (tmp_path / name).symlink_to(tmp_path / "mine")
+        case _:
+            (tmp_path / name).mkdir()
+    for restart in (False, True):
+        with (
+            pytest.raises(CommandError, match=f"{name} is not a regular file; .*; move it, or choose another output"),
+            open_part(tmp_path / "out", ORIGIN, restart=restart),
+        ):
+            pytest.fail("it must be refused")
+    assert names(tmp_path) == ["mine", name]
