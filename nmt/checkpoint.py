@@ -29,6 +29,7 @@ from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_m
 from nmt.storage.sealed import (
     CorruptError,
     reporting_disk_errors,
+    require_present,
     sync,
     verify_directory,
     write_directory,
@@ -111,6 +112,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return upgrade_tensors(load_file(path))
     except (SafetensorError, OSError) as error:
+        require_present(path.parent)
         raise CorruptError(f"{path} is not a readable safetensors file ({error}); copy it again") from error
 
 

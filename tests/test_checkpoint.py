@@ -175,6 +175,8 @@ def test_a_checkpoint_that_training_removes_is_not_called_corrupt(
     monkeypatch.setattr(sealed, "_sha256", removed)
     with pytest.raises(CorruptError, match="was removed while it was read; training removes old checkpoints"):
         verify_directory(directory)
+    with pytest.raises(CorruptError, match="was removed while it was read"):
+        read_tensors(directory / "model.safetensors")
 
 
 def test_the_newest_intact_checkpoint_is_used_and_the_corrupt_one_renamed(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
@@ -61,7 +62,8 @@ def map_in_order(
     try:
         for job in jobs:
             if job is not None:
-                pending.append(executor.submit(_work, job))
+                with _signals_deferred():
+                    pending.append(executor.submit(_work, job))
             while len(pending) >= (num_processes * _JOBS_PER_PROCESS if job is not None else 1):
                 yield pending.popleft().result()
         while pending:
@@ -105,6 +107,19 @@ def _context(modules: Iterable[str]) -> BaseContext:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return context
+
+
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Defer Ctrl-C and SIGTERM while workers start: one that starts after the end of the pool prints a traceback."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _modules(worker: Any) -> Iterator[str]:

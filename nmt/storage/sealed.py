@@ -145,16 +145,21 @@ def verify_directory(directory: Path, *, without: str | None = None) -> dict[str
             continue
         path = directory / name
         if not path.is_file() or path.stat().st_size != size or _sha256(path) != digest:
-            if not directory.exists():
-                raise CorruptError(
-                    f"{directory} was removed while it was read; training removes old checkpoints (train.keep_last); "
-                    "rerun the command to read a newer one"
-                )
+            require_present(directory)
             raise CorruptError(
                 f"{path} is missing or corrupt (its size or SHA-256 differs from {MANIFEST}); "
                 "it must be unchanged since it was saved; copy it again or use another checkpoint"
             )
     return manifest
+
+
+def require_present(directory: Path) -> None:
+    """Raise CorruptError if a model directory that was there before has been removed."""
+    if not directory.exists():
+        raise CorruptError(
+            f"{directory} was removed while it was read; training removes old checkpoints (train.keep_last); rerun the "
+            "command to read a newer one"
+        )
 
 
 def manifest_digest(directory: Path) -> str:

@@ -1,15 +1,19 @@
 import gc
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 
 from nmt.data.reused_tokenizers import reused_tokenizers
+from nmt.processes import parallel
 from nmt.processes.parallel import _modules, map_in_order, num_cores
 from nmt.recipe import TokenizerRecipe, UserError
 
@@ -176,3 +180,23 @@ def test_text_workers_import_their_own_modules_and_no_torch() -> None:
     assert list(_modules(make_worker)) == ["nmt.recipe.sections"]  # this test module is not part of the package
     placed = partial(map_in_order, reused_tokenizers)  # type: ignore[arg-type]  # only its module matters
     assert list(_modules(placed)) == ["nmt.processes.parallel", "nmt.data.reused_tokenizers"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_workers_have_started(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted = []
+
+    class Pool(ProcessPoolExecutor):
+        def submit(self, *arguments: Any, **options: Any) -> Any:
+            signal.raise_signal(number)
+            submitted.append(super().submit(*arguments, **options))
+            return submitted[-1]
+
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", Pool)
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(map_in_order(failing_worker, [1, 2], 2))
+    finally:
+        signal.signal(number, before)
+    assert len(submitted) == 1
