@@ -23,7 +23,7 @@ from nmt.cli.engines import (
     start_workers,
 )
 from nmt.decode.text_translator import TextTranslator
-from nmt.keep.translator import PreservingTranslator
+from nmt.keep.translator import PreservingTranslator, warn_of_unspaced_markup
 from nmt.recipe import DecodeRecipe, UserError, ineffective_option, override_decode
 from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, warn_of_newer_checkpoints
@@ -306,7 +306,9 @@ def _make_search(
         engine = partial(load_with_memory, memory, limit, settings, partial(load, choice))
     search: LoadTranslator = engine
     if keep:
-        search = partial(_load_keeping, engine, keep, languages(models[0]), writer.format != "srt")
+        pair = languages(models[0])
+        warn_of_unspaced_markup(keep, pair)
+        search = partial(_load_keeping, engine, keep, pair, writer.format != "srt")
     return partial(WindowTranslator.load, search, writer, source.glossary)
 
 

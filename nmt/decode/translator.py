@@ -158,7 +158,7 @@ class Translator(TextTranslator):
         first, metadata = loaded[0], loaded[0].metadata
         for member in loaded:
             require_kind(member.directory, member.metadata, language_model=not cls.has_source)
-        tokenizers = Tokenizers.load(first.directory)
+        tokenizers = Tokenizers.load(first.directory, metadata.tgt_lang)
         for other in loaded[1:]:
             _require_same_ensemble(other, first)
         options = metadata.decode

@@ -52,7 +52,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
     loaded = load_model(path, torch.device("cpu"))
     warn_of_newer_checkpoints(path, loaded.metadata)
     require_kind(loaded.directory, loaded.metadata, language_model=False)
-    tokenizers = Tokenizers.load(loaded.directory)
+    tokenizers = Tokenizers.load(loaded.directory, loaded.metadata.tgt_lang)
     files, notes = _convert(loaded, tokenizers, options)
     with reporting_disk_errors(out), new_directory(out) as folder:
         _write(folder, files)

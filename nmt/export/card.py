@@ -52,7 +52,7 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
     """Return the text of README.md."""
     metadata, report = loaded.metadata, find_report(loaded.directory)
     src_lang, tgt_lang, form = metadata.src_lang, metadata.tgt_lang, metadata.unicode_form
-    tokenizers = Tokenizers.load(loaded.directory)
+    tokenizers = Tokenizers.load(loaded.directory, loaded.metadata.tgt_lang)
     lines = [
         "---",
         f"language: [{src_lang}, {tgt_lang}]",

@@ -455,7 +455,7 @@ class CTranslate2Translator(TextTranslator):
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         count = translators or (max(1, num_cores() // processes) if engine_device.kind == "cpu" else 1)
         with open_conversion(Path(path), "int8" if compute_type == "int8" else "float32") as conversion:
-            tokenizers = Tokenizers.load(conversion.model)
+            tokenizers = Tokenizers.load(conversion.model, conversion.metadata.tgt_lang)
             return cls(
                 CTranslate2Engine(conversion.directory, tokenizers, engine_device, compute_type, count, pads=pads),
                 tokenizers,

@@ -22,8 +22,9 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation, join_parts
 from nmt.keep.items import Item, ItemGrammar, is_number_word
 from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
-from nmt.logs import counted
+from nmt.logs import counted, warn
 from nmt.recipe import Context, MemoryFileError, UserError
+from nmt.text.clean import WITHOUT_SPACES
 
 if TYPE_CHECKING:
     from nmt.decode.memory import MemoryTranslator
@@ -59,6 +60,15 @@ class Fallbacks:
         }
         used = [f"{counted(count, 'line')} {how}" for how, count in counts.items() if count]
         return f"kept all items; {', '.join(used) or 'no line was translated twice'}"
+
+
+def warn_of_unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) -> None:
+    """Warn if markup is kept in a language without spaces, whose words are not separated."""
+    if "markup" in kinds and (unspaced := WITHOUT_SPACES.intersection(languages)):
+        warn(
+            f"{' and '.join(sorted(unspaced))} has no spaces between words, so a tag may enclose more text than in the "
+            "source; --keep markup places tags between spaces only"
+        )
 
 
 class _Line(NamedTuple):

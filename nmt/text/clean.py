@@ -52,7 +52,8 @@ _SCRIPT_OF_LANGUAGES = {
     "ko": _HANGUL + _HAN,
 }
 _SCRIPTS = {language: script for languages, script in _SCRIPT_OF_LANGUAGES.items() for language in languages.split()}
-_WITHOUT_SPACES = frozenset(("ja", "km", "lo", "my", "th", "zh"))
+WITHOUT_SPACES = frozenset(("ja", "km", "lo", "my", "th", "zh"))
+"""Languages without spaces between words."""
 _NOT_LETTERS = r"\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u218b\u2460-\u249b"  # fractions, superscripts
 _LETTER = re.compile(f"[^{_NOT_LETTERS}]")
 
@@ -128,7 +129,7 @@ def _is_damaged(text: str, normalized: str) -> bool:
 
 def _count_words(text: str, language: str) -> int:
     """Count words; in languages without spaces, two characters count as a word."""
-    return (len(text) + 1) // 2 if language in _WITHOUT_SPACES else text.count(" ") + 1
+    return (len(text) + 1) // 2 if language in WITHOUT_SPACES else text.count(" ") + 1
 
 
 def _in_other_script(text: str, language: str) -> bool:

@@ -23,7 +23,7 @@ import sentencepiece
 
 from nmt.recipe import TokenizerRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.text.clean import valid_unicode
+from nmt.text.clean import WITHOUT_SPACES, valid_unicode
 from nmt.text.splitting import is_unspaced
 from nmt.text.subword_file import (
     SPACE,
@@ -69,19 +69,21 @@ class Tokenizer:
 
     model:      contents of the file `path`
     vocab_size: number of pieces, including special tokens
+    has_spaces: whether the language of the texts has spaces between words
     """
 
-    def __init__(self, model: bytes, path: Path) -> None:
+    def __init__(self, model: bytes, path: Path, *, has_spaces: bool = True) -> None:
         self.model = model
         self.path = path
+        self.has_spaces = has_spaces
         self._processor = _processor(model, path)
         self.vocab_size: int = self._processor.get_piece_size()
 
     @classmethod
-    def load(cls, path: Path) -> Tokenizer:
+    def load(cls, path: Path, *, has_spaces: bool = True) -> Tokenizer:
         """Read a `.model` file; raise UserError if it is missing or damaged, or has other special ids."""
         try:
-            return cls(path.read_bytes(), path)
+            return cls(path.read_bytes(), path, has_spaces=has_spaces)
         except OSError as error:
             raise UserError(
                 f"cannot read tokenizer {path}: {error.strerror}; it must exist; prepare the data first"
@@ -95,11 +97,11 @@ class Tokenizer:
     def encode_phrase(self, phrase: str) -> list[list[int]]:
         """Return the token ids of part of a text, in each form that it may have: after a space, or within a line.
 
-        The second form is only for phrases that begin in a script without spaces. A form that the other one contains is
-        left out.
+        The second form is only for languages without spaces and for phrases that begin in a script without them. A form
+        that the other one contains is left out.
         """
         after_space = self.encode(phrase)
-        if not is_unspaced(phrase[:1]):
+        if not phrase.strip() or (self.has_spaces and not is_unspaced(phrase[:1])):
             return [after_space]
         within = self.encode(_NO_PIECE + phrase)[len(self.encode(_NO_PIECE)) :]
         return (
@@ -231,11 +233,17 @@ class Tokenizers:
         return self.src is self.tgt
 
     @classmethod
-    def load(cls, directory: Path) -> Tokenizers:
-        """Read `tokenizer.model`, or `tokenizer.src.model` and `tokenizer.tgt.model`."""
+    def load(cls, directory: Path, tgt_lang: str = "") -> Tokenizers:
+        """Read `tokenizer.model`, or `tokenizer.src.model` and `tokenizer.tgt.model`.
+
+        tgt_lang: target language, to tokenize phrases of outputs
+        """
+        has_spaces = tgt_lang not in WITHOUT_SPACES
         if (directory / _SRC_FILE).exists() and not (directory / _JOINT_FILE).exists():
-            return cls(Tokenizer.load(directory / _SRC_FILE), Tokenizer.load(directory / _TGT_FILE))
-        joint = Tokenizer.load(directory / _JOINT_FILE)
+            return cls(
+                Tokenizer.load(directory / _SRC_FILE), Tokenizer.load(directory / _TGT_FILE, has_spaces=has_spaces)
+            )
+        joint = Tokenizer.load(directory / _JOINT_FILE, has_spaces=has_spaces)
         return cls(joint, joint)
 
     def files(self) -> dict[str, bytes]:

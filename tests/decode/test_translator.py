@@ -420,6 +420,21 @@ def test_phrases_within_lines_of_scripts_without_spaces(tmp_path: Path) -> None:
     assert "魚" in found[1:] and " " not in found
 
 
+def test_latin_phrases_in_languages_without_spaces(tmp_path: Path) -> None:
+    """A required word that the model writes after a Japanese one is not written twice, and can be forbidden."""
+    recipe = TokenizerRecipe(vocab_size=266, algorithm="char", character_coverage=1.0)
+    train_tokenizer(["犬猫鳥魚", "ab cd", "犬ab"], recipe, tmp_path / "tokenizer.model")
+    found = []
+    for language in ("ja", "de"):
+        tokenizers = Tokenizers.load(tmp_path, language)
+        model = CopyModel(tokenizers.src.vocab_size)
+        (required,) = make_translator(model, tokenizers, beam_size=8).translate(["犬ab猫"], required=[["ab"]])
+        (forbidden,) = make_translator(model, tokenizers, forbid=["ab"]).translate(["犬ab猫"])
+        found.append((required, "ab" in forbidden))
+    assert found[0] == ("犬ab猫", False)
+    assert found[1][0] != found[0][0] and found[1][1]
+
+
 def test_bias_and_groups_of_the_recipe_are_applied(tokenizers: Tokenizers) -> None:
     model = CopyModel(tokenizers.src.vocab_size)
     assert make_translator(model, tokenizers, bias={"dog": -20.0}).translate(["the old dog"]) != ["the old dog"]

@@ -14,7 +14,7 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.items import ItemGrammar
 from nmt.keep.markup import MarkedText
-from nmt.keep.translator import Fallbacks, PreservingTranslator
+from nmt.keep.translator import Fallbacks, PreservingTranslator, warn_of_unspaced_markup
 
 KINDS = ("markup", "numbers", "urls", "emails", "placeholders")
 GRAMMAR = ItemGrammar(KINDS, "en", "de")
@@ -115,6 +115,14 @@ def test_text_without_markup_and_items_is_not_changed() -> None:
     assert translate(NoisyTranslator(0.0), "R&D <b> 1,234", "markup") == "R&amp;D <b>1,234"
     assert translate(NoisyTranslator(0.0), "") == ""
     assert translate(NoisyTranslator(0.0), " <br/> <img/>") == "<br/> <img/>"
+
+
+def test_warning_for_markup_of_languages_without_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_unspaced_markup(["markup"], ("en", "de"))
+    warn_of_unspaced_markup(["numbers"], ("en", "ja"))
+    assert capsys.readouterr().err == ""
+    warn_of_unspaced_markup(["numbers", "markup"], ("en", "ja"))
+    assert capsys.readouterr().err.startswith("warning: ja has no spaces between words, so a tag may enclose more text")
 
 
 def test_line_breaks_and_tabs_become_spaces() -> None:

@@ -59,6 +59,10 @@ def test_phrases_of_scripts_without_spaces_may_continue_a_line(algorithm: str, t
         assert (tokenizer.ids([piece]) in tokenizer.encode_forbidden("見")) == ("見" in piece)
     assert tokenizer.encode_phrase("dog 猫") == [tokenizer.encode("dog 猫")]
     assert tokenizer.encode_phrase("") == [[]]
+    tokenizer.has_spaces = False
+    *_, within = tokenizer.encode_phrase("dog")
+    assert tokenizer.decode([*tokenizer.encode("見"), *within]) == "見dog"
+    assert tokenizer.encode_phrase("") == [[]]
 
 
 def test_text_round_trips(tokenizer: Tokenizer) -> None:
