@@ -97,7 +97,8 @@ def translate(
     output, report = _make_outputs(source, writer, out, glossary_report, memory, glossary, models, decode)
     load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
     choice = choose_engine(engine, precision, device, search_decode, models, load, required=source.has_required(decode))
-    origin, delay = _origin(models, decode, source, writer, choice, keep, glossary), _max_delay(source, max_delay)
+    origin = _origin(models, decode, source, writer, choice, keep, glossary, report)
+    delay = _max_delay(source, max_delay)
     search = _make_search(memory, memory_limit, load, models, search_decode, choice, writer, keep, source)
     job = TranslationJob(source, output, origin, report, search, window, delay, models, choice.note, started, memory)
     job.run(start_workers(choice.engine, device, processes, threads), resume=resume, restart=restart)
@@ -259,6 +260,7 @@ def _origin(
     choice: EngineChoice,
     keep: opt.Kinds,
     glossary: Path | None,
+    report: TermReport,
 ) -> Origin:
     """Collect the settings that determine the output, besides its input."""
     settings, names = model_settings(models, decode, choice)
@@ -279,6 +281,8 @@ def _origin(
     }
     if keep:
         settings["keep"] = ",".join(keep)
+    if report.path is not None:  # it would lack the first lines
+        settings["glossary-report"] = str(report.path)
     return Origin(settings, names, source.name)
 
 
@@ -326,7 +330,7 @@ def _override_decode(
     for name, value in named.items():
         if value is not None and any(one.removeprefix("decode.").partition("=")[0] == name for one in settings):
             raise typer.BadParameter(f"{name} is given both by --set and by its own option; leave out one of them")
-    mbr_metric = values.get("mbr_metric", decode.mbr_metric).strip("'\"")
+    mbr_metric = values.get("mbr_metric", decode.mbr_metric).strip(" '\"") or "none"
     defaults = {"alignments": False} | ({"n_best": 1} if mbr_metric == "none" else {})
     resolved = override_decode(decode.model_copy(update=defaults), given)
     if resolved.mbr_metric != "none" and resolved.n_best == 1:

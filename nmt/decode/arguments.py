@@ -46,13 +46,13 @@ def translator_inputs(
 
 
 def _require_texts(lines: object, prefixes: object, required: object, glossary: object) -> None:
-    _require_strings("lines", lines)
+    require_strings("lines", lines)
     if prefixes is not None:
-        _require_strings("prefixes", prefixes)
+        require_strings("prefixes", prefixes)
     if required is not None:
         for phrases in _require_collection("required", required, "lists of phrases"):
             for phrase in _require_collection("the phrases of a line", phrases):
-                _require_strings("the phrases of a line", [phrase] if isinstance(phrase, str) else phrase)
+                require_strings("the phrases of a line", [phrase] if isinstance(phrase, str) else phrase)
     if glossary is not None and not isinstance(glossary, Glossary):
         for item in _require_collection("glossary", glossary, "Glossary objects, or one Glossary"):
             if item is not None and not isinstance(item, Glossary):
@@ -116,7 +116,8 @@ def require_options(decode: object) -> DecodeRecipe:
     return decode
 
 
-def _require_strings(name: str, values: object) -> None:
+def require_strings(name: str, values: object) -> None:
+    """Raise TypeError unless `values` is a collection of strings."""
     for index, value in enumerate(_require_collection(name, values)):
         if not isinstance(value, str):
             raise TypeError(f"{name} must be strings, got {type(value).__name__} at index {index}; convert it")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import LoadedModel, load_model
+from nmt.decode.arguments import require_strings
 from nmt.decode.context import ContextEncoder
 from nmt.decode.task import Previous, Task
 from nmt.packing.packed import Batch, PackedSequences
@@ -144,12 +145,17 @@ class TextScorer:
     ) -> list[TextScore]:
         """Score each target as the translation of its source, in one batch. A language model ignores the sources.
 
-        Raises UserError for a sentence longer than the model's positions.
+        Raises UserError for a sentence longer than the model's positions, and TypeError or ValueError if the sides are
+        not lists of strings or differ in length.
 
         first_line: line number of the first pair
         names:      of both sides, for the error
         context:    previous sentences of each pair, which are not scored; see `documents`
         """
+        for side, lines in (("sources", sources), ("targets", targets)):
+            require_strings(side, lines)
+        if len(sources) != len(targets):
+            raise ValueError(f"got {len(sources)} sources and {len(targets)} targets; expected one target per source")
         encoded = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]
         src_ids, tgt_ids = [src for src, _ in encoded], [tgt for _, tgt in encoded]
         require_lengths([([*self._tag, *src], tgt) for src, tgt in encoded], self._limit, first_line, names)

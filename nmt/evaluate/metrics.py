@@ -22,6 +22,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
+from nmt.decode.arguments import require_strings
 from nmt.evaluate.brackets import BracketF1
 from nmt.evaluate.moses import MosesTokenizer, split_compounds
 from nmt.evaluate.rouge import Rouge
@@ -173,8 +174,10 @@ def score_corpus(
 ) -> list[Score]:
     """Score raw translations against one or more streams of raw references, with each metric.
 
-    See `make_scorer` and `Scorer.score` for options and errors.
+    See `make_scorer` and `Scorer.score` for options and errors. Raises TypeError for others than lists of strings.
     """
+    for name, stream in (("hypotheses", hypotheses), *(("each reference stream", stream) for stream in references)):
+        require_strings(name, stream)
     scorers = [make_scorer(name, tgt_lang=tgt_lang, tokenize=tokenize, lowercase=lowercase) for name in metrics]
     return [scorer.score(hypotheses, references, resamples=resamples) for scorer in scorers]
 

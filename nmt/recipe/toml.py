@@ -29,7 +29,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Raises RecipeError for a missing file, invalid TOML, an unknown option or an invalid value.
     """
-    return parse_recipe(_read(path), overrides, where=str(path))
+    return parse_recipe(_read(Path(path)), overrides, where=str(path))
 
 
 def load_classification_recipe(path: Path, overrides: Sequence[str] = ()) -> ClassificationRecipe:

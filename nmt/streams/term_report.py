@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nmt.decode.glossary import TermUse
 from nmt.logs import counted, say
-from nmt.recipe import UserError
+from nmt.recipe import CommandError, UserError
 from nmt.streams.sink import write_errors
 from nmt.text.lines import read_lines
 
@@ -39,7 +39,7 @@ class TermReport:
         """
         if path is not None and path.suffix.lower() in (".gz", ".xz", ".zst", ".bz2"):
             raise UserError(f"cannot write {path}: a glossary report is not compressed; leave out {path.suffix}")
-        self._path, self._mode, self._has_glossary = path, mode, has_glossary
+        self.path, self._mode, self._has_glossary = path, mode, has_glossary
         self._file: FileIO | None = None
         self._kept: str | None = None
         self._used, self._missed = 0, Counter[str]()
@@ -52,12 +52,12 @@ class TermReport:
 
         The rest of an earlier report is removed when the first lines are translated.
         """
-        if self._path is None:
+        if self.path is None:
             yield
             return
         self._kept = "".join(f"{row}\n" for row in self._rows_until(done))
-        with write_errors(str(self._path)):
-            file = self._path.open("ab", buffering=0)
+        with write_errors(str(self.path)):
+            file = self.path.open("ab", buffering=0)
         with file as self._file:
             self._lock(file)
             yield
@@ -66,7 +66,7 @@ class TermReport:
     def add(self, rows: str) -> None:
         """Add rows, before the translations of their lines are written."""
         if self._kept is not None and self._file is not None:
-            if self._path is not None and self._path.is_file():
+            if self.path is not None and self.path.is_file():
                 self._file.truncate(0)
             self._write(_HEADER)
             rows, self._kept = self._kept + rows, None
@@ -93,26 +93,31 @@ class TermReport:
 
     def _lock(self, file: FileIO) -> None:
         """Raise UserError if another command writes the report; a device such as /dev/null has no lock."""
-        if sys.platform == "win32" or self._path is None or not self._path.is_file():
+        if sys.platform == "win32" or self.path is None or not self.path.is_file():
             return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             problem = "is being written by another process; each report needs its own file; choose another one"
-            raise UserError(f"--glossary-report {self._path} {problem}") from error
+            raise UserError(f"--glossary-report {self.path} {problem}") from error
         except OSError:  # the file system has no locks
             pass
 
     def _write(self, text: str) -> None:
         if self._file is not None:
-            with write_errors(str(self._path)):
+            with write_errors(str(self.path)):
                 self._file.write(text.encode())
 
     def _rows_until(self, done: int) -> Iterator[str]:
         """Yield the complete rows of the first `done` lines."""
-        if self._path is None or not done or not self._path.exists():
+        if self.path is None or not done:
             return
-        for row in read_lines(self._path):
+        if not self.path.exists():
+            raise CommandError(
+                f"{self.path} is missing; it has the terms of the first {counted(done, 'line')}; restore it, or use "
+                "--restart to start over"
+            )
+        for row in read_lines(self.path):
             columns = row.split("\t")
             if len(columns) == 4 and columns[0].isdecimal() and int(columns[0]) <= done:
                 yield row

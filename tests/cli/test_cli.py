@@ -17,7 +17,8 @@ import sacrebleu
 import nmt as nmt_package
 from nmt import DecodeRecipe, Translator
 from nmt.checkpoint import write_with_decode
-from nmt.recipe import UserError, parse_recipe
+from nmt.decode.scoring import TextScorer
+from nmt.recipe import UserError, load_recipe, parse_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
 from tests.calling import Nmt, Result, one_line
@@ -161,11 +162,22 @@ def test_mbr_uses_n_best_of_the_recipe(run_dir: Path, tmp_path: Path, nmt: Nmt) 
     assert Translator.load(model, "cpu").translate(text.read_text().splitlines()) == by_recipe.splitlines()
     status, plain, _ = nmt("translate", model, text, "--set", "mbr_metric=none", "--set", "sampling=false")
     assert status == 0 and len(plain.splitlines()) == 2
+    status, default, _ = nmt("translate", model, text, "--set", "mbr_metric=", "--set", "sampling=false")
+    assert status == 0 and default == plain
     status, _, err = nmt("translate", run_dir, text, "--set", "mbr_metric=chrf")
     assert status == 1 and "n_best must be at least 2" in one_line(err)
 
 
 def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
+    scorer = TextScorer.load(run_dir, "cpu")
+    with pytest.raises(TypeError, match="sources must be a list of strings, got str"):
+        scorer.score("one", ["two"])
+    with pytest.raises(TypeError, match="targets must be strings, got int at index 0"):
+        scorer.score(["one"], [2])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="got 1 sources and 2 targets; expected one target per source"):
+        scorer.score(["one"], ["two", "three"])
+    recipe = str(run_dir / "recipe.toml")
+    assert load_recipe(recipe) == load_recipe(Path(recipe))  # type: ignore[arg-type]
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", nmt_package.__version__)
     with pytest.raises(ValueError, match="precision must be one of auto, fp32, bf16, fp16, int8, got 'int4'"):
         Translator.load(run_dir, precision="int4")  # type: ignore[arg-type]

@@ -397,6 +397,22 @@ def test_resume_requires_the_same_header(
     assert (tmp_path / "out.jsonl").read_text().count('"en": ') == len(SENTENCES)
 
 
+def test_resume_requires_the_same_glossary_report(
+    model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None]
+) -> None:
+    """A report of another name would lack the first lines."""
+    (tmp_path / "in").write_bytes(as_bytes(SENTENCES))
+    (tmp_path / "terms").write_text("cat\tdog\n")
+    command = ("translate", model, tmp_path / "in", "-o", tmp_path / "out", "--window", 6)
+    options = ("--glossary", tmp_path / "terms", "--engine", "torch", "--resume")
+    interrupt_after(2)
+    assert nmt(*command, *options)[0] == 130
+    status, _, err = nmt(*command, *options, "--glossary-report", tmp_path / "report")
+    assert (status, "glossary-report was null and is" in one_line(err)) == (2, True)
+    assert not (tmp_path / "report").exists()
+    assert nmt(*command, *options)[0] == 0
+
+
 def test_resume_from_a_pipe_requires_the_same_lines(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     command = ("translate", model, "-o", tmp_path / "out", "--window", 1)
     pipe_in(lambda write: write(as_bytes([*SENTENCES[:5]]) + b"\xff\n"))

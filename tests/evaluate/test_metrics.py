@@ -337,3 +337,10 @@ def test_resamples_may_have_zero_scores(metric: str) -> None:
     if metric == "chrf":  # a quarter of the resamples has only the first sentence
         assert score.interval == pytest.approx(50)
         assert 40 < score.mean < 70
+
+
+def test_streams_that_are_no_lists_of_strings_are_errors() -> None:
+    wrong: tuple[tuple[Any, Any], ...] = (("a", [["b"]]), (["a"], ["b"]), ([1], [["b"]]), (["a"], [[None]]))
+    for hypotheses, references in wrong:
+        with pytest.raises(TypeError, match=r"must be (a list of )?strings, got"):
+            score_corpus(hypotheses, references, ["bleu"], tgt_lang="de")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nmt.decode.glossary import Term, TermUse
-from nmt.recipe import UserError
+from nmt.recipe import CommandError, UserError
 from nmt.streams.term_report import TermReport, format_use
 
 DOG, CAT = Term("dog", ("Hund", "Hunde")), Term("cat", ("Katze",))
@@ -31,6 +31,11 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with resumed.open(done=2):
         resumed.add(rows[1])
     assert path.read_text() == HEADER + "".join(rows)
+
+
+def test_a_resumed_report_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="the terms of the first 2 lines"), TermReport(tmp_path / "r").open(done=2):
+        pass
 
 
 @pytest.mark.parametrize("has_glossary", [False, True])
