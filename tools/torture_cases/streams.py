@@ -146,7 +146,7 @@ def _closed_pipe(setup: _Translation, folder: Path) -> str | None:
     text.write_text(setup.text.read_text(encoding="utf-8") * 500, encoding="utf-8")
     arguments = setup.arguments("-o", str(fifo), "--processes", "2")
     arguments[2] = str(text)
-    command = setup.sandbox.start(arguments, launch="new")
+    command = setup.sandbox.start(["-q", *arguments], launch="new")  # without progress on a slow machine
     subprocess.run(["head", "-n", "1", str(fifo)], stdout=subprocess.DEVNULL, timeout=LIMIT, check=True)
     closed = time.monotonic()
     result = command.finish(LIMIT)
