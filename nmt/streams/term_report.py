@@ -43,7 +43,7 @@ class TermReport:
         self._file: FileIO | None = None
         self._kept: str | None = None
         self._used, self._missed = 0, Counter[str]()
-        if path is not None and path.exists() and next(read_lines(path), "") not in (_HEADER.strip("\n"), ""):
+        if path is not None and path.is_file() and next(read_lines(path), "") not in (_HEADER.strip("\n"), ""):
             raise UserError(f"{path} is not a glossary report; only a report is overwritten; choose another file")
 
     @contextmanager

@@ -1,5 +1,7 @@
 """The report of glossary terms."""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,14 @@ def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_report_is_not_compressed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"terms.tsv.gz: a glossary report is not compressed; leave out .gz"):
         TermReport(tmp_path / "terms.tsv.gz")
+
+
+def test_a_named_pipe_is_written_in_place(tmp_path: Path) -> None:
+    pipe, received = tmp_path / "terms", list[bytes]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    with TermReport(pipe).open(done=0):
+        pass
+    reader.join(timeout=30)
+    assert received == [HEADER.encode()] and pipe.is_fifo()
