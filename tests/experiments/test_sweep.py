@@ -87,7 +87,7 @@ def test_packaged_recipes_change_the_options_of_table_3(name: str, tmp_path: Pat
     sweep = load_sweep(packaged_recipes("sweeps")[name], find_recipe, 1, ())
     runs = {run.variant: run.recipe for run in sweep.runs(tmp_path)}
     base = runs["base"].model
-    assert {label.split()[0] for label in runs} == {"base", "A", "B", "C", "D", "E", "big"}
+    assert {"base", "A", "B", "C", "D", "E", "big"} <= {label.split()[0] for label in runs}
     for label, recipe in runs.items():
         model = recipe.model
         if label.startswith("A"):
