@@ -97,8 +97,7 @@ def translate(
     output, report = _make_outputs(source, writer, out, glossary_report, memory, glossary, models, decode)
     load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
     choice = choose_engine(engine, precision, device, search_decode, models, load, required=source.has_required(decode))
-    origin = _origin(models, decode, source, writer, choice, keep, glossary, report)
-    delay = _max_delay(source, max_delay)
+    origin, delay = _origin(models, decode, source, writer, choice, keep, glossary, report), _delay(source, max_delay)
     search = _make_search(memory, memory_limit, load, models, search_decode, choice, writer, keep, source)
     job = TranslationJob(source, output, origin, report, search, window, delay, models, choice.note, started, memory)
     job.run(start_workers(choice.engine, device, processes, threads), resume=resume, restart=restart)
@@ -166,7 +165,7 @@ def _make_outputs(
     return output, TermReport(report, decode.glossary_mode, has_glossary=glossary is not None)
 
 
-def _max_delay(source: Source, given: float | None) -> float:
+def _delay(source: Source, given: float | None) -> float:
     if given is not None and source.pipe is None:
         raise typer.BadParameter(f"--max-delay has no effect on {source.name}, which is a file; leave it out")
     return 0.1 if given is None else given

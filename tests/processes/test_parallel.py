@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -200,3 +201,33 @@ def test_a_signal_waits_until_workers_have_started(number: signal.Signals, monke
     finally:
         signal.signal(number, before)
     assert len(submitted) == 1
+
+
+def _large_result(size: int) -> bytes:
+    return bytes(size)
+
+
+def _make_large_results() -> Callable[[int], bytes]:
+    return _large_result
+
+
+LARGE_RESULTS = """
+import time
+from nmt.processes.parallel import map_in_order
+from tests.processes.test_parallel import _make_large_results
+if __name__ == "__main__":
+    for wait in (0.0, 0.01, 0.03):
+        results = map_in_order(_make_large_results, [200_000_000] * 8, 2)
+        next(results)
+        time.sleep(wait)
+        results.close()
+    print("closed")
+"""
+
+
+def test_workers_that_exit_while_writing_a_result_do_not_block_the_pool(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LARGE_RESULTS)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "closed\n", done.stderr
