@@ -116,7 +116,7 @@ class TrainState:
     def end_reason(self, train: TrainRecipe) -> str:
         """Return a clause with the options that ended training before `max_steps`, "" if there are none."""
         limits = [limit for limit in self.limits_reached(train) if limit != "train.max_steps"]
-        return f", because {' and '.join(limits)} was reached" if limits else ""
+        return f", because {' and '.join(limits)} {'was' if len(limits) == 1 else 'were'} reached" if limits else ""
 
     @property
     def epochs(self) -> float:
