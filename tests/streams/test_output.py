@@ -35,9 +35,8 @@ def test_unwritable_outputs_are_errors(tmp_path: Path) -> None:
         write(Output(tmp_path / "folder"), "x\n")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     if Path("/dev/full").exists():
-        (tmp_path / "full.part").symlink_to("/dev/full")
-        with pytest.raises(UserError, match=r"the disk is full while writing .*full"):
-            write(Output(tmp_path / "full"), "x\n")
+        with pytest.raises(UserError, match=r"the disk is full while writing /dev/full"):
+            write(Output(Path("/dev/full")), "x\n")
 
 
 def test_streams_cannot_be_resumed(tmp_path: Path) -> None:
