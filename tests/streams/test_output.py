@@ -1,5 +1,6 @@
 """Outputs: files, pipes, devices and links, and outputs that would overwrite an input."""
 
+import errno
 import gzip
 import os
 import stat
@@ -37,6 +38,20 @@ def test_unwritable_outputs_are_errors(tmp_path: Path) -> None:
     if Path("/dev/full").exists():
         with pytest.raises(UserError, match=r"the disk is full while writing /dev/full"):
             write(Output(Path("/dev/full")), "x\n")
+
+
+def test_a_full_disk_keeps_the_earlier_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out").write_text("earlier\n")
+
+    def full(descriptor: int) -> None:
+        part = tmp_path / "out.part"
+        if part.exists() and os.path.samestat(os.fstat(descriptor), part.stat()):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"the disk is full while writing .*out"):
+        write(Output(tmp_path / "out"), "x\n")
+    assert (tmp_path / "out").read_text() == "earlier\n"
 
 
 def test_streams_cannot_be_resumed(tmp_path: Path) -> None:
