@@ -27,7 +27,7 @@ from nmt.devices.precision import choose_precision
 from nmt.evaluate.baselines import find_baseline
 from nmt.evaluate.forecast import read_forecast
 from nmt.evaluate.likelihood import require_test_lengths, score_text
-from nmt.evaluate.metrics import GroupScore, Score, make_scorer, score_corpus, score_groups
+from nmt.evaluate.metrics import Score, make_scorer, score_corpus, score_labels
 from nmt.evaluate.report import (
     DataSummary,
     RunReport,
@@ -48,7 +48,7 @@ from nmt.processes.distributed import World, start_world
 from nmt.processes.interruption import interruptible
 from nmt.processes.run_lock import run_lock
 from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recipe
-from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
+from nmt.storage.model_metadata import ModelMetadata, longest_source_of, read_model_metadata
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_own_files, require_own_model, require_run
 from nmt.storage.sealed import (
     CorruptError,
@@ -73,7 +73,6 @@ _TEST_WINDOW, _TEST_GPU_FACTOR = 256, 16
 _VALIDATION_WINDOW, _VALIDATION_GPU_FACTOR = 32, 4
 _VALIDATION_BATCH_TOKENS = 2_048
 _VALIDATION_SAMPLES = 5
-_LABEL_METRICS = ("bleu", "chrf")
 
 AverageKind = Literal["last", "best", "ema"]
 
@@ -236,6 +235,8 @@ def verify_data(prepared: Prepared, world: World) -> None:
 
 def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
     tokenizers = prepared.tokenizers
+    longest = int(PairStore(prepared.directory, "train").src.lengths.max(initial=0))
+    earlier = longest_source_of(recipe.directory, recipe.train.start_from)
 
     def files(tensors: Tensors, step: int) -> Mapping[str, object]:
         metadata = ModelMetadata(
@@ -249,6 +250,7 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
             reverse_target=recipe.data.reverse_target,
             max_tokens=recipe.data.max_tokens,
             context=recipe.data.context_options,
+            longest_source=None if earlier is None else max(longest, earlier),
         )
         return model_files(recipe.model, tensors, tokenizers.files(), metadata)
 
@@ -446,7 +448,7 @@ def _translate_and_score(
         digest=translated.digest,
         source=source_digest(test.src),
         scores=score(lines, every),
-        groups=_score_labels(test, lines, options),
+        groups=score_labels(test.refs, test.labels, lines, options),
         samples=choose_samples(test.src, test.ref, lines, evaluate.samples),
         leaks=None if leaks is None else leaks.counts(),
         clean_scores=score(lines, clean) if 0 < len(clean) < len(lines) else (),
@@ -472,13 +474,6 @@ def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: in
     remove_partial_files(out.parent)
     write_file(out, "".join(f"{line}\n" for line in lines).encode())
     return TranslatedSet(lines, seconds, translation_digest(origin, test.src, lines))
-
-
-def _score_labels(test: TestSet, lines: Sequence[str], options: Mapping[str, Any]) -> tuple[GroupScore, ...]:
-    if not test.labels:
-        return ()
-    scorers = [make_scorer(name, **options) for name in _LABEL_METRICS]
-    return tuple(score_groups(lines, test.refs, test.labels, scorers, lowercase=options["lowercase"]))
 
 
 def _summarize_training(recipe: Recipe, world: World, state: TrainState, averaged: Sequence[Path]) -> TrainingSummary:

@@ -178,6 +178,11 @@ class MemoryTranslator:
         return self._translator.lines_split
 
     @property
+    def lines_longer(self) -> int:
+        """See `TextTranslator`; reused lines are not counted."""
+        return self._translator.lines_longer
+
+    @property
     def unsupported(self) -> dict[str, str]:
         """See `TextTranslator`."""
         return self._translator.unsupported

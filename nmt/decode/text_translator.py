@@ -47,11 +47,13 @@ class TextTranslator(ABC):
 
     max_threads:  number of threads that may translate at the same time
     lines_split:  number of lines split or truncated so far because they were too long
+    lines_longer: number of lines so far that were not split, but longer than all of the training text
     lines_reused: number of lines that were found in a translation memory; 0 without one
     """
 
     max_threads: int = 1
-    lines_reused = 0
+    lines_reused = lines_longer = 0
+    longest_source: int | None = None  # see `ModelMetadata`
 
     _shows_scores = True
     _on_tokens: Callable[[list[int]], None] | None = None
@@ -304,12 +306,13 @@ class TextTranslator(ABC):
         """
         text, limit = normalize(line, self._unicode_form), self._max_tokens - len(self._tag)
         parts: list[Part] = []
-        is_too_long, end = False, 0
+        is_too_long, is_longer, end, longest = False, False, 0, self.longest_source or self._max_tokens
         for sentence in split_sentences(text) if self._decode.split_sentences else [text]:
             start = text.index(sentence, end)
             end = start + len(sentence)
             tokens = self._tokenizers.src.encode(sentence)
             is_too_long |= len(tokens) > limit
+            is_longer |= len(tokens) > longest - len(self._tag)
             if self._decode.long_lines == "truncate":
                 tokens = tokens[:limit]
             if len(tokens) > limit:
@@ -318,6 +321,7 @@ class TextTranslator(ABC):
             elif tokens:
                 parts.append(Part(sentence, start, tokens))
         self.lines_split += is_too_long
+        self.lines_longer += is_longer and not is_too_long
         return parts
 
     def _tasks(self, item: TranslatorInput, parts: Sequence[Part], *, partial_word: bool) -> list[Task]:

@@ -179,6 +179,8 @@ class Translator(TextTranslator):
             context=metadata.context,
         )
         translator.num_parameters = num_parameters
+        known = (member.metadata.longest_source for member in loaded)
+        translator.longest_source = min((length for length in known if length is not None), default=None)
         if torch_device.type == "cpu":
             keep_freed_memory()
         return translator

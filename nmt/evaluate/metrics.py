@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import get_args
+from typing import Any, get_args
 
 from sacrebleu.metrics.base import Score as SacrebleuScore
 from sacrebleu.metrics.bleu import BLEU
@@ -34,6 +34,7 @@ from nmt.recipe import Metric, UserError
 _EXACT_DECIMALS = 20
 # Cached tokenized lines: the references are the same for every system.
 _CACHED_LINES = 1 << 16
+_LABEL_METRICS = ("bleu", "chrf")
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,19 @@ def score_groups(
         exact = 100.0 * sum(equal[i] for i in sentences) / len(sentences)
         result.append(GroupScore(name, len(sentences), exact, tuple(scorer.score(hyps, refs) for scorer in scorers)))
     return result
+
+
+def score_labels(
+    references: Sequence[Sequence[str]],
+    labels: Sequence[Sequence[str]] | None,
+    lines: Sequence[str],
+    options: Mapping[str, Any],
+) -> tuple[GroupScore, ...]:
+    """Score the sentences of each label with BLEU and chrF; none without labels. options: of `make_scorer`"""
+    if not labels:
+        return ()
+    scorers = [make_scorer(name, **options) for name in _LABEL_METRICS]
+    return tuple(score_groups(lines, references, labels, scorers, lowercase=options["lowercase"]))
 
 
 def check_aligned(streams: Mapping[str, Sequence[object]]) -> None:

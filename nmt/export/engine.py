@@ -447,16 +447,15 @@ class CTranslate2Translator(TextTranslator):
         metadata = read_model_metadata(find_model(Path(path)))
         if metadata.is_language_model:
             raise UserError(f"{path} is a language model; CTranslate2 only supports translation; use --engine torch")
-        options = metadata.decode
-        if decode is not None:
-            options = require_options(decode).over(metadata.decode, has_ensemble=bool(ensemble))
+        own, several = metadata.decode, bool(ensemble)
+        options = own if decode is None else require_options(decode).over(own, has_ensemble=several)
         require_supported(options, precision, engine_device, ensemble)
         compute_type = select_compute_type(precision, engine_device)
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         count = translators or (max(1, num_cores() // processes) if engine_device.kind == "cpu" else 1)
         with open_conversion(Path(path), "int8" if compute_type == "int8" else "float32") as conversion:
             tokenizers = Tokenizers.load(conversion.model, conversion.metadata.tgt_lang)
-            return cls(
+            translator = cls(
                 CTranslate2Engine(conversion.directory, tokenizers, engine_device, compute_type, count, pads=pads),
                 tokenizers,
                 options,
@@ -467,6 +466,8 @@ class CTranslate2Translator(TextTranslator):
                 context=conversion.metadata.context,
                 scores=scores,
             )
+            translator.longest_source = conversion.metadata.longest_source
+            return translator
 
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         return self._start_search(tasks, options)()

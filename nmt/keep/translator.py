@@ -124,6 +124,11 @@ class PreservingTranslator:
         return self._translator.lines_split
 
     @property
+    def lines_longer(self) -> int:
+        """See `TextTranslator`."""
+        return self._translator.lines_longer
+
+    @property
     def lines_reused(self) -> int:
         """See `TextTranslator`."""
         return self._translator.lines_reused

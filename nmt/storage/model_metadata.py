@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 
 from nmt.logs import warn
 from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, DecodeRecipe, ModelRecipe, UserError, upgrade_options
-from nmt.storage.run_folder import MODEL, checkpoint_step, list_checkpoints, read_json_object
+from nmt.storage.run_folder import MODEL, checkpoint_step, find_model, list_checkpoints, read_json_object
 from nmt.storage.sealed import CorruptError
 
 FORMAT = 1
@@ -30,6 +31,7 @@ class ModelMetadata:
     origin:         source of the weights, such as `{"run": ..., "steps": [...]}`
     reverse_target: whether target tokens are in reverse order
     max_tokens:     maximum length of training sentences in tokens, including a tag
+    longest_source: length of the longest source sentence of the training text in tokens; None if unknown
     context:        previous sentences that precede each sentence
     """
 
@@ -43,6 +45,7 @@ class ModelMetadata:
     reverse_target: bool = False
     max_tokens: int = DEFAULT_MAX_TOKENS
     context: Context = NO_CONTEXT
+    longest_source: int | None = None
 
     @property
     def is_language_model(self) -> bool:
@@ -60,6 +63,15 @@ def require_kind(directory: Path, metadata: ModelMetadata, *, language_model: bo
 def read_model_metadata(directory: Path) -> ModelMetadata:
     """Read the metadata of a model; raise CorruptError if that fails."""
     return read_model_toml(directory / "model.toml")[1]
+
+
+def longest_source_of(run: Path, start: Path | None) -> int | None:
+    """Return `longest_source` of a run's newest readable checkpoint, or else of its start model; 0 without either."""
+    candidates = [*reversed(list_checkpoints(run)), *([] if start is None else [start])]
+    for directory in candidates:
+        with suppress(UserError):
+            return read_model_metadata(find_model(directory)).longest_source
+    return None if candidates else 0
 
 
 def read_model_recipe(directory: Path) -> ModelRecipe:
@@ -86,6 +98,7 @@ def model_toml(model_recipe: ModelRecipe, metadata: ModelMetadata) -> str:
             "unicode_form": metadata.unicode_form,
             "reverse_target": metadata.reverse_target,
             "max_tokens": metadata.max_tokens,
+            **({} if metadata.longest_source is None else {"longest_source": metadata.longest_source}),
         },
         "context": metadata.context._asdict(),
         "model": model_recipe.model_dump(mode="json", exclude_none=True),
@@ -113,6 +126,7 @@ def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelMetadata]:
             reverse_target=tree["text"].get("reverse_target", False),  # absent from older models
             max_tokens=tree["text"].get("max_tokens", DEFAULT_MAX_TOKENS),
             context=Context(**tree.get("context", {})),
+            longest_source=tree["text"].get("longest_source"),
         )
         return ModelRecipe.model_validate(tree["model"]), metadata
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, ValidationError) as error:

@@ -28,7 +28,7 @@ from nmt.streams.windows import (
     split_windows,
     window_of_file,
 )
-from nmt.streams.workers import Load, TranslatedWindow, Workers
+from nmt.streams.workers import LineCounts, Load, TranslatedWindow, Workers
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class TranslationJob:
 
         digests: of the input up to the end of each window
         """
-        lines_split, tokens, lines_reused, done_before = 0, 0, 0, done
+        lines, tokens, done_before = LineCounts(), 0, done
         fallbacks: Fallbacks | None = None
         with _progress_bar(count, self.source.is_terminal, done) as bar:
             if self.output.header and not done:
@@ -180,28 +180,37 @@ class TranslationJob:
                 self.report.add(result.terms)
                 done += result.num_records
                 sink.write(result.text, done, digests.popleft())
-                lines_split, tokens = lines_split + result.lines_split, tokens + result.tokens
-                lines_reused += result.lines_reused
+                lines, tokens = lines.plus(result.lines), tokens + result.tokens
                 if result.fallbacks:
                     fallbacks = result.fallbacks + (fallbacks or Fallbacks())
                 bar.advance(result.num_records)
-        if lines_split:
-            were = "was" if lines_split == 1 else "were"
-            facts, result_of = self.origin.facts, "translated in parts"
-            if facts.get("decode.long_lines") == "truncate":
-                result_of = "truncated"
-            elif not facts.get("decode.split_sentences"):
-                result_of += "; if sentences are missing, use --split-sentences"
-            warn(f"{counted(lines_split, 'line')} {were} too long for the model and {were} {result_of}")
+        self._warn_of_long(lines)
         if fallbacks:
             say(fallbacks.describe())
         self.report.log()
-        lines, seconds = done - done_before, monotonic() - self.started
-        speed = f"{lines / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
-        took = f"{counted(lines, 'line')} in {format_duration(seconds)} ({speed})"
-        reused = "" if self.memory is None else f"; {counted(lines_reused, 'line')} reused from {self.memory}"
+        translated, seconds = done - done_before, monotonic() - self.started
+        speed = f"{translated / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
+        took = f"{counted(translated, 'line')} in {format_duration(seconds)} ({speed})"
+        reused = "" if self.memory is None else f"; {counted(lines.reused, 'line')} reused from {self.memory}"
         models = " + ".join(map(str, self.models))
         say(f"translated {took} with {models} on {device}; {self.note}{reused}")
+
+    def _warn_of_long(self, lines: LineCounts) -> None:
+        facts, hint = self.origin.facts, "; if sentences are missing, use --split-sentences"
+        hint = "" if facts.get("decode.split_sentences") else hint
+        if lines.split:
+            were, truncates = _were(lines.split), facts.get("decode.long_lines") == "truncate"
+            result = "truncated" if truncates else f"translated in parts{hint}"
+            warn(f"{counted(lines.split, 'line')} {were} too long for the model and {were} {result}")
+        if lines.longer:
+            warn(
+                f"{counted(lines.longer, 'line')} {_were(lines.longer)} longer than all of the model's training text; "
+                f"check the translations{hint}"
+            )
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 def _with_digests(windows: Iterator[list[Record]], digest: InputDigest, digests: deque[str]) -> Iterator[list[Record]]:

@@ -17,7 +17,7 @@ from nmt.processes.parallel import map_in_order, num_cores
 from nmt.recipe import UserError
 from nmt.streams.records import Record
 from nmt.streams.windows import Wait, with_pauses
-from nmt.streams.workers import Load, TranslatedWindow, WindowTranslator, Workers
+from nmt.streams.workers import LineCounts, Load, TranslatedWindow, WindowTranslator, Workers
 
 # While a worker process starts, the current process could translate about 500 lines with a small model.
 LINES_PER_PROCESS = 500
@@ -120,15 +120,16 @@ def _translate_in_turn(
         if world.rank < len(round_of_windows):
             result = translate_window(round_of_windows[world.rank])
             fallbacks = astuple(result.fallbacks) if result.fallbacks else ()
-            counts = (result.num_records, result.lines_split, result.tokens, result.lines_reused, *fallbacks)
+            counts = (result.num_records, result.tokens, *result.lines, *fallbacks)
             result_fields = [result.text, result.terms, *map(str, counts)]
         world.barrier_without_timeout()
         for fields in world.gather_text(result_fields) or []:
             if fields:
                 text, terms, *numbers = fields
-                num_records, lines_split, tokens, reused, *counted = map(int, numbers)
+                num_records, tokens, split, longer, reused, *counted = map(int, numbers)
+                lines = LineCounts(split, longer, reused)
                 fallback_counts = Fallbacks(*counted) if counted else None
-                yield TranslatedWindow(text, terms, num_records, lines_split, tokens, reused, fallback_counts)
+                yield TranslatedWindow(text, terms, num_records, tokens, lines, fallback_counts)
 
 
 def _start_worker(load: Load) -> WindowTranslator:

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from nmt.decode.glossary import Glossary
 from nmt.decode.task import Previous, TranslatorInput
@@ -28,23 +28,43 @@ _Finish: TypeAlias = Callable[[], dict[int, list[Translation]]]
 LoadTranslator = Callable[[], AnyTranslator]
 
 
+class LineCounts(NamedTuple):
+    """Numbers of lines.
+
+    split:  longer than the maximum length of the model, see `decode.long_lines`
+    longer: not split, but longer than all of the training text
+    reused: found in a translation memory
+    """
+
+    split: int = 0
+    longer: int = 0
+    reused: int = 0
+
+    @classmethod
+    def of(cls, translators: Sequence[AnyTranslator]) -> LineCounts:
+        """Return the lines that these translators have counted so far."""
+        counts = [(one.lines_split, one.lines_longer, one.lines_reused) for one in translators]
+        return cls(*map(sum, zip(*counts, strict=True)))
+
+    def plus(self, other: LineCounts, sign: int = 1) -> LineCounts:
+        """Add, or subtract if `sign` is -1."""
+        return LineCounts(*(a + sign * b for a, b in zip(self, other, strict=True)))
+
+
 @dataclass(frozen=True)
 class TranslatedWindow:
     """The output of a window.
 
-    terms:        the uses of glossary terms, see `nmt.streams.term_report`
-    lines_split:  lines that exceeded the length limit of the model, see `decode.long_lines`
+    terms:     the uses of glossary terms, see `nmt.streams.term_report`
     tokens:       tokens of the best translations
-    lines_reused: lines that were found in a translation memory
     fallbacks:    fallbacks of `PreservingTranslator`; None without it
     """
 
     text: str
     terms: str
     num_records: int
-    lines_split: int
     tokens: int
-    lines_reused: int = 0
+    lines: LineCounts
     fallbacks: Fallbacks | None = None
 
 
@@ -108,11 +128,10 @@ class WindowTranslator:
     def _start_window(self, window: list[Record]) -> Callable[[], TranslatedWindow]:
         by_constraints = {(record.tag, record.forbidden): self._translator_for(record) for record in window}
         translators = list(by_constraints.values())
-        split_before, reused_before = _count_lines(translators)
+        before = LineCounts.of(translators)
         has_target = self.translator.context.has_target
         finish = (self._start_documents if has_target else self._start_records)(window, by_constraints)
-        split_after, reused_after = _count_lines(translators)
-        lines_split, lines_reused = split_after - split_before, reused_after - reused_before
+        counts = LineCounts.of(translators).plus(before, -1)
 
         def result() -> TranslatedWindow:
             found = finish()
@@ -121,7 +140,7 @@ class WindowTranslator:
             terms = "".join(self._term_rows(record, found[record.number][0].text) for record in window)
             preserving = [item for item in translators if isinstance(item, PreservingTranslator)]
             fallbacks = sum((item.take_fallbacks() for item in preserving), Fallbacks()) if preserving else None
-            return TranslatedWindow(text, terms, len(window), lines_split, tokens, lines_reused, fallbacks)
+            return TranslatedWindow(text, terms, len(window), tokens, counts, fallbacks)
 
         return result
 
@@ -188,11 +207,6 @@ def _with_constraints(
     translator: TextTranslator | MemoryTranslator, tag: str | None, forbidden: tuple[str, ...]
 ) -> AnyTranslator:
     return translator.with_constraints(tag, forbidden)
-
-
-def _count_lines(translators: Sequence[AnyTranslator]) -> tuple[int, int]:
-    """Return the lines that these translators have split and those that they have reused so far."""
-    return sum(item.lines_split for item in translators), sum(item.lines_reused for item in translators)
 
 
 Load = Callable[[], WindowTranslator]

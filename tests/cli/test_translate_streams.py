@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import pytest
 from nmt import DecodeRecipe, Translator
 from nmt.checkpoint import write_with_decode
 from nmt.processes.parallel import map_in_order
-from nmt.storage.model_metadata import read_model_metadata
+from nmt.storage.model_metadata import model_toml, read_model_metadata, read_model_toml
+from nmt.storage.sealed import write_directory
 from nmt.streams import torch_workers
 from nmt.streams.source import PipeLines
+from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, PipeIn, Write, one_line
 from tests.cli.nasty_lines import as_bytes, nasty_lines
 
@@ -493,6 +496,22 @@ def test_truncated_lines_are_reported(model: Path, nmt: Nmt, tmp_path: Path) -> 
         options = ("--engine", "torch", *option, "--set", "max_tokens=1")
         status, _, err = nmt("translate", model, tmp_path / "in.txt", *options)
         assert status == 0 and f"1 line was too long for the model and was {result}\n" in err
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_lines_longer_than_the_training_text_are_reported(model: Path, nmt: Nmt, tmp_path: Path, engine: str) -> None:
+    limit = max(len(Tokenizers.load(model).src.encode(line)) for line in SENTENCES)
+    (tmp_path / "in.txt").write_bytes(as_bytes([*SENTENCES, *(" and ".join(SENTENCES[i : i + 2]) for i in (0, 4, 9))]))
+    recipe, metadata = read_model_toml(model / "model.toml")
+    files = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
+    changed = model_toml(recipe, replace(metadata, longest_source=limit))
+    files = {name: content for name, content in files.items() if name in {"model.safetensors", "tokenizer.model"}}
+    write_directory(tmp_path / "model", files | {"model.toml": changed.encode()})
+    options = ("--engine", engine, "--set", "max_tokens=1")
+    for name, warns in (("model", True), (model, False)):
+        status, _, err = nmt("translate", tmp_path / name, tmp_path / "in.txt", *options)
+        assert status == 0
+        assert ("3 lines were longer than all of the model's training text; check" in err) == warns
 
 
 def test_standard_input_that_is_closed_is_one_line(model: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:

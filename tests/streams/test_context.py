@@ -30,7 +30,7 @@ def records_of(lines: Sequence[str]) -> list[Record]:
 class UpperCase:
     """Translates to upper case, followed by the number of the call, and records contexts."""
 
-    lines_split = lines_reused = 0
+    lines_split = lines_longer = lines_reused = 0
 
     def __init__(self, context: Context) -> None:
         self.context = context

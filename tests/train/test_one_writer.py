@@ -19,7 +19,10 @@ from pytest import MonkeyPatch
 from nmt.checkpoint import save_checkpoint
 from nmt.processes.run_lock import LOCK_FILE, run_lock
 from nmt.recipe import UserError
+from nmt.storage.model_metadata import longest_source_of, read_model_metadata
+from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import write_directory, write_file
+from nmt.text.tokenizer import Tokenizers
 from nmt.train import trainer
 from tests.calling import Nmt, one_line
 
@@ -79,6 +82,21 @@ def files_of(run: Path) -> dict[str, bytes]:
         for path in sorted(run.rglob("*"))
         if path.is_file() and "tensorboard" not in path.parts
     }
+
+
+def test_a_model_records_the_longest_source_of_its_text_and_of_its_start_model(
+    recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    long = "the cat sees 17 mice and 18 mice and 19 mice"
+    (tmp_path / "train.en").write_text((tmp_path / "train.en").read_text().replace("the cat sees 17 mice", long))
+    for name, *options in (("first",), ("second", f"train.start_from={tmp_path / 'first'}")):
+        assert nmt("train", recipe, f"run_dir={tmp_path / name}", *options)[0] == 0
+        write_text(tmp_path, "train", 0, 200)
+    first, second = (find_model(tmp_path / name) for name in ("first", "second"))
+    tokens = Tokenizers.load(first).src.encode(long)
+    assert [read_model_metadata(model).longest_source for model in (first, second)] == [len(tokens), len(tokens)]
+    short = max(len(Tokenizers.load(first).src.encode(line)) for line in (tmp_path / "train.en").open())
+    assert longest_source_of(tmp_path / "none", None) == 0 < short < len(tokens)
 
 
 # --- The text of a run ------------------------------------------------------------------------------------------------

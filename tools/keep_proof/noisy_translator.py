@@ -20,7 +20,7 @@ class NoisyTranslator:
 
     def __init__(self, noise: float, *, can_require: bool = True, aligns: bool = True) -> None:
         self.noise, self.aligns = noise, aligns
-        self.lines_split = self.lines_reused = 0
+        self.lines_split = self.lines_longer = self.lines_reused = 0
         self.unsupported = {} if can_require else {"required": "a reason"}
         self.calls: list[list[str]] = []
         self.context: object = None
