@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Literal
@@ -33,6 +34,8 @@ def find_recipe(name: str) -> Path:
     """Return the path of a recipe file, or of the packaged one of that name."""
     path = Path(name)
     if path.exists() or name not in (packaged := packaged_files()):
+        if near := not path.exists() and get_close_matches(name, packaged, 1):
+            raise typer.BadParameter(f"{name} does not exist; did you mean {near[0]}, which `nmt recipes` lists?")
         check_inputs([path])
         return path
     say(f"{name} is a recipe that comes with nmt; to edit a copy: nmt recipes {name} -o {name}.toml")

@@ -140,11 +140,6 @@ class RecordReader:
             case "jsonl":
                 if not line.strip():
                     return Record(number, "", line)
-                if number == 1 and line.lstrip().startswith("["):
-                    raise UserError(
-                        f"{where} starts an array; JSON Lines has one object per line; "
-                        f"convert it: jq -c '.[]' {name} > {Path(name).stem}.lines.jsonl"
-                    )
                 fields = parse_json(line, where)
                 text = text_or_null(fields, self.field, where, "fix it, or correct --field")
                 self._reject_earlier_results(fields, where)

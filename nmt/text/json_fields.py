@@ -14,7 +14,11 @@ _SPACES = re.compile(r"[ \t\n\r]*")
 
 
 def parse_json(line: str, where: str) -> Any:
-    """Parse a line of JSON; raise UserError naming `where` if it is invalid or repeats a field."""
+    """Parse a line of JSON; raise UserError naming `where` if it is invalid, an array, or repeats a field."""
+    if line.lstrip().startswith("["):
+        raise UserError(
+            f"{where} starts an array; JSON Lines has one object per line; convert it: jq -c '.[]' FILE > NEW.jsonl"
+        )
     try:
         return json.loads(line, object_pairs_hook=unique_fields, parse_int=short_integer)
     except (ValueError, RecursionError) as error:

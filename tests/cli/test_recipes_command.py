@@ -47,6 +47,7 @@ def test_file_takes_precedence_over_packaged_recipe(nmt: Nmt, tmp_path: Path, mo
         (["recipes", "nope"], "no such recipe; it must be one of "),
         (["recipes", "-o", "x.toml"], "needs the name of a recipe"),
         (["config", "nope"], "or a name that `nmt recipes` lists"),
+        (["run", "quickstrat"], "quickstrat does not exist; did you mean quickstart, which `nmt recipes` lists?"),
     ],
     ids=str,
 )

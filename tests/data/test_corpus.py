@@ -289,7 +289,7 @@ def test_json_escapes(tmp_path: Path) -> None:
     [
         ('{"s": "a"}', "line 1 has no field 't'; its fields are 's'"),
         ('{"s": "a", "t": 3}', "field 't' is of type int"),
-        ("[1]", "line 1 has no field 's'"),
+        (' [{"s": "a", "t": "b"}]', r"line 1 starts an array; .*jq -c '\.\[\]'"),
         ("{broken", "line 1 is not JSON"),
     ],
 )
