@@ -3,12 +3,12 @@
 A second forward pass reads the complete translation (teacher forcing). Each target token is linked to the source token
 with the highest attention, EOS excluded. Two words are linked if any of their tokens are.
 
-The attention of two decoder positions can align a target token: the position that predicts it (`output`), and the next
-one, which reads it (`input`). The best layer and position depend on the model. With `output` the second-to-last layer
-is usually best (Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models"). With `input` a
-lower layer of a deep decoder aligns better still, because the decoder has seen the token (Shift-Att of Chen et al.
-2020, "Accurate Word Alignment Induction from Neural Machine Translation"). In a shallow decoder that position already
-attends to the next token. `nmt.alignment.choice` selects layer and position.
+A target token can be aligned by the attention of either of two decoder positions: the position that predicts it
+(`output`), or the next one, which reads it (`input`). The best layer and position depend on the model. With `output`
+the second-to-last layer is usually best (Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer
+Models"). With `input` a lower layer of a deep decoder aligns better still, because the decoder has seen the token
+(Shift-Att of Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation"). In a shallow
+decoder that position already attends to the next token. `nmt.alignment.choice` selects layer and position.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class WordAligner:
     ) -> list[Links]:
         """Return the links between the words of the given lines, for each pair.
 
-        Raises UserError for a sentence longer than the model's positions.
+        Raises UserError for a sentence that does not fit the model's positions.
 
         first_line: line number of the first pair; names: of both sides, for the error
         """

@@ -27,7 +27,7 @@ class AttentionChoice:
     """The attention that aligns best.
 
     attention: layer, heads and position
-    agreement: F1 of its links and those of the reference, 0 to 1
+    agreement: F1 of its links against those of the reference, 0 to 1
     by_layer:  agreement of the mean of all heads, for each layer and position
     """
 
@@ -50,7 +50,7 @@ def choose_attention(
     if reverse is not None:
         compared = [line for line in compared if reverse.fits(reverse.encode([line.target], [line.source])[0])]
     if not compared:
-        raise UserError("the validation text has no pair that fits the models; at least one is needed; use other text")
+        raise UserError("the validation text has no pair that fits the models; it must have one; use different text")
     references = [_statistical_links(lines, len(compared))] if reverse is None else _reverse_links(reverse, compared)
     maps = aligner.maps([line.pair for line in compared])
 

@@ -1,4 +1,4 @@
-"""Statistical word alignment, to choose and train attention heads and for the lexicon of shortlists.
+"""Statistical word alignment, for choosing and training attention heads and for the lexicon of shortlists.
 
 The model is that of Dyer et al. 2013 ("A Simple, Fast, and Effective Reparameterization of IBM Model 2"): each target
 token translates one source token or the null token, and source tokens near the diagonal are more probable. Diagonal
@@ -67,7 +67,7 @@ def estimate_lexicon(read: Callable[[], Iterable[Pairs]], vocab: int) -> Lexicon
 
     read:  returns all pairs in chunks, and is called `PASSES` times. Memory is about 100 bytes per (source, target)
            cell of a chunk and 60 bytes per entry of the lexicon
-    vocab: upper bound of the token ids of both sides
+    vocab: exclusive upper bound of the token ids of both sides
     """
     return _estimate(lambda: (_Cells.of_pairs(pairs, vocab) for pairs in read()), vocab)
 
@@ -122,7 +122,7 @@ class LexicalAligner:
         return cls(estimate_lexicon(read, vocab), estimate_lexicon(lambda: map(_swapped, read()), vocab))
 
     def save(self, folder: Path) -> None:
-        """Write the lexicons to a new folder, from which other processes of this machine map them into memory."""
+        """Write the lexicons to a new folder, from which other processes on this machine map them into memory."""
         folder.mkdir()
         for name, lexicon in (("forward", self.forward), ("backward", self.backward)):
             np.save(folder / f"{name}.keys.npy", lexicon.keys)

@@ -8,9 +8,9 @@ four, which excludes most function words without a tagger. Adjacent words whose 
 same order, may be one term.
 
 The translation in the markup is a base form, which the model learns to inflect (Bergmanis and Pinnis 2021,
-"Facilitating Terminology Translation with Target Lemma Annotations"). They use a lemmatizer. Here the base form is the
-most frequent of the target words that the training text links to the same source word and that share a stem with the
-one in the sentence (`share_stem`).
+"Facilitating Terminology Translation with Target Lemma Annotations"). They use a lemmatizer. Here the candidates
+are the target words that are linked to the same source word anywhere in the training text and share a stem with the
+target word in the sentence (`share_stem`). The most frequent candidate is the base form.
 
 The choice is a pure function of the seed and the pair.
 """
@@ -55,12 +55,12 @@ _EXTENSION_PROBABILITY = 0.5  # of a term by the next word, if that is adjacent 
 # Maximum number of pairs in which forms are counted, spread evenly over the text; bounds time and memory.
 _MAX_COUNTED_PAIRS = 500_000
 _PAIRS_PER_CHUNK = 4096
-# Separates the random numbers from others of the run.
+# Separates this random stream from the other streams of the run.
 _STREAM = 3
 
 
 def prepare_alignments(prepared: Prepared, recipe: Recipe) -> None:
-    """Update the links and the marked training text if the recipe needs them; raises like `prepare_markup`."""
+    """Update the links and the marked training text if the recipe needs them; raises the errors of `prepare_markup`."""
     if recipe.train.guided_alignment:
         prepare_links(prepared, recipe)
     if recipe.train.glossary_markup:
@@ -98,12 +98,12 @@ def prepare_markup(prepared: Prepared, recipe: Recipe) -> None:
 def open_markup(prepared: Prepared, recipe: Recipe) -> tuple[PairStore, str]:
     """Open the marked training text of a prepared corpus; return it and its fingerprint.
 
-    Raises UserError if it is missing, damaged, or of another text or recipe.
+    Raises UserError if it is missing, damaged, or made from another text or recipe.
     """
     folder = prepared.directory / _FOLDER
     report = read_json_object(folder / _REPORT_FILE)
     if report.get("made_from") != _made_from(prepared, recipe):
-        raise UserError(f"{folder} has no marked terms of this text; {_OPTION} needs them; run `nmt prepare`")
+        raise UserError(f"{folder} has no marked terms for this text; {_OPTION} needs them; run `nmt prepare`")
     require_undamaged(folder, report["sha256"], _REPORT_FILE)
     return PairStore(folder, "train"), json.dumps(report["sha256"], sort_keys=True)
 
@@ -218,7 +218,7 @@ def _is_content(word: str, min_characters: int) -> bool:
 
 
 class _Words:
-    """The words of tokenized text; none if tokenizing the text again gives other tokens.
+    """The words of tokenized text; none if tokenizing the text again gives different tokens.
 
     texts, spans: text and tokens of each word
     """
@@ -249,7 +249,7 @@ _Forms = dict[str, Counter[str]]
 
 
 def _count_forms(text: _AlignedText) -> _Forms:
-    """Count the target words that are linked to each source word in lower case."""
+    """For each lowercased source word, count the target words that are linked to it."""
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
     fraction = min(1.0, _MAX_COUNTED_PAIRS / max(len(text.store), 1))
     with progress("counting forms of terms", round(len(text.store) * fraction), "pairs") as bar:

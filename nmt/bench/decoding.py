@@ -19,7 +19,7 @@ from nmt.decode.translator import Translator
 from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe, SearchPrecision, UserError
 
-# Lines per batch window, as in `nmt translate` of a file.
+# Lines per window, as when `nmt translate` reads a file.
 WINDOW = 2_048
 # Untimed sentences before latency is measured.
 _WARM_UP_SENTENCES = 8
@@ -163,7 +163,7 @@ class DecodingProcesses:
 
 
 def measure_decoding(task: DecodingTask, *, processes: int, repetitions: int, latency: bool) -> DecodingResult:
-    """Time `repetitions` passes over the sentences, after an untimed one.
+    """Time `repetitions` passes over the sentences, after a warm-up pass.
 
     latency: also time each sentence alone; only with one process
     """

@@ -13,7 +13,7 @@ layers and D decoder layers, a forward pass takes:
                                                    S source and T target tokens have E S^2 + D S T + D T (T + 1) / 2
 
 With a GRU, attention takes 4 d per pair of a source and a target token. `ModelFlops._gru_matmuls` has the rest; the
-first state of the decoder, once per sentence, does not count.
+initial state of the decoder, computed once per sentence, is not counted.
 
 EOS counts as a token. BOS does not, because it takes the position of EOS in the decoder input. A training step takes
 three times as much: each matmul has two more in the backward pass. As in the "model FLOPs utilization" of Chowdhery et

@@ -55,7 +55,7 @@ def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Fo
     )
     if prepared is None:
         return forecast
-    # Counts and speed are those of the prepared text, without sampled segmentations and guided alignment.
+    # Counts and speed are those of the prepared text, without sampled segmentations or guided alignment.
     changes = {"subword_sampling": 0.0, "guided_alignment": False}
     plain = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
     world = World(0, 1, torch.device("cpu"))
@@ -187,7 +187,7 @@ def _memory(trainer: Trainer, statistics: UpdateStatistics) -> int | None:
 
 
 def _validation_seconds(trainer: Trainer) -> float:
-    """Time the validation loss once, or twice with an EMA."""
+    """Return the seconds per validation: a timed pass over the validation text, doubled with an EMA."""
     device = trainer.world.device
     started = perf_counter()
     with autocast(trainer.updater.precision, device):

@@ -54,7 +54,7 @@ def prepare_training_data(
     if vocab_size is None:
         spec = replace(spec, src_vocab_size=corpus.src_vocab_size, tgt_vocab_size=corpus.tgt_vocab_size)
     elif vocab_size < needed:
-        raise UserError(f"--vocab-size must be at least {needed:,}, the vocabulary of the corpus, got {vocab_size:,}")
+        raise UserError(f"--vocab-size must be at least {needed:,}, the corpus vocabulary size, got {vocab_size:,}")
     return spec, corpus.store
 
 

@@ -36,7 +36,7 @@ def training_rows(result: TrainingResult) -> Rows:
         ("padding", f"{stages.row_padding:.2%} of rows, {stages.attention_padding:.2%} inside attention"),
         ("peak memory", f"{_scaled(result.peak_memory)}B"),
         (
-            "not timed",
+            "excluded from rates",
             f"setup {result.setup_seconds:.1f} s, first update {result.first_update_seconds:.1f} s, "
             f"total warm-up {result.warm_up_seconds:.1f} s",
         ),
@@ -60,7 +60,7 @@ def decoding_rows(result: DecodingResult) -> Rows:
         ("sentences per second", _spread(result.sentences_per_second)),
         ("pass", f"{result.sentences:,} sentences, {result.tokens:,} output tokens"),
         ("peak memory", f"{_scaled(result.peak_memory)}B"),
-        ("not timed", f"loading {result.load_seconds:.1f} s, first pass {result.warm_up_seconds:.1f} s"),
+        ("excluded from rates", f"loading {result.load_seconds:.1f} s, first pass {result.warm_up_seconds:.1f} s"),
         ("model", f"{result.parameters:,} parameters"),
     ]
     if result.latencies is not None:
@@ -99,7 +99,7 @@ def _spread(spread: Spread) -> str:
 
 
 def _scaled(value: float) -> str:
-    """Format four digits and the prefix of the unit that follows: `375.7 M`."""
+    """Format a value with four digits and the SI prefix of the unit that follows: `375.7 M`."""
     for size, prefix in _PREFIXES:
         if abs(value) >= size:
             return f"{value / size:.4g} {prefix}"

@@ -54,7 +54,7 @@ class Stages:
     shares:      fractions that sum to 1: `data` (fetching and copying a batch), `forward` (including the gradient of
                  the softmax, computed with the loss), `backward`, `update` (gradient norm, clipping and optimizer)
     row_padding: fraction of rows of the linear layers that are padding
-    attention_padding: fraction of positions inside attention that are padding; 0 for kernels of packed sentences
+    attention_padding: fraction of positions inside attention that are padding; 0 for kernels that take packed sentences
     """
 
     shares: dict[str, float]
@@ -68,7 +68,7 @@ class TrainingResult:
 
     setup_seconds:        building model and optimizer and checking that the largest micro-batch fits
     first_update_seconds: includes compilation
-    warm_up_seconds:      all untimed updates, the first included
+    warm_up_seconds:      all warm-up updates, the first included
     linear:               speed of `F.linear` at the shapes of the model
     share_of_linear, share_of_best_linear: fractions of its mean and best speed
     compiled_while_timed: graphs that torch.compile compiled during timing; should be 0
@@ -195,7 +195,7 @@ class TrainingBench:
 def measure_training(
     spec: ModelSpec, world: World, store: PairStore, *, warm_up: int, updates: int, repetitions: int
 ) -> TrainingResult:
-    """Time `repetitions` of `updates` updates each, after `warm_up` untimed updates."""
+    """Time `repetitions` of `updates` updates each, after `warm_up` warm-up updates."""
     with TrainingBench(spec, world, store) as bench:
         first = bench.run(1)
         others = bench.run(warm_up - 1).seconds if warm_up > 1 else 0.0

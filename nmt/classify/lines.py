@@ -26,7 +26,7 @@ def classify_files(
 
     gold: file of the labels; accuracy, F1 and calibration are then printed to stderr at the end
 
-    Raises UserError for a wrong number of files, files of different length and an unknown label.
+    Raises UserError for a wrong number of files, files of different lengths and an unknown label.
     """
     names = classifier.metadata.labels
     if label is not None and label not in names:

@@ -19,8 +19,9 @@ _ENDS = ".!?"
 def with_noise(pairs: Sequence[Pair], kinds: Sequence[Noise], seed: int) -> Iterator[tuple[Pair, str]]:
     """Yield each pair with label `translation`, then with noise of a random kind and the kind as label.
 
-    A target of fewer than four words, or of equal words, is not shuffled or truncated: such a pair is yielded only
-    without noise. The same arguments give the same result.
+    A pair is yielded only without noise if noise of the chosen kind would be undetectable: a target of fewer than four
+    words is not shuffled or truncated, a shuffle must change the order, and a misaligned pair must differ on both
+    sides. The same arguments give the same result.
     """
     chooser = random.Random(seed)
     for pair in pairs:

@@ -50,7 +50,7 @@ class CleanText:
             start += frame.num_pairs
 
     def sample(self, num_pairs: int, mixture: Mixture) -> Iterator[Pair]:
-        """Yield pairs at equal distances in an epoch of the mixture, which may repeat or skip pairs."""
+        """Yield pairs evenly spaced over an epoch of the mixture, which may repeat or skip pairs."""
         epoch_pairs, starts = sum(mixture.pairs_per_epoch), list(accumulate(mixture.pairs_per_epoch, initial=0))
         seen = [0] * len(mixture.sizes)
         for frame, mask in self.frames():

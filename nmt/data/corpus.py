@@ -100,7 +100,7 @@ def read_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[Pair]:
     """Yield the unmodified sentence pairs of a corpus: valid Unicode without line feeds.
 
     Uses the first reference only; `nmt.data.test_sets` reads them all. Raises UserError for files that are unreadable
-    or damaged, and for sides of different length.
+    or damaged, and for sides of different lengths.
     """
     root, invalid_utf8 = options.root, options.invalid_utf8
     match corpus:
@@ -190,7 +190,7 @@ def input_files(corpus: Corpus, root: Path) -> list[Path]:
         case HuggingFaceCorpus():
             folder = _resolve(Path(corpus.dataset), root)
             visible = (path for path in folder.rglob("[!.]*") if path.is_file())
-            hidden = re.compile(r"(^|/)\.")  # also files of folders such as .cache, which downloads rewrite
+            hidden = re.compile(r"(^|/)\.")  # also files in folders such as .cache, which downloads rewrite
             return sorted(path for path in visible if not hidden.search(path.relative_to(folder).as_posix()))
         case ToyCorpus():
             return source_files()
@@ -405,7 +405,7 @@ def _read_json_lines(corpus: JsonLinesCorpus, path: Path, options: ReadOptions) 
 
 @lru_cache(maxsize=8)
 def _records_before_blank_lines(path: Path) -> list[int]:
-    """Return the number of records before each blank line of a file of JSON Lines."""
+    """Return the number of records before each blank line of a JSON Lines file."""
     is_record = accumulate((bool(line.strip()) for line in read_lines(path, "replace")), initial=0)
     return [before for before, after in pairwise(is_record) if before == after]
 
@@ -459,7 +459,7 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, StopIteration):
             reason = "its files are empty"
-        remedy = "without network access, copy the dataset (hf download --repo-type dataset) and set its folder's path"
+        remedy = "without network access, copy it (hf download --repo-type dataset) and set `dataset` to its path"
         remedy = "" if folder.is_dir() else f"; {remedy}"
         raise UserError(f"dataset {name} cannot be read ({reason}); check files, config and split{remedy}") from error
 

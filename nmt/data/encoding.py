@@ -2,7 +2,7 @@
 
 For the bpe models that nmt trains, no piece crosses a space and merges within a word do not depend on other words.
 The ids of a sentence are therefore exactly those of its words. Other models encode whole sentences: unigram adds
-scores along the sentence, so rounding may select another segmentation than for a single word.
+scores along the sentence, so rounding may select a different segmentation than for a single word.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class StoredPair:
 
 
 def decode_pairs(prepared: Prepared, recipe: Recipe, ids: Iterable[int]) -> list[StoredPair]:
-    """Return stored training pairs as normalized text, without tags and context.
+    """Return stored training pairs as normalized text, without tags or context.
 
     recipe: the recipe of the corpus
     """

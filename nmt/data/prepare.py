@@ -281,7 +281,7 @@ def _warn_of_unused_documents(recipe: Recipe) -> None:
     for name, corpus in sets.items() if recipe.data.context == 0 else ():
         for option in ("document_column", "document_field"):
             if getattr(corpus, option, None) is not None:
-                warn(f"data.{name}.{option} has no effect if data.context is 0; set that to 1 or more, or leave it out")
+                warn(f"data.{name}.{option} has no effect if data.context is 0; remove it, or raise data.context")
 
 
 def _warn_of_unknown_scripts(recipe: Recipe) -> None:
@@ -295,7 +295,7 @@ def _warn_of_unknown_scripts(recipe: Recipe) -> None:
 
 
 def _count_training_pairs(recipe: Recipe) -> int | None:
-    """Return the number of training pairs if it is known without reading; detect sides of different length early."""
+    """Return the number of training pairs if it is known without reading; detect sides of different lengths early."""
     require_files(recipe.data.train, recipe.data.root)
     counts = [count_pairs(corpus, recipe.data.root) for corpus in recipe.data.train]
     known = [count for count in counts if count is not None]

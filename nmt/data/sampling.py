@@ -203,7 +203,7 @@ class SampledEpochs:
         for number, start in enumerate(range(0, len(self._base), _PAIRS_PER_SHARD)):
             for side in self._sides:
                 stop = min(start + _PAIRS_PER_SHARD, len(self._base))
-                # The last number separates this stream from others of the run; NumPy ignores trailing zeros.
+                # The last number separates this stream from the others of the run; NumPy ignores trailing zeros.
                 yield _Shard(side, start, stop, (self._seed % (1 << 64), epoch, number, 1 if side == "src" else 2))
 
     def _growth(self, sampler: _ShardSampler, side: Side) -> float:
@@ -219,7 +219,7 @@ class SampledEpochs:
         return self._folder / f"epoch-{epoch}"
 
     def _find_inode(self) -> int:
-        """Return the number of a file of the prepared corpus, which a preparation of other text replaces."""
+        """Return the inode number of a file of the prepared corpus; preparing different text replaces the file."""
         return (self._directory / "train.src.tokens.npy").stat().st_ino
 
     def _is_complete(self, directory: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Test sets: source text with one or several reference translations."""
+"""Test sets: source text with one or more reference translations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TestSet:
 
     name:   name in the recipe
     src:    source sentences
-    refs:   one or several lists of reference translations, each as long as `src`
+    refs:   one or more lists of reference translations, each as long as `src`
     labels: labels of each sentence; None if the corpus has none
     previous: number of context sentences of each sentence; None without context
     """
@@ -37,7 +37,7 @@ class TestSet:
         return self.refs[0]
 
     def warn_of_wrong_references(self) -> None:
-        """Warn of a reference that equals the source or another one, of sentences without a reference, and of markup.
+        """Warn of a reference that equals the source or another reference, of empty references, and of markup.
 
         Any translation of a sentence without a reference, such as null in JSON Lines, is wrong.
         """

@@ -24,7 +24,7 @@ def corpus() -> Aligned:
 
 
 def test_the_aligner_finds_true_links(corpus: Aligned) -> None:
-    """Symmetrized links and those of one direction; most links of the diagonal are wrong."""
+    """Symmetrized links and those of one direction; most links on the diagonal are wrong."""
     text, true = corpus
     ids: dict[str, int] = defaultdict(count().__next__)
     pairs = [([ids[word] for word in src], [ids[word] for word in tgt]) for src, tgt in text]

@@ -55,7 +55,7 @@ def test_prepared_corpus_sets_the_vocabulary(recipe: Path, tmp_path: Path) -> No
         assert found.recipe.directory == tmp_path / "run"
     larger = find_model_spec(str(recipe), [], 4_000)
     assert prepare_training_data(larger, run, tmp_path, 1, 4_000)[0].tgt_vocab_size == 4_000
-    with pytest.raises(UserError, match="--vocab-size must be at least 600, the vocabulary of the corpus, got 500"):
+    with pytest.raises(UserError, match="--vocab-size must be at least 600, the corpus vocabulary size, got 500"):
         prepare_training_data(find_model_spec(str(recipe), [], 500), run, tmp_path, 1, 500)
     short = find_model_spec(str(recipe), ["model.max_positions=9", "data.max_tokens=8"])
     with pytest.raises(UserError, match=r"the model has 9 positions; set model\.max_positions="):

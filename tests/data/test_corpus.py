@@ -503,7 +503,9 @@ def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.Mo
 def test_hugging_face_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    one_line_error(HuggingFaceCorpus(dataset="wmt/wmt14", config="de-en"), tmp_path, "wmt/wmt14.*set its folder's path")
+    one_line_error(
+        HuggingFaceCorpus(dataset="wmt/wmt14", config="de-en"), tmp_path, "wmt/wmt14.*set `dataset` to its path"
+    )
 
 
 def test_sacrebleu_reads_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,7 +580,7 @@ def labels(corpus: Corpus, root: Path) -> list[tuple[str, ...]] | None:
     return None if found is None else list(found)
 
 
-def test_trees_on_one_or_several_lines(tmp_path: Path) -> None:
+def test_trees_on_one_or_more_lines(tmp_path: Path) -> None:
     """Blank lines between trees, and a tree on several lines, as in the Penn Treebank."""
     write(
         tmp_path / "wsj.mrg",

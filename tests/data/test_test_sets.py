@@ -1,4 +1,4 @@
-"""Test sets with one or several references."""
+"""Test sets with one or more references."""
 
 from pathlib import Path
 
