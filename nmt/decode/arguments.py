@@ -38,7 +38,7 @@ def translator_inputs(
         (glossaries, "glossaries", "None"),
     ):
         if given is not None and len(given) != len(lines):
-            fix = f"add {empty}" if len(given) < len(lines) else "remove the others"
+            fix = f"add {empty}" if len(given) < len(lines) else "remove the extra ones"
             raise UserError(f"got {len(given)} {kind} for {counted(len(lines), 'line')}; expected one per line; {fix}")
     fields = ((prefixes, ""), (required, ()), (context, ()), (glossaries, None))
     columns: Any = [[empty] * len(lines) if values is None else values for values, empty in fields]
@@ -60,7 +60,7 @@ def _require_texts(lines: object, prefixes: object, required: object, glossary: 
 
 
 def require_list(name: str, value: object, of: str = "strings") -> Iterable[object]:
-    """Return an iterable; raise TypeError for anything else, for a string, whose items are characters, and a set."""
+    """Return an iterable; raise TypeError for anything else, and for a string, path, dict or set."""
     if isinstance(value, (str, bytes, Path, dict, set, frozenset)) or not isinstance(value, Iterable):
         advice = "use list(...)" if isinstance(value, (set, frozenset)) else "wrap it in a list"
         raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}; {advice}")
@@ -91,7 +91,7 @@ class PerLine(Generic[Item]):
         """Raise UserError if items are left after the last line."""
         if self.take(1):
             raise UserError(
-                f"{self._name} has more items than there are lines; expected one per line; remove the others"
+                f"{self._name} has more items than there are lines; expected one per line; remove the extra ones"
             )
 
 

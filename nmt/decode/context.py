@@ -100,7 +100,7 @@ class ContextEncoder:
         return replace(options, n_best=options.beam_size) if is_reranked else options
 
     def remove(self, hypotheses: Sequence[Hypothesis], options: SearchOptions) -> list[Hypothesis]:
-        """Remove the previous translations from outputs, and rescore and sort these."""
+        """Remove the previous translations from outputs, then rescore and sort the outputs."""
         if self._tgt_separator is None:
             return list(hypotheses)
         return sorted(

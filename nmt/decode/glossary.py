@@ -38,7 +38,7 @@ class Term:
     """A source term and its translations.
 
     forms:    alternative translations, such as inflected forms; one is required
-    is_cased: whether the source term matches only in this case
+    is_cased: whether matching the source term is case-sensitive
     """
 
     source: str
@@ -46,7 +46,7 @@ class Term:
     is_cased: bool = False
 
     def __post_init__(self) -> None:
-        """Raise TypeError for a string as `forms`, whose items are characters, and ValueError without text."""
+        """Raise TypeError if `forms` is a string, whose items are characters, and ValueError if any text is empty."""
         if isinstance(self.forms, str):
             raise TypeError("forms must be a tuple of strings, got str; wrap it in a tuple")
         if not self.forms or not all(map(split_words, (self.source, *self.forms))):
@@ -109,9 +109,9 @@ class Glossary:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a TSV file without header: source term, translations separated by `|`, case (yes or no), note.
+        """Read a TSV file without a header: source term, translations separated by `|`, case (yes or no), note.
 
-        Raises UserError, with the line number, for a line with an unexpected column or an empty term.
+        Raises UserError, with the line number, for a line with missing, extra or invalid columns, or an empty term.
         """
         terms = []
         for number, line in enumerate(read_lines(Path(path)), start=1):
@@ -183,7 +183,7 @@ class Glossary:
         return selected
 
     def _candidates(self, words: Sequence[str]) -> Iterator[tuple[Span, Term]]:
-        """Yield all matches, from left to right; a case-sensitive term replaces another one of the same words."""
+        """Yield all matches, from left to right; case-sensitive terms precede others with the same words."""
         folded = [word.casefold() for word in words]
         for start, first in enumerate(folded):
             for end in range(start + 1, min(start + self._longest.get(first, 0), len(words)) + 1):

@@ -1,4 +1,4 @@
-"""Check and load the language model of shallow fusion."""
+"""Check and load the language model for shallow fusion."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class TranslationMemory:
             raise self._damaged("it is not an SQLite database")
 
     def _create_or_check(self) -> None:
-        """Create the tables of a new database; raises MemoryFileError if an existing one has others."""
+        """Create the tables of a new database; raises MemoryFileError if an existing one has different tables."""
         (application,) = self._database.execute("PRAGMA application_id").fetchone()
         (num_tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if not application and not num_tables:
@@ -120,8 +120,8 @@ class TranslationMemory:
                 self._database.execute(statement)
         elif application != _APPLICATION_ID:
             raise MemoryFileError(
-                f"{self._path} is another SQLite database; --memory needs a file written by this version of "
-                "`nmt translate --memory`; choose another file"
+                f"{self._path} is an SQLite database, but not a translation memory of this version; --memory "
+                "needs a file written by `nmt translate --memory`; choose another file"
             )
 
     @contextmanager
@@ -137,7 +137,7 @@ class TranslationMemory:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert errors of SQLite to MemoryFileError."""
+        """Convert SQLite errors to MemoryFileError."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -150,8 +150,8 @@ class TranslationMemory:
 
     def _damaged(self, problem: str) -> MemoryFileError:
         return MemoryFileError(
-            f"{self._path} is damaged or not a translation memory ({problem}); --memory needs a file of `nmt translate "
-            "--memory`; remove it to start an empty one, or choose another file"
+            f"{self._path} is damaged or not a translation memory ({problem}); --memory needs a file written by `nmt "
+            "translate --memory`; remove it to start an empty one, or choose another file"
         )
 
 

@@ -51,9 +51,9 @@ class PairScore:
 
 @torch.inference_mode()
 def score_pairs(model: ForwardModel, batch: Batch) -> list[PairScore]:
-    """Score each pair of a batch with one forward pass of the model, which is in evaluation mode.
+    """Score each pair of a batch with one forward pass.
 
-    The batch is on the model's device. Log-probabilities are float32 in every precision.
+    The model must be in evaluation mode, and the batch on its device. Log-probabilities are float32 in every precision.
     """
     hidden = model.forward(batch.src, batch.tgt)  # (total, d_model)
     chunks = zip(hidden.split(_CHUNK_TOKENS), batch.labels.split(_CHUNK_TOKENS), strict=True)
@@ -67,7 +67,7 @@ def score_pairs(model: ForwardModel, batch: Batch) -> list[PairScore]:
 
 @dataclass(frozen=True)
 class TextScore(PairScore):
-    """A `PairScore` with the pieces of the translation, EOS as `</s>`; both are in reading order."""
+    """A `PairScore` and the pieces of the translation, EOS as `</s>`. Pieces and scores are in reading order."""
 
     pieces: list[str]
 
@@ -145,8 +145,8 @@ class TextScorer:
     ) -> list[TextScore]:
         """Score each target as the translation of its source, in one batch. A language model ignores the sources.
 
-        Raises UserError for a sentence longer than the model's positions, and TypeError or ValueError if the sides are
-        not lists of strings or differ in length.
+        Raises UserError for a sentence that does not fit the model's positions, and TypeError or ValueError if the
+        sides are not lists of strings or differ in length.
 
         first_line: line number of the first pair
         names:      of both sides, for the error

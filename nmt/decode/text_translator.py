@@ -47,7 +47,7 @@ class TextTranslator(ABC):
 
     max_threads:  number of threads that may translate at the same time
     lines_split:  number of lines split or truncated so far because they were too long
-    lines_longer: number of lines so far that were not split, but longer than all of the training text
+    lines_longer: number of lines so far that were not split, but were longer than any training sentence
     lines_reused: number of lines that were found in a translation memory; 0 without one
     """
 
@@ -155,7 +155,7 @@ class TextTranslator(ABC):
         prefixes: text that each translation begins with, such as a user's input to complete; "" for none
         required: words and phrases that each translation contains, in addition to the recipe's; a tuple lists
                   alternatives, such as inflected forms
-        glossary: of all lines, or one for each line, see `decode.glossary_mode`; terms that would exceed the maximum
+        glossary: for all lines, or one for each line, see `decode.glossary_mode`; terms that would exceed the maximum
                   length are left out
         context:  previous sentences of each line, see `nmt.decode.context`
         """
@@ -479,9 +479,9 @@ class TextTranslator(ABC):
     def _translations(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         if not hypotheses:
             raise UserError(
-                "no translation is possible; the constraints exclude all, or the model returns NaN (training diverged, "
-                "or fp16 overflows above 65,504); relax the constraints, use another precision or checkpoint, or train "
-                "with a lower train.learning_rate"
+                "no translation is possible; the constraints exclude every output, or the model returns NaN (training "
+                "diverged, or fp16 overflows above 65,504); relax the constraints, use another precision or "
+                "checkpoint, or train with a lower train.learning_rate"
             )
         tokenizer = self._tokenizers.tgt
         return [

@@ -16,7 +16,7 @@ _BREAKS = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 class Translation:
     """One translation of one line. For an empty line, text and lists are empty, and both numbers are 0.
 
-    text:            the translation, without line breaks and tabs
+    text:            the translation, without line breaks or tabs
     score:           log_prob / length penalty, or expected utility; higher is better. Lists are sorted by score
     log_prob:        natural logarithm of the probability
     pieces:          subword pieces

@@ -118,7 +118,7 @@ class Translator(TextTranslator):
         return TreeTokens.find(self._tokenizers)
 
     def _fuse(self, path: Path | None) -> None:
-        """Load the language model of shallow fusion, unless it is loaded, and limit outputs to its positions."""
+        """Load the language model for shallow fusion, unless it is loaded, and limit outputs to its positions."""
         if path is None:
             self._language_model = None
             return
@@ -270,7 +270,7 @@ class Translator(TextTranslator):
         return Attention(pieces, translation.pieces, by_position[0].round(_ATTENTION_DECIMALS).tolist())
 
     def _make_aligner(self, decode: DecodeRecipe) -> WordAligner:
-        """Align words by the attention of the model, or of the first ensemble member."""
+        """Return an aligner that uses the attention of the model, or of the first ensemble member."""
         model = self._model.models[0] if isinstance(self._model, Ensemble) else self._model
         attending = cast(AttendingModel, model)
         return WordAligner(

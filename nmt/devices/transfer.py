@@ -32,7 +32,7 @@ def to_device(values: Values, device: torch.device) -> Tensor:
 
 
 def to_lists(*tensors: Tensor) -> list[Any]:
-    """Return the contents of tensors of one device as nested lists, with one synchronization."""
+    """Return the contents of tensors on one device as nested lists, with one synchronization."""
     if tensors[0].is_cuda:
         device = tensors[0].device
         tensors = tuple(tensor.to("cpu", non_blocking=True) for tensor in tensors)

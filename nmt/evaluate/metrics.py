@@ -121,7 +121,7 @@ class Scorer:
         return not isinstance(self.metric, TER) and not self.metric.lowercase and "case" not in self.signature_notes
 
     def sign(self, kind: str, signature: object, **notes: str) -> str:
-        """Return the full signature: kind of score, sacreBLEU's signature and the changes by the preprocessing."""
+        """Return the full signature: kind of score, sacreBLEU's signature and changes due to preprocessing."""
         entries = dict(entry.split(":", 1) for entry in str(signature).split("|"))
         version = entries.pop("version")
         entries |= {**self.signature_notes, **notes, "version": version}
@@ -175,7 +175,7 @@ def score_corpus(
 ) -> list[Score]:
     """Score raw translations against one or more streams of raw references, with each metric.
 
-    See `make_scorer` and `Scorer.score` for options and errors. Raises TypeError for others than lists of strings.
+    See `make_scorer` and `Scorer.score` for options and errors. Raises TypeError for anything but lists of strings.
     """
     for name, stream in (("hypotheses", hypotheses), *(("each reference stream", stream) for stream in references)):
         require_strings(name, stream)

@@ -97,7 +97,7 @@ def _leaks(counts: LeakCounts | None) -> Iterator[str]:
         yield f"No sentence has an exact or near match in the training text. {NEAR_LEAK_NOTE}"
     else:
         yield _table(("match in the training text", *LEAK_HEADER), leak_rows(counts))
-        yield f"{NEAR_LEAK_NOTE} Clean sentences have neither side there. `nmt leaks RECIPE` lists the others."
+        yield f"{NEAR_LEAK_NOTE} Clean sentences have no match on either side. `nmt leaks RECIPE` lists the others."
 
 
 def _samples_section(test: ScoredTestSet) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""ROUGE of the package rouge-score (Lin 2004): overlap of words or of a longest common subsequence with a reference.
+"""ROUGE of the package rouge-score (Lin 2004): n-grams or longest common subsequence shared with a reference.
 
 The score of a test set is the mean F1 of its texts. The package lower-cases text and keeps only the letters a to z and
 digits, so ROUGE is for English. It stems words, as publications on summarization do (Porter 1980).
@@ -48,7 +48,7 @@ class _RougeSignature(Signature):
 
 
 class Rouge(Metric):
-    """A sacreBLEU metric; with several references, the one of highest F1 counts, as in rouge-score."""
+    """A sacreBLEU metric; with several references, the one with the highest F1 counts, as in rouge-score."""
 
     lowercase = True
     _SIGNATURE_TYPE = _RougeSignature

@@ -1,4 +1,4 @@
-"""Scores of one or several systems on a test set: as a whole, by length, by word frequency, and by sentence."""
+"""Scores of one or more systems on a test set: as a whole, by length, by word frequency, and by sentence."""
 
 from __future__ import annotations
 

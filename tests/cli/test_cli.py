@@ -245,7 +245,7 @@ def test_options_in_python_override_those_of_the_model(run_dir: Path) -> None:
     assert ours.with_decode(DecodeRecipe(min_tokens=2))._decode == merged.model_copy(update={"min_tokens": 2})
     with pytest.raises(ValueError, match="fusion_weight has no effect without fusion"):
         ours.with_decode(DecodeRecipe(fusion_weight=0.5))
-    for wrong, fix in (([], r"add \[\]"), ([["x"], ["y"]], "remove the others")):
+    for wrong, fix in (([], r"add \[\]"), ([["x"], ["y"]], "remove the extra ones")):
         with pytest.raises(UserError, match=f"previous sentences for 1 line; expected one per line; {fix}"):
             ours.translate([long], context=wrong)
     with pytest.raises(UserError, match="device None is unknown"):

@@ -193,7 +193,7 @@ def test_parts_of_a_line_are_in_the_context_of_later_parts(tokenizer: Tokenizer)
     assert found[0].sentence == ids(tokenizer, "It is red.", "He likes it.", LINES[1])
 
 
-def test_a_written_separator_is_no_separator(tokenizer: Tokenizer) -> None:
+def test_a_separator_in_the_text_becomes_the_unknown_token(tokenizer: Tokenizer) -> None:
     separator = tokenizer.tag_id("<sep>")
     (task,) = ContextEncoder(SOURCE, Tokenizers(tokenizer, tokenizer), "NFC").add(
         [Task(tokenizer.encode("a <sep> dog"), [], [])], [], 99

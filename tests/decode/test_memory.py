@@ -197,7 +197,7 @@ def test_another_file_is_refused_and_kept(tmp_path: Path, content: bytes | str) 
         path.write_bytes(path.read_bytes()[:-4096])
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(
-        UserError, match=r"m is damaged or no|m is another SQLite database|cannot use .*m: Is a directory"
+        UserError, match=r"m is damaged or no|m is an SQLite database, but not|cannot use .*m: Is a directory"
     ):
         TranslationMemory(path).find([b"1"])
     assert before is None or path.read_bytes() == before

@@ -218,7 +218,7 @@ def test_exact_match_may_ignore_case() -> None:
     assert by_group(*texts, "chrf", lowercase=True)[0].exact == 100.0
 
 
-def test_line_ends_of_windows_are_exact_matches() -> None:
+def test_exact_matches_ignore_trailing_white_space() -> None:
     (group,) = by_group(["A b\r", "c ", "d"], [["A b", "c", "e"], ["x", "x", "d\r"]], [["all"]] * 3, "chrf")
     assert group.exact == 100.0
 
@@ -339,7 +339,7 @@ def test_resamples_may_have_zero_scores(metric: str) -> None:
         assert 40 < score.mean < 70
 
 
-def test_streams_that_are_no_lists_of_strings_are_errors() -> None:
+def test_streams_that_are_not_lists_of_strings_are_errors() -> None:
     wrong: tuple[tuple[Any, Any], ...] = (("a", [["b"]]), (["a"], ["b"]), ([1], [["b"]]), (["a"], [[None]]))
     for hypotheses, references in wrong:
         with pytest.raises(TypeError, match=r"must be (a list of )?strings, got"):
