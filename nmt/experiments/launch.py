@@ -52,7 +52,7 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
 
     jobs: parallel processes, which divide the GPUs and cores evenly; None starts one per GPU, or one without a GPU
 
-    Raises Interrupted after Ctrl-C and SIGTERM, once each process has saved a checkpoint.
+    Raises Interrupted after Ctrl-C or SIGTERM, once each process has saved a checkpoint.
     """
     pending = [run for run in runs if not is_complete(run)]
     if not pending:
@@ -70,7 +70,7 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
 def prepare_data(runs: Sequence[Run]) -> list[Run]:
     """Prepare the data of the runs, once per distinct corpus and reused tokenizer; return the runs that failed.
 
-    Raises UserError, before preparing, for a run with a missing start model or file of an option.
+    Raises UserError, before preparing, if the start model of a run or another file that its options name is missing.
     """
     for run in runs:
         _require_inputs(run)

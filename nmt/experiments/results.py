@@ -88,7 +88,7 @@ def read_results(runs: Sequence[Run], metric: str | None = None) -> list[TestRes
 
 
 def notes_on_training(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield notes on complete runs whose options changed during training, and whose start model has changed."""
+    """Yield notes on complete runs whose options changed during training, or whose start model has changed."""
     for run in filter(is_complete, runs):
         decays = run.recipe.train.schedule in ("cosine", "linear")
         report = json.loads((run.recipe.directory / "report.json").read_text(encoding="utf-8"))

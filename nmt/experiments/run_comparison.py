@@ -26,7 +26,7 @@ _IDENTITY_OPTIONS = {"name", "run_dir"}
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, named as the user gave its directory; `recipe` is the one used for its translations."""
+    """A run, named by its directory as given by the user; `recipe` is the one used for its translations."""
 
     name: str
     directory: Path
@@ -48,8 +48,9 @@ class ComparedRun:
         names = [name for name in now | then if now.get(name) != then.get(name) and name not in _IDENTITY_OPTIONS]
         if names:
             warn(
-                f"{directory} was trained with other options after it was translated ({', '.join(names)}); options and "
-                f"scores are those of its report, at step {step:,}; `nmt run` updates them"
+                f"{directory} was trained with different options after its test sets were translated "
+                f"({', '.join(names)}); options and scores are those of its report, at step {step:,}; "
+                "`nmt run` updates them"
             )
         return cls(str(directory), directory, reported)
 

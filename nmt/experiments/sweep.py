@@ -157,7 +157,7 @@ def require_translations(runs: Sequence[Run]) -> None:
     """Raise CommandError for a language model, whose runs have no translations to compare."""
     if models := [run for run in runs if run.recipe.is_language_model]:
         raise CommandError(
-            f"{models[0].recipe_file} is a language model; nmt repeat compares translations; run each seed with "
+            f"{models[0].recipe_file} trains a language model; nmt repeat compares translations; run each seed with "
             "`nmt run`, whose reports have the perplexities"
         )
 

@@ -66,7 +66,7 @@ def _all_pieces(tokenizer: Tokenizer) -> list[str]:
 
 
 def _build_spec(model: Transformer) -> Any:
-    """Build the TransformerSpec of a model, without vocabularies and configuration."""
+    """Build the TransformerSpec of a model, without vocabularies or configuration."""
     specs, recipe = load_package("ctranslate2", "specs"), model.recipe
     options = {
         "pre_norm": recipe.norm_order == "pre",

@@ -1,7 +1,7 @@
 """Translation with CTranslate2's beam search, without torch.
 
-CTranslate2 stops a search like `decode.stop` "first" and "patience", so it finds the same translations as nmt, up to
-rounding. Five differences need care:
+CTranslate2 stops a search as nmt does with `decode.stop` "first" or "patience", so it finds the same translations as
+nmt, up to rounding. Five differences need care:
 
 Scores   CTranslate2 excludes a prefix from its scores, and renormalizes over the tokens that are not suppressed. If
          exact scores are needed, its score_batch rescores the outputs in one pass: true log-probabilities that include

@@ -38,7 +38,7 @@ def to_generation_config(
     transformers has one maximum length for all inputs: the one for inputs of `max_tokens` tokens is used. Like nmt, it
     divides by n^alpha with EOS counted.
 
-    max_tokens: length of the longest training sentence
+    max_tokens: maximum length of training sentences
     forbidden:  token ids of the phrases in `decode.forbid`
     """
     limits = [max_tokens + decode.max_extra_tokens] + ([] if decode.max_tokens is None else [decode.max_tokens])
@@ -80,7 +80,7 @@ def to_generation_config(
 
 
 def changed_options(decode: DecodeRecipe, names: Sequence[str]) -> list[str]:
-    """Return those of the options, as decode.NAME, that do not have their defaults."""
+    """Return the options, as decode.NAME, whose values are not the defaults."""
     return [f"decode.{name}" for name in names if getattr(decode, name) != _DEFAULTS[name]]
 
 

@@ -36,7 +36,7 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
     """Upload a folder to the repository `name` (OWNER/MODEL), create it if needed, and return its URL.
 
     private: create a private repository, and refuse to upload to a public one
-    Raises UserError without a token and after errors of the hub or network, with the command that repeats the upload.
+    Raises UserError if there is no token, or if the hub or network fails, with the command that repeats the upload.
     """
     from huggingface_hub import HfApi  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415

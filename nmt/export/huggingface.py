@@ -2,7 +2,7 @@
 
 Marian    post-norm models, with any tying and joint or separate vocabularies
 Pegasus   pre-norm models with three-way tied embeddings: Marian with other norm positions. (M2M100 is pre-norm too, but
-          has other frequencies of position encodings.)
+          its position encodings have different frequencies.)
 
 Both use Marian's tokenizer: unchanged SentencePiece models, and a JSON file that maps pieces to token ids.
 """
@@ -152,9 +152,9 @@ _PROJECTIONS = {"qkv": ("q", "k", "v"), "q": ("q",), "kv": ("k", "v"), "out": ("
 
 
 def marian_names(name: str) -> list[str]:
-    """Map a parameter of a layer or of the last norm to Marian's names; nmt concatenates q, k and v along the rows."""
+    """Map a parameter of a layer or of the final norm to Marian's names; nmt concatenates q, k and v along the rows."""
     stack, kind, *rest = name.split(".")
-    if kind == "norm":  # the last norm of a pre-norm stack
+    if kind == "norm":  # the final norm of a pre-norm stack
         return [f"model.{stack}.layer_norm.{rest[0]}"]
     number, *module, leaf = rest
     prefix = f"model.{stack}.layers.{number}"

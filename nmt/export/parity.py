@@ -182,7 +182,7 @@ def _compare(
     model: Transformer,
     compute_type: str,
 ) -> _Comparison:
-    """Compare a model, that of `loaded` or with rounded weights, with the export in a compute type."""
+    """Compare the model of `loaded`, or a copy with rounded weights, with the export in a compute type."""
     reference = _Reference(loaded, tokenizers, sample.lines, model)
     engine = CTranslate2Engine(exported, tokenizers, EngineDevice("cpu"), compute_type)
     tasks = [Task(tokens, [], []) for tokens in reference.sources]

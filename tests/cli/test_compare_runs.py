@@ -130,7 +130,7 @@ def test_a_run_that_was_trained_further_is_compared_as_it_was_translated(runs: P
     recipe.write_text(recipe.read_text().replace("max_steps = 2", "max_steps = 7"))
     status, after, err = nmt(*options)
     assert (status, after) == (0, before)
-    assert "b was trained with other options after it was translated (train.max_steps); options and scores" in err
+    assert "b was trained with different options after its test sets were translated (train.max_steps)" in err
     assert "at step 2; `nmt run` updates them" in err
 
 

@@ -146,7 +146,7 @@ def test_a_language_model_is_refused_before_any_work(recipe: Path, nmt: Nmt) -> 
     options = ("src_lang=zxx", *corpora, "data.test={}", "evaluate.metrics=")
     status, out, err = nmt("repeat", recipe, *options)
     assert (status, out) == (2, "")
-    assert "tiny.toml is a language model; nmt repeat compares translations; run each seed with" in one_line(err)
+    assert "tiny.toml trains a language model; nmt repeat compares translations; run each seed with" in one_line(err)
     assert not Path("runs").exists()
 
 

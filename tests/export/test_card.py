@@ -1,4 +1,4 @@
-"""Model cards: front matter, scores with signatures, and their reports."""
+"""Model cards: front matter, scores with signatures, and the reports from which they are made."""
 
 import json
 import re

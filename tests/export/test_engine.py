@@ -311,7 +311,7 @@ def test_concurrent_processes_convert_once(make_model: MakeModel, tmp_path: Path
 
 
 def _load_concurrently(model: Path, barrier: Any, results: Any) -> None:
-    """Load a model at the same time as other processes; put its translation and the number of conversions made."""
+    """Load a model at the same time as other processes; put its translation and number of conversions in `results`."""
     convert, calls = conversion.convert, list[Any]()
 
     def convert_slowly(*arguments: Any) -> dict[str, bytes]:

@@ -42,7 +42,7 @@ def run_card(export: Path) -> dict[str, Any]:
 
 
 def clean(text: str) -> str:
-    """Replace control characters, which random weights produce, by spaces, as `nmt translate` does."""
+    """Replace control characters, which random weights produce, with spaces, as `nmt translate` does."""
     return " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text).split())
 
 
