@@ -12,7 +12,7 @@ Paradigm = dict[tuple[Case, Gender], str]
 
 
 def _paradigm(rows: str) -> Paradigm:
-    """Parse a paradigm: for each case (nom, acc, dat, gen) the m, f, n and plural forms; a dash is no ending."""
+    """Parse a paradigm: for each case (nom, acc, dat, gen) the m, f, n and plural forms; a dash means no ending."""
     cases: tuple[Case, ...] = ("nom", "acc", "dat", "gen")
     genders: tuple[Gender, ...] = ("m", "f", "n", "p")
     cells = iter(rows.split())

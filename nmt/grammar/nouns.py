@@ -133,7 +133,7 @@ def nouns(selection: str) -> tuple[Noun, ...]:
             selected[NOUN[word]] = None
         else:
             members = [noun for noun in NOUNS if noun.kind in _GROUPS.get(word, (word,))]
-            assert members, f"{word!r} is neither a noun nor a kind of nouns"
+            assert members, f"{word!r} is neither a noun nor a kind of noun"
             selected |= dict.fromkeys(members)
     return tuple(selected)
 

@@ -1,6 +1,6 @@
 """Assignment of sentences to splits by hashes, without shared state.
 
-About 10 % of all word combinations are held out: they never occur in train and valid, although their words do. A
+About 10 % of all word combinations are held out: they never occur in train or valid, although their words do. A
 sentence without them belongs to train or valid, depending on the digest of its English text.
 """
 
@@ -21,7 +21,7 @@ _VALID_ONE_IN = 16
 
 
 def is_held_out(kind: str, first: str, second: str = "") -> bool:
-    """Return whether a combination of two words never occurs in train and valid."""
+    """Return whether a combination of two words never occurs in train or valid."""
     return zlib.crc32(f"{kind} {first} {second}".encode()) % _HELD_OUT_ONE_IN == 0
 
 

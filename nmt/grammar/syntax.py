@@ -1,4 +1,4 @@
-"""Abstract syntax trees, without word order and inflection.
+"""Abstract syntax trees, without word order or inflection.
 
 `english.english` and `german.german` realize the same tree, so their outputs are translations of each other.
 """
@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 from nmt.grammar.entries import Adjective, Case, Fixed, Gender, Modal, Noun, Person, Verb
 
 Tense = Literal["present", "progressive", "past", "perfect", "future"]
-"""English tenses. German uses the present tense for the first two and the perfect for the next two."""
+"""English tenses. German uses the present for the first two and the perfect for the next two; for `past`, some
+verbs use the preterite."""
 Slot = Literal["subject", "object", "place", "time"]
 """Constituents that can be fronted in a question, a relative clause, or (time) a statement."""
 Word = Literal["I", "you", "he", "she", "we", "they", "who", "what"]

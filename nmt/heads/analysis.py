@@ -92,7 +92,7 @@ class Analysis:
             "to the head's mask; removed: change in nll without the head.",
             "prev, same, next: fraction of positions that attend most to this offset; dist: mean distance in tokens;",
             "bound: weight of EOS (source) or BOS (target); rare: fraction that attends most to the rarest token;",
-            "entropy: of the weights, in nats; align: F1 of source tokens and the links of a statistical aligner.",
+            "entropy: of the weights, in nats; align: F1 of attended tokens against links of a statistical aligner.",
         )
         bleu = (("BLEU", f"{self.bleu:.2f} with all heads, {self.signature}"),) if self.bleu is not None else ()
         rows = tuple(self._row(head) for head in self.heads())
@@ -152,8 +152,8 @@ class MaskedBleu:
 def removal_steps(importance: Mapping[Head, float]) -> dict[str, list[list[Head]]]:
     """Return the heads removed at each point of the BLEU curves.
 
-    The first curve removes the least important heads of the model, in ten steps; the others remove the same number from
-    each attention layer, as pruning does.
+    The first curve removes the least important heads of the model, in steps of a tenth. As pruning does, the others
+    remove the same number of heads from each attention layer, or from each encoder layer.
     """
     ascending = sorted(importance, key=lambda head: (importance[head], head))
     counts = sorted({round(len(ascending) * step / _CURVE_STEPS) for step in range(_CURVE_STEPS)})
@@ -190,7 +190,7 @@ def measure_curves(
 
 
 def analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu: int, *, plots: bool) -> Analysis:
-    """Measure all heads. bleu: number of heads to remove one by one for their effect on BLEU"""
+    """Measure all heads. bleu: number of heads to remove, one at a time, to measure their effect on BLEU"""
     model, tokenizers = loaded.transformer, Tokenizers.load(loaded.directory)
     device = model.tgt_embedding.weight.device
     pairs = Pairs.encode(loaded, tokenizers, sources, references)

@@ -1,7 +1,7 @@
 """What attention heads attend to (Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5).
 
-All values are means over the positions that attend (queries). A query's most attended key is that with the highest
-weight. The boundary token is EOS for keys of the source and BOS for those of the target.
+All values are means over the positions that attend (queries). A query's most attended key is the one with the
+highest weight. The boundary token is EOS for keys of the source and BOS for those of the target.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ Role = Literal["previous token", "same token", "next token", "boundary", "alignm
 
 @dataclass(frozen=True)
 class Behavior:
-    """What a head attends to. Measures that do not apply, or to no position of the text, are None.
+    """What a head attends to. Measures that do not apply, or apply to no position of the text, are None.
 
-    previous, same, next: fraction of queries whose most attended key is at this offset, of those that have such a key
+    previous, same, next: of the queries with a key at this offset, the fraction that attend to it most
     distance:  mean distance to the keys in tokens, weighted by attention
     boundary:  weight of the boundary token
     rare:      fraction of queries whose most attended key is the visible token that is rarest in the text
     entropy:   of the weights, in nats
-    alignment: F1 of the most attended source tokens and the links of a statistical aligner, at the better position `at`
+    alignment: F1 of the most attended source tokens against the links of a statistical aligner, at the better position
+               `at`
     at:        decoder position that predicts a target token (`output`) or reads it (`input`)
     """
 
@@ -106,7 +107,7 @@ class _Collector:
         self.attended: dict[AttentionId, dict[int, list[list[int]]]] = {}
 
     def read(self, key: AttentionId, weights: Tensor, queries: PackedSequences, keys: PackedSequences) -> None:
-        """Add the weights of an attention, (num_sentences, num_heads, queries, keys), to the sums."""
+        """Add the weights of an attention layer, (num_sentences, num_heads, queries, keys), to the sums."""
         query = torch.arange(weights.shape[2], device=weights.device)
         position = torch.arange(weights.shape[3], device=weights.device)
         is_decoder, lengths = key.kind == "decoder", keys.lengths[:, None]
@@ -187,7 +188,7 @@ def _reference_links(pairs: Pairs) -> list[LinkSet]:
 def _agreement(
     pairs: Pairs, links: Sequence[LinkSet], attended: Mapping[int, list[list[int]]], head: int
 ) -> tuple[float, AlignmentAt]:
-    """Return the agreement of a head's links with the reference at the better of both positions, and that position."""
+    """Return the agreement of a head's links with the reference at the better position, and that position."""
     found: dict[AlignmentAt, list[LinkSet]] = {"output": [], "input": []}
     for number in range(len(links)):
         sources, tag, last = attended[number][head], pairs.tag_length, len(pairs.targets[number]) - 1

@@ -30,7 +30,7 @@ class AttentionId:
 
 @dataclass(frozen=True, order=True)
 class Head:
-    """One head of an attention; index: from 0."""
+    """One head of an attention layer; index: from 0."""
 
     attention: AttentionId
     index: int

@@ -77,7 +77,7 @@ def _select(name: str, tensor: Tensor, num_heads: int, index: Tensor) -> Tensor:
 def write_pruned(loaded: LoadedModel, kept: KeptHeads, out: Path) -> Transformer:
     """Write the pruned model as a new model directory, and return it. Raises UserError if `out` exists.
 
-    Options that name heads for alignments are adapted.
+    `decode.alignment_heads` is renumbered.
     """
     pruned = prune(loaded.transformer, kept)
     kinds = dict.fromkeys(key.kind for key in kept)

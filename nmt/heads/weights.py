@@ -47,9 +47,9 @@ def _read(key: AttentionId, read: Reader, attention: nn.Module, args: tuple[Any,
 
 
 def self_attention_weights(attention: SelfAttention, x: Tensor, sentences: PackedSequences, *, causal: bool) -> Tensor:
-    """Return the weights of a self-attention, padded: (num_sentences, num_heads, max_length, max_length).
+    """Return the weights of a self-attention layer, padded: (num_sentences, num_heads, max_length, max_length).
 
-    x: input of the attention, (total, d_model)
+    x: input of the layer, (total, d_model)
     """
     qk = attention.split_heads(attention.qkv(x), 3)[:, :2]  # (total, 2, num_heads, d_head)
     if attention.rotary is not None:

@@ -1,7 +1,7 @@
 """Static buffers for CUDA graphs: tensors of a search with fixed addresses and few distinct shapes.
 
-`DecoderState` allocates its tensors during search; these are allocated once per shape and reused by every search. A
-step reads its slots and positions from the device (`Buffers.slots`, `Buffers.positions`).
+`DecoderState` allocates its tensors during search; static buffers are allocated once per shape and reused by every
+search. A step reads its slots and positions from the device (`Buffers.slots`, `Buffers.positions`).
 
 The KV cache is a ring buffer: each step overwrites the oldest slots. All sentences write to the same slots, even if
 they started at different steps; the mask hides the slots of other hypotheses.

@@ -1,4 +1,4 @@
-"""What a wrapper of a model for search passes on to the model."""
+"""Base of wrappers for search: calls that they delegate to the wrapped model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ModelT = TypeVar("ModelT", bound=TranslationModel)
 
 
 class WrappedModel(Generic[ModelT]):
-    """Base of models with other steps and the same results."""
+    """Base class of models that compute steps differently, with the same results."""
 
     def __init__(self, model: ModelT) -> None:
         self._model = model

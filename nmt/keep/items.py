@@ -33,7 +33,7 @@ _PLACEHOLDER = (
 _NUMBER = r"\d++(?:[.,:/]\d++)*+(?![\w.+-]{0,64}@)"  # not the beginning of an address
 _SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?|"
 
-# A translation may write number words in digits.
+# A translation may write number words as digits.
 _NUMBER_WORD = re.compile("[0-9]{1,2}")
 
 
@@ -47,7 +47,7 @@ class Item(NamedTuple):
 
 
 class Pairing(NamedTuple):
-    """Items of a source and of its translation: the equal ones, and those of only one side."""
+    """Items of a source and of its translation: the equal ones, and those on only one side."""
 
     pairs: list[tuple[Item, Item]]
     missing: list[Item]
@@ -108,7 +108,7 @@ class ItemGrammar:
         return Pairing(pairs, missing, extra)
 
     def holds(self, sources: Sequence[Item], text: str, *, strict: bool = True) -> bool:
-        """Return whether a translation has exactly the items of its source, apart from number words in digits.
+        """Return whether a translation has exactly the items of its source, apart from number words written as digits.
 
         strict: accept an added number only if it has one or two digits; otherwise, accept any number that is not in
                 the source, such as 100

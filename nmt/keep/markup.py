@@ -78,7 +78,7 @@ class Interval(NamedTuple):
 class MarkedText:
     """A line, parsed into text and tags.
 
-    text:     without line breaks and tabs; entities are decoded
+    text:     without line breaks or tabs; entities are decoded
     elements: top-level elements, in order
     escapes:  whether &, < and > of a translation become entities
     """

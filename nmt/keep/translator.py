@@ -66,8 +66,8 @@ def warn_of_unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) 
     """Warn if markup is kept in a language without spaces, whose words are not separated."""
     if "markup" in kinds and (unspaced := WITHOUT_SPACES.intersection(languages)):
         warn(
-            f"{' and '.join(sorted(unspaced))} has no spaces between words, so a tag may enclose more text than in the "
-            "source; --keep markup places tags between spaces only"
+            f"text in {' and '.join(sorted(unspaced))} has no spaces between words, so a tag may enclose more text "
+            "than in the source; --keep markup places tags only at spaces"
         )
 
 
@@ -199,7 +199,7 @@ class PreservingTranslator:
         return kept
 
     def _links(self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]]) -> list[list[Links]]:
-        """Return the word links of each translation: the engine's, or those of a statistical aligner of these lines."""
+        """Return the word links of each translation: the engine's, or those of an aligner trained on these lines."""
         if not any(line.marked.elements for line in lines):
             return [[()] * len(translations) for translations in found]
         if all(translation.alignment is not None for translations in found for translation in translations):

@@ -40,7 +40,7 @@ def test() -> list[ToyPair]:
 
 
 def sentences(split: Split, count: int) -> Iterator[Sentence]:
-    """Sample trees, without removing duplicates and sentences of other splits."""
+    """Sample trees, without removing duplicates or sentences of other splits."""
     sampler = Sampler(split, seed=3)
     return (sampler.sentence() for _ in range(count))
 
@@ -264,7 +264,7 @@ def test_sampling_always_terminates() -> None:
             assert noun in VERBS_OF_OBJECT
 
 
-def test_documents_have_a_pronoun_with_the_gender_of_a_noun_before() -> None:
+def test_documents_have_a_pronoun_with_the_gender_of_an_earlier_noun() -> None:
     pairs = list(generate("train", 1_001, 3, documents=True))
     assert len(pairs) == 1_001
     assert list(generate("train", 300, 3, documents=True)) == pairs[:300]

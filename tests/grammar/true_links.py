@@ -43,7 +43,7 @@ def sure_links(links: Links) -> Links:
 
 
 def alignment_error_rate(found: list[Links], true: list[Links]) -> float:
-    """Return the error rate of links of linked target words (Och and Ney 2003), with other than sure links possible."""
+    """Return the alignment error rate (Och and Ney 2003) over linked target words; links not sure are possible."""
     hits = total = 0
     for own, possible in zip(found, true, strict=True):
         sure, targets = sure_links(possible), {target for _, target in possible}
@@ -54,7 +54,7 @@ def alignment_error_rate(found: list[Links], true: list[Links]) -> float:
 
 
 def _unmarked(text: str) -> list[str]:
-    """Return words without marks, by which English chooses between `a` and `an`."""
+    """Return words without marks, and `a` for `an`: English chooses between them by the next letter, here a mark."""
     return ["a" if word == "an" else word for word in text.replace(_MARK, "").lower().split()]
 
 

@@ -24,7 +24,7 @@ ENCODER, DECODER, CROSS = AttentionId("encoder", 0), AttentionId("decoder", 0), 
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_the_weights_explain_the_output_of_every_attention(positions: str) -> None:
+def test_the_weights_explain_the_output_of_every_attention_layer(positions: str) -> None:
     """Weights times values, without the padding, are what W_O receives."""
     model = random_model(positions=positions)
     batch = PAIRS.batches(CPU)[0][1]
@@ -143,7 +143,7 @@ def test_agreement_with_the_statistical_aligner(monkeypatch: pytest.MonkeyPatch,
     assert (found.alignment, found.at, found.role) == (1.0, at, "alignment")
 
 
-def test_a_whole_model_has_a_behavior_of_every_head() -> None:
+def test_every_head_of_a_model_is_measured() -> None:
     found = measure_behavior(random_model().float(), PAIRS, CPU)
     assert len(found) == 18
     for head, one in found.items():

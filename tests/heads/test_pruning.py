@@ -24,7 +24,7 @@ VALUES = [0.3, 0.1, 0.2]
 
 
 def kept_heads(model: Transformer, kept: int, encoder: int = 0) -> dict[AttentionId, list[int]]:
-    """Choose heads to keep, different ones in each attention."""
+    """Choose heads to keep, different ones in each attention layer."""
     importance = {
         head: VALUES[(head.index + head.attention.layer + len(head.attention.kind)) % 3] for head in all_heads(model)
     }

@@ -1,4 +1,4 @@
-"""Lines keep their markup and items, whatever the translator underneath does."""
+"""Lines keep their markup and items, for any output of the wrapped translator."""
 
 import random
 from collections import Counter
@@ -122,7 +122,7 @@ def test_warning_for_markup_of_languages_without_spaces(capsys: pytest.CaptureFi
     warn_of_unspaced_markup(["numbers"], ("en", "ja"))
     assert capsys.readouterr().err == ""
     warn_of_unspaced_markup(["numbers", "markup"], ("en", "ja"))
-    assert capsys.readouterr().err.startswith("warning: ja has no spaces between words, so a tag may enclose more text")
+    assert capsys.readouterr().err.startswith("warning: text in ja has no spaces between words, so a tag may enclose")
 
 
 def test_line_breaks_and_tabs_become_spaces() -> None:
