@@ -251,7 +251,7 @@ def prune_checkpoints(
 def average_tensors(directories: Sequence[Path]) -> dict[str, Tensor]:
     """Verify model directories and average their parameters, accumulated in float64 one file at a time.
 
-    Integer tensors are rounded towards zero, as in fairseq. Raises UserError if shapes or tokenizers differ.
+    Integer tensors are rounded toward zero, as in fairseq. Raises UserError if shapes or tokenizers differ.
     """
     assert directories, "an average needs at least one model"
     total: dict[str, Tensor] = {}
@@ -262,7 +262,7 @@ def average_tensors(directories: Sequence[Path]) -> dict[str, Tensor]:
         tokenizers.append({name: files[name] for name in files if name.startswith("tokenizer")})
         if tokenizers[-1] != tokenizers[0]:
             raise UserError(
-                f"{directory} and {directories[0]} have different tokenizers; averaged models must be of one run; "
+                f"{directory} and {directories[0]} have different tokenizers; averaged models must come from one run; "
                 "choose others"
             )
         tensors = read_tensors(directory / "model.safetensors")

@@ -86,7 +86,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         if body.context and len(texts) != 1:
             raise HTTPException(400, "context needs a request with one text; send each line with its own context")
         if body.attention and (len(texts) != 1 or body.stream or body.stream_tokens):
-            raise HTTPException(400, "attention needs a request with one text and without stream; send one")
+            raise HTTPException(400, "attention needs a request with one text and without stream; send the text alone")
         if body.stream and not body.stream_tokens:
             return await stream_events(_line_events(service.stream(request, model, options, lines), options))
         if body.stream_tokens:

@@ -25,7 +25,7 @@ from nmt.serve.forms import MULTIPART, URL_ENCODED, media_type, parse_form, pars
 from nmt.text.clean import valid_unicode
 from nmt.text.json_fields import short_integer, unique_fields
 
-_MAX_PHRASES = 100  # each step of the search checks all forbidden phrases
+_MAX_PHRASES = 100  # the cost of a step grows with required phrases, and in CTranslate2 with forbidden ones
 _MAX_BEAM_SIZE = 32  # time and memory of a request grow with it
 
 
@@ -44,7 +44,7 @@ def _text_or_texts(value: object) -> str | list[str]:
 
 def _not_blank(phrase: str) -> str:
     if not phrase.strip():
-        raise ValueError("must have more than white space")
+        raise ValueError("must not be blank")
     return phrase
 
 
@@ -144,7 +144,7 @@ def parse_fields(content_type: str, query: bytes, body: bytes, kind: type[BaseMo
     """Return the fields of a request, unchecked; raises HTTPException if there are none.
 
     Only LibreTranslate requests may be forms or have a query string. Native requests are always JSON, because curl
-    declares any data a form.
+    sends all data with the content type of a form by default.
     """
     is_native = not issubclass(kind, LibreTranslateMessage)
     try:

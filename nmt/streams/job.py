@@ -35,7 +35,7 @@ from nmt.streams.workers import LineCounts, Load, TranslatedWindow, Workers
 class TranslationJob:
     """Translates a source to an output.
 
-    window:    lines that are translated together; None selects a number by the input
+    window:    lines that are translated together; None chooses the number from the input
     max_delay: seconds that a line of a pipe waits for further lines
     models:    paths of the models, for the final message
     note:      description of the engine, for the final message
@@ -108,7 +108,7 @@ class TranslationJob:
             return False
         if done < 0:
             raise UserError(
-                f"{self.output.path} is not an n-best list; --resume needs an output of the same options; choose "
+                f"{self.output.path} is not an n-best list; --resume needs an output with the same options; choose "
                 "another output, or leave out --resume to replace it"
             )
         count = sum(1 for _ in self.source.records()) if count is None else count

@@ -104,7 +104,8 @@ def warn_of_empty(name: str, lines: Sequence[str], others: Sequence[Sequence[str
         if not line.strip() and (not other or any(map(str.strip, other)))
     ]
     if empty:
-        warn(f"{len(empty):,} of {counted(len(lines), 'line')} of {name} are empty, first line {empty[0]:,}; {remark}")
+        found = f"{len(empty):,} of {counted(len(lines), 'line')} of {name} are empty"
+        warn(f"{found} (first: line {empty[0]:,}); {remark}")
 
 
 def warn_of_fields(name: str, lines: Sequence[str], *, is_learned: bool = False) -> None:

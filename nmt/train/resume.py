@@ -140,7 +140,8 @@ def log_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None:
 def record_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path, *, is_finished: bool) -> None:
     """Record the training options that changed since a checkpoint was saved, for the report.
 
-    Of a finished run, only `max_steps` is recorded: if it was lowered to end training, the schedule used the old value.
+    For a finished run, only `max_steps` is recorded. If it was lowered to end training, the schedule used the old
+    value.
     """
     before = _recipe_of(checkpoint, recipe)
     if before is None:
@@ -171,7 +172,7 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
             state.changes.append(text)
             changed = ["the validation text", *changed]
         elif not changed:
-            return f"{checkpoint} does not identify its validation text; its scores are assumed to be of this text"
+            return f"{checkpoint} does not identify its validation text; its scores are assumed to be from this text"
     if not changed:
         return ""
     best = f" (update {state.best_step:,})" if state.best_step else ""

@@ -220,13 +220,13 @@ def test_warning_for_empty_translations(texts: Path, tmp_path: Path, nmt: Nmt) -
     remark = "is it the right file, and complete?"
     assert (status, err) == (
         0,
-        f"warning: 66 of 66 lines of {tmp_path / 'nothing'} are empty, first line 1; {remark}\n",
+        f"warning: 66 of 66 lines of {tmp_path / 'nothing'} are empty (first: line 1); {remark}\n",
     )
     assert "  0.00\n" in out
     (tmp_path / "some").write_text("Hund\n\t\n" * 33)
     for command in (("evaluate",), ("compare", texts / "good")):
         err = nmt(*command, tmp_path / "some", "--ref", texts / "ref", "-m", "bleu")[2]
-        assert err == f"warning: 33 of 66 lines of {tmp_path / 'some'} are empty, first line 2; {remark}\n"
+        assert err == f"warning: 33 of 66 lines of {tmp_path / 'some'} are empty (first: line 2); {remark}\n"
 
 
 def test_warning_for_empty_references(tmp_path: Path, nmt: Nmt) -> None:
@@ -234,9 +234,9 @@ def test_warning_for_empty_references(tmp_path: Path, nmt: Nmt) -> None:
         (tmp_path / name).write_text(text)
     given = ("evaluate", tmp_path / "out", "--ref", tmp_path / "ref", "-m", "bleu")
     remark = "any translation of them counts as wrong; is it the right file?"
-    assert nmt(*given)[2] == f"warning: 2 of 3 lines of {tmp_path / 'ref'} are empty, first line 2; {remark}\n"
+    assert nmt(*given)[2] == f"warning: 2 of 3 lines of {tmp_path / 'ref'} are empty (first: line 2); {remark}\n"
     err = nmt(*given, "--src", tmp_path / "src")[2]  # a line is empty on both sides
-    assert err == f"warning: 1 of 3 lines of {tmp_path / 'ref'} are empty, first line 3; {remark}\n"
+    assert err == f"warning: 1 of 3 lines of {tmp_path / 'ref'} are empty (first: line 3); {remark}\n"
 
 
 @pytest.mark.parametrize(

@@ -341,7 +341,7 @@ def test_resume_after_interruption_gives_the_same_output(
     if name == "out.txt":
         status, _, err = nmt(*command, "--resume")
         assert status == 1
-        assert f"{out} is not an n-best list; --resume needs an output of the same options" in one_line(err)
+        assert f"{out} is not an n-best list; --resume needs an output with the same options" in one_line(err)
 
 
 def test_resume_requires_the_same_options_and_input(
@@ -403,7 +403,7 @@ def test_resume_requires_the_same_header(
 def test_resume_requires_the_same_glossary_report(
     model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
-    """A report of another name would lack the first lines."""
+    """A new report would lack the rows of the first lines."""
     (tmp_path / "in").write_bytes(as_bytes(SENTENCES))
     (tmp_path / "terms").write_text("cat\tdog\n")
     command = ("translate", model, tmp_path / "in", "-o", tmp_path / "out", "--window", 6)

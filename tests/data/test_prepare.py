@@ -167,7 +167,7 @@ def test_empty_validation_sentences_are_named(folder: Path, capsys: pytest.Captu
     prepare(recipe_for(folder))
     (warning,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("warning"))
     assert warning == (
-        "warning: 1 of 22 lines of the target of data.valid are empty, first line 21; "
+        "warning: 1 of 22 lines of the target of data.valid are empty (first: line 21); "
         "they make the loss and BLEU wrong; correct them"
     )
 

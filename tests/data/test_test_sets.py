@@ -89,7 +89,7 @@ def test_warning_for_sentences_without_reference(folder: Path, capsys: pytest.Ca
     )
     for test in read_test_sets(recipe_for(folder, tests)).values():
         test.warn_of_wrong_references()
-    remark = "are empty, first line 1; any translation of them counts as wrong; correct them"
+    remark = "are empty (first: line 1); any translation of them counts as wrong; correct them"
     assert capsys.readouterr().err == f"warning: 2 of 3 lines of the reference of data.test.json {remark}\n"
 
 

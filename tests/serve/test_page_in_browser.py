@@ -449,7 +449,7 @@ def test_a_term_of_the_glossary_is_translated_as_given(page: Browser) -> None:
     for lines, note in (
         (
             "\\n\\nunfinished\\n=\\na = b = c\\n = ",
-            "Unused line: 3, 4, 5, 6; write term = translation, with one equals sign",
+            "Unused lines: 3, 4, 5, 6; write term = translation, with one equals sign",
         ),
         ("\\n \\n", ""),
     ):

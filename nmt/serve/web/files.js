@@ -111,8 +111,8 @@ async function translateInOrder(lines, options, {size, sides}, signal, onText) {
 
 /** Return the limits of a part of a document: a subtitle may have several speakers, each of which counts as a line. */
 function documentLimits({lines, characters, bytes}, overlap) {
-  const share = overlap ? 2 : 1; // leave space for the previous subtitles
-  return {lines: Math.ceil(lines / 4), characters: characters / share, bytes: bytes / share};
+  const divisor = overlap ? 2 : 1; // reserve capacity for the previous subtitles
+  return {lines: Math.ceil(lines / 4), characters: characters / divisor, bytes: bytes / divisor};
 }
 
 /** Yield lists of parts; one that exceeds a limit by itself is alone, and the server rejects it. */

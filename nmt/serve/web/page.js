@@ -83,7 +83,8 @@ const terms = () => glossaryLines().filter(isTerm).map(({sides}) => sides);
 function showGlossaryNote() {
   const unused = glossaryLines().filter((line) => !isTerm(line)).map(({number}) => number);
   element("glossary-note").textContent = unused.length
-    ? `Unused line: ${unused.join(", ")}; write term = translation, with one equals sign` : "";
+    ? `Unused line${unused.length === 1 ? "" : "s"}: ${unused.join(", ")}; write term = translation, with one equals sign`
+    : "";
 }
 
 /** Return which option has an invalid value, and why; "" if there is none. */
@@ -196,7 +197,8 @@ function showSource() {
   const text = element("source").value;
   sentences = sentencesOf(text, model()?.source, element("split").checked);
   selected = Math.max(0, Math.min(selected, sentences.length - 1));
-  element("count").textContent = `${[...text].length} characters`;
+  const {length} = [...text];
+  element("count").textContent = `${length} character${length === 1 ? "" : "s"}`;
   const parts = [];
   let end = 0;
   for (const [index, sentence] of sentences.entries()) {
@@ -308,7 +310,7 @@ function showSelected() {
   });
 }
 
-/** Let the translation of a sentence begin with a prefix. */
+/** Set the prefix of the translation of a sentence, or remove it if `prefix` is undefined. */
 function pin(sentence, prefix) {
   if (prefix) {
     prefixes.set(sentence.text, prefix);
@@ -368,7 +370,7 @@ element("copy").addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(element("output").textContent);
     element("status").textContent = "Copied";
-  } catch { // no permission, or no clipboard, which browsers offer only with TLS and on this machine
+  } catch { // no permission, or no clipboard, which browsers offer only over HTTPS or on localhost
     getSelection().selectAllChildren(element("output"));
     element("status").textContent = "Selected; press Ctrl+C";
   }
