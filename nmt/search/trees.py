@@ -26,7 +26,7 @@ from nmt.text.subword_file import SPACE
 from nmt.text.tokenizer import Tokenizers
 from nmt.text.trees import PUNCTUATION, WORD
 
-# Kinds of tokens. Only the closing token of the innermost open bracket is possible, so `_OTHER` includes all of them.
+# Kinds of tokens. `_OTHER` includes closing tokens, because only that of the innermost open bracket is possible.
 _OTHER, _WORD, _OPENING, _END = range(4)
 
 
@@ -113,7 +113,7 @@ class TreeProgress(Batched):
     open: Tensor
 
     def apply(self, log_probs: Tensor) -> None:
-        """Make tokens that begin no tree impossible, in place. log_probs: (batch, beam, vocab)"""
+        """Make tokens that cannot continue a tree impossible, in place. log_probs: (batch, beam, vocab)"""
         has_missing, is_inside = self.missing > 0, self.depth > 0
         word = has_missing & (is_inside | (self.missing == 1))  # without a bracket only as the single word
         opening = has_missing & (self.spare >= 2)

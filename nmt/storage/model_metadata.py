@@ -28,7 +28,7 @@ DEFAULT_MAX_TOKENS = 256
 class ModelMetadata:
     """Metadata of a model.
 
-    origin:         source of the weights, such as `{"run": ..., "steps": [...]}`
+    origin:         source of the weights, such as `{"recipe": ..., "seed": ..., "averaged": [...]}`
     reverse_target: whether target tokens are in reverse order
     max_tokens:     maximum length of training sentences in tokens, including a tag
     longest_source: length of the longest source sentence of the training text in tokens; None if unknown

@@ -1,10 +1,9 @@
 """Compilation of the training step.
 
 On one GPU, model and loss become one static graph. This is the fastest form: no kernel handles dynamic shapes, and the
-host only launches the graph. It requires attention without host data, which only torch's varlen kernel offers, and a
-single process, because overlapping the all-reduce with the backward pass splits the graph. In all other cases each
-layer is compiled by itself: encoder layers share one graph and decoder layers another. Compiling the whole model took
-about 50 s on a CPU.
+host only launches the graph. It requires attention without host data (varlen), and a single process, because
+overlapping the all-reduce with the backward pass splits the graph. In all other cases each layer is compiled by itself:
+encoder layers share one graph and decoder layers another. Compiling the whole model took about 50 s on a CPU.
 
 CUDA graphs are not used. Those of torch.compile (`mode="reduce-overhead"`) overwrite the gradients that micro-batches
 accumulate, and kernels for thousands of tokens hide the launch overhead anyway.
