@@ -132,7 +132,7 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
         noun, option = "validated checkpoints", "keep_best"
         scores = TrainState.load(candidates[-1]).scores
         steps = {path: str(checkpoint_step(path)) for path in candidates if str(checkpoint_step(path)) in scores}
-        candidates = sorted(steps, key=lambda path: (scores[steps[path]], -int(steps[path])))  # of equals the first
+        candidates = sorted(steps, key=lambda path: (scores[steps[path]], -int(steps[path])))  # ties go to the first
         if not candidates:
             raise UserError(
                 f"{run_dir} has no validated checkpoint; the average of the best needs one; lower "
@@ -168,7 +168,7 @@ def require_test_sets(recipe: Recipe) -> None:
 
 
 def _require_validation_bleu(recipe: Recipe) -> None:
-    """Raise UserError if the recipe measures validation BLEU and its tokenizer is not available."""
+    """Raise UserError if the recipe measures validation BLEU and BLEU's tokenizer is not available."""
     if recipe.train.validate_bleu_every:
         make_scorer("bleu", tgt_lang=recipe.tgt_lang, tokenize=recipe.evaluate.tokenize)
 

@@ -39,7 +39,7 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_fsync() -> Iterator[None]:
-    """Do not wait for disks: no test loses power."""
+    """Skip fsync: no test simulates a power failure."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
         yield
@@ -72,5 +72,5 @@ def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> N
 
 @pytest.fixture
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw no curves at the end of `nmt run`, which takes longer than the rest of a tiny run."""
+    """Skip the curves at the end of `nmt run`: drawing takes longer than the rest of a tiny run."""
     monkeypatch.setattr("nmt.pipeline._draw_curves", lambda recipe: (None, ()))

@@ -304,7 +304,7 @@ def test_replacing_a_checkpoint_is_crash_safe(tmp_path: Path, monkeypatch: pytes
         assert newest is not None
         found.append(newest[1].state["step"])
         assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000001"]
-    assert found == [2, 2, 2, 1]  # the original checkpoint is of step 2
+    assert found == [2, 2, 2, 1]  # the original checkpoint is from step 2
 
 
 @pytest.mark.parametrize("state", [b"\x80\x04N.", b"[1]", b'{"of": "another version"}'])

@@ -1,4 +1,7 @@
-"""Layers of both stacks: embeddings, position encodings, feed-forward, residual connections with norms."""
+"""Layers of both stacks: embeddings, position encodings, feed-forward, residual connections with norms.
+
+"The paper" is Vaswani et al. 2017.
+"""
 
 from __future__ import annotations
 

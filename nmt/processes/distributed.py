@@ -99,7 +99,7 @@ class World:
         return self.sum(received).numpy().tobytes().decode() if len(received) else ""
 
     def gather(self, values: Tensor) -> list[Tensor] | None:
-        """Gather CPU tensors (n,), of any n per process, in rank order on rank 0; None elsewhere."""
+        """Gather CPU tensors (n,) in rank order on rank 0; n may differ by rank. Returns None elsewhere."""
         if self.size == 1:
             return [values]
         lengths = torch.zeros(self.size, dtype=torch.int64)

@@ -1,7 +1,7 @@
 """Failure detection for multi-process jobs: finds ranks that died or hang and ends the job with one message.
 
 Every rank increments a heartbeat once a second in the store that torch uses for rendezvous, and reads the heartbeats of
-the others. torchrun serves that store, or rank 0 without torchrun. The first rank that finds a failure writes it to
+the others. torchrun serves that store; without torchrun, rank 0 does. The first rank that finds a failure writes it to
 the store as the verdict and prints it. The others read the verdict and exit silently.
 
 torch alone does not name the lost rank: Gloo reports an address or a timeout, NCCL a timeout of the collective, and
@@ -176,7 +176,7 @@ class FailureDetector:
         A broken connection is attributed to the rank that broke it. The first user error of all ranks is shown; other
         exceptions are shown with their traceback.
         """
-        with _ignore_sigterm():  # torchrun sends it as soon as it misses another rank
+        with _ignore_sigterm():  # torchrun sends it as soon as another rank has exited
             if _is_broken_connection(error):
                 self._conclude(self._find_cause(error))
             elif isinstance(error, UserError):
@@ -340,7 +340,7 @@ class FailureDetector:
 
 
 def _machine_id() -> str:
-    """Return an id of the process namespace: boot of the machine, and container."""
+    """Return an id of the process namespace: boot id of the machine and PID namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"

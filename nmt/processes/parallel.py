@@ -45,7 +45,7 @@ def map_in_order(
     Args:
         make_worker: builds the worker function, once per process; must be picklable.
         jobs: inputs of the worker function. None is not a job: all pending results are yielded before the next
-            job is read, which may take long.
+            job is read, because reading it may block.
         option: the option that sets the number of processes, for the error message.
 
     Raises:
@@ -135,7 +135,7 @@ def _signals_deferred() -> Iterator[None]:
 
 
 def _modules(worker: Any) -> Iterator[str]:
-    """Yield the modules of this package that define a function and the arguments of a partial."""
+    """Yield the modules of this package that define `worker`; for a partial, those of its function and arguments."""
     if isinstance(worker, partial):
         for inner in (worker.func, *worker.args, *worker.keywords.values()):
             yield from _modules(inner)

@@ -22,7 +22,7 @@ _MIN_COST = 16
 _CPU_TOKENS, _MAX_TOKENS = 2_048, 32_768
 # Fraction of the GPU memory for a batch; the rest is for weights, temporary tensors, graphs and other programs.
 _MEMORY_FRACTION = 0.25
-# KV cache slots of each hypothesis per source token: outputs may exceed sources, and dead hypotheses keep their slots.
+# KV cache slots of each hypothesis per source token: outputs may exceed sources, and pruned ones keep their slots.
 _SLOTS_PER_TOKEN = 2
 # Number of logit-sized tensors alive at a time, and bytes per element (16-bit types need half).
 _LOGITS_ALIVE, _BYTES = 4, 4

@@ -19,8 +19,8 @@ Stop        A sentence is done when no live hypothesis can exceed its worst kept
             ended, as in fairseq and CTranslate2; with `patience`, when patience * beam_size have (Kasai et al. 2022).
             Both rules accept only ends among the best beam_size extensions. With beam groups the number applies to each
             group, and a group that has reached it accepts no more.
-Constraints `nmt.search.constraints` and `nmt.search.trees` make extensions impossible; the others keep their true
-            log-probability. `nmt.search.required` allocates the beam to hypotheses with required phrases.
+Constraints `nmt.search.constraints` and `nmt.search.trees` make some extensions impossible; all others keep
+            their true log-probability. `nmt.search.required` allocates the beam to hypotheses with required phrases.
 Groups      With beam_groups above 1, each group is a beam of beam_size / beam_groups hypotheses. Tokens that earlier
             groups choose at the same step rank lower (`Ranker.best_extensions`). A sentence is done when all of its
             groups are. The best finished hypotheses of all groups come first, by score, then their second ones, and so

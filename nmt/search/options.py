@@ -18,7 +18,7 @@ MAX_LENGTH_ALPHA = 10.0
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of a search; the defaults are the paper's (section 6.1)."""
+    """Options of a search; the defaults are those of Vaswani et al. 2017 (section 6.1)."""
 
     beam_size: int = 4
     """Live hypotheses at each step."""
@@ -121,7 +121,7 @@ class SearchOptions:
 def length_penalty(length: int, name: LengthPenalty, alpha: float) -> float:
     """Return the divisor of the log-probability of an output of `length` tokens, EOS included.
 
-    gnmt   ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14; the paper's)
+    gnmt   ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14), as in Vaswani et al. 2017
     power  length^alpha (fairseq, CTranslate2); its alpha is not comparable with that of `gnmt`
     none   1
     """

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmt.devices.transfer import to_device
 
-_TOKEN_BITS = 32  # low bits of an edge key, which holds a token id; the node is in the high bits
+_TOKEN_BITS = 32  # the low bits of an edge key hold the token id, the high bits the node
 
 
 class PhraseTrie:

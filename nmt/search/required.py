@@ -14,7 +14,7 @@ keep every bank, which gives the best translations.
 
 If necessary, the maximum length grows until all phrases fit one after the other, following the prefix, but never beyond
 `max_tokens`. A hypothesis that has capacity for its missing tokens ranks before all others, and one of its
-extensions has it too. A beam of any size therefore finds an output with all phrases, unless the model or another
+extensions has capacity too. A beam of any size therefore finds an output with all phrases, unless the model or another
 constraint makes each of these extensions impossible or the phrases exceed `max_tokens`. In these cases there may be no
 output.
 """

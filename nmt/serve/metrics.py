@@ -18,7 +18,7 @@ class Metrics:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def count(self, path: str, status: int, seconds: float) -> None:
-        """Count a finished request. path: of its route, because clients could create unlimited labels"""
+        """Count a finished request. path: of its route; with raw paths, clients could create unlimited labels"""
         self._requests[path, status] += 1
         self._seconds[path] += seconds
 

@@ -99,7 +99,7 @@ class ServedModel:
     languages:   source and target
     description: engine and precision
     batcher:     its groups are RequestOptions for lines, and the class of the item for Pair and AttentionRequest
-    memory:      translations of earlier requests; not of partial words, alternatives and streamed tokens
+    memory:      translations of earlier requests; not of partial words, alternatives or streamed tokens
     """
 
     def __init__(

@@ -80,9 +80,9 @@ class Service:
         self._delivery: Delivery | None = None
 
     async def read_body(self, request: Request, kind: type[Message]) -> Message:
-        """Read and parse the body of a request; raises HTTPException if it is invalid, slow or without API key.
+        """Read and parse the body of a request; raises HTTPException if it is invalid or slow, or has no valid API key.
 
-        Only the body of LibreTranslate's clients may have the key.
+        Only LibreTranslate requests may have the key in the body.
         """
         key, may_have_key = _bearer_token(request), issubclass(kind, LibreTranslateMessage)
         if key or not may_have_key:
@@ -174,7 +174,7 @@ class Service:
     ) -> AsyncIterator[list[list[Translation]]]:
         """Yield the translations of 1, 2, 4, ... lines, up to a batch; raises HTTPException like `process`.
 
-        The first translation arrives early, most lines are in large batches, and `Limits.seconds` applies to each.
+        The first translation arrives early, and most lines are in large batches. `Limits.seconds` applies per batch.
         """
         self.check_size([line.text for line in lines])
         start, size = 0, 1

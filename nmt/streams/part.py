@@ -2,8 +2,8 @@
 
 The first line of the journal is the origin of the part: model, options and input. Each further line is a mark: the
 number of records so far, the size of the part, and the SHA-256 of the input and of the part so far. A resuming command
-truncates the part at the last mark, if model, options, and input and part up to the mark are unchanged. The journal is
-locked while a command writes. A part without marks is removed or overwritten.
+truncates the part at the last mark, if model and options are unchanged, and input and part are unchanged up to the
+mark. The journal is locked while a command writes. A part without marks is removed or overwritten.
 """
 
 from __future__ import annotations

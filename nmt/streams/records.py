@@ -39,8 +39,8 @@ _TEST_SETS = (".sgm", ".sgml", ".xml")
 def format_of_file(path: Path) -> Format | None:
     """Return the format for the extension of a file (`.tsv`, `.jsonl.gz`), None if it is unknown.
 
-    Raises CommandError for test sets of WMT, whose markup would be translated as text, and for subtitles in another
-    format than SubRip, whose times would be.
+    Raises CommandError for test sets of WMT, whose markup would be translated as text, and for subtitles that are not
+    SubRip, whose time codes would be.
     """
     endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst")]
     if endings and endings[-1] in _OTHER_SUBTITLES:

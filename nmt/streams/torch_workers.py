@@ -30,7 +30,7 @@ def start_torch_workers(device: str, processes: int | None, threads: int | None 
     """Provide workers on a device for a `with` block.
 
     processes: worker processes on a CPU; 0 is one per core, 1 uses the current process or those of torchrun, and None
-               selects a number by the lines of the file
+               chooses the number from the line count of the file
     threads:   of the current process, which then translates alone
 
     Raises UserError if the device or torchrun does not allow several worker processes.
@@ -65,7 +65,7 @@ def start_torch_workers(device: str, processes: int | None, threads: int | None 
 
 @dataclass(frozen=True, kw_only=True)
 class _TorchWorkers(Workers):
-    """Workers with torch. processes: None selects a number by the lines of the file"""
+    """Workers with torch. processes: None chooses the number from the line count of the file"""
 
     world: World
     processes: int | None

@@ -78,7 +78,7 @@ def reverse_each(tokens: Tokens, lengths: NDArray[np.integer[Any]]) -> Tokens:
 
 
 class _BpeDropout:
-    """BPE-dropout: at each step, applies the best merge of each word that is not dropped at random.
+    """BPE-dropout: at each step, applies, in each word, the best of the merges that are not dropped at random.
 
     Each possible merge is dropped with probability `alpha` at each step, independently of earlier steps. A word is
     finished when it has no merges, or when all of them are dropped. Source: Provilkov et al. 2020, algorithm 1.

@@ -96,7 +96,7 @@ def _is_wide_punctuation(character: str) -> bool:
 
 
 def is_unspaced(character: str) -> bool:
-    """Return whether a character is of a script without spaces between words."""
+    """Return whether a character belongs to a script without spaces between words."""
     return character != "" and unicodedata.name(character, "").startswith(_UNSPACED)
 
 

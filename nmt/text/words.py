@@ -48,7 +48,7 @@ def share_stem(first: str, second: str) -> bool:
     """Return whether two words have the same beginning: three letters or more, and half of the longer word.
 
     Case and diacritics do not count, so Mann and Männer share a stem. A stand-in for a lemmatizer: it also accepts
-    other words of a family and compounds, such as Strand and Strandbad, and misses irregular forms.
+    other words of the same family and compounds, such as Strand and Strandbad, and misses irregular forms.
     """
     folded = _without_marks(first.casefold()), _without_marks(second.casefold())
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*folded, strict=False)))

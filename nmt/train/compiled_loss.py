@@ -54,7 +54,7 @@ class _CompilableCrossEntropy(PrecomputedGradients):
     """Forward pass and gradient, chunk by chunk.
 
     With z = h W^T and V entries, the loss of a row is logsumexp(z) - (1 - eps) z_gold - eps mean(z), and its gradient
-    in z is softmax(z) - (1 - eps) onehot - eps / V; both are 0 for padding.
+    with respect to z is softmax(z) - (1 - eps) onehot - eps / V; both are 0 for padding.
     """
 
     @staticmethod

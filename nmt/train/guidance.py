@@ -1,7 +1,7 @@
 """Guided alignment: train one head of the cross-attention to align words.
 
-The loss of a target token is the cross-entropy of the attention of that head with the links of the token, which have
-equal probabilities (Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et
+The loss of a target token is the cross-entropy between its links, which have equal probabilities, and the attention
+weights of the head (Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et
 al. 2019, "Jointly Learning to Align and Translate with Transformer Models"). Tokens without links do not contribute.
 Only training computes the loss, from the weights of one head before dropout.
 """

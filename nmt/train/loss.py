@@ -140,7 +140,9 @@ class _LinearCrossEntropy(PrecomputedGradients):
     """Forward pass and gradient, chunk by chunk; the logits of a chunk are freed before the next.
 
     With z = h W^T, s = sum(exp(z - max z)) and V entries, the loss of a row is
-    log s + max z - (1 - eps) z_gold - eps mean(z), and its gradient in z is softmax(z) - (1 - eps) onehot - eps / V.
+    log s + max z - (1 - eps) z_gold - eps mean(z), and its gradient with respect to z is
+    softmax(z) - (1 - eps) onehot - eps / V.
+
     Terms that are constant over the vocabulary are applied to h or W instead of z.
     """
 
@@ -255,8 +257,8 @@ def _rdrop_grad_(
 ) -> tuple[Tensor, Tensor]:
     """Replace logits (n, 2, vocab) with the gradient of the R-Drop loss; return loss and plain cross-entropy.
 
-    gold: (n, 2, 1). With d = log p - log q, the gradient of KL(p || q) + KL(q || p) = sum((p - q) d) in the logits of
-    p is p (1 + d - KL(p || q)) - q, and in those of q the same with p and q exchanged.
+    gold: (n, 2, 1). With d = log p - log q, the gradient of KL(p || q) + KL(q || p) = sum((p - q) d) with respect to
+    the logits of p is p (1 + d - KL(p || q)) - q, and for those of q the same with p and q exchanged.
     """
     log_p = torch.log_softmax(logits.to(acc_dtype), dim=2)
     p = log_p.exp()

@@ -265,7 +265,7 @@ def _newest_recipe(run_dir: Path) -> Recipe | None:
 
 
 def _identity(recipe: Recipe, *, reused_tokenizer: bool) -> dict[str, object]:
-    """Return the options that must not change during a run, by full name; of a reused tokenizer, only `start_from`."""
+    """Return the options that must not change during a run, by full name; for a reused tokenizer, only `start_from`."""
     own_state = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop"}
     own_state |= {"guided_alignment", "glossary_markup"}
     guided = {"alignment_layer", "alignment_heads", "alignment_at"} if recipe.train.guided_alignment else set[str]()

@@ -75,7 +75,7 @@ def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:
 
 
 def tokenizer_options(tokenizers: Tokenizers, chosen: TokenizerRecipe) -> dict[str, Any]:
-    """Return the options of trained tokenizers; of `user_symbols`, those of `chosen` that they have.
+    """Return the options of trained tokenizers; `user_symbols` are the symbols of `chosen` that they have.
 
     The number of training pairs is not known and becomes the default.
     """

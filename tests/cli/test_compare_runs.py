@@ -120,7 +120,7 @@ def test_a_changed_test_set_is_not_scored_with_earlier_translations(runs: Path, 
 
 
 def test_a_run_that_was_trained_further_is_compared_as_it_was_translated(runs: Path, nmt: Nmt) -> None:
-    """Its recipe.toml has the new options; its translations, report and scores are of the old ones."""
+    """Its recipe.toml has the new options; its translations, report and scores belong to the old ones."""
     recipe = runs / "b" / "recipe.toml"
     report = {"recipe": recipe.read_text(), "training": {"steps": 2}, "tests": []}
     (runs / "b" / "report.json").write_text(json.dumps(report))

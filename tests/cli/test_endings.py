@@ -116,7 +116,7 @@ def test_a_signal_ends_the_threads_of_ctranslate2(
     process.send_signal(number)
     found, (line,) = end(process)
     assert found == status
-    assert line.startswith("nmt: interrupted")  # with the part of a fast machine that has finished a window
+    assert line.startswith("nmt: interrupted")  # and names the part if a window was finished
     assert not (tmp_path / "out").exists()
 
 

@@ -23,7 +23,7 @@ NO_HEADS = (
 
 @pytest.fixture(scope="module")
 def gru(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GRU model of random weights, with the tokenizer of the fixture `model`."""
+    """A GRU model with random weights and the tokenizer of the fixture `model`."""
     loaded = load_model(model, torch.device("cpu"))
     metadata, tokenizers = loaded.metadata, Tokenizers.load(model)
     sizes = {

@@ -1,4 +1,4 @@
-"""`nmt heads` as a user types it, with a tiny model of random weights."""
+"""`nmt heads` as a user types it, with a tiny, randomly initialized model."""
 
 import json
 import random

@@ -275,7 +275,7 @@ def start(recipe: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Wait until a condition holds, which must be while the process runs."""
+    """Wait for a condition that must hold before the process ends."""
     deadline = time.monotonic() + 120
     while not condition():
         if time.monotonic() > deadline:

@@ -42,7 +42,7 @@ LINES = ["The woman buys a red car.", "", "The man sleeps.", "We work in the gar
 
 @pytest.fixture
 def run(tmp_path: Path, nmt: Nmt) -> Path:
-    """A prepared run with a model of random weights, its recipe beside it."""
+    """A prepared run with a randomly initialized model, and its recipe beside it."""
     run = tmp_path / "run"
     (tmp_path / "tiny.toml").write_text(RECIPE + "[decode]\nmax_extra_tokens = 3\n", encoding="utf-8")
     status, _, err = nmt("prepare", tmp_path / "tiny.toml", f"run_dir={run}")

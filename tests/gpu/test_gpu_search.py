@@ -55,7 +55,7 @@ class CountingRecorder:
 
 
 def make_model(device: torch.device, dtype: torch.dtype = torch.float64, seed: int = 0) -> Transformer:
-    """A model of random weights with clear preferences."""
+    """A model with random weights and clear preferences."""
     torch.manual_seed(seed)
     recipe = ModelRecipe.model_validate(SIZES | {"max_positions": 150})
     model = Transformer(recipe, VOCAB, VOCAB).eval().requires_grad_(False)

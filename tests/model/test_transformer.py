@@ -222,7 +222,7 @@ def test_state_after_reordering_and_selecting() -> None:
 
 
 def state_after(model: Transformer, sentences: list[int], steps: int, beam: int = 5) -> DecoderState:
-    """Return the state after steps with random tokens and survivors, which are those of a sentence in every batch."""
+    """Return the state after steps with random tokens and beam indices, which depend on the sentence alone."""
     generators = [torch.Generator().manual_seed(sentence) for sentence in sentences]
     state = model.start(PackedSequences.from_lists([SRC[sentence] for sentence in sentences]), beam)
     tokens = torch.full((len(sentences), beam), BOS_ID)
@@ -241,7 +241,7 @@ def test_slots_of_pruned_hypotheses_are_removed() -> None:
 
 
 def test_slots_of_a_sentence_do_not_depend_on_the_batch() -> None:
-    """So neither does the order in which attention sums them."""
+    """The order in which attention sums the slots does not depend on the batch either."""
     model = double_model(tiny(max_positions=80)).eval()
     together = state_after(model, [0, 1, 2, 3], steps=40)
     for sentence in range(4):

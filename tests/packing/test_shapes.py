@@ -16,7 +16,7 @@ LONGEST = 256
 
 @pytest.fixture(scope="module")
 def wmt() -> tuple[np.ndarray, np.ndarray]:
-    """Lengths of the pairs of 400 updates of the paper's size, distributed as in WMT14."""
+    """Sentence lengths, distributed as in WMT14, of pairs for 400 updates as large as in Vaswani et al. 2017."""
     return WMT14.sample(360_000, LONGEST, np.random.Generator(np.random.PCG64(3)))
 
 

@@ -139,7 +139,7 @@ def test_none_flushes_pending_results(num_processes: int) -> None:
         yield 1
         yield 2
         yield None
-        assert len(given) == 2, "both must have been given by now"
+        assert len(given) == 2, "both results must be yielded before the next job"
         yield 3
 
     for result in map_in_order(partial(Squarer, os.getpid()), jobs(), num_processes):

@@ -106,7 +106,7 @@ def test_attention_weights_equal_the_equations(variant: dict[str, object]) -> No
 
 @pytest.mark.parametrize("variant", VARIANTS[:4], ids=str)
 def test_weights_of_links_equal_the_equations(variant: dict[str, object]) -> None:
-    """Of guided alignment: links of the second target position of a sentence to its first and third source tokens."""
+    """Links for guided alignment: from the second target position of a sentence to its first and third source token."""
     model = double(build(**variant))
     src, tgt = packed(SRC), packed(TGT)
     starts = int(tgt.cu_seqlens[1]) + 1, int(src.cu_seqlens[0])

@@ -77,7 +77,7 @@ class Task:
         return max((value * begun(phrase, tokens) / len(phrase) for phrase, value in open_ones), default=0.0)
 
     def missing(self, tokens: Prefix) -> int:
-        """Fewest tokens that can follow to meet all requirements one by one, of which one may have begun."""
+        """Fewest tokens that meet all missing requirements one by one; one of them may already be in progress."""
         open_ones = [own for own in set(map(frozenset, self.required)) if not any(count(one, tokens) for one in own)]
         shortest = [min(map(len, phrases)) for phrases in open_ones]
         continued = [min(len(one) - begun(one, tokens) for one in phrases) for phrases in open_ones]

@@ -37,7 +37,7 @@ def make_model(seed: int, **options: object) -> Transformer:
     return model
 
 
-def draw_candidates(seed: int, sentences: int, words: int) -> Tensor:
+def sample_candidates(seed: int, sentences: int, words: int) -> Tensor:
     """Random words and EOS as candidates of each sentence."""
     rng = random.Random(seed)
     found = torch.zeros(sentences, VOCAB, dtype=torch.bool)
@@ -66,7 +66,7 @@ def test_restricted_search_finds_the_optimum(output_bias: bool) -> None:
     if model.output.bias is not None:
         torch.nn.init.normal_(model.output.bias)
     options = SearchOptions(beam_size=40, n_best=5, length_penalty="power", max_extra_tokens=3, max_tokens=3)
-    candidates = draw_candidates(2, len(SOURCES), words=3)
+    candidates = sample_candidates(2, len(SOURCES), words=3)
     found = beam_search(restrict(model, candidates), pack(SOURCES), options)
     for source, own, hypotheses in zip(SOURCES, candidates, found, strict=True):
         words = own.nonzero().flatten().tolist()[1:]
@@ -109,7 +109,7 @@ def test_outputs_have_only_own_candidates_and_do_not_depend_on_the_batch(search:
     model: StepModel[Any] = make_model(1)
     if ensemble:
         model = Ensemble([model, make_model(2)])
-    candidates = draw_candidates(4, len(SOURCES), words=6)
+    candidates = sample_candidates(4, len(SOURCES), words=6)
     alone = [
         SEARCHES[search](restrict(model, own[None]), pack([source]))[0]
         for source, own in zip(SOURCES, candidates, strict=True)
@@ -127,7 +127,7 @@ def test_outputs_have_only_own_candidates_and_do_not_depend_on_the_batch(search:
 
 @pytest.mark.parametrize("mean", ["linear", "log"])
 def test_ensemble_members_are_restricted_separately(mean: EnsembleMean) -> None:
-    models, candidates = [make_model(1), make_model(2)], draw_candidates(3, 2, words=4)
+    models, candidates = [make_model(1), make_model(2)], sample_candidates(3, 2, words=4)
     together = restrict(Ensemble(models, mean), candidates)
     log_probs = together.step(torch.full((2, 1), BOS_ID), together.start(pack(SOURCES[:2]), 1))[:, 0]
     for source, own, found in zip(SOURCES, candidates, log_probs, strict=False):

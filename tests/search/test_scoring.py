@@ -49,7 +49,7 @@ class FixedLogits:
 def test_equals_fairseqs_scorer() -> None:
     path = VECTORS / "fairseq_scorer.json"
     if not path.exists():
-        pytest.skip(f"{path} is not here")
+        pytest.skip(f"{path} does not exist")
     table = json.loads(path.read_text())
     expected = table["expected_positional_probs"]
     targets = [[4 + i % 3 for i in range(len(probs) - 1)] for probs in expected]
@@ -111,7 +111,7 @@ def test_search_and_forward_agree_on_every_probability(norm_order: Literal["post
     ]
     scores = score_pairs(model, make_batch(pairs))
     flat = [hypothesis for hypotheses in found for hypothesis in hypotheses]
-    assert len({len(hypothesis.tokens) for hypothesis in flat}) > 3, "the outputs should be of several lengths"
+    assert len({len(hypothesis.tokens) for hypothesis in flat}) > 3, "the outputs should have several lengths"
     for hypothesis, score in zip(flat, scores, strict=True):
         assert score.log_prob == pytest.approx(hypothesis.log_prob, rel=1e-4, abs=1e-4)
         assert score.token_log_probs == pytest.approx(hypothesis.token_log_probs, rel=1e-4, abs=1e-4)

@@ -385,7 +385,7 @@ def test_length_penalty_is_the_papers() -> None:
 def vectors(name: str) -> Any:
     path = VECTORS / name
     if not path.exists():
-        pytest.skip(f"{path} is not here")
+        pytest.skip(f"{path} does not exist")
     return json.loads(path.read_text())
 
 
@@ -456,9 +456,10 @@ def test_fairseqs_tables(
 ) -> None:
     """The outputs that fairseq's own test expects, and better ones that its stop rule misses.
 
-    fairseq lets a hypothesis end only when its end is among the first `beam` candidates, and leaves a sentence when
-    `beam` hypotheses have ended. Here the first 2 * `beam` count, and a sentence goes on while anything can improve.
-    So at every rank the score must be at least fairseq's, and what both find must have the same probabilities.
+    fairseq lets a hypothesis end only when its end is among the first `beam` candidates, and stops when `beam`
+    hypotheses have ended. Here the first 2 * `beam` candidates count, and the search continues while the result can
+    improve. At every rank the score must therefore be at least fairseq's, and outputs that both find must have the
+    same probabilities.
     """
     table = vectors("fairseq_beam.json")
     model = SlotTableModel(table["probs"], table["columns"])

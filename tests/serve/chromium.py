@@ -28,7 +28,7 @@ class Browser:
         assert CHROMIUM is not None
         to_browser, self._commands = os.pipe()
         self._messages, from_browser = os.pipe()
-        # Numbers above those that the child uses, so that one does not replace the other.
+        # Numbers above those that the child uses: otherwise, one could replace the other.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in (to_browser, from_browser)]
         actions = [(os.POSIX_SPAWN_DUP2, sources[0], _READ), (os.POSIX_SPAWN_DUP2, sources[1], _WRITE)]
         with Path(os.devnull).open("w") as null:

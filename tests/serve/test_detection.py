@@ -50,7 +50,7 @@ def test_auto_translates_from_the_detected_language(as_list: bool) -> None:
     response = client.post("/translate", json={"q": [FRENCH] if as_list else FRENCH, "source": "auto", "target": "es"})
     detected = response.json()["detectedLanguage"]
     assert (detected[0] if as_list else detected)["language"] == "fr"
-    # German is no source of Spanish, so it is not among the candidates.
+    # No model translates German to Spanish, so German is not a candidate.
     german = client.post("/translate", json={"q": GERMAN, "source": "auto", "target": "es"}).json()
     assert german["detectedLanguage"]["language"] in ("en", "fr")
 

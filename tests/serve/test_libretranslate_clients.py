@@ -22,7 +22,7 @@ Answer = tuple[int, dict[str, str], Any]
 
 @pytest.fixture
 def address(echo_service: MakeService, tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """A running server that needs the key `a key`, and web pages of https://example.org may use."""
+    """A running server that requires the key `a key` and allows web pages of https://example.org."""
     (tmp_path / "keys").write_text("a key\n")
     service = echo_service(Limits(), ApiKeys(tmp_path / "keys"))
     bound = open_socket("127.0.0.1", 0)

@@ -131,7 +131,7 @@ def merge(parts: tuple[str, ...], i: int) -> tuple[str, ...]:
     return (*parts[:i], parts[i] + parts[i + 1], *parts[i + 2 :])
 
 
-def draw_bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float, choice: random.Random) -> tuple[str, ...]:
+def sample_bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float, choice: random.Random) -> tuple[str, ...]:
     """Algorithm 1 of Provilkov et al. 2020."""
     score_of, parts = scores_of(vocabulary), tuple(word)
     while True:
@@ -193,7 +193,7 @@ def test_token_count_matches_algorithm_1(tokenizers: dict[str, Tokenizer]) -> No
     tokenizer, choice, texts = tokenizers["bpe"], random.Random(3), sentences(500)
     vocabulary = tokenizer.vocabulary()
     words = [f"\u2581{word}" for text in texts for word in text.split()]
-    theirs = sum(len(draw_bpe_dropout(vocabulary, word, 0.1, choice)) for word in words)
+    theirs = sum(len(sample_bpe_dropout(vocabulary, word, 0.1, choice)) for word in words)
     ours = sum(map(len, resegment(vocabulary, 0.1, [tokenizer.encode(text) for text in texts])))
     assert ours == pytest.approx(theirs, rel=0.01)
 

@@ -242,7 +242,7 @@ def test_all_processes_use_the_checkpoint_of_rank_0(tiny_recipe: Recipe, tiny_da
     alone = choose_checkpoint(run, World(0, 1, CPU))
     assert alone is not None and alone[1].state["step"] == 24
 
-    elsewhere = tmp_path / "elsewhere"  # a disk of its own, that lacks the checkpoint or holds another one
+    elsewhere = tmp_path / "elsewhere"  # a local disk, which lacks the checkpoint or has another one
     with pytest.raises(UserError, match=r"step-00000012 is missing or differs .*shared file system"):
         choose_checkpoint(elsewhere, other)
     shutil.copytree(run, elsewhere)

@@ -40,7 +40,7 @@ def store_pairs(directory: Path, pairs: Any = PAIRS, links: Any = LINKS) -> tupl
 
 @pytest.fixture
 def batch(tmp_path: Path) -> Batch:
-    """In another order than the store, to test offsets."""
+    """In a different order from the store, to test offsets."""
     store, links = store_pairs(tmp_path)
     return make_batch(store, np.array([2, 0, 1]), links)
 

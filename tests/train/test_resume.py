@@ -142,7 +142,7 @@ def test_another_validation_text_discards_scores(
         ({}, {"best_metric": "bleu", "validate_bleu_every": 6}, "train.best_metric"),
     ],
 )
-def test_options_of_scores_discard_scores(
+def test_changed_score_options_discard_scores(
     before: dict[str, Any],
     then: dict[str, Any],
     option: str,
@@ -313,7 +313,7 @@ def test_a_finished_run_validates_on_another_text(tiny_recipe: Recipe, tiny_data
 def test_scores_without_a_text_identity_are_kept(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun = train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)  # as an earlier version: it knows no identity
+    begun = train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)  # as in versions without identities
     other = {"kind": "text", "src": "c", "tgt": "d"}
     assert train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data, valid_identity="a").scores == begun.scores
     assert "does not identify its validation text; its scores are assumed" in capsys.readouterr().err
@@ -367,7 +367,7 @@ def test_the_start_model_is_validated_first(
     assert entries[0]["step"] == 0 and entries[0]["valid/nll"] == pytest.approx(last, rel=1e-6)
     assert set(state.scores) == {"2"}  # no checkpoint holds those of step 0
     shutil.rmtree(tuned.directory / "checkpoints")
-    train_tiny(tuned, tiny_data)  # killed before its first checkpoint: it is noted once
+    train_tiny(tuned, tiny_data)  # as if killed before the first checkpoint: step 0 is logged once
     assert [
         entry["step"] for entry in map(json.loads, (tuned.directory / "metrics.jsonl").read_text().splitlines())
     ] == [entry["step"] for entry in entries]

@@ -49,7 +49,7 @@ export function showDetails(details) {
   showAttention();
 }
 
-/** Request the attention if it is visible and not there yet, and draw it. */
+/** Draw the attention if its section is open; request it first if it is not loaded. */
 async function showAttention() {
   const details = current;
   if (!details || !element("attention").open) {
