@@ -19,9 +19,9 @@ SEEDS = (2, 3, 5, 8)
 SOURCES = ((0.5, 0.5, 0.3), (0.0, 0.1, 0.8), (0.3, 0.6, 0.3), (0.5, 0.0, 0.1))
 
 EPILOG = """\
-Each experiment simulates the sentence scores of two systems that differ by 0.4, and all their seeds. The first columns
-are the number of seeds of each system and the standard deviation of a run's score by source: the training seed, the
-choice of test sentences, and both together. The last column should be near 95 %.
+Each experiment simulates the sentence scores of two systems, each trained with several seeds, whose true difference is
+0.4. The first columns are the number of seeds of each system and the standard deviation of a run's score by source: the
+training seed, the choice of test sentences, and both together. The last column should be near 95 %.
 
 exit status: 0 success, 2 invalid command line
 """

@@ -63,7 +63,7 @@ class KneserNey:
                 self._reserved[level][gram[:-1]] += self._discounts[level][min(count, 3)]
 
     def probability(self, history: Gram, token: int) -> float:
-        """Return the probability of a token after all tokens of its sentence before it, BOS included."""
+        """Return the probability of a token given all preceding tokens of its sentence, BOS included."""
         result = self._uniform
         for level in range(min(self._order, len(history) + 1)):
             context = history[len(history) - level :]

@@ -188,7 +188,7 @@ def load_translator(
                 pads=pads,
             )
         case "auto":
-            raise AssertionError("`choose_engine` resolves it")
+            raise AssertionError("`choose_engine` resolves auto")
         case _:
             assert_never(choice.engine)
 

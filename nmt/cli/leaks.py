@@ -18,8 +18,9 @@ def leaks(recipe: RecipeArgument, overrides: Overrides = None, output: FormatOpt
     """List the test and validation sentences that occur in the training text, with file and line.
 
     Matches are exact (except for trailing white space) or near (ignoring case, punctuation, spacing and Unicode form).
-    They are of the source, the reference, or both in one training pair. Short sentences often match by chance, mostly
-    on one side; a match of both sides in one pair is most likely a copy. Sentences with changed words are not found.
+    A match covers the source, the reference, or both in one training pair. Short sentences often match by chance,
+    mostly on one side; a match of both sides in one pair is most likely a copy. Sentences with changed words are not
+    found.
 
     Searches the training files before cleaning. For each sentence, the list has the first location and the number of
     training pairs. The report of `nmt run` has the same counts, and the scores of the clean sentences. The training

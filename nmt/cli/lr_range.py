@@ -81,12 +81,12 @@ def _rows(recipe: Recipe, found: RateRange) -> Iterator[tuple[str, str]]:
 
 
 def _with_factor(recipe: Recipe, rate: float) -> str:
-    """Format a rate; for `noam`, add the factor that has this peak."""
+    """Format a rate; for `noam`, add the factor whose schedule peaks at it."""
     train = recipe.train
     if train.schedule != "noam":
         return _rate(rate)
     factor = rate * math.sqrt(recipe.model.d_model * train.warmup_steps)
-    return f"{_rate(rate)} (train.learning_rate={factor:.2g}, the factor of noam, has this peak)"
+    return f"{_rate(rate)} (the peak of noam with train.learning_rate={factor:.2g})"
 
 
 def _last(found: RateRange) -> float:

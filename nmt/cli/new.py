@@ -31,7 +31,7 @@ def new(
         typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="New file (default: SRC-TGT.toml)."),
     ] = None,
 ) -> None:
-    """Write a recipe for your text: a tiny or small model, or the paper's base model, by the number of pairs.
+    """Write a recipe for your text: a tiny or small model, or the paper's base model, depending on the number of pairs.
 
     nmt new en de --src train.en --tgt train.de --valid-src valid.en --valid-tgt valid.de -o mine.toml
     """

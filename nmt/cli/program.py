@@ -1,4 +1,4 @@
-"""The program of all commands. Results go to stdout, everything else to stderr.
+"""The command-line program. Results go to stdout, everything else to stderr.
 
 Exit status: 0 success, 1 failure, 2 invalid command line or recipe, 130 or 143 stopped by a signal.
 """

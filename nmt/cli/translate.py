@@ -222,7 +222,7 @@ def _make_writer(
     keep: opt.Kinds,
     engine: Engine,
 ) -> tuple[Source, RecordWriter, DecodeRecipe]:
-    """Make the writer of the output and the options of its search; return them with the source, which knows the writer.
+    """Make the writer of the output and its search options; return them with the source, updated for the writer.
 
     Raises BadParameter if `distinct` has no effect, or for alignments of text with kept tags.
 

@@ -123,7 +123,7 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 
 # --- Speed ------------------------------------------------------------------------------------------------------------
 
-_THREADS = "CPU threads (default: one per core). Not with --processes, which use one thread each."
+_THREADS = "CPU threads (default: one per core). Mutually exclusive with --processes."
 _WINDOW = "Lines that are translated together; more is faster, 1 translates line by line (default: by the input size)."
 _MAX_DELAY = "For a pipe: seconds to wait for further lines of a window (default: 0.1); inf waits for a full window."
 _PROCESSES = (

@@ -53,7 +53,7 @@ class LabeledDataRecipe(Section):
     unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
     """Unicode normalization of all text, also at inference."""
     invalid_utf8: Literal["error", "replace"] = "error"
-    """For bytes that are not UTF-8: an error with file and line, or insert U+FFFD."""
+    """For bytes that are not UTF-8: stop with an error that names file and line, or insert U+FFFD."""
     max_tokens: PositiveInt = 256
     """Maximum length of a text, or of each text of a pair, in subword tokens; longer texts are truncated."""
 

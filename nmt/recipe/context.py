@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 ContextSides = Literal["source", "both"]
 
 SEPARATOR = "<sep>"
-"""User symbol of the tokenizers after each previous sentence."""
+"""User symbol of the tokenizers that follows each previous sentence."""
 
 
 class Context(NamedTuple):

@@ -29,7 +29,7 @@ class Section(BaseModel, metaclass=DocumentedType):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raise AttributeError in one line; pydantic's error has several."""
+        """Raise a one-line AttributeError; pydantic's error spans several lines."""
         section = type(self).__name__
         raise AttributeError(
             f"{section}.{name} cannot be assigned; options are frozen; create another {section}, or load the recipe "

@@ -1,4 +1,4 @@
-"""The documentation of the options: the string below each field of a section, read when it is asked for.
+"""The documentation of the options: the string below each field of a section, read on demand.
 
 pydantic can read these strings too, but only while it creates the classes, which delays each command by 60 ms.
 """
@@ -46,7 +46,7 @@ else:
 class DocumentedType(ModelMetaclass):
     """The type of sections: their `__doc__`, for `help()`, also has each option with its default and documentation.
 
-    A wrong option of a new section raises a ValueError of one line; the error of pydantic has several.
+    An invalid option of a new section raises a one-line ValueError; pydantic's error spans several lines.
     """
 
     explain: ClassVar[Callable[[ValidationError, type[BaseModel]], str]]

@@ -47,7 +47,7 @@ class DataRecipe(Section):
     unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
     """Unicode normalization of all text, also in translation."""
     invalid_utf8: Literal["error", "replace"] = "error"
-    """For bytes that are not UTF-8: an error with file and line, or insert U+FFFD."""
+    """For bytes that are not UTF-8: stop with an error that names file and line, or insert U+FFFD."""
     max_tokens: PositiveInt = 256
     """Maximum length of a training sentence in subword tokens; longer pairs are dropped."""
     long_sources: Literal["drop", "truncate"] = "drop"
@@ -60,8 +60,8 @@ class DataRecipe(Section):
     drop_identical: bool = True
     """Drop pairs whose sides are identical and have more than 3 words; untranslated text teaches copying."""
     drop_wrong_script: bool = True
-    """Drop pairs in which most letters of a side are not of the script of its language. Languages of unknown or several
-    scripts are not filtered; a warning names them."""
+    """Drop pairs in which most letters of a side are not in the script of its language. Languages with an unknown
+    script or several scripts are not filtered; a warning names them."""
     temperature: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 1.0
     """Sampling temperature for several corpora: the fraction of a corpus of n pairs in an epoch is proportional to
     weight * n^(1/temperature). Higher values sample small corpora more often. At 1, with all weights 1, an epoch has
@@ -213,10 +213,11 @@ class TrainRecipe(Section):
     guided_alignment: bool = False
     """Guided alignment (Chen et al. 2016; Garg et al. 2019): train one head of the cross-attention to align words, for
     better alignments in translation. It is the head of `decode.alignment_layer` and `alignment_heads`, by default head
-    0 of the second-to-last layer. A statistical aligner finds the links, or `alignment` of a corpus has them."""
+    0 of the second-to-last layer. The links come from a statistical aligner, or from the file in
+    `alignment` of a corpus."""
     guided_alignment_weight: PositiveFloat = 0.1
-    """Weight of the loss of `guided_alignment`, the cross-entropy of the attention with the links of each target token;
-    Marian's default is 0.1, Garg et al. use 0.05."""
+    """Weight of the loss of `guided_alignment`, the cross-entropy between the links of each target token and the
+    attention; Marian's default is 0.1, Garg et al. use 0.05."""
     glossary_markup: Probability = 0.0
     """Fraction of the training pairs with marked terms, for `nmt translate --glossary`: one to three aligned words,
     each followed by a base form of its translation between reserved tokens, which the model learns to inflect (Dinu et
@@ -238,8 +239,8 @@ class TrainRecipe(Section):
     """CPU threads per process; 0 distributes the cores evenly."""
     compile: bool = False
     """Use torch.compile: faster updates after about a minute of compilation. On a single GPU of compute capability 8.0
-    or higher, in bf16 or fp16 and without R-Drop and attention dropout, compiles model and loss to one graph; else one
-    graph per layer type."""
+    or higher, in bf16 or fp16 and without R-Drop and attention dropout, compiles model and loss into one graph; else
+    one graph per layer type."""
     shapes: Literal["auto", "packed", "fixed"] = "auto"
     """Shape of micro-batches: `packed` without padding, or `fixed`, padded to one size (on WMT14 with updates of 25,000
     tokens: 0.2 % more target and 2.2 % more source tokens). `auto` is `fixed` if `compile` gives one graph."""

@@ -53,7 +53,9 @@ def load_saved_recipe(path: Path) -> Recipe:
     try:
         return parse_saved_recipe(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RecipeError(f"{path} is not a readable recipe; it must be as it was saved; copy it again") from error
+        raise RecipeError(
+            f"{path} is not a readable recipe; it must be unchanged since it was saved; copy it again"
+        ) from error
 
 
 def parse_saved_recipe(text: str) -> Recipe:
@@ -163,7 +165,7 @@ def _apply_override(root: type[Section], tree: dict[str, Any], override: str, ex
     """Set an option and return its name; a value that is not TOML is a string, and no value restores the default."""
     key, equals, raw = override.partition("=")
     if not equals or not key:
-        raise RecipeError(f"override {override!r} has no value; it must be like {example}")
+        raise RecipeError(f"override {override!r} has no value; it must have the form {example}")
     *sections, name = f"{section}{key.strip()}".split(".")
     if tuple(sections[:2]) == _PHRASES:
         sections, (name, raw) = sections[:2], _phrase_and_value(override)

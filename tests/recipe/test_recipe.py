@@ -386,8 +386,8 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.max_steps", "override 'train.max_steps' has no value; it must be like train.max_steps=1000"),
-        ("=5", "override '=5' has no value; it must be like train.max_steps=1000"),
+        ("train.max_steps", "override 'train.max_steps' has no value; it must have the form train.max_steps=1000"),
+        ("=5", "override '=5' has no value; it must have the form train.max_steps=1000"),
         ("name.x=5", "override 'name.x=5': 'name' is not a section; run `nmt config` to see the options"),
         ("data.train.0.weight=2", "override 'data.train.0.weight=2': 'train' is a list; an override cannot change one"),
         ("train.max_step=", "unknown option 'train.max_step'; did you mean 'max_steps'?"),
@@ -418,7 +418,7 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
         ("decode.bias={a='x'}", "decode.bias.a = 'x'; it must be a number"),
         ("decode.bias.Dr. Smith=x", "decode.bias.Dr. Smith = 'x'; it must be a number"),
         ('decode.bias."Dr. Smith"=x', "decode.bias.Dr. Smith = 'x'; it must be a number"),
-        ("decode.bias.Dr. Smith", "override 'decode.bias.Dr. Smith' has no value; it must be like"),
+        ("decode.bias.Dr. Smith", "override 'decode.bias.Dr. Smith' has no value; it must have the form"),
         ('decode.bias."Dr. =1', "override 'decode.bias.\"Dr. =1': \"Dr. has no closing quote; add it"),
         ("data.train=[]", "data.train = []; it must have 1 or more items"),
         ('name="a/b"', "name = 'a/b'; it must be letters, digits, '.', '_' and '-', starting"),
@@ -456,7 +456,7 @@ def test_errors_of_overrides_do_not_name_the_recipe() -> None:
         ),
         ("decode.beam_siz=1", "unknown option 'decode.beam_siz'; did you mean 'beam_size'?"),
         ("beam_siz=1", "unknown option 'decode.beam_siz'; did you mean 'beam_size'?"),
-        ("sampling", "override 'sampling' has no value; it must be like beam_size=8"),
+        ("sampling", "override 'sampling' has no value; it must have the form beam_size=8"),
         ("beam_size.x=1", "override 'beam_size.x=1': 'beam_size' is not a section;"),
         ("n_best=5", "decode.n_best is 5; it must be at most decode.beam_size (4); increase beam_size"),
     ],

@@ -98,7 +98,7 @@ def test_command(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert "<svg" in plot.read_text() and sorted(tmp_path.rglob("*")) == sorted([*before, plot])
     status, out, _ = nmt("lr-range", recipe, "--updates", 20, "--highest", 1e-5, "-o", plot, "train.max_steps=5")
     assert status == 0 and "20, 1e-06 to 1e-05" in out and "no; raise --highest" in out
-    assert "the factor of noam" in out
+    assert "the peak of noam with train.learning_rate=" in out
 
 
 def test_the_text_must_be_that_of_the_recipe(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:

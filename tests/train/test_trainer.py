@@ -219,7 +219,7 @@ def test_resuming_with_an_unreadable_recipe_is_rejected(tiny_recipe: Recipe, tin
     train_tiny(tiny_recipe, tiny_data)
     for checkpoint in list_checkpoints(tiny_recipe.directory):
         (checkpoint / "recipe.toml").write_text("[model]\nlayers = 3\n")
-    with pytest.raises(UserError, match="is not a readable recipe; it must be as it was saved"):
+    with pytest.raises(UserError, match="is not a readable recipe; it must be unchanged since it was saved"):
         require_same_run(tiny_recipe)
 
 

@@ -245,7 +245,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     systems = "nmt (`nmt serve`), one-call (a call of CTranslate2 per request) or translate (`nmt translate`)"
     _add_systems(parser, systems, "another of them")
     _add_translation(parser, "file with the line of each request")
-    parser.add_argument("--clients", type=int, default=32, help="clients at the same time (%(default)s)")
+    parser.add_argument("--clients", type=int, default=32, help="concurrent clients (%(default)s)")
 
 
 def _add_translation(parser: argparse.ArgumentParser, source: str) -> None:

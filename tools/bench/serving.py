@@ -42,7 +42,7 @@ _ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 @dataclass(frozen=True)
 class ServingWorkload:
-    """A model, a file whose lines are the requests, and the number of clients that send them at the same time."""
+    """A model, a file whose lines are the requests, and the number of concurrent clients that send them."""
 
     model: Path
     source: Path

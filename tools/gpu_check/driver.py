@@ -45,7 +45,7 @@ class Stage:
         return f"gpu_check.{self.name.partition(':')[0]}_stage"
 
     def matches(self, name: str) -> bool:
-        """Return whether a name is that of this stage or of the stage of this sub-stage."""
+        """Return whether `name` is the name of this stage or, for a sub-stage, of its parent stage."""
         return self.name == name or self.name.startswith(f"{name}:")
 
 
@@ -58,7 +58,7 @@ STAGES = (
     Stage("graphs", "CUDA graphs of decoder steps: count, equality, speed", 120),
     Stage("translate", "quickstart model: translations by precision, batch and beam size", 300),
     *(Stage(f"speed:{goal.name}", f"ledger: {goal.text}", 240) for goal in GPU_GOALS),
-    Stage("memory", "automatic micro-batch size; recovery from too little memory in translation", 180),
+    Stage("memory", "automatic micro-batch size; recovery when translation runs out of memory", 180),
 )
 
 

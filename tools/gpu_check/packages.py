@@ -104,7 +104,7 @@ def torch_problem(present: dict[str, str]) -> str | None:
 
 
 def download_commands(required: Sequence[Requirement]) -> list[str]:
-    """Commands that download the folder `wheels` on a machine with a network, for this Python and platform."""
+    """Commands that download wheels into the folder `wheels`, for this Python and platform; they need a network."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={here}", *_platforms(), "--dest=wheels"]
     start = ["python3", "-m", "pip", "download", *options]

@@ -38,7 +38,7 @@ def violation(grammar: ItemGrammar, line: str, translation: str) -> str:
     except ElementTree.ParseError as error:
         return f"not well-formed: {error}"
     if source.elements != target.elements:
-        return "other elements"
+        return "different elements"
     expected = Counter((item.kind, grammar.written(item)) for item in grammar.find_source(source.text))
     found = Counter((item.kind, item.text) for item in grammar.find_target(target.text))
     if missing := expected - found:

@@ -30,7 +30,7 @@ class Variant:
     """Translations without tags of one form of the source text.
 
     fallbacks: None without `--keep`
-    violated:  lines with other markup or items than the source
+    violated:  lines whose markup or items differ from those of the source
     """
 
     name: str
@@ -118,7 +118,7 @@ def scorer_of(model: Path) -> Scorer:
 
 def score_table(variants: Sequence[Variant], references: Sequence[str], scorer: Scorer) -> list[str]:
     """Return the lines of a Markdown table, and the signature."""
-    table = ["| text | BLEU | lines with other markup or items | fallbacks |", "|---|---|---|---|"]
+    table = ["| text | BLEU | lines with wrong markup or items | fallbacks |", "|---|---|---|---|"]
     signature = ""
     for variant in variants:
         score = scorer.score(variant.texts, [list(references)], resamples=1000)

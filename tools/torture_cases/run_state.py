@@ -113,7 +113,7 @@ def max_loss_difference(run: Path, reference: Path) -> tuple[float, str | None]:
     """Return the largest relative difference of losses, and a problem if the runs logged different steps."""
     here, there = _losses(run), _losses(reference)
     if here.keys() != there.keys():
-        return math.inf, f"losses of other steps: {len(here)} instead of {len(there)}"
+        return math.inf, f"losses at different steps: {len(here)} instead of {len(there)}"
     return max(abs(here[key] - there[key]) / abs(there[key]) for key in there), None
 
 
