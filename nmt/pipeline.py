@@ -136,7 +136,7 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
         if not candidates:
             raise UserError(
                 f"{run_dir} has no validated checkpoint; the average of the best needs one; lower "
-                "train.validate_every and train more, or average the last checkpoints"
+                "train.validate_every and train longer, or average the last checkpoints"
             )
     if len(candidates) < number and not accept_fewer:
         raise UserError(

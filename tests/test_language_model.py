@@ -213,7 +213,7 @@ def test_info_names_the_language(language_model: Path, nmt: Nmt) -> None:
         (("export", "{lm}", "--to", "huggingface", "-o", "{out}"), "is a language model; it must be a translation"),
     ],
 )
-def test_wrong_uses_are_errors_of_one_line(
+def test_wrong_uses_are_one_line_errors(
     language_model: Path, nmt: Nmt, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "text").write_text("the text\n", encoding="utf-8")

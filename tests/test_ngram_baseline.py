@@ -69,7 +69,7 @@ def test_tool_scores_text_of_a_prepared_run(tmp_path: Path, capsys: pytest.Captu
     ("arguments", "message"),
     [(["--order", "0"], "--order must be from 1 to 10, got 0"), ([], "has no complete prepared corpus")],
 )
-def test_wrong_input_is_an_error_of_one_line(
+def test_wrong_input_is_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     (tmp_path / "text").write_text("x\n")

@@ -17,7 +17,7 @@ _COMPACTION_INTERVAL = 16
 
 
 class Cache(Protocol):
-    """KV cache of one self-attention."""
+    """KV cache of one self-attention layer."""
 
     def append(self, keys_values: Tensor) -> Tensor:
         """Append keys and values of a step, (batch, hypotheses, 2, num_heads, d_head).

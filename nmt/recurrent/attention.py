@@ -1,6 +1,6 @@
 """Attention to encoder outputs: additive (Bahdanau et al. 2015) or multiplicative (Luong et al. 2015).
 
-There is one attention with one head, from the top layer of the decoder. With decoder state s and encoder output h, the
+There is one attention layer with one head, above the top decoder layer. With decoder state s and encoder output h, the
 score is v tanh(W s + U h) or s W h. The result is tanh(W_c [c; s]), where the context c is the mean of all h weighted
 by the softmax of their scores.
 """

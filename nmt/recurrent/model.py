@@ -94,7 +94,7 @@ class GruModel(EncoderDecoder):
         self.encoder.activation_checkpointing = self.decoder.activation_checkpointing = enabled
 
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
-        """Yield the weights of the only attention, (num_sentences, 1, tgt_len, src_len) float32, padded."""
+        """Yield the weights of the only attention layer, (num_sentences, 1, tgt_len, src_len) float32, padded."""
         _, weights = self._decode(src, tgt)
         yield pad(weights[:, None], tgt.one_per_row)
 

@@ -240,7 +240,7 @@ def _http_error(_request: Request, error: Exception) -> Response:
 
 
 class _Route(APIRoute):
-    """Calls an endpoint that takes only the request without FastAPI's search for parameters in it."""
+    """Skips FastAPI's search for parameters in the request for endpoints that take only the request."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)

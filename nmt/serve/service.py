@@ -206,7 +206,7 @@ class Service:
                 elif disconnection.done():
                     raise _client_disconnected()
                 else:
-                    problem = f"timeout after {self.limits.seconds:g} seconds; send less text or try later"
+                    problem = f"timeout after {self.limits.seconds:g} seconds; send less text or try again later"
                     raise HTTPException(504, problem)
             return results
         finally:

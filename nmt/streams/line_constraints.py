@@ -28,15 +28,15 @@ class LineConstraints(TypedDict, total=False):
     context: tuple[Previous, ...]
 
 
-def read_constraints(fields: Any, where: str, but: str, *, context: Context = NO_CONTEXT) -> LineConstraints:
+def read_constraints(fields: Any, where: str, text_field: str, *, context: Context = NO_CONTEXT) -> LineConstraints:
     """Return the constraints among the fields of a JSON object; null counts as absent.
 
-    but:     the field of the text, which is not a constraint
-    context: context that the model uses; without it, the field `context` is ignored
+    text_field: the field of the text, which is not a constraint
+    context:    context that the model uses; without it, the field `context` is ignored
 
     Raises UserError, which names `where` and the field, for a field of another type.
     """
-    given = {name: value for name, value in fields.items() if value is not None and name != but}
+    given = {name: value for name, value in fields.items() if value is not None and name != text_field}
     constraints = LineConstraints()
     if "prefix" in given:
         constraints["prefix"] = _text(given["prefix"], "prefix", "text", where)

@@ -1,4 +1,4 @@
-"""Commands with a GRU model: they work, or fail with an error of one line."""
+"""Commands with a GRU model: they work, or fail with a one-line error."""
 
 import json
 from pathlib import Path

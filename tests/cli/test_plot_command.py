@@ -1,4 +1,4 @@
-"""`nmt plot curves`: a figure of the metrics of a run, and errors of one line."""
+"""`nmt plot curves`: a figure of the metrics of a run, and one-line errors."""
 
 import json
 import struct

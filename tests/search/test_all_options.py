@@ -30,7 +30,7 @@ requirements = st.one_of(
 biases = st.one_of(st.just(()), st.lists(st.tuples(phrases, bias_values), max_size=3).map(tuple))
 
 
-def usually(off: Any, on: Any) -> st.SearchStrategy[Any]:
+def sometimes(off: Any, on: Any) -> st.SearchStrategy[Any]:
     """An option that is inactive half of the time, to test options separately and together."""
     return st.one_of(st.just(off), on)
 
@@ -40,11 +40,11 @@ rules = st.fixed_dictionaries(
         "length_penalty": penalties,
         "length_alpha": alphas,
         "max_extra_tokens": st.integers(0, 2),
-        "max_length_ratio": usually(math.inf, st.sampled_from((0.5, 1.0))),
-        "max_tokens": usually(None, st.integers(0, 4)),
-        "min_tokens": usually(0, st.integers(1, 4)),
-        "min_length_ratio": usually(0.0, st.sampled_from((0.5, 1.5))),
-        "no_repeat_ngram": usually(0, st.integers(1, 3)),
+        "max_length_ratio": sometimes(math.inf, st.sampled_from((0.5, 1.0))),
+        "max_tokens": sometimes(None, st.integers(0, 4)),
+        "min_tokens": sometimes(0, st.integers(1, 4)),
+        "min_length_ratio": sometimes(0.0, st.sampled_from((0.5, 1.5))),
+        "no_repeat_ngram": sometimes(0, st.integers(1, 3)),
         "forbidden": some_phrases,
         "bias": biases,
     }
@@ -103,7 +103,7 @@ def test_exhaustive_beam_finds_the_optimum_with_all_options(
     zeros=zeros,
     words=st.integers(2, 6),
     width=st.integers(1, 4),
-    groups=usually(1, st.integers(2, 3)),
+    groups=sometimes(1, st.integers(2, 3)),
     strength=st.sampled_from((0.0, 0.5, 3.0)),
     data=st.data(),
     chosen=rules,

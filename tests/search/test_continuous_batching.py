@@ -23,7 +23,7 @@ from nmt.special_ids import BOS_ID
 from tests.inference.test_captured import SEARCHES, RepeatingRecorder, make_model, random_sources
 from tests.inference.test_captured import assert_same as assert_same_search
 from tests.search.reference_search import Task, beam_outputs
-from tests.search.test_all_options import prefixes, requirements, rules, stops, tasks_of, usually
+from tests.search.test_all_options import prefixes, requirements, rules, sometimes, stops, tasks_of
 from tests.search.test_search import PrefixState, TableModel, assert_same, random_table, source_of, zeros
 
 
@@ -76,7 +76,7 @@ def search(tasks: Sequence[Task], batch_size: int) -> tuple[list[list[Hypothesis
     zeros=zeros,
     words=st.integers(2, 6),
     width=st.integers(1, 4),
-    groups=usually(1, st.integers(2, 3)),
+    groups=sometimes(1, st.integers(2, 3)),
     data=st.data(),
     chosen=rules,
     constraints=st.lists(st.tuples(prefixes, requirements), min_size=9, max_size=9),

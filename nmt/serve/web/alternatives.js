@@ -23,7 +23,7 @@ export function openAlternatives({anchor, before, partialWords, find, onChoose})
   const beginning = element("beginning");
   beginning.value = "";
   beginning.readOnly = partialWords !== "";
-  beginning.placeholder = partialWords || "Type a beginning";
+  beginning.placeholder = partialWords || "Type the beginning";
   dialog.hidden = false;
   const box = anchor.getBoundingClientRect();
   const left = Math.min(box.left, document.documentElement.clientWidth - dialog.offsetWidth - 8);
