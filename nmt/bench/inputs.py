@@ -102,7 +102,7 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
     own = spec.recipe.decode
     if request.tokenizer is None:
         tokenizers = number_tokenizers(spec.tgt_vocab_size)
-        own = own.model_copy(update={"shortlist": None, "fusion": None})  # files of other tokenizers
+        own = own.model_copy(update={"shortlist": None, "fusion": None})  # these files belong to other tokenizers
     elif request.vocab_size is not None:
         raise UserError("--vocab-size and --tokenizer are mutually exclusive; give one of them")
     else:

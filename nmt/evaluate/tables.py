@@ -1,7 +1,7 @@
 """Tables as plain text, Markdown or LaTeX.
 
-`tabulate` is no alternative: it does not escape `|` in Markdown cells, misaligns wide characters without `wcwidth`, and
-has no LaTeX paragraph columns.
+`tabulate` is not an alternative: it does not escape `|` in Markdown cells, misaligns wide characters without `wcwidth`,
+and has no LaTeX paragraph columns.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Kind = Literal["markup", "numbers", "urls", "emails", "placeholders"]
 
 _SPACES = " \u00a0\u202f"
 _POINT, _COMMA = (".", ","), (",", ".")  # decimal separator, separators of thousands
-# By ISO 639 code; numbers of other languages stay as they are.
+# By ISO 639 code; numbers in other languages stay as they are.
 _LANGUAGES = {
     "en ja ko zh th he hi ga cy ms": _POINT,
     "de nl es it pt da el tr id ro hr sl sr vi is ca gl": _COMMA,

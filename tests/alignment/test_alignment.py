@@ -23,7 +23,7 @@ RECIPE = ModelRecipe(num_decoder_layers=3, num_heads=2)
 
 
 class AligningHeadModel:
-    """Head 1 of layer 1 attends from each input token to the equal source token; other heads are random.
+    """Head 1 of layer 1 attends from each input token to the equal source token; other heads prefer the first one.
 
     Every head attends to EOS more than to any other source token.
     """
@@ -78,7 +78,7 @@ def test_attention_positions_exclude_eos() -> None:
     maps = attention_maps(AligningHeadModel(), pairs, CPU)
     assert [one.shape for one in maps] == [(2, 3, 2, 3, 4), (2, 3, 2, 2, 2), (2, 3, 2, 0, 3)]
     assert [ALIGNING_HEAD.attended(one[:, 1]) for one in maps] == [[2, 0, 1], [0, 0], []]
-    # The mean of an aligned head and a uniform one.
+    # The mean of an aligning head and another one.
     assert AlignmentAttention(1, (), "input").attended(maps[0][:, 1]) == [2, 0, 1]
     assert AlignmentAttention(0, (), "input").attended(maps[0][:, 0]) == [0, 0, 0]
     # One position earlier, where the first input is BOS.

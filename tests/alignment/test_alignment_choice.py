@@ -1,4 +1,4 @@
-"""The choice of layer and heads, with one head made to align."""
+"""The choice of layer and heads, with some heads made to align."""
 
 import random
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ AlignedParities = dict[tuple[int, int], tuple[int, ...]]
 
 
 class AligningHeadsModel:
-    """Two heads that each align half of the words, among random heads."""
+    """A model with heads that align all or half of the words, among random heads."""
 
     recipe = ModelRecipe(num_decoder_layers=3, num_heads=4)
 

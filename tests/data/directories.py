@@ -17,7 +17,7 @@ def modification_times(directory: Path) -> dict[str, int]:
 
 
 def one_line_error(recipe: Recipe, match: str) -> None:
-    """Require that preparation fails with an error of one line and leaves no files."""
+    """Require that preparation fails with a one-line error and leaves no files."""
     with pytest.raises(UserError, match=match) as caught:
         prepare(recipe)
     assert "\n" not in str(caught.value)

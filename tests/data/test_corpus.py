@@ -398,14 +398,14 @@ def test_bad_sgm(tmp_path: Path) -> None:
     one_line_error(SgmCorpus(src="src.sgm"), tmp_path, r"src\.sgm .*reference of an \.sgm file as tgt")
 
 
-def test_exchanged_sgm_files_are_an_error(tmp_path: Path) -> None:
+def test_swapped_sgm_files_are_an_error(tmp_path: Path) -> None:
     write(tmp_path / "src.sgm", ['<srcset setid="t" srclang="en"><seg>first</seg></srcset>'])
     write(tmp_path / "ref.sgm", ['<REFSET srclang="any" TrgLang="DE"><seg>erstes</seg></REFSET>'])
     assert read(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path) == [("first", "erstes")]
-    exchanged = SgmCorpus(src="ref.sgm", tgt="src.sgm")
-    one_line_error(exchanged, tmp_path, r"ref\.sgm declares language 'de' \(trglang\).* in 'en'; swap src and tgt")
+    swapped = SgmCorpus(src="ref.sgm", tgt="src.sgm")
+    one_line_error(swapped, tmp_path, r"ref\.sgm declares language 'de' \(trglang\).* in 'en'; swap src and tgt")
     write(tmp_path / "ref.sgm", ['<refset srclang="de" trglang="xx"><seg>erstes</seg></refset>'])
-    one_line_error(exchanged, tmp_path, r"src\.sgm declares language 'en' \(srclang\)")
+    one_line_error(swapped, tmp_path, r"src\.sgm declares language 'en' \(srclang\)")
 
 
 def test_sgm_segments_without_an_end(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ max_tokens = 40
 [tokenizer]
 vocab_size = 330
 """
-# A boundary, a dropped pair with a bad character, and a repeated pair with another context.
+# A boundary, a dropped pair with a bad character, and a repeated pair with a different context.
 PAIRS = [
     *[("the one", "das eine"), ("a two", "ein zwei"), ("the three", "das drei"), ("a four", "ein vier"), ("", "")],
     *[("a two", "ein zwei"), ("bad\ufffd", "schlecht"), ("the six", "das sechs")],

@@ -38,7 +38,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def load(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Context], Path]:
-    """Returns a function that writes the same random model with any context, and returns its path."""
+    """Return a function that writes the same random model with any context, and returns its path."""
     torch.manual_seed(3)
     recipe = ModelRecipe(d_model=16, d_ff=32, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, dropout=0.0)
     model = Transformer(recipe, tokenizer.vocab_size, tokenizer.vocab_size)

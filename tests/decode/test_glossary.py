@@ -58,7 +58,7 @@ def test_wrong_terms_in_python_are_python_errors() -> None:
 
 
 def matches_by_regex(terms: list[Term], text: str) -> set[str]:
-    """Remove the longest term with the leftmost match, again and again."""
+    """Find terms by repeatedly replacing the leftmost match of the longest ones."""
     found = set()
     for length in range(9, 0, -1):
         spots = [(match.start(), term) for term in terms for match in re.finditer(rf"\b{term.source}\b", text)]

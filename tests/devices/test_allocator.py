@@ -45,5 +45,5 @@ def _faults(keep: str) -> int:
 def test_freed_memory_is_reused() -> None:
     pages_of_a_round = BLOCKS * BYTES // resource.getpagesize()
     assert _faults("keep_freed_memory()") < pages_of_a_round // 100
-    # Without the option, every round faults again: the count above can fail.
+    # Without the option, every round faults again, so the assertion above can fail.
     assert _faults("") > (ROUNDS - 1) * pages_of_a_round // 2

@@ -33,7 +33,7 @@ def test_auto_is_bf16_if_native(
 
 
 def test_emulated_bf16_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch reports emulated bf16 of a T4 as supported."""
+    """torch reports emulated bf16 on a T4 as supported."""
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation=True: including_emulation)
     monkeypatch.setattr(precision, "device_features", lambda device: DeviceFeatures("cuda", T4))
     with pytest.raises(UserError, match=r"^[^\n]*compute capability 7\.5[^\n]*; [^\n]*; choose fp16 or fp32$"):

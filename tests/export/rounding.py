@@ -11,7 +11,7 @@ from nmt.recipe import DecodeRecipe
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
 
-# Relative change of each weight. It changes log-probabilities by about 1e-4; another summation order, by about 1e-6.
+# Relative change of each weight. It changes log-probabilities by about 1e-4; a different summation order, by 1e-6.
 PERTURBATION = 2e-5
 NUM_COPIES = 4
 

@@ -154,7 +154,7 @@ def test_an_unsupported_variant_is_an_error(
         (ModelRecipe(), {"reverse_target": True}, "train with the defaults of these options"),
     ],
 )
-def test_only_a_target_that_supports_the_model_is_advised(
+def test_only_a_target_that_supports_the_model_is_suggested(
     recipe: ModelRecipe, changes: dict[str, object], advice: str
 ) -> None:
     sizes = {"src_lang": "en", "tgt_lang": "de", "src_vocab_size": 9, "tgt_vocab_size": 9, "unicode_form": "NFC"}

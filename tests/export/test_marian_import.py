@@ -44,8 +44,8 @@ def train_subwords(lines: list[str], path: Path, **options: Any) -> list[str]:
 
 @pytest.fixture(scope="module", params=[{"share": True}, {"share": False, "scale": False}], ids=str)
 def marian(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pairs: list[ToyPair]) -> Path:
-    """A random model saved by transformers, with a vocabulary like OPUS models: two subword models, a `vocab.json` that
-    lacks some pieces, EOS first and the padding token last."""
+    """A random model saved by transformers, with a vocabulary like those of OPUS models: two subword models, a
+    `vocab.json` that lacks some pieces, EOS first and the padding token last."""
     folder = tmp_path_factory.mktemp("marian")
     src = train_subwords([pair.src for pair in pairs], folder / "source.spm", vocab_size=150)
     tgt = train_subwords([pair.tgt for pair in pairs], folder / "target.spm", vocab_size=170)

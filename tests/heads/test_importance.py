@@ -45,7 +45,7 @@ def sentence_losses(model: Transformer) -> Tensor:
 
 
 def scaled(model: Transformer, head: Head, factor: float) -> Transformer:
-    """A copy with the columns of W_O of a head multiplied."""
+    """Return a copy in which the columns of W_O for a head are multiplied by `factor`."""
     changed = copy.deepcopy(model)
     attention = attentions(changed)[head.attention]
     width = attention.width // attention.num_heads

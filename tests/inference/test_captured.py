@@ -185,7 +185,7 @@ def test_a_shape_is_captured_once_and_keeps_its_addresses() -> None:
                 state.select(torch.tensor([2, 0]))
         if number == 0:
             grown = recorder.forgotten
-    assert recorder.forgotten == grown == 2, "memory grows only if a search needs more than all before"
+    assert recorder.forgotten == grown == 2, "memory grows only if a search needs more than all earlier ones"
     assert len(known) > 5
     often = [step for step in captured._steps.values() if step.count >= 3]
     assert [step.shape for step in often] and len(recorder.recorded) == len(often)

@@ -49,7 +49,7 @@ def test_numbers_of_other_kinds_do_not_count() -> None:
         (("en", "ja"), "1,234.5", "1,234.5"),
         (("en", "de"), "1.2.3", "1.2.3"),  # a version
         (("en", "de"), "10:30", "10:30"),
-        (("en", "de"), "1,23", "1,23"),  # no English number
+        (("en", "de"), "1,23", "1,23"),  # not an English number
         (("en", "xx"), "1,234.5", "1,234.5"),
         (("xx", "de"), "1,234.5", "1,234.5"),
         (("en", "de"), "007", "007"),
