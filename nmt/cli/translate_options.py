@@ -45,7 +45,7 @@ _PREFIXES = "File of target prefixes, line by line; each translation starts with
 _REQUIRED = "File of phrases that each translation must contain, line by line, separated by tabs."
 _GLOSSARY = (
     "TSV file of terms: source term, translation (alternatives and inflected forms separated by |), and optionally yes "
-    "or no (case-sensitive) and a note. Terms in a line are required in its translation."
+    "or no (case-sensitive) and a note. By default, terms in a line are required in its translation."
 )
 _GLOSSARY_MODE = (
     "constrain: each translation must contain a form of each term; annotate: terms are written into the source, and "
@@ -96,7 +96,7 @@ Restart = Annotated[bool, typer.Option("--restart", help=_RESTART)]
 
 _DISTINCT = (
     "Keep only the best of n-best translations with equal text, and fill up from the rest of the beam; there may be "
-    "fewer than N. Default in text and TSV, except for samples."
+    "fewer than N. Default except in JSON Lines and for samples."
 )
 _TAG = "Tag of a training corpus, such as <web>: selects that domain."
 _SENTENCES = "Split each line into sentences and translate them separately, for lines that are paragraphs."
