@@ -13,6 +13,7 @@ from pathlib import Path
 from nmt.data.fingerprint import REPORT_FILE
 from nmt.processes.run_lock import run_lock
 from nmt.recipe import UserError
+from nmt.storage.run_folder import require_own_text
 from nmt.storage.sealed import new_directory, reporting_disk_errors, sync
 
 # Names of the files in the directory of a prepared corpus, temporary ones included.
@@ -29,8 +30,9 @@ def replacing(directory: Path) -> Iterator[Path]:
 
     If `directory` is a symbolic link, its target is replaced; runs may share it, so its parent directory is
     locked. After a kill, the next call removes the leftovers.
-    Raises UserError if the directory cannot be written, or if `directory` contains anything but a prepared corpus.
+    Raises UserError if the directory cannot be written, contains other files, or has the text of another trained run.
     """
+    require_own_text(directory)
     run_dir, directory = Path(os.path.realpath(directory.parent)), Path(os.path.realpath(directory))
     is_shared = directory.parent != run_dir
     replaced = directory.with_name(f".{directory.name}.replaced")

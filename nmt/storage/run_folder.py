@@ -95,6 +95,16 @@ def require_own_model(run: Path) -> None:
         )
 
 
+def require_own_text(data: Path) -> None:
+    """Raise UserError if `data`, to be replaced, is a link to the prepared text of another run with checkpoints."""
+    other = Path(os.path.realpath(data)).parent
+    if other != Path(os.path.realpath(data.parent)) and list_checkpoints(other):
+        raise UserError(
+            f"{data} is a link to the text of another run, {other}, which was trained on it; other text must not "
+            "replace it; remove the link, or restore options and files"
+        )
+
+
 def find_prepared(path: Path) -> Path:
     """Return the directory of the prepared corpus of a run; another path is returned as it is."""
     return path / "data" if (path / "data").is_dir() else path

@@ -530,6 +530,22 @@ def test_two_runs_cannot_prepare_a_shared_folder_at_the_same_time(folder: Path) 
         assert (own.directory / LOCK_FILE).exists()
 
 
+def test_text_of_another_trained_run_is_not_replaced_through_a_link(folder: Path) -> None:
+    trained = prepare(recipe_for(folder, "trained")).directory
+    other = recipe_for(folder, "other", "data.max_tokens=30")
+    other.directory.mkdir()
+    other.data_directory.symlink_to(trained)
+    (trained.parent / "checkpoints" / "step-00000005").mkdir(parents=True)
+    before = contents(trained)
+    with pytest.raises(UserError, match=r"other/data is a link to the text of another run, .*trained, .*remove"):
+        prepare(other)
+    assert contents(trained) == before
+    same = recipe_for(folder, "same")
+    same.directory.mkdir()
+    same.data_directory.symlink_to(trained)
+    assert prepare(same).directory.is_symlink()
+
+
 @pytest.mark.parametrize("damaged", ["", "5", "[1]", "[[1]]", "{}", "\ufffd", '{"format": 2}'])
 @pytest.mark.parametrize("name", ["stamps.json", "prepare.json"])
 def test_damaged_reports_are_replaced(folder: Path, name: str, damaged: str) -> None:
