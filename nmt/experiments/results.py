@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from nmt.recipe import Recipe, UserError
 from nmt.storage.run_folder import list_checkpoints
 from nmt.text.tokenizer import Tokenizers
 from nmt.train.state import TrainState
-from nmt.train.warm_start import changed_start_model
+from nmt.train.warm_start import changed_start_model, with_start_model
 
 _RESAMPLES = 1000
 _NOTES = (
@@ -62,13 +63,32 @@ class TestResult:
 
 
 def require_comparable(runs: Sequence[Run], metric: str | None) -> None:
-    """Raise UserError, before training, for test sets that differ or are unreadable, and for unavailable metrics."""
-    recipes = [run.recipe for run in runs]
+    """Raise UserError, before training, for test sets or metrics that differ or are unavailable."""
+    recipes = list({run.variant: run.recipe for run in runs}.values())
     if len({json.dumps(_test_options(recipe), sort_keys=True) for recipe in recipes}) > 1:
         raise UserError("variants must have the same test sets to be compared; remove data.test from their options")
-    for recipe in recipes if test_sets(recipes[0]) else ():
-        name = metric or recipe.evaluate.metrics[0]
-        make_scorer(name, tgt_lang=recipe.tgt_lang, tokenize=recipe.evaluate.tokenize)
+    tests = [test_sets(recipe) for recipe in {recipe.data.root: recipe for recipe in recipes}.values()]
+    for name, test in tests[0].items():
+        if any((other[name].src, other[name].refs) != (test.src, test.refs) for other in tests[1:]):
+            raise UserError(
+                f"data.test.{name} has other text in another data.root; variants must have the same test sets to be "
+                "compared; give absolute paths to its files"
+            )
+    signatures = [_signature(recipe, metric, next(iter(tests[0].values())).refs) for recipe in recipes if tests[0]]
+    if differing := [one for one in signatures if one != signatures[0]]:
+        raise UserError(
+            f"variants are scored as {signatures[0]} and as {differing[0]}; they must be scored alike to be compared; "
+            "select a --metric, or set evaluate.metrics, evaluate.tokenize, tokenizer.lowercase or tgt_lang alike"
+        )
+
+
+def _signature(recipe: Recipe, metric: str | None, refs: Sequence[Sequence[str]]) -> str:
+    """Return name and signature of the scores of a recipe; raises UserError for an unavailable metric."""
+    lowercase = recipe.tokenizer.lowercase
+    with suppress(UserError):  # without the start model, no run starts
+        lowercase = with_start_model(recipe).tokenizer.lowercase
+    scorer = _make_scorer(recipe, metric, lowercase)
+    return f"{scorer.name} {scorer.score(refs[0][:1], [stream[:1] for stream in refs]).signature}"
 
 
 def read_results(runs: Sequence[Run], metric: str | None = None) -> list[TestResult]:
@@ -154,8 +174,11 @@ def _variant_result(name: str, runs: Sequence[Run], scores: RunScores, baseline:
 
 def _scorer(recipe: Recipe, metric: str | None) -> Scorer:
     """Return a scorer with the options of the run's report."""
+    return _make_scorer(recipe, metric, Tokenizers.load(recipe.directory / "model").tgt.lowercases())
+
+
+def _make_scorer(recipe: Recipe, metric: str | None, lowercase: bool) -> Scorer:
     name = metric or recipe.evaluate.metrics[0]
-    lowercase = Tokenizers.load(recipe.directory / "model").tgt.lowercases()
     return make_scorer(name, tgt_lang=recipe.tgt_lang, tokenize=recipe.evaluate.tokenize, lowercase=lowercase)
 
 

@@ -304,6 +304,13 @@ def test_datasets_whose_text_may_have_changed_are_named(
     [
         (("data.test={t={kind='tsv', path='no.tsv'}}",), "no.tsv: No such file"),
         (("--vary", "data.test.heldout.pairs=5,6"), "variants must have the same test sets to be compared"),
+        (
+            ("data.test={t={kind='tsv', path='t.tsv'}}", "--vary", "data.root=one,two"),
+            "data.test.t has other text in another data.root; variants must have the same test sets",
+        ),
+        (("--vary", 'evaluate.metrics=["bleu"],["chrf"]'), "variants are scored as bleu BLEU|nrefs:1|"),
+        (("--vary", "evaluate.tokenize=13a,char", "--metric", "bleu"), "tok:char|smooth:exp"),
+        (("--vary", "tokenizer.lowercase=false,true"), "they must be scored alike to be compared; select a --metric"),
         (("train.device=cuda:99",), "device 'cuda:99' does not exist"),
         (("tgt_lang=ja", "--metric", "bleu"), "tokenizer 'ja' is not available"),
     ],
@@ -314,6 +321,10 @@ def test_inputs_of_the_comparison_are_checked_before_any_work(
     for name in ("MeCab", "ipadic"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    for root, text in (("one", "a\tb\n"), ("two", "a\tc\n")):
+        Path(root).mkdir()
+        Path(root, "t.tsv").write_text(text)
+    monkeypatch.setattr(launch, "_popen", None)  # nothing is run
     status, out, err = nmt("repeat", recipe, *options, "-o", "out")
     assert (status, out) == (1, "")
     assert reason in one_line(err)
