@@ -165,7 +165,8 @@ def main() -> None:
     if sys.stdout is None:  # the next opened file would get its descriptor
         sys.exit(_fail_once("standard output is closed; it must be open; redirect it, for example to /dev/null", 1))
     try:
-        sys.exit(app(prog_name="nmt", standalone_mode=False))
+        status = app(prog_name="nmt", standalone_mode=False)
+        sys.exit(_fail("interrupted", status) if status == 130 else status)  # typer handles Ctrl-C without a message
     except typer.TyperException as error:
         sys.exit(_fail_once(_wrong_usage(error)))
     except (RecipeError, CommandError) as error:

@@ -139,8 +139,8 @@ def test_an_interrupt_is_one_line(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline, "prepare", interrupt)
-    status, _, _ = nmt("prepare", str(RECIPE))
-    assert status == 130
+    status, out, err = nmt("prepare", str(RECIPE))
+    assert (status, out, err) == (130, "", "nmt: interrupted\n")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
