@@ -40,7 +40,7 @@ from nmt.evaluate.report import (
     summarize,
 )
 from nmt.evaluate.report_format import write_report
-from nmt.evaluate.translated import TranslatedSet, find_translated, source_digest, translation_digest
+from nmt.evaluate.translated import TranslatedSet, find_translated, text_digest, translation_digest
 from nmt.logs import progress, say, warn
 from nmt.models import TranslationModel, build_model
 from nmt.plots.curves import draw_curves
@@ -446,7 +446,8 @@ def _translate_and_score(
         sentences=len(test.src),
         seconds=translated.seconds,
         digest=translated.digest,
-        source=source_digest(test.src),
+        source=text_digest(test.src),
+        output=text_digest(lines),
         scores=score(lines, every),
         groups=score_labels(test.refs, test.labels, lines, options),
         samples=choose_samples(test.src, test.ref, lines, evaluate.samples),

@@ -121,7 +121,7 @@ class ScoredTestSet:
     leaks:        sentences in the training text; None if unknown
     clean_scores: scores of the sentences that are not; empty if there are none, or no leaks
     digest:       of model, text and translation, see `nmt.evaluate.translated`
-    source:       SHA-256 of the translated sentences; "" if unknown
+    source, output: SHA-256 of the translated sentences and of their translations; "" if unknown
     baseline, baseline_description, baseline_scores: see `nmt.evaluate.baselines`; empty without a baseline
     """
 
@@ -135,6 +135,7 @@ class ScoredTestSet:
     clean_scores: tuple[Score, ...] = ()
     digest: str = ""
     source: str = ""
+    output: str = ""
     baseline: str = ""
     baseline_description: str = ""
     baseline_scores: tuple[Score, ...] = ()

@@ -27,19 +27,30 @@ def translation_digest(origin: str, src: Sequence[str], lines: Sequence[str]) ->
     return hashlib.sha256(json.dumps([origin, *src, *lines]).encode()).hexdigest()
 
 
-def source_digest(src: Sequence[str]) -> str:
-    """Return a SHA-256 of source sentences."""
-    return hashlib.sha256(json.dumps(list(src)).encode()).hexdigest()
+def text_digest(lines: Sequence[str]) -> str:
+    """Return a SHA-256 of source sentences or translations."""
+    return hashlib.sha256(json.dumps(list(lines)).encode()).hexdigest()
 
 
 def has_other_source(run: Path, name: str, src: Sequence[str]) -> bool:
     """Return whether a run translated other sentences for a test set; False if its report does not say."""
+    return _recorded(run, name, "source") not in ("", text_digest(src))
+
+
+def has_other_output(run: Path, name: str, path: Path) -> bool:
+    """Return whether a translated test set is missing, or other than in the report; False if that does not say."""
+    try:
+        return _recorded(run, name, "output") not in ("", text_digest(_read_output(path)))
+    except (OSError, ValueError):
+        return True
+
+
+def _recorded(run: Path, name: str, key: str) -> str:
     try:
         tests = json.loads((run / "report.json").read_bytes())["tests"]
-        recorded = {test["name"]: test.get("source", "") for test in tests}
+        return str({test["name"]: test.get(key) or "" for test in tests}.get(name, ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no report, or a damaged one
-        return False
-    return bool(recorded.get(name)) and recorded[name] != source_digest(src)
+        return ""
 
 
 def find_translated(run: Path, name: str, path: Path, origin: str, src: Sequence[str]) -> TranslatedSet | None:
@@ -51,10 +62,14 @@ def find_translated(run: Path, name: str, path: Path, origin: str, src: Sequence
     try:
         tests = json.loads((run / "report.json").read_bytes())["tests"]
         recorded = {test["name"]: (test["digest"], float(test["seconds"])) for test in tests}
-        lines = path.read_bytes().decode().removesuffix("\n").split("\n")
+        lines = _read_output(path)
     except (OSError, ValueError, KeyError, TypeError):  # no report, or one of an earlier version
         return None
     digest = translation_digest(origin, src, lines)
     if name not in recorded or recorded[name][0] != digest:
         return None
     return TranslatedSet(lines, recorded[name][1], digest)
+
+
+def _read_output(path: Path) -> list[str]:
+    return path.read_bytes().decode().removesuffix("\n").split("\n")

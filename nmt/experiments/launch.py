@@ -24,13 +24,14 @@ from nmt.data.folder import link_or_copy, replacing
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.test_sets import test_sets
 from nmt.decode.requirements import require_decoding_files
-from nmt.evaluate.translated import has_other_source
+from nmt.evaluate.translated import has_other_output, has_other_source
 from nmt.experiments.sweep import Run
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.distributed import choose_device
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.processes.parallel import num_cores
 from nmt.recipe import Recipe, UserError, parse_saved_recipe
+from nmt.storage.run_folder import MODEL
 from nmt.train.warm_start import require_start_model, with_start_model
 
 _POLL_SECONDS = 0.2
@@ -241,12 +242,15 @@ def _copy_data(source: Path, target: Path) -> None:
 
 
 def _has_same_text(recipe: Recipe) -> bool:
-    """Return whether the prepared text, if it still exists, and the translated test sets are up to date.
+    """Return whether the prepared text, if it still exists, the model and the translated test sets are up to date.
 
     Does not query the Hub, which could time out for each run.
     """
     prepared, run = recipe.data_directory, recipe.directory
     if read_report(prepared) is not None and outdated_splits(recipe, prepared, warns=False, asks_hub=False):
+        return False
+    outputs = {name: run / "translations" / f"{name}.{recipe.tgt_lang}" for name in recipe.data.test}
+    if not (run / "model" / MODEL).is_file() or any(has_other_output(run, *one) for one in outputs.items()):
         return False
     with suppress(UserError):  # a deleted test set; reading the results raises this error
         return not any(has_other_source(run, name, test.src) for name, test in test_sets(recipe).items())

@@ -12,7 +12,7 @@ from nmt.evaluate.inputs import warn_of_identical
 from nmt.evaluate.metrics import check_aligned, make_scorer
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
-from nmt.evaluate.translated import has_other_source
+from nmt.evaluate.translated import has_other_output, has_other_source
 from nmt.logs import warn
 from nmt.recipe import Recipe, UserError, load_saved_recipe, parse_saved_recipe
 from nmt.storage.run_folder import read_json_object
@@ -101,6 +101,11 @@ def read_translations(recipe: Recipe, directory: Path, test: TestSet) -> list[st
         raise UserError(
             f"data.test.{test.name} has changed since {path} was translated; restore it, or run `nmt run` again, which "
             "translates it"
+        )
+    if has_other_output(directory, test.name, path):
+        raise UserError(
+            f"{path} has changed since the report of {directory} was written; run `nmt run` again, which translates "
+            "it, or compare files with --ref"
         )
     check_aligned({str(path): lines, f"data.test.{test.name}": test.src})
     return lines

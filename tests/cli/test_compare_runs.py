@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt.evaluate.metrics import score_corpus
-from nmt.evaluate.translated import source_digest
+from nmt.evaluate.translated import text_digest
 from tests.calling import Nmt, one_line
 
 RECIPE = """
@@ -110,13 +110,25 @@ def test_a_run_that_is_not_complete_is_named(runs: Path, nmt: Nmt) -> None:
 
 def test_a_changed_test_set_is_not_scored_with_earlier_translations(runs: Path, nmt: Nmt) -> None:
     for name in FOUND:
-        test = {"name": "heldout", "source": source_digest(list("abcd"))}
+        test = {"name": "heldout", "source": text_digest(list("abcd"))}
         (runs / name / "report.json").write_text(json.dumps({"tests": [test]}))
     assert nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)[0] == 0
     (runs / "test.en").write_text("a\nb\nc\nD\n")
     status, out, err = nmt("compare", "a", "b")
     assert (status, out) == (1, "")
     assert "data.test.heldout has changed since a/translations/heldout.de was translated; restore it" in one_line(err)
+
+
+def test_translations_other_than_in_the_report_are_not_compared(runs: Path, nmt: Nmt) -> None:
+    """A run may have been killed between translating a test set and writing its report."""
+    for name, lines in FOUND.items():
+        test = {"name": "heldout", "output": text_digest(lines)}
+        (runs / name / "report.json").write_text(json.dumps({"tests": [test]}))
+    assert nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)[0] == 0
+    (runs / "b" / "translations" / "heldout.de").write_text("Ein Hund.\n" * 4)
+    status, out, err = nmt("compare", "a", "b")
+    assert (status, out) == (1, "")
+    assert "b/translations/heldout.de has changed since the report of b was written; run `nmt run`" in one_line(err)
 
 
 def test_a_run_that_was_trained_further_is_compared_as_it_was_translated(runs: Path, nmt: Nmt) -> None:

@@ -115,6 +115,13 @@ def test_a_run_is_complete_until_its_text_or_start_model_changes(recipe: Path, n
         assert launch.is_complete(run) and launch.is_complete(other)
     Path("train.tsv").unlink()
     assert launch.is_complete(run)
+    output = run.recipe.directory / "translations" / "t.de"
+    translated = output.read_bytes()
+    output.write_bytes(translated * 2)
+    assert not launch.is_complete(run)
+    output.write_bytes(translated)
+    (run.recipe.directory / "model" / "model.toml").unlink()
+    assert not launch.is_complete(run)
 
 
 @pytest.mark.slow
