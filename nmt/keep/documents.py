@@ -16,7 +16,7 @@ from nmt.keep.markup import BLOCKS, TAG
 _COPIED = frozenset(["math", "pre", "script", "style", "svg", "template", "textarea"])
 # Hours and fractions of seconds may be missing, as in WebVTT and in files made by hand.
 _TIMES = re.compile(r"^[ \t]*(?:\d+:){1,3}\d+(?:[,.]\d+)?[ \t]*-+>[^\n]*$", re.MULTILINE)
-_CUE = re.compile(_TIMES.pattern + r"\n(?P<text>(?:[ \t]*\S[^\n]*(?:\n|\Z))+)", re.MULTILINE)
+_PARAGRAPH = re.compile(r"(?:^[ \t]*\S[^\n]*(?:\n|\Z))+", re.MULTILINE)
 _CUE_LINE = re.compile(r"(?P<before>\s*(?:\{\\[^{}\n]*\})*\s*(?:[-\u2013\u2014]\s*)?)(?P<text>.*?)\s*\Z", re.DOTALL)
 _NEW_SPEAKER = re.compile(r"\n(?=[ \t]*[-\u2013\u2014])")
 _TOKEN = re.compile(r"(?:<[^<>]*>|\S)+")
@@ -85,17 +85,28 @@ def has_subtitles(document: str) -> bool:
 
 
 def srt_segments(document: str) -> Iterator[Segment]:
-    """Yield the text of each subtitle, or of each speaker in it; the last segment has no text."""
+    """Yield the text of each subtitle, or of each paragraph or speaker in it; the last segment has no text."""
     copied = 0
-    for cue in _CUE.finditer(document):
-        start = cue.start("text")
-        for lines in _NEW_SPEAKER.split(cue["text"]):
-            found = _CUE_LINE.fullmatch(lines)
-            assert found is not None, "every text matches"
-            text = found["text"]
-            if any(map(str.isalpha, TAG.sub("", text))):
-                first = start + len(found["before"])
-                yield Segment(document[copied:first], text, text.count("\n") + 1)
-                copied = first + len(text)
-            start += len(lines) + 1
+    times = list(_TIMES.finditer(document))
+    ends = [*(_start_of_identifier(document, cue.start()) for cue in times[1:]), len(document)]
+    for cue, end in zip(times, ends, strict=False):
+        for paragraph in _PARAGRAPH.finditer(document, cue.end(), end):
+            start = paragraph.start()
+            for lines in _NEW_SPEAKER.split(paragraph[0]):
+                found = _CUE_LINE.fullmatch(lines)
+                assert found is not None, "every text matches"
+                text = found["text"]
+                if any(map(str.isalpha, TAG.sub("", text))):
+                    first = start + len(found["before"])
+                    yield Segment(document[copied:first], text, text.count("\n") + 1)
+                    copied = first + len(text)
+                start += len(lines) + 1
     yield Segment(document[copied:], "")
+
+
+def _start_of_identifier(document: str, start: int) -> int:
+    """Return the start of the number or name of the subtitle whose times start at `start`; `start` if it has none."""
+    line = document.rfind("\n", 0, start - 1) + 1
+    line_before = document.rfind("\n", 0, max(line - 1, 0)) + 1
+    is_number, follows_blank = document[line:start].strip().isdecimal(), not document[line_before:line].strip()
+    return line if is_number or follows_blank else start

@@ -76,6 +76,23 @@ def test_subtitle_times_may_be_incomplete(times: str) -> None:
     assert [segment.text for segment in srt_segments(f"1\n{times}\nA dog.\n\n2\n")] == ["A dog.", ""]
 
 
+@pytest.mark.parametrize("line_feed", ["\n", "\r\n"])
+def test_text_of_misplaced_blank_lines_is_translated(line_feed: str) -> None:
+    first, second = "00:00:01,000 --> 00:00:02,000", "00:00:03,000 --> 00:00:04,000"
+    texts = {
+        f"1\n{first}\nA dog.\n2\n{second}\nA cat.\n": ["A dog.", "A cat.", ""],
+        f"{first}\nA dog.\n{second}\nA cat.": ["A dog.", "A cat.", ""],
+        f"1\n{first}\nA dog\n\nand a cat.\n\n2\n{second}\n\nA bird.\n": ["A dog", "and a cat.", "A bird.", ""],
+        f"{first}\nA dog.\n\nname\n{second}\n7\n": ["A dog.", ""],
+        f"1\n{first}\n2\n{second}\nA cat.\n": ["A cat.", ""],
+    }
+    for text, expected in texts.items():
+        document = text.replace("\n", line_feed)
+        segments = list(srt_segments(document))
+        assert [segment.text for segment in segments] == expected
+        assert "".join(segment.before + segment.text for segment in segments) == document
+
+
 @pytest.mark.parametrize("text", ["", "no markup", "<", "<p", "<script>", "</p>", "1\n2\n", "<!-- <p>x</p>", "\n\n"])
 def test_damaged_documents_are_complete(text: str) -> None:
     for read in (html_segments, srt_segments):
