@@ -189,7 +189,9 @@ def _test_options(recipe: Recipe) -> dict[str, Any]:
 def _row(variant: VariantResult) -> tuple[str, ...]:
     nlls = [nll for nll in variant.valid_nll if nll is not None]
     difference = variant.difference
-    is_significant = difference is not None and difference.is_significant
+    verdict = ""  # also without an interval, for a single seed
+    if difference is not None and not math.isnan(difference.half_width):
+        verdict = "significant" if difference.is_significant else "not significant"
     return (
         variant.name,
         f"{variant.parameters:,}",
@@ -198,7 +200,7 @@ def _row(variant: VariantResult) -> tuple[str, ...]:
         _cell(variant.mean, ".2f"),
         _MISSING if math.isnan(variant.deviation) else f"{variant.deviation:.2f}",
         "" if difference is None else _cell(difference, "+.2f"),
-        "" if difference is None else "significant" if is_significant else "not significant",
+        verdict,
     )
 
 
