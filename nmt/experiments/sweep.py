@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -70,10 +70,13 @@ class Sweep:
         folders = {name: re.sub(r"[^\w.=+-]+", "-", name).strip("-.") or "variant" for name in self.variants}
         if len({folder.casefold() for folder in folders.values()}) < len(folders):
             raise RecipeError(f"variants {', '.join(folders)} map to the same directory name; rename one")
-        first_seeds = {name: self._load(name)[1].seed for name in self.variants}
+        recipes = {name: self._load(name)[1] for name in self.variants}
+        for (name, one), (other, recipe) in combinations(recipes.items(), 2):
+            if one.model_dump() == recipe.model_dump():
+                raise RecipeError(f"variants {name} and {other} have the same options; correct one, or leave it out")
         runs = []
         for number, (index, name) in enumerate(product(range(self.seeds), self.variants), start=1):
-            seed = first_seeds[name] + index
+            seed = recipes[name].seed + index
             overrides, recipe = self._load(
                 name, f"seed={seed}", f"run_dir={directory / folders[name] / f'seed-{seed}'}"
             )

@@ -82,6 +82,11 @@ def test_error_of_a_variant_has_its_name(recipe: Path, tmp_path: Path) -> None:
         make_sweep(recipe, 1, ("model.num_head=4",), ()).runs(tmp_path)
 
 
+def test_variants_with_equal_options_are_an_error(recipe: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"variants dropout=0.1 and dropout=1e-1 have the same options; correct one"):
+        make_sweep(recipe, 1, (), ["model.dropout=0.1,1e-1"]).runs(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["table3-wmt14", "table3-multi30k"])
 def test_packaged_recipes_change_the_options_of_table_3(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(packaged_recipes("sweeps")[name], find_recipe, 1, ())
