@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -35,6 +36,7 @@ from nmt.storage.run_folder import MODEL
 from nmt.train.warm_start import require_start_model, with_start_model
 
 _POLL_SECONDS = 0.2
+_PROMPT = "$ nmt "  # starts a line of the log for each process
 
 
 def is_complete(run: Run) -> bool:
@@ -148,8 +150,11 @@ def _start(name: str, run: Run, slot: _Slot) -> subprocess.Popen[bytes]:
     path = _log_path(run)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        arguments = [name, *command(run)[1:], *slot.overrides]
         with path.open("ab") as log:
-            return _popen([name, *command(run)[1:], *slot.overrides], slot.environment, log)
+            log.write(f"{_PROMPT}{shlex.join(arguments)}\n".encode())
+            log.flush()
+            return _popen(arguments, slot.environment, log)
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror}; the directory must be writable; select another with -o"
@@ -168,7 +173,10 @@ def _popen(arguments: Sequence[str], environment: dict[str, str], log: IO[bytes]
 
 
 def _succeeds(process: subprocess.Popen[bytes], run: Run) -> bool:
-    """Wait for a process; on failure, warn with the last line of its log."""
+    """Wait for a process; on failure, warn with its error, or else the last line of its log.
+
+    An earlier process, whose sweep was killed, may still write to the same log.
+    """
     try:
         status = process.wait()
     except BaseException:
@@ -176,8 +184,10 @@ def _succeeds(process: subprocess.Popen[bytes], run: Run) -> bool:
         process.wait()
         raise
     if status:
-        lines = _log_path(run).read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
-        warn(f"{run.name}: failed with exit status {status}: {lines[-1]}; the log is {_log_path(run)}")
+        output = _log_path(run).read_text(encoding="utf-8", errors="replace").rpartition(_PROMPT)[2]
+        lines = output.strip().splitlines()[1:] or ["no output"]
+        errors = [line for line in lines if line.startswith("nmt: ")]
+        warn(f"{run.name}: failed with exit status {status}: {(errors or lines)[-1]}; the log is {_log_path(run)}")
     return status == 0
 
 

@@ -166,6 +166,29 @@ def test_failed_runs_are_named_after_all_runs(recipe: Path, nmt: Nmt) -> None:
     assert "failed with exit status 1: nmt: " in err and "the log is out/vocab_size=60000/seed-1.log" in err
 
 
+def test_the_error_of_a_failed_run_is_not_that_of_another_process(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process of a killed sweep still writes to the log."""
+
+    class Failed:
+        def wait(self) -> int:
+            return 1
+
+    (run,) = make_sweep(recipe, 1, (), ()).runs(Path("out"))
+    log = Path("out/tiny/seed-1.log")
+    log.parent.mkdir(parents=True)
+    log.write_text("$ nmt run\nnmt: earlier\n")
+    monkeypatch.setattr(launch, "_popen", lambda arguments, environment, file: Failed())
+    process = launch._start("run", run, launch._Slot({}, ()))
+    for text, error in (("step 1\nstep 2\n", "step 2"), ("nmt: in use\nstep 3\n", "nmt: in use")):
+        with log.open("a") as file:
+            file.write(text)
+        assert not launch._succeeds(process, run)
+        assert f"failed with exit status 1: {error}; the log is {log}" in " ".join(capsys.readouterr().err.split())
+    assert "\n$ nmt run tiny.toml seed=1 run_dir=out/tiny/seed-1\n" in log.read_text()
+
+
 @pytest.mark.parametrize("option", ["train.start_from", "tokenizer.start_from", "decode.fusion", "decode.shortlist"])
 def test_a_missing_file_of_a_later_variant_is_an_error_before_any_work(
     option: str, recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
