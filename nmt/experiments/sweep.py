@@ -171,7 +171,8 @@ def require_own_folder(folder: Path, runs: Sequence[Run]) -> None:
         raise CommandError(
             f"{folder} is a run, whose report would be lost; -o must be a separate folder; choose another"
         )
-    reports = [name for name in ("report.md", "report.json") if (folder / name).exists()]
+    names = "report.md", "report.json", *(f"{test}.png" for test in runs[0].recipe.data.test)
+    reports = [name for name in names if (folder / name).exists()]
     if reports and not any(run.recipe.directory.exists() for run in runs):
         raise CommandError(
             f"{folder} has {' and '.join(reports)}, which this command would overwrite; -o must be a separate "

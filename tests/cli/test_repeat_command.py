@@ -228,15 +228,19 @@ def test_variants_with_other_tokenizers_do_not_share_text(
         (("--metric", "blue", "--list"), "--metric blue: unknown metric; it must be one of bleu, "),
         (("-o", "other"), "other is a run, whose report would be lost; -o must be a separate folder"),
         (("-o", "notes"), "notes has report.md, which this command would overwrite; -o must be a separate folder"),
+        (("-o", "plots"), "plots has heldout.png, which this command would overwrite; -o must be a separate folder"),
     ],
 )
 def test_wrong_options_are_refused_before_any_work(
-    recipe: Path, nmt: Nmt, options: tuple[object, ...], reason: str
+    recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, options: tuple[object, ...], reason: str
 ) -> None:
     Path("other").mkdir()
     Path("other", "recipe.toml").write_text(RECIPE)
     Path("notes").mkdir()
     Path("notes", "report.md").write_text("mine")
+    Path("plots").mkdir()
+    Path("plots", "heldout.png").write_text("mine")
+    monkeypatch.setattr(launch, "_popen", None)  # nothing is run
     status, out, err = nmt("repeat", recipe, *options)
     assert (status, out) == (2, "")
     assert reason in one_line(err)
