@@ -10,7 +10,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from nmt.cli.arguments import Overrides, RecipeArgument, find_recipe
+from nmt.cli.arguments import Overrides, RecipeArgument, find_recipe, require_at_most_one
 from nmt.cli.metric_options import Format, FormatOption, print_results
 from nmt.data.fingerprint import unpinned_datasets
 from nmt.evaluate.tables import format_tables
@@ -61,6 +61,7 @@ def repeat(
 
     nmt repeat quickstart --seeds 5 --vary model.num_heads=2,4 --vary model.d_ff=256,512 --jobs 2
     """
+    require_at_most_one({"--list": list_runs, "--prepare-only": prepare_only})
     if metric is not None and metric not in (known := get_args(Metric)):
         raise CommandError(f"--metric {metric}: unknown metric; it must be one of {', '.join(known)}")
     if is_sweep(recipe):
@@ -82,8 +83,8 @@ def repeat(
     chosen = runs if only is None else [runs[only - 1]]
     if list_runs:
         for run in chosen:
-            state = "complete" if is_complete(run) else ""
-            typer.echo("\t".join((str(run.number), run.name, state, shlex.join(["nmt", *command(run)]))))
+            call = shlex.join(["nmt", *command(run)])
+            typer.echo(f"{run.number}\t{run.name}\t{'complete' * is_complete(run)}\t{call}")
         return
     failed = prepare_data(chosen) if prepare_only else execute(chosen, jobs)
     if failed:

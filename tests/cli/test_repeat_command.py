@@ -224,6 +224,7 @@ def test_variants_with_other_tokenizers_do_not_share_text(
         (("--only", 9, "--list"), "--only 9: there are 3 runs; give a number that --list shows"),
         (("--only", 9), "--only 9: there are 3 runs; give a number that --list shows"),
         (("--seeds", 0), "--seeds"),
+        (("--list", "--prepare-only"), "--list and --prepare-only are mutually exclusive; give one of them"),
         (("--vary", "seed=1,2"), "--vary seed is not possible; each variant has the same seeds; use --seeds N"),
         (("--metric", "blue", "--list"), "--metric blue: unknown metric; it must be one of bleu, "),
         (("-o", "other"), "other is a run, whose report would be lost; -o must be a separate folder"),
