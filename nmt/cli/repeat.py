@@ -13,6 +13,7 @@ import typer
 from nmt.cli.arguments import Overrides, RecipeArgument, find_recipe, require_at_most_one
 from nmt.cli.metric_options import Format, FormatOption, print_results
 from nmt.data.fingerprint import unpinned_datasets
+from nmt.evaluate.result_tables import metric_heading
 from nmt.evaluate.tables import format_tables
 from nmt.experiments.launch import command, execute, is_complete, prepare_data
 from nmt.experiments.results import (
@@ -117,7 +118,7 @@ def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, ou
     for result in results:
         variants = [VariantScores(one.name, one.scores, one.mean.value, one.mean.half_width) for one in result.variants]
         try:
-            draw_scores(f"{result.test}: {result.metric}", variants, folder / f"{result.test}.png")
+            draw_scores(f"{result.test}: {metric_heading(result.metric)}", variants, folder / f"{result.test}.png")
         except UserError as error:
             warn(f"no plot: {error}")
     print_results(document, tables, output)

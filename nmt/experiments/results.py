@@ -11,6 +11,7 @@ from typing import Any
 
 from nmt.data.test_sets import TestSet, test_sets
 from nmt.evaluate.metrics import Scorer, make_scorer
+from nmt.evaluate.result_tables import metric_heading
 from nmt.evaluate.tables import Table
 from nmt.experiments.intervals import Estimate, RunScores, estimate, score_runs
 from nmt.experiments.launch import is_complete
@@ -128,7 +129,7 @@ def result_tables(results: Sequence[TestResult]) -> list[Table]:
     header = ("variant", "parameters", "runs", "validation nll", "mean", "deviation", "difference", "")
     return [
         Table(
-            title=f"{result.test}: {result.metric}",
+            title=f"{result.test}: {metric_heading(result.metric)}",
             columns="lrrrrrrl",
             header=header,
             rows=tuple(_row(variant) for variant in result.variants),

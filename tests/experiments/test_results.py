@@ -19,3 +19,8 @@ def test_significance_is_unknown_without_an_interval(half_width: float, verdict:
     )
     (table,) = result_tables([TestResult("news", "bleu", "BLEU|...", variants)])
     assert [row[-1] for row in table.rows] == ["", verdict]
+
+
+def test_the_title_says_that_lower_is_better() -> None:
+    titles = [table.title for table in result_tables([TestResult("news", name, "", ()) for name in ("bleu", "ter")])]
+    assert titles == ["news: bleu", "news: ter (lower is better)"]
