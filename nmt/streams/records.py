@@ -205,6 +205,19 @@ class RecordWriter:
     with_alignments: bool = False
     distinct: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise CommandError if a field that JSON Lines get would replace the text."""
+        if self.format != "jsonl" or self.reader.format not in ("text", "jsonl"):
+            return
+        added = {"n_best": self.n_best > 1, "alignment": self.with_alignments}
+        names = [*_fields(Translation("", 0.0, 0.0, [], [])), *(name for name, is_added in added.items() if is_added)]
+        path = self.reader.field.split(".")
+        if path[0] in names and path[-1] in names:
+            raise CommandError(
+                f"--field {self.reader.field}: the output has a field {path[-1]!r}, which would replace the text; "
+                "rename the field of the text, or use --output-format text"
+            )
+
     @property
     def is_numbered(self) -> bool:
         """Whether a record may have several lines, each starting with the number of the record."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,14 +97,14 @@ def test_read(reader: RecordReader, line: str, text: str | None) -> None:
         (JSONL, '{"page": {"text": "a"', "is not JSON"),
         (JSONL, '{"page": {"text": "a"}, "page": {"text": "b"}}', "in, line 7 is not JSON (field 'page' is repeated)"),
         (JSONL, '{"page": {"text": "a", "n": 1, "n": 1}}', "field 'n' is repeated); each line must be one JSON object"),
-        pytest.param(JSONL, "[" * 100_000, "is not JSON", id="deep"),
+        pytest.param(JSONL, '{"page": ' * 100_000, "is not JSON", id="deep"),
         pytest.param(JSONL, f'{{"page": {"9" * 5_000}}}', "is not JSON", id="digits"),
         (
             JSONL,
             '{"page": {"body": "a"}}',
             "has no field 'page.text'; its fields are 'body'; fix it, or correct --field",
         ),
-        (JSONL, '["a"]', "has no field"),
+        (JSONL, '["a"]', "starts an array"),
         pytest.param(JSONL, json.dumps("\ud800" * 1000), "has no field", id="surrogates"),
         (JSONL, '{"page": {"text": 3}}', "is of type int; it must be text"),
     ],
@@ -293,6 +294,24 @@ def test_results_are_added_next_to_a_text_that_they_would_replace() -> None:
     assert (inner["en"], inner["de"]) == ("a dog", "der Hund")
     assert (inner["translation"], inner["score"]) == ("ein Hund", -0.25)
     assert json.loads(write(reader, "jsonl", '{"translation": {"en": "a dog"}}'))["translation"]["en"] == "a dog"
+
+
+@pytest.mark.parametrize("field", ["translation", "score", "tokens", "translation.score", "translation.x.score"])
+@pytest.mark.parametrize("source", [TEXT, JSONL])
+def test_a_text_that_the_results_would_replace_is_an_error(source: RecordReader, field: str) -> None:
+    reader = replace(source, field=field)
+    with pytest.raises(CommandError, match=f"--field {field}: the output has a field '{field.split('.')[-1]}', which"):
+        RecordWriter(reader, "jsonl")
+    for allowed in (RecordWriter(reader, "text"), RecordWriter(replace(TSV, field=field), "jsonl")):
+        assert allowed.reader.field == field
+
+
+def test_results_that_the_output_lacks_may_be_texts() -> None:
+    for name in ("n_best", "alignment"):
+        reader = replace(JSONL, field=name)
+        assert json.loads(write(reader, "jsonl", f'{{"{name}": "a dog"}}'))[name] == "a dog"
+        with pytest.raises(CommandError, match=f"has a field '{name}'"):
+            RecordWriter(reader, "jsonl", n_best=2, with_alignments=True)
 
 
 def test_field_names_with_a_dot() -> None:
