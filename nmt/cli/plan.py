@@ -48,9 +48,8 @@ def plan(
         rows = tuple(_rows(loaded, forecast))
         typer.echo(format_tables([Table("", "ll", (), rows, notes=tuple(_notes(loaded, forecast)))], "text"), nl=False)
     if forecast.text is None:
-        data = loaded.data
         try:
-            require_files([*data.train, *data.valid], data.root)
+            require_files([*loaded.data.train, *loaded.data.valid], loaded.data.root)
             require_same_run(loaded)
             require_same_text(loaded)
         except UserError as error:

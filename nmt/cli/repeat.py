@@ -102,8 +102,7 @@ def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, ou
     if not results:
         warn(f"{runs[0].recipe_file} has no test set; the table is empty; add one to data.test and rerun")
     corpora = ((run.recipe, [*run.recipe.data.train, *run.recipe.data.valid]) for run in runs)
-    unpinned = {name for recipe, its_corpora in corpora for name in unpinned_datasets(recipe, its_corpora)}
-    if unpinned:
+    if unpinned := {name for recipe, its_corpora in corpora for name in unpinned_datasets(recipe, its_corpora)}:
         warn(
             f"no fixed revision of dataset {', '.join(sorted(unpinned))}; the runs may have been trained on different "
             "text; set `revision` to a commit to fix it"

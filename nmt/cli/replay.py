@@ -130,8 +130,7 @@ def _text(found: dict[str, Any], top: int) -> str:
         ("state after", found["state_after"]),
         ("verified", _verified(found)),
     )
-    pairs = found["pairs"]
-    rest = found["num_pairs"] - len(pairs)
+    pairs, rest = found["pairs"], found["num_pairs"] - len(found["pairs"])
     listed = Table(
         title="Pairs by loss, highest first",
         columns="rrlpp",
