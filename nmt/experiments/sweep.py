@@ -96,7 +96,7 @@ class Sweep:
 def is_sweep(path: Path) -> bool:
     """Return whether a file is a sweep rather than a recipe."""
     try:
-        return "variants" in tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return not {"recipe", "variants"}.isdisjoint(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError):
         return False
 

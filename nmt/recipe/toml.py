@@ -75,6 +75,8 @@ def _parse(root: type[Root], text: str, overrides: Sequence[str], where: str) ->
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{where} is not valid TOML: {error}; fix that line") from error
+    if "variants" in tree:
+        raise RecipeError(f"{where} is a sweep; it must be a recipe; use nmt repeat")
     _apply_overrides(root, tree, overrides)
     if root is Recipe and {"noise", "labels"} & set(tree.get("data", ())):
         raise RecipeError(f"{where} is for a classifier; it must be for a translation model; use nmt train-classifier")

@@ -6,7 +6,7 @@ import pytest
 
 from nmt.cli.arguments import find_recipe, packaged_recipes
 from nmt.experiments.sweep import is_sweep, load_sweep, make_sweep
-from nmt.recipe import RecipeError
+from nmt.recipe import RecipeError, load_recipe
 
 RECIPE = """
 name = "tiny"
@@ -119,6 +119,8 @@ def test_sweep_file(recipe: Path, tmp_path: Path) -> None:
     path = recipe.with_name("sweep.toml")
     path.write_text(SWEEP)
     assert is_sweep(path) and not is_sweep(recipe) and not is_sweep(tmp_path / "nothing.toml")
+    with pytest.raises(RecipeError, match=r"sweep.toml is a sweep; it must be a recipe; use nmt repeat$"):
+        load_recipe(path, ["model.d_ff=128"])
     runs = load_sweep(path, Path, None, ["model.d_ff=128"]).runs(tmp_path / "out")
     assert [run.name for run in runs] == [
         "base, seed 7",
@@ -139,12 +141,14 @@ def test_sweep_file(recipe: Path, tmp_path: Path) -> None:
         ('recipe = "tiny.toml"\nseed = 1\n[variants]\nbase = []\n', "seed: "),
         ('recipe = "tiny.toml"\nseeds = 0\n[variants]\nbase = []\n', "seeds: "),
         ("[variants]\nbase = []\n", "recipe: "),
+        ('recipe = "tiny.toml"\n[variant]\nbase = []\n', "variants: "),
         ('recipe = "tiny.toml"\n[variants]\nbase = "model.d_ff=64"\n', "variants.base: "),
     ],
 )
 def test_malformed_sweep_file_is_an_error(recipe: Path, text: str, reason: str) -> None:
     path = recipe.with_name("sweep.toml")
     path.write_text(text)
+    assert is_sweep(path)
     with pytest.raises(RecipeError, match=rf"sweep\.toml: {reason}.*a sweep has recipe, seeds, overrides"):
         load_sweep(path, Path, None, ())
 
