@@ -89,7 +89,7 @@ def load(engine: str, model: Path) -> TextTranslator:
     """Load a translator like `nmt translate`."""
     if engine == "torch":
         return Translator.load(model, "cpu", PRECISIONS[engine])
-    return CTranslate2Translator.load(model, "cpu", PRECISIONS[engine], translators=1, pads=False)
+    return CTranslate2Translator.load(model, "cpu", PRECISIONS[engine], translators=1)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -157,14 +157,11 @@ def load_translator(
     processes: int,
     scores: bool,
     choice: EngineChoice,
-    *,
-    pads: bool = False,
 ) -> TextTranslator:
     """Load the translator of the chosen engine.
 
     processes: batches that CTranslate2 decodes in parallel; 0 is one per core
     scores:    whether the output depends on scores
-    pads:      of CTranslate2, see `CTranslate2Engine`; without it, a memory does not change translations
     """
     if choice.translator is not None:
         return choice.translator
@@ -185,7 +182,6 @@ def load_translator(
                 ensemble,
                 translators=processes,
                 scores=scores,
-                pads=pads,
             )
         case "auto":
             raise AssertionError("`choose_engine` resolves auto")

@@ -152,7 +152,7 @@ def _load(
     """Load a model; `decode` has the defaults of requests."""
     path = find_model(path)  # a run that is still training saves newer ones
     metadata, digest = read_model_metadata(path), manifest_digest(path)
-    load = partial(load_translator, [path], device, decode, processes, True, pads=memory is None)
+    load = partial(load_translator, [path], device, decode, processes, True)
     chosen = choose_engine(engine, precision, device, decode, [path], load, required=False)
     return ServedModel(
         name,

@@ -7,7 +7,7 @@ from pathlib import Path
 from nmt.recipe import SEPARATOR, Recipe, UserError
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, read_manifest
-from nmt.text.term_markup import TermMarkers
+from nmt.text.term_markup import TERM_MARKERS, TermMarkers
 from nmt.text.tokenizer import Tokenizers, planned_vocab_size
 
 
@@ -50,7 +50,8 @@ def expected_vocab_sizes(recipe: Recipe) -> tuple[int, int]:
     tokenizers = reused_tokenizers(recipe) if all_exist else None
     if tokenizers is not None:
         return tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
-    symbols = {*recipe.tokenizer.user_symbols, *((SEPARATOR,) if recipe.data.context else ())}
+    markers = (SEPARATOR,) if recipe.data.context else TERM_MARKERS if recipe.train.glossary_markup else ()
+    symbols = {*recipe.tokenizer.user_symbols, *markers}
     with_tags = symbols | {corpus.tag for corpus in recipe.data.train if corpus.tag is not None}
     sides = (with_tags, with_tags if recipe.tokenizer.joint else symbols)
     src, tgt = (planned_vocab_size(recipe.tokenizer, len(side)) for side in sides)

@@ -299,6 +299,10 @@ class TextTranslator(ABC):
         own_prefixes.require_end()
         own_required.require_end()
 
+    def batch_key(self, line: str) -> int | None:
+        """Return what lines need in common to share a batch: their length, or None if any lines can share one."""
+        return None
+
     def _split(self, line: str) -> list[Part]:
         """Return the parts of a line: none if it is empty, several if it is too long, otherwise one.
 

@@ -8,12 +8,12 @@ Scores   CTranslate2 excludes a prefix from its scores, and renormalizes over th
          EOS and a prefix.
 Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the closest n^alpha and returns all
          hypotheses, which are then ranked by the GNMT penalty.
-Limits   A call has one maximum length for all its sentences. Sentences whose outputs exceed their own limit are
-         searched again with that limit. Without padding, sentences with different limits are searched separately,
-         because a longer search may also find another output within the limit.
+Limits   A call has one maximum length for all its sentences. Sentences with different limits are searched separately,
+         because a longer search may also find another output within the limit. Sentences whose outputs exceed their
+         own limit are searched again with that limit.
 EOS      A hypothesis that reaches the limit has no EOS.
-Padding  Attention over a padded source is rounded differently, which int8 amplifies. Without padding (`pads`), int8
-         results hardly ever depend on the batch; fp32 results do, because matmuls do.
+Padding  Attention over a padded source is rounded differently, which int8 amplifies. Therefore all sentences of a batch
+         have equal lengths; then int8 results hardly ever depend on the batch. fp32 results do, because matmuls do.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.text.clean import UnicodeForm
+from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizers
 
 BATCH_TOKENS = 384
@@ -65,10 +65,8 @@ _NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes within a wor
 
 # n^(0.8 alpha) is proportional to ((5 + n) / 6)^alpha within a few percent for 10 to 100 tokens.
 _GNMT_EXPONENT = 0.8
-# Outputs rarely reach limits this much longer than the source, so sentences need not be grouped by them.
-_DISTANT_LIMIT = 20
 
-_MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.0002, 0.005
+_MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.0002, 0.001
 _MAX_POSTED_BATCHES = 3  # per translator
 
 
@@ -85,13 +83,10 @@ class CTranslate2Engine:
         device: EngineDevice,
         compute_type: str,
         translators: int = 1,
-        *,
-        pads: bool = True,
     ) -> None:
         """Load the CTranslate2 model in `directory`; raises UserError if that fails.
 
         translators: number of batches decoded in parallel, each by one thread; they share the weights
-        pads:        whether sentences of different lengths may form a batch
         """
         with engine_errors():
             self._translator = load_package("ctranslate2").Translator(
@@ -103,7 +98,7 @@ class CTranslate2Engine:
                 intra_threads=1,
                 max_queued_batches=-1,  # a full queue would block and delay signals; `_post` limits it instead
             )
-        self.num_translators, self._pads = translators, pads
+        self.num_translators = translators
         self._lock = Lock()
         self._max_posted = _MAX_POSTED_BATCHES * translators
         self._waiting: deque[_Batch] = deque()
@@ -138,10 +133,9 @@ class CTranslate2Engine:
         """
         prefixes = [task.prefix for task in tasks]
         limits, minimums = output_limits(options, [len(task.sentence) for task in tasks], prefixes)
-        is_distant = options.max_length_ratio == math.inf and options.max_extra_tokens >= _DISTANT_LIMIT
         groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
         for i, prefix in enumerate(prefixes):
-            groups[0 if is_distant and self._pads else limits[i], minimums[i], bool(prefix)].append(i)
+            groups[limits[i], minimums[i], bool(prefix)].append(i)
 
         def start(indices: list[int], *, all_hypotheses: bool = False) -> _Search:
             longest, shortest = max(limits[i] for i in indices), minimums[indices[0]]
@@ -198,7 +192,7 @@ class CTranslate2Engine:
         """Return the log-probabilities of each target's tokens and EOS; pairs have no special tokens."""
         pending: dict[int, Any] = {}
         with engine_errors():
-            for indices in _split_batches([(len(src), len(tgt)) for src, tgt in pairs], batch_tokens, pads=self._pads):
+            for indices in _split_batches([(len(src), len(tgt)) for src, tgt in pairs], batch_tokens):
                 sources = [[self._src_pieces[token] for token in pairs[i][0]] for i in indices]
                 targets = [[self._tgt_pieces[token] for token in pairs[i][1]] for i in indices]
                 results = self._translator.score_batch(sources, targets, max_input_length=0, asynchronous=True)
@@ -235,7 +229,7 @@ class CTranslate2Engine:
         """Start to translate tasks; either all or none have a prefix."""
         batches = []
         lengths = [(len(task.sentence), len(task.prefix)) for task in tasks]
-        for indices in _split_batches(lengths, batch_tokens, pads=self._pads):
+        for indices in _split_batches(lengths, batch_tokens):
             sources = [[self._src_pieces[token] for token in tasks[i].sentence] for i in indices]
             prefixes = [[self._tgt_pieces[token] for token in tasks[i].prefix] for i in indices]
             post = partial(
@@ -326,16 +320,16 @@ class _Output(NamedTuple):
         return not self.is_finished or len(self.tokens) >= limit
 
 
-def _split_batches(lengths: Sequence[tuple[int, int]], batch_tokens: int, *, pads: bool) -> Iterator[list[int]]:
-    """Yield the indices of batches of at most `batch_tokens` padded source tokens, longest sentences first.
+def _split_batches(lengths: Sequence[tuple[int, int]], batch_tokens: int) -> Iterator[list[int]]:
+    """Yield the indices of batches of equal lengths and at most `batch_tokens` source tokens, longest sentences first.
 
-    lengths: of source and target (or its prefix), without EOS; pads: whether those of a batch may differ
+    lengths: of source and target (or its prefix), without EOS
     """
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):
         longest = lengths[batch[0]] if batch else (0, 0)
         is_full = (len(batch) + 1) * (longest[0] + 1) > batch_tokens
-        if batch and (is_full or not (pads or lengths[i] == longest)):
+        if batch and (is_full or lengths[i] != longest):
             yield batch
             batch = []
         batch.append(i)
@@ -402,7 +396,8 @@ class CTranslate2Translator(TextTranslator):
 
         Raises UserError with all search options that CTranslate2 does not support.
         """
-        self._engine, self._shows_scores, self.max_threads = engine, scores, engine.num_translators
+        self._engine, self._shows_scores = engine, scores
+        self.max_threads = 2 * engine.num_translators  # half of them prepare the next batches
         super().__init__(
             tokenizers,
             decode,
@@ -430,13 +425,11 @@ class CTranslate2Translator(TextTranslator):
         *,
         translators: int = 0,
         scores: bool = True,
-        pads: bool = True,
     ) -> CTranslate2Translator:
         """Load a model like `Translator.load`. Its conversion is cached inside its directory.
 
         precision:   `auto` is int8 on a CPU; on a GPU, bf16 if supported, else fp32
         translators: number of batches decoded in parallel; 0 means one per core on a CPU, and one on a GPU
-        pads:        see `CTranslate2Engine`; without padding, translating few lines takes longer
         Raises UserError if CTranslate2 is not installed, or with all options that it does not support; ValueError for
         an unknown precision.
         """
@@ -456,7 +449,7 @@ class CTranslate2Translator(TextTranslator):
         with open_conversion(Path(path), "int8" if compute_type == "int8" else "float32") as conversion:
             tokenizers = Tokenizers.load(conversion.model, conversion.metadata.tgt_lang)
             translator = cls(
-                CTranslate2Engine(conversion.directory, tokenizers, engine_device, compute_type, count, pads=pads),
+                CTranslate2Engine(conversion.directory, tokenizers, engine_device, compute_type, count),
                 tokenizers,
                 options,
                 max_positions=conversion.recipe.max_positions,
@@ -468,6 +461,10 @@ class CTranslate2Translator(TextTranslator):
             )
             translator.longest_source = conversion.metadata.longest_source
             return translator
+
+    def batch_key(self, line: str) -> int | None:
+        """See `TextTranslator.batch_key`."""
+        return len(self._tokenizers.src.encode(normalize(line, self._unicode_form)))
 
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         return self._start_search(tasks, options)()

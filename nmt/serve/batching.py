@@ -1,10 +1,10 @@
-"""Dynamic batching: worker threads process queued items of many callers in batches, in order of arrival."""
+"""Dynamic batching: worker threads process queued items of many callers in batches."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -43,9 +43,10 @@ class _Job:
 class Batcher:
     """A bounded queue and its worker threads.
 
-    All items of a batch have the same group. A batch starts when it is full or when its first item has waited for
-    `max_delay`; idle threads share the waiting items. If a batch fails, each job is retried alone, so only the job that
-    causes an error gets it. Canceling a future removes its items from the queue.
+    All items of a batch have the same group: that of the oldest item, or, for every other batch, the largest. A batch
+    starts when it is full or when its first item has waited for `max_delay`; idle threads share the waiting items. If a
+    batch fails, each job is retried alone, so only the job that causes an error gets it. Canceling a future removes its
+    items from the queue.
 
     batch_size:             maximum number of items in a batch
     num_waiting:            number of items in the queue
@@ -61,7 +62,7 @@ class Batcher:
         self._process, self._options = process, options
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
-        self._is_closed = False
+        self._is_closed = self._takes_oldest = False
         self._num_idle = num_threads
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(num_threads)]
         for thread in self._threads:
@@ -121,7 +122,7 @@ class Batcher:
             per_thread = math.ceil(self.num_waiting / self._num_idle)
             self._num_idle -= 1
             batch: list[_Job] = []
-            count, group = 0, self._jobs[0].group
+            count, group = 0, self._choose_group()
             for job in [job for job in self._jobs if job.group == group]:
                 if batch and count + len(job.items) > min(per_thread, self._options.batch_size):
                     break
@@ -131,6 +132,16 @@ class Batcher:
             if self._jobs:
                 self._changed.notify()  # another thread
             return batch
+
+    def _choose_group(self) -> Hashable:
+        """Return the group of the oldest job and the largest group in turn: batches are large, and no job starves."""
+        self._takes_oldest = not self._takes_oldest
+        if self._takes_oldest:
+            return self._jobs[0].group
+        sizes: Counter[Hashable] = Counter()
+        for job in self._jobs:
+            sizes[job.group] += len(job.items)
+        return sizes.most_common(1)[0][0]
 
     def _is_ready(self) -> bool:
         if not self._jobs:

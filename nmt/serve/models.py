@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -98,7 +99,7 @@ class ServedModel:
 
     languages:   source and target
     description: engine and precision
-    batcher:     its groups are RequestOptions for lines, and the class of the item for Pair and AttentionRequest
+    batcher:     groups are RequestOptions and a key for lines, and the class of the item for Pair and AttentionRequest
     memory:      translations of earlier requests; not of partial words, alternatives or streamed tokens
     """
 
@@ -132,15 +133,22 @@ class ServedModel:
         """The document context that the model uses."""
         return self._translator.context
 
-    def _process(self, group: RequestOptions | type[Pair | AttentionRequest], items: list[Any]) -> Sequence[object]:
+    def submit(self, options: RequestOptions, lines: Sequence[Line]) -> list[Future[list[list[Translation]]]]:
+        """Queue lines; a single one shares batches with single ones of the same key, see `TextTranslator.batch_key`."""
+        key = self._translator.batch_key(lines[0].text) if len(lines) == 1 else None
+        return self.batcher.submit((options, key), lines)
+
+    def _process(
+        self, group: tuple[RequestOptions, int | None] | type[Pair | AttentionRequest], items: list[Any]
+    ) -> Sequence[object]:
         if group is Pair:
             with self._torch_lock:
                 return self._score(items)
         if group is AttentionRequest:
             with self._torch_lock:
                 return [self._translator.attention(*item) for item in items]
-        assert isinstance(group, RequestOptions)
-        return self._translate(group, items)
+        assert isinstance(group, tuple)
+        return self._translate(group[0], items)
 
     def _translate(self, options: RequestOptions, lines: Sequence[Line]) -> list[list[Translation]]:
         translator = self._translator_for(options)

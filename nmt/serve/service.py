@@ -120,7 +120,7 @@ class Service:
     ) -> list[list[Translation]]:
         """Return the translations of each line, best first; raises HTTPException like `process`."""
         texts = [line.text for line in lines]
-        n_best_lists = await self.process(request, texts, lambda: model.batcher.submit(options, lines))
+        n_best_lists = await self.process(request, texts, lambda: model.submit(options, lines))
         if self._logs_text:
             best = [translations[0].text for translations in n_best_lists]
             say(json.dumps({"model": model.name, "texts": texts, "translations": best}))

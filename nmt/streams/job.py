@@ -204,7 +204,7 @@ class TranslationJob:
             warn(f"{counted(lines.split, 'line')} {were} too long for the model and {were} {result}")
         if lines.longer:
             warn(
-                f"{counted(lines.longer, 'line')} {_were(lines.longer)} longer than all of the model's training text; "
+                f"{counted(lines.longer, 'line')} {_were(lines.longer)} longer than any sentence of the training text; "
                 f"check the translations{hint}"
             )
 

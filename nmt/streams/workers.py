@@ -32,7 +32,7 @@ class LineCounts(NamedTuple):
     """Numbers of lines.
 
     split:  longer than the maximum length of the model, see `decode.long_lines`
-    longer: not split, but longer than all of the training text
+    longer: not split, but longer than any sentence of the training text
     reused: found in a translation memory
     """
 

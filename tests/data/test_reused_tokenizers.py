@@ -214,6 +214,7 @@ def test_expected_sizes_of_vocabularies_are_those_of_the_prepared_corpus(folder:
         "bpe": recipe_for(folder, "bpe", None),
         "byte": recipe_for(folder, "byte", None, "tokenizer.algorithm='byte'"),
         "apart": apart,
+        "marked": recipe_for(folder, "marked", None, "tokenizer.algorithm='byte'", "train.glossary_markup=0.3"),
         "reused": recipe_for(folder, "reused", prepare(apart).tokenizers),
     }
     for name, recipe in plans.items():

@@ -175,7 +175,7 @@ def test_unusual_lines_keep_their_order(model: Path) -> None:
 
 def test_threads_get_the_translations_of_their_own_lines(model: Path, lines: list[str]) -> None:
     translator = CTranslate2Translator.load(model, "cpu", "fp32", search(), translators=2)
-    assert translator.max_threads == 2
+    assert translator.max_threads == 4
     expected = translator.translate(lines)
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda line: translator.translate([line])[0], lines * 3))
@@ -470,28 +470,32 @@ def test_with_decode_shares_the_model(model: Path) -> None:
             translator.with_decode(search(tag="<no>"))
 
 
-@pytest.mark.parametrize("pads", [True, False])
-def test_batches_without_padding_have_equal_lengths(pads: bool) -> None:
+def test_sentences_of_a_batch_have_equal_lengths() -> None:
     rng = random.Random(1)
     lengths = [(rng.randint(1, 9), rng.randint(0, 1)) for _ in range(300)]
-    batches = list(engine._split_batches(lengths, 40, pads=pads))
+    batches = list(engine._split_batches(lengths, 40))
     assert sorted(i for batch in batches for i in batch) == list(range(300))
     assert all(len(batch) * (max(lengths[i][0] for i in batch) + 1) <= 40 for batch in batches)
-    assert all(len({lengths[i] for i in batch}) == 1 for batch in batches) is not pads
+    assert all(len({lengths[i] for i in batch}) == 1 for batch in batches)
 
 
 @pytest.mark.parametrize("prefix", ["", "The "])
-def test_int8_results_do_not_depend_on_the_batch_without_padding(model: Path, lines: list[str], prefix: str) -> None:
-    translator = CTranslate2Translator.load(model, "cpu", "int8", search(n_best=2), translators=1, pads=False)
+def test_int8_results_do_not_depend_on_the_batch(model: Path, lines: list[str], prefix: str) -> None:
+    translator = CTranslate2Translator.load(model, "cpu", "int8", search(n_best=2), translators=1)
     prefixes = [prefix * (number % 3) for number in range(len(lines))]
     alone = [translator.translate_n_best([line], prefixes=[own])[0] for line, own in zip(lines, prefixes, strict=True)]
     assert translator.translate_n_best(lines, prefixes=prefixes) == alone
 
 
-def test_a_result_at_the_length_limit_does_not_depend_on_longer_lines_without_padding(
-    make_model: MakeModel, lines: list[str]
-) -> None:
+def test_a_result_at_the_length_limit_does_not_depend_on_longer_lines(make_model: MakeModel, lines: list[str]) -> None:
     recipe = search(beam_size=3, length_alpha=1.0, max_extra_tokens=20)
-    translator = CTranslate2Translator.load(make_model(), "cpu", "int8", recipe, translators=1, pads=False)
+    translator = CTranslate2Translator.load(make_model(), "cpu", "int8", recipe, translators=1)
     alone = [translator.translate_n_best([line])[0] for line in lines]
     assert translator.translate_n_best([*lines, " ".join(lines[:5])])[:-1] == alone
+
+
+def test_lines_of_equal_length_have_the_same_batch_key(model: Path, lines: list[str]) -> None:
+    torch_translator, translator = load_both(model)
+    tokenizer = Tokenizers.load(model).src
+    assert [translator.batch_key(line) for line in lines] == [len(tokenizer.encode(line)) for line in lines]
+    assert {torch_translator.batch_key(line) for line in lines} == {None}

@@ -61,6 +61,16 @@ def test_a_batch_has_one_group_in_order_of_arrival(batcher: Batcher, model: Fake
     assert (batcher.num_batches, batcher.num_items, batcher.num_waiting) == (4, 7, 0)
 
 
+def test_every_other_batch_is_of_the_largest_group(batcher: Batcher, model: FakeModel) -> None:
+    first = block_worker(batcher, model)
+    submitted = [
+        batcher.submit(group, items) for group, items in (("a", [1]), ("b", [2]), ("c", [3, 4]), ("d", [5, 6]))
+    ]
+    model.may_run.set()
+    assert [results(futures) for futures in (first, *submitted)] == [[0], [2], [4], [6, 8], [10, 12]]
+    assert model.batches == [("first", [0]), ("c", [3, 4]), ("a", [1]), ("d", [5, 6]), ("b", [2])]
+
+
 def test_large_submissions_are_split_and_results_keep_their_order(batcher: Batcher, model: FakeModel) -> None:
     model.may_run.set()
     assert results(batcher.submit("a", range(10))) == [2 * item for item in range(10)]
