@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nmt.recipe import SEPARATOR, Recipe, UserError
+from nmt.recipe import SEPARATOR, TERM_MARKERS, Recipe, UserError
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, read_manifest
-from nmt.text.term_markup import TERM_MARKERS, TermMarkers
+from nmt.text.term_markup import TermMarkers
 from nmt.text.tokenizer import Tokenizers, planned_vocab_size
 
 

@@ -42,6 +42,9 @@ class EchoTranslator:
 
     unsupported: ClassVar[dict[str, str]] = {}
 
+    def batch_key(self, line: str) -> int | None:
+        return None
+
     def with_decode(self, decode: DecodeRecipe, *, scores: bool = True) -> "EchoTranslator":
         self.decode_options.append(decode)
         return self
