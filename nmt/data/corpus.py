@@ -41,7 +41,7 @@ from nmt.recipe import (
 from nmt.text.clean import Pair
 from nmt.text.context import join_lines, last_lines
 from nmt.text.json_fields import one_line, parse_json, text_field
-from nmt.text.lines import InvalidUtf8, count_lines, decompressed, read_lines, unreadable
+from nmt.text.lines import InvalidUtf8, count_lines, decompressed, read_lines, reject_pipe, unreadable
 from nmt.text.trees import linearize, read_tree, words
 from nmt.text.wmt_files import check_language, check_same_order, sgm_documents, sgm_segments, xml_documents
 
@@ -280,7 +280,7 @@ def _resolve(path: Path, root: Path) -> Path:
 
 
 def _existing(path: Path, root: Path) -> Path:
-    resolved = _resolve(path, root)
+    resolved = reject_pipe(_resolve(path, root))
     if resolved.exists():
         return resolved
     wrong = f"cannot read {resolved.absolute()}: No such file"

@@ -176,9 +176,7 @@ def count_lines(path: Path) -> int:
 def read_blocks(path: Path) -> Iterator[bytes]:
     """Yield the raw bytes of a file in blocks; raise UserError if it is unreadable or a pipe."""
     try:
-        if path.is_fifo():  # opening it could wait forever
-            raise _pipe(path)
-        with path.open("rb") as file:
+        with reject_pipe(path).open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 yield block
     except OSError as error:
@@ -189,9 +187,7 @@ def read_blocks(path: Path) -> Iterator[bytes]:
 def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.BufferedIOBase]:
     """Open a file and decompress it according to its first bytes. See `read_lines` for `allow_pipe`."""
     try:
-        if not allow_pipe and path.is_fifo():  # opening it could wait forever
-            raise _pipe(path)
-        with _open_input(path) if allow_pipe else path.open("rb") as file:
+        with _open_input(path) if allow_pipe else reject_pipe(path).open("rb") as file:
             if not (allow_pipe or file.seekable()):
                 raise _pipe(path)
             magic = file.peek(_MAGIC_BYTES)[:_MAGIC_BYTES]
@@ -211,6 +207,13 @@ def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.Buffere
         raise UserError(f"{path} is damaged or truncated ({error}); download it again") from error
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def reject_pipe(path: Path) -> Path:
+    """Return a path; raise UserError if it is a named pipe: opening it could wait forever."""
+    if path.is_fifo():
+        raise _pipe(path)
+    return path
 
 
 def _pipe(path: Path) -> UserError:

@@ -17,7 +17,15 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.corpus import ReadOptions, count_pairs, input_files, read_documents, read_labels, read_pairs
+from nmt.data.corpus import (
+    ReadOptions,
+    alignment_file,
+    count_pairs,
+    input_files,
+    read_documents,
+    read_labels,
+    read_pairs,
+)
 from nmt.recipe import (
     Corpus,
     HuggingFaceCorpus,
@@ -620,6 +628,19 @@ def test_counting_utf16_is_an_error(tmp_path: Path) -> None:
 def test_a_named_pipe_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "a")
     write(tmp_path / "b", TGT)
+    corpus = TextCorpus(src="a", tgt="b")  # pydantic opens files for the first one
     monkeypatch.setattr(Path, "open", lambda *arguments: pytest.fail("opening a pipe waits for a writer"))
     with pytest.raises(UserError, match="a is a pipe, but is read more than once; it must be a file"):
-        count_pairs(TextCorpus(src="a", tgt="b"), tmp_path)
+        count_pairs(corpus, tmp_path)
+
+
+def test_a_named_pipe_as_a_parquet_file_or_file_of_alignments_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "a")
+    write(tmp_path / "b", TGT)
+    monkeypatch.setattr(pyarrow.parquet, "ParquetFile", lambda path: pytest.fail("opening a pipe waits for a writer"))
+    with pytest.raises(UserError, match="a is a pipe, but is read more than once; it must be a file"):
+        count_pairs(ParquetCorpus(path="a", src_field="en", tgt_field="de"), tmp_path)
+    with pytest.raises(UserError, match="a is a pipe, but is read more than once; it must be a file"):
+        alignment_file(TextCorpus(src="b", tgt="b", alignment="a"), tmp_path)
