@@ -17,7 +17,7 @@ from nmt.recipe import UserError
 from nmt.streams.context import whole_documents
 from nmt.streams.output import Output, Stream
 from nmt.streams.part import InputDigest, Origin, PartFile
-from nmt.streams.records import DOCUMENT_FORMATS, Record
+from nmt.streams.records import DOCUMENT_FORMATS, Record, warn_of_format
 from nmt.streams.source import Source
 from nmt.streams.term_report import TermReport
 from nmt.streams.windows import (
@@ -141,6 +141,8 @@ class TranslationJob:
                 raise AssertionError("only the first process yields results")
             return
         digests: deque[str] = deque()
+        if self.source.reader.format == "text":
+            windows = _with_format_warning(windows, self.source.name)
         windows = _with_digests(windows, digest, digests)
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
             self._write(sink, results, digests, count, done, workers.device)
@@ -211,6 +213,14 @@ class TranslationJob:
 
 def _were(number: int) -> str:
     return "was" if number == 1 else "were"
+
+
+def _with_format_warning(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:
+    """Yield the windows; warn if the first one looks like another format than plain text."""
+    for number, window in enumerate(windows):
+        if not number:
+            warn_of_format(name, (record.line for record in window))
+        yield window
 
 
 def _with_digests(windows: Iterator[list[Record]], digest: InputDigest, digests: deque[str]) -> Iterator[list[Record]]:

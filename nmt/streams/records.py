@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from nmt.decode.glossary import Term
 from nmt.decode.task import Previous
 from nmt.decode.translation import Translation
 from nmt.keep.documents import Segment, has_subtitles, html_segments, srt_segments
+from nmt.logs import warn
 from nmt.recipe import NO_CONTEXT, CommandError, Context, UserError
 from nmt.streams.line_constraints import read_constraints
 from nmt.text.json_fields import json_values, parse_json, text_or_null
@@ -34,6 +36,8 @@ _FORMATS: Mapping[str, Format] = {
 }
 _OTHER_SUBTITLES = (".ass", ".sbv", ".ssa", ".sub", ".ttml", ".vtt")
 _TEST_SETS = (".sgm", ".sgml", ".xml")
+_JSON_LINE = re.compile(r'\{\s*"')
+_HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 
 
 def format_of_file(path: Path) -> Format | None:
@@ -54,6 +58,20 @@ def format_of_file(path: Path) -> Format | None:
             "file to data.test of a recipe, or choose a format with --input-format or --output-format"
         )
     return _FORMATS.get(endings[-1]) if endings else None
+
+
+def warn_of_format(name: str, lines: Iterable[str]) -> None:
+    """Warn of a plain text whose first lines look like another format, such as JSON Lines from a pipe."""
+    filled = [line.strip("\r ") for line in lines if line.strip()]
+    tabs = {line.count("\t") for line in filled}
+    is_format = {
+        "jsonl": all(_JSON_LINE.match(line) and line.endswith("}") for line in filled),
+        "tsv": len(filled) > 1 and len(tabs) == 1 and 0 not in tabs,
+        "html": _HTML_START.match("".join(filled[:1])) is not None,
+        "srt": has_subtitles("\n".join(filled[:10])),
+    }
+    for format_name in (key for key, looks_like_it in is_format.items() if filled and looks_like_it):
+        warn(f"{name} looks like {format_name} and is translated as plain text; set --input-format {format_name}")
 
 
 @dataclass(frozen=True)

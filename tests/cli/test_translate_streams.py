@@ -55,6 +55,15 @@ def test_nasty_lines_through_file_pipe_and_python(model: Path, nmt: Nmt, pipe_in
     assert [best.text for best, *_ in streamed] == translations
 
 
+def test_json_lines_from_a_pipe_need_their_format(model: Path, nmt: Nmt, pipe_in: PipeIn) -> None:
+    options = ("--engine", "torch", "--precision", "fp32", "--beam-size", 1)
+    for more, expected in (((), True), (("--input-format", "jsonl"), False)):
+        pipe_in(lambda write: write(b'{"text": "a dog"}\n{"text": "a cat"}\n'))
+        status, _, err = nmt("translate", model, *options, *more)
+        assert status == 0
+        assert ("warning: standard input looks like jsonl" in err) == expected
+
+
 def test_pipe_is_translated_line_by_line(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     answered: list[int] = []
 

@@ -9,7 +9,7 @@ import pytest
 
 from nmt import Translation, UserError
 from nmt.recipe import CommandError
-from nmt.streams.records import Format, Record, RecordReader, RecordWriter, format_of_file
+from nmt.streams.records import Format, Record, RecordReader, RecordWriter, format_of_file, warn_of_format
 
 BEST = Translation("ein Hund", -0.25, -1.123456789, ["▁ein", "▁Hund"], [-0.5, -0.4, -0.22345678])
 SECOND = Translation("der Hund", -0.75, -2.0, ["▁der", "▁Hund"], [-1.0, -0.5, -0.5], [(0, 0), (1, 1)])
@@ -348,3 +348,26 @@ def test_repeated_output_column_is_an_error() -> None:
     with pytest.raises(UserError, match="has a column 'score'"):
         _ = RecordWriter(reader, "tsv", with_scores=True).header
     assert RecordWriter(reader, "text").header == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (['{"text": "a dog"}', "", '{ "text": "a cat"}\r'], "jsonl"),
+        (["a dog\tein Hund", "a cat\teine Katze"], "tsv"),
+        (["<!DOCTYPE html>", "<p>a dog</p>"], "html"),
+        (["1", "00:00:01,000 --> 00:00:02,000", "a dog"], "srt"),
+        (["{name} sees a dog {0}", "{name}"], ""),
+        (["a\tdog"], ""),
+        (["a\tdog", "a cat"], ""),
+        (["a dog --> a cat", "<b>a dog</b>"], ""),
+        (["", " "], ""),
+        ([], ""),
+    ],
+)
+def test_plain_text_that_looks_like_another_format(
+    lines: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warn_of_format("standard input", lines)
+    remark = f"looks like {expected} and is translated as plain text; set --input-format {expected}"
+    assert capsys.readouterr().err == (f"warning: standard input {remark}\n" if expected else "")
