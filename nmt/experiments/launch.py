@@ -31,7 +31,7 @@ from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.distributed import choose_device
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.processes.parallel import num_cores
-from nmt.recipe import Recipe, UserError, parse_saved_recipe
+from nmt.recipe import CommandError, Recipe, UserError, parse_saved_recipe
 from nmt.storage.run_folder import MODEL
 from nmt.train.warm_start import require_start_model, with_start_model
 
@@ -57,6 +57,7 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
 
     Raises Interrupted after Ctrl-C or SIGTERM, once each process has saved a checkpoint.
     """
+    _require_one_process()
     pending = [run for run in runs if not is_complete(run)]
     if not pending:
         return []
@@ -211,6 +212,12 @@ def _gpus() -> list[str]:
     count = torch.cuda.device_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return visible.split(",")[:count] if visible else [str(index) for index in range(count)]
+
+
+def _require_one_process() -> None:
+    """Raise CommandError under torchrun, whose processes would start every run several times."""
+    if (size := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise CommandError(f"nmt repeat uses one process, which starts the runs, got {size}; run it without torchrun")
 
 
 def _require_inputs(run: Run) -> None:

@@ -319,6 +319,15 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("option", ["--prepare-only", "--jobs=2"])
+def test_torchrun_is_refused(recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    monkeypatch.setattr(launch, "_popen", None)  # nothing is run
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    status, out, err = nmt("repeat", recipe, option)
+    assert (status, out) == (2, "")
+    assert "nmt repeat uses one process, which starts the runs, got 2; run it without torchrun" in one_line(err)
+
+
 def test_datasets_whose_text_may_have_changed_are_named(
     recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
