@@ -76,6 +76,7 @@ def prepare_data(runs: Sequence[Run]) -> list[Run]:
 
     Raises UserError, before preparing, if the start model of a run or another file that its options name is missing.
     """
+    _require_one_process()
     for run in runs:
         _require_inputs(run)
     groups: dict[str, list[Run]] = {}
