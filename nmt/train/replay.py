@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,7 +77,11 @@ class ReplaySource:
         return 0 if self.checkpoint is None else checkpoint_step(self.checkpoint)
 
     def _warn_of_changes(self) -> None:
+        """Warn of an update that the run may not have made, or made with other options."""
         if self.following is None:
+            reached = max([self.first, *(int(entry.get("step", 0)) for entry in _read_metrics(self.run))])
+            if self.step > reached:
+                warn(f"{self.run} may not have reached update {self.step:,}; the last that it recorded is {reached:,}")
             return
         last = checkpoint_step(self.following)
         changed = [change for change in TrainState.load(self.following).changes if self.first < change.step < last]
@@ -255,15 +260,18 @@ def start_replay(source: ReplaySource, world: World) -> Iterator[Replayer]:
 
 def logged_metrics(run: Path, step: int) -> dict[str, float]:
     """Return the training metrics that a run logged at an update; empty if it logged none."""
-    path, metrics = run / "metrics.jsonl", dict[str, float]()
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            entry = json.loads(line)
-        except ValueError:  # incomplete after a crash
-            continue
+    metrics = dict[str, float]()
+    for entry in _read_metrics(run):
         if entry.get("step") == step:
             metrics |= {name: value for name, value in entry.items() if name.startswith("train/")}
     return metrics
+
+
+def _read_metrics(run: Path) -> Iterator[dict[str, Any]]:
+    path = run / "metrics.jsonl"
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        with suppress(ValueError):  # incomplete after a crash
+            yield json.loads(line)
 
 
 def _single_process_recipe(source: ReplaySource, directory: Path) -> Recipe:

@@ -1,6 +1,7 @@
 """`nmt replay` repeats an update of a run: the same states, its pairs with file and line, and their losses."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,16 @@ def test_a_changed_start_model_is_reported(train: Train, nmt: Nmt) -> None:
     assert message not in nmt("replay", run, "--step", 1)[2]
     train("start", "train.max_steps=8")
     assert message in " ".join(nmt("replay", run, "--step", 1)[2].split())
+
+
+def test_an_update_after_the_last_record_of_the_run_is_reported(train: Train, nmt: Nmt) -> None:
+    run = train("run", "train.max_steps=6")
+    shutil.rmtree(checkpoint_directory(run, 6))  # as after a kill
+    message = f"{run} may not have reached update 6; the last that it recorded is 4"
+    assert "may not have reached" not in nmt("replay", run, "--step", 6)[2]
+    metrics = run / "metrics.jsonl"
+    metrics.write_text("".join(line for line in metrics.read_text().splitlines(True) if json.loads(line)["step"] <= 4))
+    assert message in " ".join(nmt("replay", run, "--step", 6)[2].split())
 
 
 def test_wrong_input_and_missing_files(train: Train, nmt: Nmt, recipe: Path, tmp_path: Path) -> None:
