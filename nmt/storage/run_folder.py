@@ -32,10 +32,12 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def require_run(path: Path) -> None:
-    """Raise UserError if a user path is not the directory of a run."""
+    """Raise UserError if a user path is not the directory of a run of a translation model."""
     if not list_checkpoints(path) and not (path / "recipe.toml").is_file():
         wrong = "is not a run" if path.exists() else "does not exist"
         raise UserError(f"{path} {wrong}; expected the directory of a run, such as runs/NAME; correct the path")
+    if any((checkpoint / CLASSIFIER).is_file() for checkpoint in list_checkpoints(path)):
+        raise UserError(f"{path} is the run of a classifier; expected that of a translation model; correct the path")
 
 
 def find_model(path: Path, description: str = MODEL) -> Path:

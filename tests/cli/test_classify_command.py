@@ -53,4 +53,7 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path)
     assert error("translate", model, "texts").endswith(
         "runs/reviews is a classifier; expected a translation model; use it with nmt classify"
     )
+    other = "runs/reviews is the run of a classifier; expected that of a translation model; correct the path"
+    assert error("replay", model, "--step", 3).endswith(other)
+    assert error("average", model, "--last", 2).endswith(other)
     assert error("classify", "nowhere", "texts").startswith("nowhere does not exist; expected a model directory")
