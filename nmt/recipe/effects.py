@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from nmt.recipe.corpora import Section, ToyCorpus, TreesCorpus, has_label
 from nmt.recipe.decoding import ineffective_option
@@ -133,6 +134,8 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
 
 def require_effect(recipe: Recipe) -> None:
     """Raise ValueError for the first option that differs from its default and has no effect."""
+    for symbol in recipe.tokenizer.user_symbols:
+        _require_normalized(symbol, recipe.data.unicode_form)
     for index, corpus in enumerate(recipe.data.train):
         if corpus.weight != 1.0 and len(recipe.data.train) == 1:
             raise ValueError(
@@ -155,6 +158,15 @@ def require_effect(recipe: Recipe) -> None:
     chosen = [name for name in _changed(recipe.decode) if name != "beam_size"]
     if problem := ineffective_option(chosen, recipe.decode, has_ensemble=True, needs_alignments=True):
         raise ValueError(f"decode.{problem}; set that, or leave it out")
+
+
+def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> None:
+    """Raise ValueError for a user symbol that is never found, because the text is normalized and split at spaces."""
+    wrong = f"tokenizer.user_symbols has {symbol!r}"
+    if symbol.split() != [symbol]:
+        raise ValueError(f"{wrong}; a symbol must have characters and no white space; correct or remove it")
+    if form != "none" and (normal := unicodedata.normalize(form, symbol)) != symbol:
+        raise ValueError(f"{wrong}, which data.unicode_form ({form}) changes to {normal!r}; write it in that form")
 
 
 def require_training_effect(recipe: ClassificationRecipe) -> None:

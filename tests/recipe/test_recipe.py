@@ -644,6 +644,15 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             "evaluate.tokenize has no effect without metric 'bleu'; add it to evaluate.metrics, or leave it out",
         ),
         (["evaluate.metrics=[]"], "evaluate.metrics is empty; it must name at least one metric, such as 'bleu'"),
+        (
+            ["tokenizer.user_symbols=['<web>', 'New York']"],
+            "tokenizer.user_symbols has 'New York'; a symbol must have characters and no white space; correct or",
+        ),
+        (["tokenizer.user_symbols=['']"], "tokenizer.user_symbols has ''; a symbol must have characters and no white"),
+        (
+            ["tokenizer.user_symbols=['\u2460']", "data.unicode_form=NFKC"],
+            "tokenizer.user_symbols has '\u2460', which data.unicode_form (NFKC) changes to '1'; write it in that form",
+        ),
         (["evaluate.metrics=['ter', 'bleu', 'ter']"], "evaluate.metrics names 'ter' twice; remove one"),
         (["decode.mbr_metric=chrf"], "decode.mbr_metric has no effect without n_best; set that, or leave it out"),
         (["decode.diversity_penalty=1"], "decode.diversity_penalty has no effect without beam_groups; set that, or"),
