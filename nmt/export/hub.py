@@ -21,7 +21,7 @@ def require_token() -> str:
 
 
 def require_repository_name(name: str) -> None:
-    """Raise UserError unless a string is a valid repository name."""
+    """Raise UserError unless a string is a valid repository name with its owner, without whom the card is wrong."""
     from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # noqa: PLC0415
 
@@ -30,6 +30,8 @@ def require_repository_name(name: str) -> None:
     except HFValidationError as error:
         detail = " ".join(str(error).split()).rstrip(".")
         raise UserError(f"--push {name}: {detail}; it must be OWNER/MODEL; correct it") from error
+    if "/" not in name:
+        raise UserError(f"--push {name} has no owner; it must be OWNER/MODEL; add your user name or organization")
 
 
 def push(folder: Path, name: str, *, private: bool = False) -> str:

@@ -140,6 +140,9 @@ def test_wrong_commands(model: Path, text: Path, tmp_path: Path, nmt: Nmt, monke
     status, _, err = nmt(*export, "huggingface", "--push", "me/my model")
     assert status == 1
     assert "it must be OWNER/MODEL" in one_line(err)
+    status, _, err = nmt(*export, "huggingface", "--push", "model")
+    assert status == 1
+    assert "--push model has no owner; it must be OWNER/MODEL; add your user name" in one_line(err)
     assert nmt(*export, "huggingface", "--private")[0] == 2
     assert nmt(*export, "huggingface", "--license", "mit\ntags: [x]")[0] == 2
     assert nmt(*export, "huggingface", "--quantization", "int8")[0] == 2
