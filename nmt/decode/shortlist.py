@@ -112,7 +112,13 @@ def make_shortlist(
     max_pairs:      pairs to align, spread evenly over the corpus; bounds time and memory
     reverse_target: whether target sentences are stored in reverse
     progress:       called with the number of pairs read; each pair is read `nmt.alignment.lexical.PASSES` times
+
+    Raises UserError if the pairs have no source, as those of a language model.
     """
+    if not len(store.src.tokens):
+        raise UserError(
+            "the training text has no source; a shortlist lists its translations; use the run of a translation model"
+        )
     src_size, tgt_size = tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
     vocab = max(src_size, tgt_size)
     ids = np.linspace(0, len(store) - 1, min(len(store), max_pairs)).astype(np.int64)

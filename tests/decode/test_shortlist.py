@@ -107,6 +107,12 @@ def test_lists_do_not_depend_on_chunks_or_direction(
     assert coverage(whole, forward) == measured
 
 
+def test_pairs_without_a_source_are_rejected(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    store = write_pairs(tmp_path, [([], [5, 6]), ([], [7])])
+    with pytest.raises(UserError, match="the training text has no source; a shortlist"):
+        make_shortlist(store, tokenizers)
+
+
 def test_max_pairs_samples_the_whole_corpus(tokenizers: Tokenizers, tmp_path: Path) -> None:
     pairs = [([4 + offset], [104 + offset]) for offset in range(50)]
     read: list[int] = []
