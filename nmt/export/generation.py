@@ -26,6 +26,18 @@ _UNSUPPORTED = (
 )
 _DEFAULTS = DecodeRecipe().model_dump()
 
+# Options of generation configurations that nmt does not read, with the value that has no effect.
+_NOT_READ: Mapping[str, Any] = {
+    "do_sample": False,
+    "num_beam_groups": 1,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "exponential_decay_length_penalty": None,
+    "forced_bos_token_id": None,
+    "sequence_bias": None,
+}
+
 NOT_SEARCHED = ("split_sentences", "long_lines", "alignments", "alignment_layer", "alignment_heads", "alignment_at")
 """Options of the steps before and after search, which no export can represent."""
 
@@ -89,6 +101,13 @@ def forbidden_tokens(tokenizers: Tokenizers, metadata: ModelMetadata) -> list[li
     form = cast(UnicodeForm, metadata.unicode_form)
     phrases = [normalize(phrase, form) for phrase in metadata.decode.forbid]
     return [tokens for phrase in phrases for tokens in tokenizers.tgt.encode_forbidden(phrase)]
+
+
+def ignored_options(config: Mapping[str, Any]) -> list[str]:
+    """Return the options of a generation configuration that change translations and that nmt does not read."""
+    names = [name for name, neutral in _NOT_READ.items() if config.get(name) not in (None, neutral)]
+    forbidden = [sequence for sequence in config.get("bad_words_ids") or () if sequence != [config.get("pad_token_id")]]
+    return [*names, *(["bad_words_ids"] if forbidden else [])]
 
 
 def from_generation_config(config: Mapping[str, Any]) -> DecodeRecipe:

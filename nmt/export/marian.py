@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import model_files, read_tensors
-from nmt.export.generation import from_generation_config
+from nmt.export.generation import from_generation_config, ignored_options
 from nmt.export.huggingface import marian_names
 from nmt.export.marian_vocabulary import Side, read_sides
+from nmt.logs import warn
 from nmt.model.layers import sinusoids
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe, UserError
@@ -72,7 +73,10 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
     src, tgt = read_sides(source, config)
     tensors, recipe = _convert(weights, config, src, tgt)
     _check_positions(source, weights, recipe)
-    generation = source / "generation_config.json"
+    path = source / "generation_config.json"
+    generation = read_json(path) if path.exists() else config
+    for option in ignored_options(generation):
+        warn(f"{source} has {option} = {generation[option]}, which nmt does not read; translations may differ")
     names = read_json(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
     metadata = ModelMetadata(
         src_lang=src_lang or str(names.get("source_lang") or "und"),
@@ -80,7 +84,7 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
         src_vocab_size=len(src.rows),
         tgt_vocab_size=len(tgt.rows),
         unicode_form="NFC" if src.is_nmt else "none",
-        decode=from_generation_config(read_json(generation) if generation.exists() else config),
+        decode=from_generation_config(generation),
         origin={"imported": source.resolve().name},
     )
     files = (
