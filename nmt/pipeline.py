@@ -187,7 +187,7 @@ def _prepare(recipe: Recipe) -> Prepared:
     with interruptible():
         search = begin_search(recipe)
         prepared = preparation.prepare(recipe, None if isinstance(search, UserError) else search.add)
-        require_same_tokenizers(recipe, prepared.tokenizers)
+        require_same_tokenizers(recipe, prepared)
         record_leaks(recipe, prepared.report, search)
         prepare_alignments(prepared, recipe)
     return prepared

@@ -9,13 +9,13 @@ from typing import Any
 from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remove_leftovers
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import outdated_splits, read_report, text_identity
+from nmt.data.prepare import Prepared
 from nmt.data.reused_tokenizers import load_verified_tokenizers
 from nmt.logs import say, warn
 from nmt.processes.distributed import World
 from nmt.recipe import ClassificationRecipe, Recipe, UserError, load_classification_recipe, load_saved_recipe
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, list_checkpoints
 from nmt.storage.sealed import manifest_digest
-from nmt.text.tokenizer import Tokenizers
 from nmt.train.schedule import learning_rate
 from nmt.train.state import Change, TrainState
 
@@ -96,17 +96,18 @@ def require_same_identity(recipe: Recipe, state: TrainState, identity: str) -> N
         raise UserError(_text_error(recipe, "its prepared training text is not that of the checkpoint"))
 
 
-def require_same_tokenizers(recipe: Recipe, tokenizers: Tokenizers) -> None:
+def require_same_tokenizers(recipe: Recipe, prepared: Prepared) -> None:
     """Raise UserError if the newest checkpoint with valid tokenizer files has other tokenizers.
 
-    Damaged checkpoints are skipped; they are reported on resuming.
+    If the prepared files are damaged, the error says so. Damaged checkpoints are skipped; resuming reports them.
     """
     for checkpoint in reversed(list_checkpoints(recipe.directory)):
         try:
             saved = load_verified_tokenizers(checkpoint)
         except UserError:
             continue
-        if saved.files() != tokenizers.files():
+        if saved.files() != prepared.tokenizers.files():
+            prepared.verify()
             raise UserError(_text_error(recipe, f"{checkpoint.name} was trained with another tokenizer"))
         return
 

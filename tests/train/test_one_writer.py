@@ -158,6 +158,10 @@ def test_another_tokenizer_is_rejected_without_prepared_text(recipe: Path, tmp_p
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
     shutil.rmtree(run / "data")
     assert nmt("train", recipe, f"run_dir={run}", "train.max_steps=6")[0] == 0  # the same text gives the same bytes
+    tokenizer = run / "data" / "tokenizer.model"
+    tokenizer.write_bytes(tokenizer.read_bytes().replace(b"\xe2\x96\x81", b"\xe2\x96\x82", 1))
+    status, _, err = nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")
+    assert status == 1 and "tokenizer.model is damaged: its SHA-256 is not the one in prepare.json" in err
     shutil.rmtree(run / "data")
     write_text(tmp_path, "train", 300, 260)
     status, _, err = nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")
