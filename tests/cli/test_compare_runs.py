@@ -83,6 +83,7 @@ def test_without_a_common_test_set_the_options_are_shown(runs: Path, nmt: Nmt) -
     status, out, err = nmt("compare", "a", "b")
     assert (status, json.loads(nmt("compare", "a", "b", "--format", "json")[1])["tests"]) == (0, {})
     assert "train.max_steps" in out and "no test set in common" in err
+    assert "data.test.heldout is left out: its text is not the same in all runs" in err
 
 
 @pytest.mark.parametrize(
