@@ -15,6 +15,7 @@ from nmt.logs import counted, say
 from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
+from nmt.storage.sealed import write_file
 from nmt.streams.output import require_not_input
 from nmt.text.lines import STANDARD_STREAM, input_name, read_lines, warn_of_fields
 
@@ -166,8 +167,6 @@ def write_new(out: Path, text: str) -> None:
     """Write the file of -o; raises UserError if it exists, or for `-`."""
     if out == STANDARD_STREAM:
         raise UserError("-o - is not supported; it must be a new file; name one")
-    try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise UserError(f"{out} already exists; -o must be a new file; choose another name") from error
+    if os.path.lexists(out):
+        raise UserError(f"{out} already exists; -o must be a new file; choose another name")
+    write_file(out, text.encode())

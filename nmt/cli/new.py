@@ -73,15 +73,18 @@ class _Text:
 
     def count(self) -> tuple[int, int]:
         """Count pairs and estimate target tokens; raises UserError if empty or of unequal length."""
-        counts = []
+        counts, has_columns = [], len(self.files) == 1
         for path in self.files:
-            lines = characters = 0
+            lines = characters = columns = 0
             for line in read_lines(path):
-                lines, characters = lines + 1, characters + len(line)
-                if len(self.files) == 1 and line.strip() and "\t" not in line:
+                fields = line.split("\t") if has_columns else [line]
+                lines, characters, columns = lines + 1, characters + len(fields[:2][-1]), max(columns, len(fields))
+                if has_columns and line.strip() and len(fields) < 2:
                     raise UserError(f"{path}, line {lines} has no tab; expected two columns; correct the line")
             counts.append((lines, characters))
+            if columns > 2:
+                say(f"{path} has {columns} columns; the recipe uses the first two, see src_column and tgt_column")
         (pairs, _), (others, characters) = counts[0], counts[-1]
         require_same_length(self.files[0], pairs, self.files[-1], others)
         require_lines(self.files[0], pairs)
-        return pairs, characters // (_CHARACTERS_PER_TOKEN * (3 - len(self.files)))
+        return pairs, characters // _CHARACTERS_PER_TOKEN

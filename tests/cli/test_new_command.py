@@ -1,11 +1,14 @@
 """`nmt new`: recipes of three sizes that load, and one that trains."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from nmt.cli.arguments import write_new
 from nmt.grammar import generate
-from nmt.recipe import Recipe, load_recipe
+from nmt.recipe import Recipe, UserError, load_recipe
 from tests.calling import Nmt, one_line
 
 
@@ -64,6 +67,30 @@ def test_tsv_and_existing_output(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.M
     status, _, err = nmt(*command)
     assert (status, Path("en-de.toml").read_text()) == (1, before)
     assert one_line(err) == "en-de.toml already exists; -o must be a new file; choose another name"
+
+
+def test_further_columns_are_named_and_do_not_count(tmp_path: Path, nmt: Nmt) -> None:
+    plain, attributed = tmp_path / "plain.tsv", tmp_path / "attributed.tsv"
+    plain.write_text("a dog\tein Hund und eine Katze\n\n" * 30_000)
+    attributed.write_text(f"a dog\tein Hund und eine Katze\t{'a long attribution ' * 20}\tCC-BY\n\n" * 30_000)
+    steps = []
+    for path in (plain, attributed):
+        out = path.with_suffix(".toml")
+        status, _, err = nmt("new", "en", "de", "--tsv", path, "--valid-tsv", plain, "-o", out)
+        assert status == 0, err
+        steps.append(load_recipe(out).train.max_steps)
+        assert (f"{path} has 4 columns; the recipe uses the first two" in err) == (path == attributed)
+    assert steps[0] == steps[1] > 1_000
+
+
+def test_a_full_disk_leaves_no_part_of_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sync(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(UserError, match="the disk is full while writing"):
+        write_new(tmp_path / "own.toml", "name")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("file", "name"), [("ä ö.toml", "en-de"), ("my text ü.toml", "my-text")])
