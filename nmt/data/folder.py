@@ -34,17 +34,17 @@ def replacing(directory: Path) -> Iterator[Path]:
     """
     require_own_text(directory)
     run_dir, directory = Path(os.path.realpath(directory.parent)), Path(os.path.realpath(directory))
-    is_shared = directory.parent != run_dir
     replaced = directory.with_name(f".{directory.name}.replaced")
     needed = "preparation needs about as much space as the uncompressed text"
     errors = reporting_disk_errors(directory, needed=needed, alternative="set run_dir to another disk")
-    with run_lock(directory.parent) if is_shared else nullcontext(), errors:
+    with run_lock(directory.parent) if directory.parent != run_dir else nullcontext(), errors:
+        if replaced.exists() and not directory.exists():
+            replaced.rename(directory)  # the process was killed between the two renames below
         if directory.exists() and not (directory / REPORT_FILE).exists() and any(directory.iterdir()):
             raise UserError(f"{directory} exists but is not a prepared corpus; it is not overwritten; move it away")
         _require_no_other_files(directory)
-        for leftover in (replaced, *directory.parent.glob(f".{escape(directory.name)}.part-*")):
-            if leftover.exists():
-                shutil.rmtree(leftover)
+        for leftover in filter(Path.exists, (replaced, *directory.parent.glob(f".{escape(directory.name)}.part-*"))):
+            shutil.rmtree(leftover)
         with new_directory(directory) as new:
             yield new
             for path in new.iterdir():

@@ -57,8 +57,7 @@ class TestSet:
 def test_sets(recipe: Recipe) -> dict[str, TestSet]:
     """Read the test sets of a recipe, by name; raise UserError if one is unreadable or empty."""
     options = ReadOptions.from_recipe(recipe)
-    size = recipe.data.context
-    return {name: _read(name, corpus, options, size) for name, corpus in recipe.data.test.items()}
+    return {name: _read(name, corpus, options, recipe.data.context) for name, corpus in recipe.data.test.items()}
 
 
 def reference_context(test: TestSet, context: Context) -> list[list[str | tuple[str, str]]]:

@@ -427,6 +427,22 @@ def test_killed_preparation_is_not_reused(folder: Path) -> None:
     assert [path.name for path in (folder / "killed").iterdir()] == ["data"]
 
 
+def test_text_is_kept_if_a_preparation_is_killed_while_it_replaces_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = recipe_for(folder)
+    prepared = prepare(recipe)
+    before = contents(prepared.directory)
+    prepared.directory.rename(prepared.directory.with_name(".data.replaced"))  # the first of two renames
+    (folder / "text" / "train.de").unlink()
+    with pytest.raises(UserError, match=r"train\.de: No such file"):
+        prepare(recipe)
+    assert contents(prepared.directory) == before
+    capsys.readouterr()
+    prepare(recipe)
+    assert "no longer exists; using the text prepared from it" in capsys.readouterr().err
+
+
 def test_input_errors_leave_no_files(folder: Path) -> None:
     (folder / "text" / "train.de").write_text("one line\n")
     one_line_error(recipe_for(folder), r"train\.en has 211 sentences and .*train\.de has 1")
