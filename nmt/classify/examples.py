@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt.classify.noise import TRANSLATION, with_noise
 from nmt.data.corpus import ReadOptions, read_labels, read_pairs
+from nmt.logs import warn
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import ClassificationRecipe, Corpus, UserError, has_label
 from nmt.special_ids import BOS_ID, EOS_ID
@@ -151,15 +153,24 @@ def class_names(recipe: ClassificationRecipe, train: LabeledTexts) -> tuple[str,
         raise UserError(
             f"data.train has only the label {found[0]!r}; a classifier needs two or more; correct data.train"
         )
+    for first, second in pairwise(sorted(found, key=_loosely)):
+        if _loosely(first) == _loosely(second):
+            warn(f"labels {first!r} and {second!r} of data.train differ only in case or spaces; they are two classes")
     return tuple(found)
 
 
+def _loosely(label: str) -> str:
+    return "".join(label.split()).casefold()
+
+
 def class_indices(labels: Sequence[str], names: Sequence[str], split: str) -> list[int]:
-    """Return the class index of each label, which is a name or an index; raises UserError for an unknown label."""
+    """Return the class index of each label, a name or an index; raises UserError for an unknown or empty label."""
     known = {name: index for index, name in enumerate(names)}
     if not any(name.isdecimal() for name in names):
         known |= {str(index): index for index in range(len(names))}
     for number, label in enumerate(labels, start=1):
+        if not label.strip():
+            raise UserError(f"{split}, example {number:,} has no label; it must have one; correct or remove it")
         if label not in known:
             raise UserError(
                 f"{split}, example {number:,} has label {label!r}; it must be one of {', '.join(names)}; correct the "

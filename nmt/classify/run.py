@@ -13,7 +13,13 @@ import torch
 from nmt.checkpoint import model_tensors, newest_checkpoint, remove_leftovers
 from nmt.classify.examples import Examples, LabeledTexts, class_indices, class_names, held_out, read_labeled
 from nmt.classify.model import Classifier
-from nmt.classify.text_classifier import TOKENIZER_FILE, ClassifierMetadata, TextClassifier, classifier_files
+from nmt.classify.text_classifier import (
+    TOKENIZER_FILE,
+    ClassifierMetadata,
+    TextClassifier,
+    classifier_files,
+    read_description,
+)
 from nmt.classify.trainer import ClassifierTrainer, require_same_recipe
 from nmt.evaluate.classification import ClassificationScore, score_tables
 from nmt.evaluate.tables import Table, format_tables
@@ -21,7 +27,7 @@ from nmt.logs import format_duration, say, warn
 from nmt.processes.distributed import choose_device
 from nmt.processes.parallel import num_cores
 from nmt.processes.run_lock import require_lock, run_lock
-from nmt.recipe import ClassificationRecipe, CommandError, dump_recipe, is_dumped
+from nmt.recipe import ClassificationRecipe, CommandError, UserError, dump_recipe, is_dumped
 from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, require_own_files, require_own_model
 from nmt.storage.sealed import remove_model, require_new, write_directory, write_file
 from nmt.text.clean import normalize
@@ -74,6 +80,11 @@ def _build(recipe: ClassificationRecipe, device: torch.device) -> tuple[Classifi
     }
     names = class_names(recipe, texts["train"])
     labels = {split: class_indices(one.labels, names, f"data.{split}") for split, one in texts.items()}
+    if newest is not None and (trained := read_description(newest[0] / CLASSIFIER)[1].labels) != names:
+        raise UserError(
+            f"the labels of data.train are {', '.join(names)}, but {newest[0]} was trained with {', '.join(trained)}; "
+            "a run must keep its labels; restore them, or choose another name"
+        )
     if missing := [names[index] for index in sorted(set(range(len(names))) - set(labels["train"]))]:
         warn(f"data.train has no example of class {', '.join(missing)}, so it is not learned; add some")
     if newest is None:

@@ -87,7 +87,7 @@ class TextClassifier:
         """Load a classifier's directory, a checkpoint or a run; raises UserError, or CorruptError for damaged files."""
         directory = find_model(path, CLASSIFIER)
         verify_directory(directory)
-        recipe, metadata = _read_description(directory / CLASSIFIER)
+        recipe, metadata = read_description(directory / CLASSIFIER)
         tokenizer = Tokenizer.load(directory / TOKENIZER_FILE)
         chosen = choose_device(device)
         with chosen:
@@ -125,7 +125,8 @@ def classify(model: Classifier, texts: PackedSequences, precision: ComputeType, 
     return logits[:count]
 
 
-def _read_description(path: Path) -> tuple[ModelRecipe, ClassifierMetadata]:
+def read_description(path: Path) -> tuple[ModelRecipe, ClassifierMetadata]:
+    """Read the description of a classifier; raises CorruptError, or UserError for another version's."""
     try:
         tree: Mapping[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
         if tree["format"] != FORMAT:

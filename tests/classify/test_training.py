@@ -244,6 +244,8 @@ def replace_labels(value: object) -> Callable[[Path], None]:
             r"^data.train, example 1 has label '2'; it must be one of negative, positive; correct",
         ),
         (replace_labels("x"), "data.labels=[]", r"^data.train has only the label 'x'; a classifier needs two or more;"),
+        (replace_labels(""), "seed=1", r"^data.train, example 1 has no label; it must have one; correct"),
+        (replace_labels(" "), "seed=1", r"^data.train, example 1 has no label; it must have one; correct"),
         (replace_labels(0.5), "seed=1", r"^train.jsonl, line 1: field 'label' is of type float; it must be text;"),
         (
             lambda folder: (folder / "train.jsonl").write_text(""),
@@ -256,6 +258,33 @@ def test_errors_of_labels(change: Callable[[Path], object], override: str, messa
     change(reviews)
     with pytest.raises(UserError, match=message):
         train(override)
+
+
+def test_similar_labels_are_named_and_renamed_ones_are_an_error(
+    reviews: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def name_labels(*names: str) -> None:
+        """Replace the labels 0 and 1, of examples in turn by the names from the second on."""
+        for path in (reviews / "train.jsonl", reviews / "test.jsonl"):
+            records = list(map(json.loads, (reviews / f"{path.stem}.numbers").read_text().splitlines()))
+            for index, record in enumerate(records):
+                record["label"] = names[record["label"] and 1 + index // 2 % (len(names) - 1)]
+            path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+    for split in ("train", "test"):
+        (reviews / f"{split}.jsonl").rename(reviews / f"{split}.numbers")
+    options = ("data.labels=[]", "train.max_steps=1")
+    name_labels("bad", "good")
+    train(*options)
+    assert "differ only" not in capsys.readouterr().err
+    name_labels("bad", "great")  # sorted in the same order
+    message = r"labels of data.train are bad, great, but .*step-00000001 was trained with bad, good; .* keep its labels"
+    with pytest.raises(UserError, match=message):
+        train(*options)
+    name_labels("bad", "good", "Good ")
+    train(*options, "name=similar")
+    err = " ".join(capsys.readouterr().err.split())
+    assert "labels 'Good ' and 'good' of data.train differ only in case or spaces; they are two classes" in err
 
 
 def test_unrelated_files_are_not_overwritten(reviews: Path) -> None:
