@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 
@@ -88,7 +90,9 @@ def _build(recipe: ClassificationRecipe, device: torch.device) -> tuple[Classifi
     if missing := [names[index] for index in sorted(set(range(len(names))) - set(labels["train"]))]:
         warn(f"data.train has no example of class {', '.join(missing)}, so it is not learned; add some")
     if newest is None:
-        tokenizer = train_tokenizer(_lines(texts["train"], recipe), recipe.tokenizer, recipe.directory / TOKENIZER_FILE)
+        with tempfile.TemporaryDirectory() as folder:  # the checkpoints have its file
+            path = Path(folder, TOKENIZER_FILE)
+            tokenizer = train_tokenizer(_lines(texts["train"], recipe), recipe.tokenizer, path)
     else:
         tokenizer = Tokenizer.load(newest[0] / TOKENIZER_FILE)
     metadata = ClassifierMetadata(names, len(texts["train"].texts[0]), recipe.data.unicode_form, recipe.data.max_tokens)

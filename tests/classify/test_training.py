@@ -301,7 +301,9 @@ def test_unrelated_files_are_not_overwritten(reviews: Path) -> None:
     (run / "model").rmdir()
     own = RECIPE_NOTE + (reviews / "reviews.toml").read_text()
     (run / "recipe.toml").write_text(own)
+    (run / "tokenizer.model").write_text("mine")
     train("train.max_steps=1")
+    assert (run / "tokenizer.model").read_text() == "mine"
     assert (run / "recipe.toml").read_text() == own
     (run / "recipe.toml").unlink()
     train("train.max_steps=1")
