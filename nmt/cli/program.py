@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,9 +88,7 @@ COMMANDS = {
     "serve": Command("nmt.cli.serve", "serve", "Serve translations over HTTP."),
     "score": Command("nmt.cli.score", "score", "Print the log-probabilities of given translations."),
     "classify": Command("nmt.cli.classify", "classify", "Print the probabilities of a classifier, line by line."),
-    "train-classifier": Command(
-        "nmt.cli.classify", "train_classifier", "Train a classifier of texts or of text pairs."
-    ),
+    "train-classifier": Command("nmt.cli.classify", "train_classifier", "Train a classifier of texts or text pairs."),
     "align": Command("nmt.cli.align", "align", "Align the words of sentence pairs."),
     "heads": Command("nmt.cli.heads", "heads", "Measure attention heads, and prune them."),
     "rerank": Command("nmt.cli.rerank", "rerank", "Rerank n-best lists with several models."),
@@ -176,11 +175,11 @@ def main() -> None:
     except UserError as error:
         sys.exit(_fail(str(error), 1))
     except OrderlyEnd as end:
-        if os.environ.get("RANK", "0") == "0":  # all processes end together
+        if _is_first_rank():  # all processes end together
             print_line(str(end))
         sys.exit(end.status)
     except Interrupted as interrupted:
-        sys.exit(_fail_once(str(interrupted), interrupted.status))
+        sys.exit(_fail(str(interrupted), interrupted.status) if _is_first_rank() else interrupted.status)
     except KeyboardInterrupt:
         sys.exit(_fail("interrupted", 130))
     except BrokenPipeError:  # the reader of the output has exited, as `head` does
@@ -212,8 +211,14 @@ def _wrong_usage(error: typer.TyperException) -> str:
 
 
 def _fail_once(message: str, status: int = 2) -> int:
-    """Report an error that all processes of torchrun have in common, in the first of them."""
-    return _fail(message, status) if message and os.environ.get("RANK", "0") == "0" else status
+    """Report an error that all processes of torchrun have in common: the first reports it, which ends the others."""
+    if message and not _is_first_rank():
+        time.sleep(5)  # torchrun ends the other processes as soon as one fails, maybe before the first has reported
+    return _fail(message, status) if message else status
+
+
+def _is_first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _fail(message: str, status: int) -> int:

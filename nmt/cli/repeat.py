@@ -40,18 +40,14 @@ def repeat(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     vary: Annotated[list[str] | None, typer.Option(metavar="KEY=A,B", help=_VARY)] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs per variant, with consecutive seeds (default: 3).")
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs per variant, consecutive seeds (default: 3).")] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Directory of all runs (default: runs/NAME-repeat).")
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help=_JOBS)] = None,
     metric: Annotated[str | None, typer.Option(help="Metric to compare (default: the first of the recipe).")] = None,
     only: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help=_ONLY)] = None,
-    prepare_only: Annotated[
-        bool, typer.Option("--prepare-only", help="Prepare the data of all runs, then exit.")
-    ] = False,
+    prepare_only: Annotated[bool, typer.Option("--prepare-only", help="Prepare all data, then exit.")] = False,
     list_runs: Annotated[bool, typer.Option("--list", help="List the runs and their commands, then exit.")] = False,
     output: FormatOption = "text",
 ) -> None:

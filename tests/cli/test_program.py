@@ -68,9 +68,18 @@ def test_usage_errors_are_one_line(nmt: Nmt, arguments: list[str], expected: str
     assert expected in one_line(err)
 
 
-def test_ranks_other_than_0_print_no_usage_error(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_other_than_0_leave_a_usage_error_to_rank_0(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun ends all processes as soon as one fails, which must not be before rank 0 has printed the error."""
+
+    def end(seconds: float) -> None:
+        assert seconds > 1
+        raise SystemExit(143)
+
     monkeypatch.setenv("RANK", "1")
-    assert nmt("train", "--x") == (2, "", "")
+    for wait, expected in ((end, (143, "")), (lambda seconds: None, (2, "No such option: --x"))):
+        monkeypatch.setattr("nmt.cli.program.time.sleep", wait)
+        status, out, err = nmt("train", "--x")
+        assert (status, out, err[:24].removeprefix("nmt: ")) == (expected[0], "", expected[1])
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [(["--help"], 0), (["translate", "-h"], 0), ([], 2), (["plot"], 2)])
