@@ -12,6 +12,7 @@ from nmt.cli.arguments import Device, ModelArgument, Threads, check_inputs, lang
 from nmt.decode.scoring import Likelihood, TextScorer
 from nmt.logs import counted, progress, say
 from nmt.recipe import NO_LANGUAGE
+from nmt.text.context import is_blank_pair
 from nmt.text.lines import input_name, warn_of_empty
 
 SCORING_WINDOW = 64  # pairs per call of the scorer
@@ -48,8 +49,8 @@ def score(
             window = slice(start, start + SCORING_WINDOW)
             own = None if context is None else context[window]
             scores = scorer.score(sources[window], targets[window], start + 1, names=names, context=own)
-            for pair, text in zip(scores, targets[window], strict=True):
-                if context is None or text.strip():  # an empty line only ends a document
+            for pair, source, text in zip(scores, sources[window], targets[window], strict=True):
+                if context is None or not is_blank_pair((source, text)):  # which only ends a document
                     total.add(pair, text)
                 details = zip(pair.pieces, pair.token_log_probs, strict=True)
                 columns = " ".join(f"{piece}:{value:.4f}" for piece, value in details)

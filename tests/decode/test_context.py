@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from nmt.special_ids import UNK_ID
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizer
+from tests.calling import Nmt
 
 NONE, SOURCE, BOTH = Context(), Context(2), Context(2, "both")
 LINES = ["a cat sees the dog", "the dog sleeps", "it is red", "he likes it"]
@@ -152,6 +154,19 @@ def test_scores_are_those_of_the_sentence_alone(
     assert found[3].log_prob == pytest.approx(sum(found[3].token_log_probs))
     assert found[3].pieces == [*tokenizer.pieces(tokenizer.encode("it")), "</s>"]
     assert TextScorer.load(load(NONE), "cpu").documents(sources, targets) is None
+
+
+def test_sums_of_scores_leave_out_only_the_ends_of_documents(
+    load: Callable[[Context], Path], nmt: Nmt, tmp_path: Path
+) -> None:
+    (tmp_path / "src").write_text(f"{LINES[0]}\n{LINES[1]}\n\n\n{LINES[2]}\n")
+    (tmp_path / "tgt").write_text("he sleeps\n\n\nthe dog\nit\n")
+    _, scored, err = nmt("score", load(SOURCE), tmp_path / "src", tmp_path / "tgt", "--per-token")
+    rows = [line.split("\t") for line in scored.splitlines()]
+    counted = [(float(log_prob), len(tokens.split(" "))) for log_prob, tokens in rows[:2] + rows[3:]]
+    total = re.search(r"5 pairs, ([0-9]+) tokens: log-probability (-[0-9.]+)", err)
+    assert total is not None and int(total[1]) == sum(tokens for _, tokens in counted)
+    assert float(total[2]) == pytest.approx(sum(log_prob for log_prob, _ in counted), abs=0.01)
 
 
 def test_alternatives_use_the_context(load: Callable[[Context], Path]) -> None:
