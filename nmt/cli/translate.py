@@ -118,8 +118,10 @@ def _named(given: Mapping[str, Any]) -> dict[str, object]:
         is_given = {f"--{name}": given[name] not in (None, False) for name in (first, second)}
         require_at_most_one(is_given)
     has_terms = given["glossary"] or (given["input_format"] or format_of_file(given["file"])) == "jsonl"
-    if given["glossary_mode"] and not has_terms:
-        raise typer.BadParameter("--glossary-mode has no effect without --glossary; add --glossary, or leave it out")
+    by_set = [one for one in given["settings"] or () if one.removeprefix("decode.").startswith("glossary_mode=")]
+    if (by_set or given["glossary_mode"]) and not has_terms:
+        option = "--set glossary_mode" if by_set else "--glossary-mode"
+        raise typer.BadParameter(f"{option} has no effect without --glossary; add --glossary, or leave it out")
     own = ("beam_size", "n_best", "batch_tokens", "tag", "length_penalty", "length_alpha", "shortlist", "fusion")
     named: dict[str, object] = {name: given[name] for name in (*own, "fusion_weight", "glossary_mode")}
     named |= {"sampling_seed": given["seed"], "alignments": given["with_alignments"] or None}

@@ -52,7 +52,8 @@ class DecodeRecipe(Section):
     """Block repeated n-grams of this many tokens; 0 disables this."""
     forbid: tuple[str, ...] = ()
     """Negative lexical constraints: phrases that must not occur. Each is tokenized by itself; other segmentations of it
-    are not excluded. In scripts without spaces, it is also excluded inside a longer token."""
+    are not excluded. In scripts without spaces, it is also excluded inside a longer token. A given prefix may contain
+    one."""
     require: tuple[str, ...] = ()
     """Positive lexical constraints: phrases that every output must contain, each tokenized by itself. Use a beam larger
     than their total number of tokens."""

@@ -243,6 +243,7 @@ def test_invalid_input_is_reported_before_translation(
         ),
         ("in.txt", ("--glossary-report", "terms"), "--glossary-report has no effect without --glossary"),
         ("in.txt", ("--glossary-mode", "constrain"), "--glossary-mode has no effect without --glossary"),
+        ("in.txt", ("--set", "glossary_mode=constrain"), "--set glossary_mode has no effect without --glossary"),
         ("in.txt", ("--threads", 1, "--processes", 1), "--threads and --processes are mutually exclusive"),
     ],
 )
