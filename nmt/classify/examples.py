@@ -109,7 +109,7 @@ def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split:
         else:
             for text, label in read_pairs(corpus, options):
                 texts.append((text,))
-                labels.append(label)
+                labels.append(label.removesuffix("\r"))  # of a file with CRLF
     if not texts:
         raise UserError(f"data.{split} has no examples; it must have at least one; correct data.{split}")
     return LabeledTexts(texts, labels)

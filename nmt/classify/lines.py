@@ -32,7 +32,10 @@ def classify_files(
     if label is not None and label not in names:
         raise UserError(f"--label is {label!r}; it must be one of {', '.join(names)}; correct it")
     column = None if label is None else names.index(label)
-    answers = None if gold is None else class_indices(list(read_lines(gold, allow_pipe=True)), names, str(gold))
+    answers = None
+    if gold is not None:
+        lines = [line.removesuffix("\r") for line in read_lines(gold, allow_pipe=True)]
+        answers = class_indices(lines, names, str(gold))
     collected = []
     with progress("classifying", None, "lines") as bar:
         for window in _windows(files, classifier.metadata):

@@ -14,6 +14,7 @@ from datasets import Dataset
 
 from nmt.checkpoint import Checkpoint, load_checkpoint
 from nmt.classify.examples import read_labeled
+from nmt.classify.lines import classify_files
 from nmt.classify.run import train_classifier
 from nmt.classify.text_classifier import TextClassifier
 from nmt.classify.trainer import ClassifierTrainer
@@ -174,6 +175,19 @@ def test_pairs_with_labels_and_pairs_with_noise(reviews: Path) -> None:
     ids = classifier.encode([("the film", "der Film"), ("the film der Film", "")])
     assert ids[0] != ids[1]
     assert all(example.count(2) == 1 and example[-1] == 3 for example in ids)  # BOS between the texts, EOS at the end
+
+
+def test_labels_of_a_file_with_crlf(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (reviews / "films.tsv").write_bytes(
+        b"".join(b"the film %d\t%s\r\n" % (n, (b"bad", b"ok")[n % 2]) for n in range(40))
+    )
+    train('data.train=[{kind="tsv", path="films.tsv"}]', "data.labels=[]", "data.test={}", "train.max_steps=2")
+    classifier = TextClassifier.load(Path("runs/reviews"))
+    assert classifier.metadata.labels == ("bad", "ok")
+    (reviews / "texts").write_text("the film 1\n")
+    (reviews / "gold").write_bytes(b"ok\r\n")
+    list(classify_files(classifier, [reviews / "texts"], None, reviews / "gold"))
+    assert "accuracy" in capsys.readouterr().err
 
 
 def noise_recipe(**data: Any) -> ClassificationRecipe:
