@@ -28,6 +28,7 @@ from nmt.storage.model_metadata import ModelMetadata, model_toml, read_model_tom
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.storage.sealed import (
     CorruptError,
+    read_manifest,
     reporting_disk_errors,
     require_present,
     sync,
@@ -282,8 +283,7 @@ def average_checkpoints(directories: Sequence[Path], out: Path, decode: DecodeRe
 
     decode: search options; None keeps those of the last directory.
     """
-    origin = {"averaged": [directory.name for directory in directories]}
-    _write_derived(directories[-1], average_tensors(directories), origin, out, decode)
+    _write_derived(directories[-1], average_tensors(directories), average_origin(directories), out, decode)
 
 
 def write_ema(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None) -> None:
@@ -292,9 +292,21 @@ def write_ema(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None) -
     decode: search options; None keeps those of the checkpoint.
     """
     verify_directory(checkpoint)
+    origin = ema_origin(checkpoint)
+    _write_derived(checkpoint, read_tensors(checkpoint / AVERAGE), origin, out, decode)
+
+
+def average_origin(directories: Sequence[Path]) -> dict[str, Any]:
+    """Return the origin of the average of checkpoints or model directories: their names and SHA-256."""
+    weights = [read_manifest(directory)["model.safetensors"][1] for directory in directories]
+    return {"averaged": [directory.name for directory in directories], "weights": weights}
+
+
+def ema_origin(checkpoint: Path) -> dict[str, Any]:
+    """Return the origin of the EMA of a checkpoint; raises UserError as `write_ema` does."""
     if not (checkpoint / AVERAGE).exists():
         raise UserError(f"{checkpoint} has no EMA; the run must keep one; train with train.ema_decay set")
-    _write_derived(checkpoint, read_tensors(checkpoint / AVERAGE), {"moving_average": checkpoint.name}, out, decode)
+    return {"moving_average": checkpoint.name, "weights": [read_manifest(checkpoint)[AVERAGE][1]]}
 
 
 def _write_derived(

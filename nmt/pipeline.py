@@ -13,7 +13,7 @@ import torch
 
 from nmt.alignment.term_markup import prepare_alignments
 from nmt.alignment.training import require_alignment_files
-from nmt.checkpoint import Tensors, average_checkpoints, model_files, write_ema
+from nmt.checkpoint import Tensors, average_checkpoints, average_origin, ema_origin, model_files, write_ema
 from nmt.data import prepare as preparation
 from nmt.data.leaks import SetLeaks, begin_search, read_leaks, record_leaks
 from nmt.data.prepare import Prepared, load_prepared
@@ -401,7 +401,7 @@ def _update_model(recipe: Recipe) -> list[Path]:
     kind, out = recipe.train.average, recipe.directory / "model"
     chosen = _choose_checkpoints(recipe.directory, kind, recipe.train.average_count, accept_fewer=True)
     names = [directory.name for directory in chosen]
-    origin = {"moving_average": names[-1]} if kind == "ema" else {"averaged": names}
+    origin = ema_origin(chosen[-1]) if kind == "ema" else average_origin(chosen)
     try:
         verify_directory(out)
         metadata = read_model_metadata(out)

@@ -191,8 +191,14 @@ def test_test_sets_are_translated_again_only_if_something_changed(
     assert run("evaluate.metrics=['chrf']") and out.read_text() == first
     out.write_text("edited\n")
     assert not run() and out.read_text() == first
-    assert not run("decode.beam_size=2")
+    rate = ("train.learning_rate=9", "train.warmup_steps=1")
+    shutil.rmtree(tmp_path / "checkpoints")
+    status, _, err = nmt("train", "mine.toml", "train.max_steps=1", *rate)
+    assert status == 0, err  # the checkpoint has the name of the earlier one
+    assert not run(*rate)
+    assert run(*rate)
+    assert not run("decode.beam_size=2", *rate)
     language_model = load_recipe(tmp_path / "recipe.toml").model_copy(update={"src_lang": "zxx"})
     write_random_model(tmp_path / "lm", language_model, Tokenizers.load(tmp_path / "model"))
     for _ in range(2):  # the files of a language model may have changed
-        assert not run(f"decode.fusion={tmp_path / 'lm'}")
+        assert not run(f"decode.fusion={tmp_path / 'lm'}", *rate)
