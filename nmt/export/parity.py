@@ -182,7 +182,10 @@ def _compare(
     model: Transformer,
     compute_type: str,
 ) -> _Comparison:
-    """Compare the model of `loaded`, or a copy with rounded weights, with the export in a compute type."""
+    """Compare the model of `loaded`, or a copy with rounded weights, with the export in a compute type.
+
+    The log-probabilities of the model are computed in float64.
+    """
     reference = _Reference(loaded, tokenizers, sample.lines, model)
     engine = CTranslate2Engine(exported, tokenizers, EngineDevice("cpu"), compute_type)
     tasks = [Task(tokens, [], []) for tokens in reference.sources]
@@ -191,9 +194,10 @@ def _compare(
         hypothesis.tokens == expected for hypothesis, expected in zip(hypotheses, reference.translations, strict=True)
     )
     differences: list[float] = []
+    exact = copy.deepcopy(reference.model).double()  # float32 would add its own rounding, up to the limit
     for batch in reference.slices:
         outputs = [hypothesis.tokens for hypothesis in hypotheses[batch]]
-        scores = score_pairs(reference.model, reference.batch(batch, outputs))
+        scores = score_pairs(exact, reference.batch(batch, outputs))
         for score, hypothesis in zip(scores, hypotheses[batch], strict=True):
             pairs = zip(score.token_log_probs, hypothesis.token_log_probs, strict=True)
             differences += [abs(a - b) for a, b in pairs]
