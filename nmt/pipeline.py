@@ -73,6 +73,12 @@ _TEST_WINDOW, _TEST_GPU_FACTOR = 256, 16
 _VALIDATION_WINDOW, _VALIDATION_GPU_FACTOR = 32, 4
 _VALIDATION_BATCH_TOKENS = 2_048
 _VALIDATION_SAMPLES = 5
+# Options that may differ between the processes of a job.
+_OPTIONS_OF_MACHINES: dict[str, Any] = {
+    "run_dir": True,
+    "data": {"root", "workers"},
+    "train": {"device", "threads", "start_from"},
+}
 
 AverageKind = Literal["last", "best", "ema"]
 
@@ -180,7 +186,7 @@ def _locked(recipe: Recipe, world: World) -> AbstractContextManager[None]:
 
 def _prepare(recipe: Recipe) -> Prepared:
     """Prepare outdated data; raises UserError if it differs from the data that the run was started with."""
-    require_own_files(recipe.directory, _test_files(recipe))
+    require_own_files(recipe.directory, [f"{name}.{recipe.tgt_lang}" for name in recipe.data.test])
     require_same_run(recipe)
     require_same_text(recipe)
     require_alignment_files(recipe)
@@ -194,6 +200,7 @@ def _prepare(recipe: Recipe) -> Prepared:
 
 
 def _train(recipe: Recipe, world: World, *, scores_tests: bool = False) -> TrainState:
+    world.require_same_options(recipe.model_dump(mode="json", exclude=_OPTIONS_OF_MACHINES))
     require_same_run(recipe)
     world.run_on_main(lambda: require_disk_space(recipe))
     world.run_on_main(lambda: _require_validation_bleu(recipe))
@@ -370,10 +377,6 @@ def _score_texts(recipe: Recipe, world: World, leaks: Mapping[str, SetLeaks]) ->
         counts = None if found is None else found.counts()
         tests.append(ScoredTestSet(name, len(test.ref), seconds, scores, leaks=counts, clean_scores=clean_scores))
     return tuple(tests), scorer.num_parameters
-
-
-def _test_files(recipe: Recipe) -> list[str]:
-    return [f"{name}.{recipe.tgt_lang}" for name in recipe.data.test]
 
 
 def _warn_of_outdated(translations: Path, current: set[str]) -> None:

@@ -8,12 +8,14 @@ point.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -97,6 +99,15 @@ class World:
         received = torch.zeros(self.max(len(content)), dtype=torch.uint8)
         received[: len(content)] = content
         return self.sum(received).numpy().tobytes().decode() if len(received) else ""
+
+    def require_same_options(self, options: Mapping[str, Any]) -> None:
+        """Raise UserError on a process whose options, JSON values by section and name, differ from those of rank 0."""
+        text = json.dumps(options)
+        if differing := sorted(_differing(json.loads(text), json.loads(self.broadcast_text(text)))):
+            raise UserError(
+                f"rank {self.rank} has other options than rank 0: {', '.join(differing)}; all must be equal; start all "
+                "processes with the same recipe and command line"
+            )
 
     def gather(self, values: Tensor) -> list[Tensor] | None:
         """Gather CPU tensors (n,) in rank order on rank 0; n may differ by rank. Returns None elsewhere."""
@@ -236,6 +247,15 @@ def _split_text(text: Tensor, lengths: Tensor) -> list[str]:
     content = text.cpu().numpy().tobytes()
     bounds = pairwise([0, *lengths.cumsum(0).tolist()])
     return [content[start:end].decode("utf-8", "surrogatepass") for start, end in bounds]
+
+
+def _differing(own: Any, first: Any, name: str = "") -> Iterator[str]:
+    """Yield the dotted names of the values that differ."""
+    if isinstance(own, dict) and isinstance(first, dict):
+        for key in own | first:
+            yield from _differing(own.get(key), first.get(key), f"{name}.{key}" if name else key)
+    elif own != first:
+        yield name
 
 
 def _local_rank() -> int:

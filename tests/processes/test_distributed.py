@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from nmt.processes.distributed import choose_device, start_world
+from nmt.processes.distributed import World, choose_device, start_world
 from nmt.processes.failure_detection import Peer, join_job
 from nmt.recipe import UserError
 from tests.processes.run_world import LINES, MISSING, run_forked
@@ -54,6 +54,23 @@ def test_a_missing_device_is_a_one_line_error(name: str) -> None:
         choose_device(name)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_other_options_than_those_of_rank_0_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"seed": 1, "train": {"learning_rate": 1.0, "adam_betas": (0.9, 0.98)}, "data": {"test": {}}}
+    World(0, 1, torch.device("cpu")).require_same_options(options)
+    world = World(1, 2, torch.device("cpu"))
+    for first, reason in (
+        (options, ""),
+        (options | {"train": {"learning_rate": 2.0, "adam_betas": (0.9, 0.98)}}, "rank 0: train.learning_rate; all"),
+        (options | {"seed": 2, "data": {"test": {"a": {"kind": "toy"}}}}, "rank 0: data.test.a, seed; all must be"),
+    ):
+        monkeypatch.setattr(World, "broadcast_text", lambda self, text, first=first: json.dumps(first))
+        if reason:
+            with pytest.raises(UserError, match=f"rank 1 has other options than {reason}"):
+                world.require_same_options(options)
+        else:
+            world.require_same_options(options)
 
 
 def test_collectives_of_one_process_are_the_identity() -> None:
