@@ -84,7 +84,10 @@ class Sweep:
         return runs
 
     def _load(self, variant: str, *more: str) -> tuple[tuple[str, ...], Recipe]:
-        overrides = (*_merge(self.overrides, self.variants[variant]), *more)
+        given = _merge(self.overrides, self.variants[variant])
+        if "run_dir" in map(_key, given):
+            raise RecipeError("run_dir is not possible; each run has its own directory; choose their folder with -o")
+        overrides = _merge(given, more)
         try:
             return overrides, load_recipe(self.recipe_file, overrides)
         except RecipeError as error:
@@ -137,8 +140,12 @@ def make_sweep(recipe: Path, seeds: int, overrides: Sequence[str], varied: Seque
 
 def _merge(earlier: Sequence[str], later: Sequence[str]) -> tuple[str, ...]:
     """Concatenate overrides; later ones replace earlier ones of the same key."""
-    keys = {one.partition("=")[0] for one in later}
-    return (*(one for one in earlier if one.partition("=")[0] not in keys), *later)
+    keys = set(map(_key, later))
+    return (*(one for one in earlier if _key(one) not in keys), *later)
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip()
 
 
 def _split_values(text: str) -> list[str]:

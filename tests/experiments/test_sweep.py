@@ -82,6 +82,16 @@ def test_error_of_a_variant_has_its_name(recipe: Path, tmp_path: Path) -> None:
         make_sweep(recipe, 1, ("model.num_head=4",), ()).runs(tmp_path)
 
 
+def test_seeds_start_at_an_override_and_run_dir_is_rejected(recipe: Path, tmp_path: Path) -> None:
+    runs = make_sweep(recipe, 2, ("seed = 3", "train.max_steps=5"), ()).runs(tmp_path / "out")
+    assert [run.recipe.seed for run in runs] == [3, 4]
+    assert [run.recipe.directory.name for run in runs] == ["seed-3", "seed-4"]
+    assert runs[0].overrides == ("train.max_steps=5", "seed=3", f"run_dir={tmp_path / 'out' / 'tiny' / 'seed-3'}")
+    for overrides, varied in ((("run_dir=x",), []), ((), ["run_dir=x,y"])):
+        with pytest.raises(RecipeError, match=r"run_dir is not possible; .* choose their folder with -o"):
+            make_sweep(recipe, 1, overrides, varied).runs(tmp_path)
+
+
 def test_variants_with_equal_options_are_an_error(recipe: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"variants dropout=0.1 and dropout=1e-1 have the same options; correct one"):
         make_sweep(recipe, 1, (), ["model.dropout=0.1,1e-1"]).runs(tmp_path)
