@@ -86,6 +86,8 @@ def to_generation_config(
         config["bad_words_ids"] = sequences
     if decode.mbr_metric != "none":
         lost.append("minimum Bayes risk")
+    if min(limits) < limits[0]:
+        lost.append("the log-probability of EOS after decode.max_tokens tokens (replaced by 0)")
     if decode.max_extra_tokens != _DEFAULTS["max_extra_tokens"]:
         lost.append(f"decode.max_extra_tokens (replaced by the limit of the longest input, {config['max_length']})")
     return config, lost + changed_options(decode, (*_UNSUPPORTED, *NOT_SEARCHED))
