@@ -27,7 +27,7 @@ from nmt.devices.precision import choose_precision
 from nmt.evaluate.baselines import find_baseline
 from nmt.evaluate.forecast import read_forecast
 from nmt.evaluate.likelihood import require_test_lengths, score_text
-from nmt.evaluate.metrics import Score, make_scorer, score_corpus, score_labels
+from nmt.evaluate.metrics import Score, check_seed, make_scorer, score_corpus, score_labels
 from nmt.evaluate.report import (
     DataSummary,
     RunReport,
@@ -167,6 +167,7 @@ def require_test_sets(recipe: Recipe) -> None:
     tests = test_sets(recipe)
     if recipe.is_language_model:
         return
+    check_seed()
     for test in tests.values():
         test.warn_of_wrong_references()
         first = [stream[:1] for stream in test.refs]

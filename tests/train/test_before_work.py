@@ -78,10 +78,11 @@ def recipe(tmp_path: Path) -> Path:
         ("tokenizer", "tokenizer 'ja' is not available"),
         ("tokenize", "tokenizer 'ko-mecab' is not available"),
         ("second reference", "news.en has 3 sentences and"),
+        ("seed", "SACREBLEU_SEED must be an integer"),
     ],
 )
 def test_a_test_set_that_cannot_be_scored_is_an_early_error(
-    change: str, message: str, recipe: Path, tmp_path: Path, nmt: Nmt
+    change: str, message: str, recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = [f"run_dir={tmp_path / 'run'}"]
     match change:
@@ -99,6 +100,8 @@ def test_a_test_set_that_cannot_be_scored_is_an_early_error(
         case "second reference":
             (tmp_path / "second.de").write_text("nur eine\n")
             options.append("data.test.news.tgt=['news.de','second.de']")
+        case "seed":
+            monkeypatch.setenv("SACREBLEU_SEED", "abc")
     status, out, err = nmt("run", recipe, *options)
     assert status != 0
     assert message in err, err
