@@ -11,13 +11,20 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmt.logs import counted, say
+from nmt.logs import say
 from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import write_file
 from nmt.streams.output import require_not_input
-from nmt.text.lines import STANDARD_STREAM, input_name, read_lines, warn_of_fields
+from nmt.text.lines import (
+    STANDARD_STREAM,
+    input_name,
+    read_lines,
+    require_lines,
+    require_same_length,
+    warn_of_fields,
+)
 
 
 def packaged_recipes(folder: str = "") -> dict[str, Path]:
@@ -102,21 +109,6 @@ def check_inputs(inputs: Iterable[Path | None]) -> None:
     require_not_input("standard output", STANDARD_STREAM, inputs)
     if sum(path == STANDARD_STREAM for path in inputs) > 1:
         raise UserError("- is given twice; standard input can be read only once; name a file instead of one of them")
-
-
-def require_lines(path: Path, count: int) -> None:
-    """Raise UserError if an input has no lines."""
-    if not count:
-        raise UserError(f"{input_name(path)} is empty; it must have one sentence per line; check the file")
-
-
-def require_same_length(first: Path, first_count: int, second: Path, second_count: int) -> None:
-    """Raise UserError unless two inputs have the same number of lines."""
-    if first_count != second_count:
-        raise UserError(
-            f"{input_name(first)} has {counted(first_count, 'line')} and {input_name(second)} has {second_count:,}; "
-            "they must match line by line; check both"
-        )
 
 
 def read_pairs(src: Path, tgt: Path | None) -> tuple[list[str], list[str]]:

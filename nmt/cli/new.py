@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import file_path, require_lines, require_same_length, write_new
+from nmt.cli.arguments import file_path, write_new
 from nmt.logs import say, warn
 from nmt.recipe import CommandError, UserError, parse_recipe
 from nmt.recipe.starter import starter_recipe
-from nmt.text.lines import read_lines
+from nmt.text.lines import read_lines, require_lines, require_same_length
 
 _CHARACTERS_PER_TOKEN = 4  # roughly, in European languages with the vocabularies of `nmt.recipe.starter`
 

@@ -180,8 +180,10 @@ def main() -> None:
         sys.exit(end.status)
     except Interrupted as interrupted:
         sys.exit(_fail(str(interrupted), interrupted.status) if _is_first_rank() else interrupted.status)
-    except KeyboardInterrupt:
-        sys.exit(_fail("interrupted", 130))
+    except UnicodeEncodeError as error:
+        sys.exit(
+            _fail(f"cannot write {error.object[error.start]!r} in {error.encoding}; set PYTHONUTF8=1, then rerun", 1)
+        )
     except BrokenPipeError:  # the reader of the output has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -19,9 +19,7 @@ from nmt.cli.arguments import (
     file_path,
     languages,
     require_languages,
-    require_lines,
     require_output,
-    require_same_length,
 )
 from nmt.decode.scoring import TextScorer
 from nmt.evaluate.sentence_counts import sentence_counts
@@ -40,7 +38,7 @@ from nmt.rerank.rerank import (
     save_weights,
 )
 from nmt.storage.run_folder import find_model
-from nmt.text.lines import input_name, read_lines, warn_of_empty
+from nmt.text.lines import input_name, read_lines, require_lines, require_same_length, warn_of_empty
 
 NBestArgument = Annotated[
     Path, typer.Argument(help="n-best lists, as written by `nmt translate --n-best`; - is standard input.")

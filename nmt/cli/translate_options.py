@@ -22,8 +22,10 @@ class Kinds(tuple[Kind, ...]):
 
     @classmethod
     def parse(cls, given: str | tuple[str, ...]) -> Kinds:
-        """Parse a list with commas; raises BadParameter for an unknown kind."""
+        """Parse a list with commas; raises BadParameter for an empty list or an unknown kind."""
         names = [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
+        if isinstance(given, str) and not names:
+            raise typer.BadParameter(f"the list is empty; it must have one of {', '.join(get_args(Kind))}")
         for name in names:
             if name not in get_args(Kind):
                 raise typer.BadParameter(f"{name!r} is unknown; it must be one of {', '.join(get_args(Kind))}")

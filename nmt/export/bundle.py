@@ -16,6 +16,7 @@ from nmt.export.marian import read_json
 from nmt.export.packages import Package, is_installed
 from nmt.export.parity import Parity, Sample, check_ctranslate2, check_huggingface, default_sample
 from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
+from nmt.processes.interruption import interruptible
 from nmt.recipe import UserError
 from nmt.storage.model_metadata import require_kind, warn_of_newer_checkpoints
 from nmt.storage.sealed import new_directory, reporting_disk_errors, require_new, write_synced
@@ -54,7 +55,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
     require_kind(loaded.directory, loaded.metadata, language_model=False)
     tokenizers = Tokenizers.load(loaded.directory, loaded.metadata.tgt_lang)
     files, notes = _convert(loaded, tokenizers, options)
-    with reporting_disk_errors(out), new_directory(out) as folder:
+    with interruptible(), reporting_disk_errors(out), new_directory(out) as folder:
         _write(folder, files)
         if options.check_parity:
             parity = _check_parity(loaded, tokenizers, folder, options)

@@ -66,8 +66,16 @@ def find_model(path: Path, description: str = MODEL) -> Path:
 def require_own_files(run: Path, translations: Sequence[str]) -> None:
     """Raise UserError if the directory of a new run has files that the run would overwrite.
 
+    Also raises it if `checkpoints` is a link to those of another run, which would write there at the same time.
+
     translations: names of the translated test sets
     """
+    other = Path(os.path.realpath(run / "checkpoints")).parent
+    if other != Path(os.path.realpath(run)) and (other / "recipe.toml").is_file():
+        raise UserError(
+            f"{run / 'checkpoints'} is a link to the checkpoints of another run, {other}; each run must have its own; "
+            "remove the link, or start from that run (train.start_from)"
+        )
     if (run / "recipe.toml").is_file() or list_checkpoints(run):
         return
     written = ["metrics.jsonl", "report.md", "report.json", "curves.png"]

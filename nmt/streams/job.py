@@ -182,7 +182,7 @@ class TranslationJob:
                 self.report.add(result.terms)
                 done += result.num_records
                 sink.write(result.text, done, digests.popleft())
-                lines, tokens = lines.plus(result.lines), tokens + result.tokens
+                lines, tokens = lines + result.lines, tokens + result.tokens
                 if result.fallbacks:
                     fallbacks = result.fallbacks + (fallbacks or Fallbacks())
                 bar.advance(result.num_records)

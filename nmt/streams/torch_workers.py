@@ -120,7 +120,7 @@ def _translate_in_turn(
         if world.rank < len(round_of_windows):
             result = translate_window(round_of_windows[world.rank])
             fallbacks = astuple(result.fallbacks) if result.fallbacks else ()
-            counts = (result.num_records, result.tokens, *result.lines, *fallbacks)
+            counts = (result.num_records, result.tokens, *astuple(result.lines), *fallbacks)
             result_fields = [result.text, result.terms, *map(str, counts)]
         world.barrier_without_timeout()
         for fields in world.gather_text(result_fields) or []:

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from nmt.decode.glossary import Glossary
 from nmt.decode.task import Previous, TranslatorInput
@@ -28,7 +28,8 @@ _Finish: TypeAlias = Callable[[], dict[int, list[Translation]]]
 LoadTranslator = Callable[[], AnyTranslator]
 
 
-class LineCounts(NamedTuple):
+@dataclass(frozen=True)
+class LineCounts:
     """Numbers of lines.
 
     split:  longer than the maximum length of the model, see `decode.long_lines`
@@ -43,12 +44,19 @@ class LineCounts(NamedTuple):
     @classmethod
     def of(cls, translators: Sequence[AnyTranslator]) -> LineCounts:
         """Return the lines that these translators have counted so far."""
-        counts = [(one.lines_split, one.lines_longer, one.lines_reused) for one in translators]
-        return cls(*map(sum, zip(*counts, strict=True)))
+        return cls(
+            sum(one.lines_split for one in translators),
+            sum(one.lines_longer for one in translators),
+            sum(one.lines_reused for one in translators),
+        )
 
-    def plus(self, other: LineCounts, sign: int = 1) -> LineCounts:
-        """Add, or subtract if `sign` is -1."""
-        return LineCounts(*(a + sign * b for a, b in zip(self, other, strict=True)))
+    def __add__(self, other: LineCounts) -> LineCounts:
+        """Add each number."""
+        return LineCounts(self.split + other.split, self.longer + other.longer, self.reused + other.reused)
+
+    def __sub__(self, other: LineCounts) -> LineCounts:
+        """Subtract each number."""
+        return LineCounts(self.split - other.split, self.longer - other.longer, self.reused - other.reused)
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,8 @@ class TranslatedWindow:
     """The output of a window.
 
     terms:     the uses of glossary terms, see `nmt.streams.term_report`
-    tokens:       tokens of the best translations
-    fallbacks:    fallbacks of `PreservingTranslator`; None without it
+    tokens:    tokens of the best translations
+    fallbacks: fallbacks of `PreservingTranslator`; None without it
     """
 
     text: str
@@ -131,7 +139,7 @@ class WindowTranslator:
         before = LineCounts.of(translators)
         has_target = self.translator.context.has_target
         finish = (self._start_documents if has_target else self._start_records)(window, by_constraints)
-        counts = LineCounts.of(translators).plus(before, -1)
+        counts = LineCounts.of(translators) - before
 
         def result() -> TranslatedWindow:
             found = finish()

@@ -333,3 +333,18 @@ def _blocks_of_lines(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
             number += lines.count(b"\n") + 1
     if partial_line:
         yield partial_line
+
+
+def require_lines(path: Path, count: int) -> None:
+    """Raise UserError if an input has no lines."""
+    if not count:
+        raise UserError(f"{input_name(path)} is empty; it must have one sentence per line; check the file")
+
+
+def require_same_length(first: Path, first_count: int, second: Path, second_count: int) -> None:
+    """Raise UserError unless two inputs have the same number of lines."""
+    if first_count != second_count:
+        raise UserError(
+            f"{input_name(first)} has {counted(first_count, 'line')} and {input_name(second)} has {second_count:,}; "
+            "they must match line by line; check both"
+        )

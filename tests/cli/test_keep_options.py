@@ -115,6 +115,8 @@ def test_documents_keep_their_layout(model: Path, nmt: Nmt, tmp_path: Path, name
         (["--column", "1"], 2, "--column is for TSV input"),
         (["--resume"], 1, "--resume does not support html"),
         (["--with-alignments"], 2, "mutually exclusive"),
+        (["--keep", ""], 2, "Invalid value for '--keep': the list is empty; it must have one of markup, numbers"),
+        (["--keep", "dates"], 2, "Invalid value for '--keep': 'dates' is unknown"),
     ],
 )
 def test_wrong_options_of_documents(

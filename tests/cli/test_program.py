@@ -152,6 +152,15 @@ def test_an_interrupt_is_one_line(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> 
     assert (status, out, err) == (130, "", "nmt: interrupted\n")
 
 
+def test_an_output_that_cannot_be_encoded_is_one_line(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(recipe: object) -> None:
+        "BLEU 95 ± 1".encode("ascii")
+
+    monkeypatch.setattr(pipeline, "prepare", report)
+    status, _, err = nmt("prepare", str(RECIPE))
+    assert (status, one_line(err)) == (1, "cannot write '±' in ascii; set PYTHONUTF8=1, then rerun")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str, nmt: Nmt) -> None:
     status, out, err = nmt(name, "--help")

@@ -1,5 +1,7 @@
 """Exports to CTranslate2, loaded by CTranslate2 and compared with nmt."""
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from nmt.export import bundle, fit
 from nmt.export import ctranslate2 as conversion
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.ctranslate2 import Quantization
+from nmt.processes.interruption import Interrupted
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.text.tokenizer import Tokenizers
 
@@ -148,4 +151,21 @@ def test_unsupported_options_are_named(make_model: MakeModel, tmp_path: Path, mo
     model = make_model(activation="gelu", norm_order="pre")
     with pytest.raises(UserError, match=r"model\.activation is 'gelu'; model\.norm_order is 'pre'; "):
         export_model(model, tmp_path / "export", ExportOptions("ctranslate2"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_export_leaves_nothing(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_handled(*_: object) -> None:
+        raise AssertionError("the signal would have killed the process")
+
+    monkeypatch.setattr(bundle, "write_card", lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, not_handled)
+    try:
+        with pytest.raises(Interrupted) as caught:
+            export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught.value.status == 143
     assert list(tmp_path.iterdir()) == []

@@ -50,25 +50,26 @@ def results(futures: Sequence[Future[list[Any]]]) -> list[Any]:
     return [result for future in futures for result in future.result(20)]
 
 
-def test_a_batch_has_one_group_in_order_of_arrival(batcher: Batcher, model: FakeModel) -> None:
+@pytest.mark.parametrize(
+    ("submissions", "batches"),
+    [
+        ([("a", [1]), ("b", [2]), ("a", [3, 4]), ("a", [5, 6])], [("a", [1, 3, 4]), ("b", [2]), ("a", [5, 6])]),
+        (
+            [("a", [1]), ("b", [2]), ("c", [3, 4]), ("d", [5, 6])],
+            [("c", [3, 4]), ("a", [1]), ("d", [5, 6]), ("b", [2])],
+        ),
+    ],
+    ids=["of_one_group", "of_the_largest_and_of_the_oldest_group"],
+)
+def test_batches(
+    submissions: list[tuple[str, list[int]]], batches: list[Any], batcher: Batcher, model: FakeModel
+) -> None:
     first = block_worker(batcher, model)
-    submitted = [
-        batcher.submit(group, items) for group, items in (("a", [1]), ("b", [2]), ("a", [3, 4]), ("a", [5, 6]))
-    ]
+    submitted = [batcher.submit(group, items) for group, items in submissions]
     model.may_run.set()
     assert [results(futures) for futures in (first, *submitted)] == [[0], [2], [4], [6, 8], [10, 12]]
-    assert model.batches == [("first", [0]), ("a", [1, 3, 4]), ("b", [2]), ("a", [5, 6])]
-    assert (batcher.num_batches, batcher.num_items, batcher.num_waiting) == (4, 7, 0)
-
-
-def test_every_other_batch_is_of_the_largest_group(batcher: Batcher, model: FakeModel) -> None:
-    first = block_worker(batcher, model)
-    submitted = [
-        batcher.submit(group, items) for group, items in (("a", [1]), ("b", [2]), ("c", [3, 4]), ("d", [5, 6]))
-    ]
-    model.may_run.set()
-    assert [results(futures) for futures in (first, *submitted)] == [[0], [2], [4], [6, 8], [10, 12]]
-    assert model.batches == [("first", [0]), ("c", [3, 4]), ("a", [1]), ("d", [5, 6]), ("b", [2])]
+    assert model.batches == [("first", [0]), *batches]
+    assert (batcher.num_batches, batcher.num_items, batcher.num_waiting) == (len(batches) + 1, 7, 0)
 
 
 def test_large_submissions_are_split_and_results_keep_their_order(batcher: Batcher, model: FakeModel) -> None:

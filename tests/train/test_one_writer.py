@@ -119,6 +119,21 @@ def test_a_changed_corpus_is_rejected_without_changing_files(
     assert nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")[0] == 0
 
 
+@pytest.mark.parametrize("command", ["train", "prepare"])
+def test_checkpoints_that_are_a_link_to_those_of_another_run_are_rejected(
+    command: str, recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    assert nmt("train", recipe, f"run_dir={run}")[0] == 0
+    before = files_of(run)
+    other.mkdir()
+    (other / "checkpoints").symlink_to(run / "checkpoints")
+    status, _, err = nmt(command, recipe, f"run_dir={other}", "train.max_steps=8")
+    assert status != 0
+    assert f"is a link to the checkpoints of another run, {run}; each run must have its own" in one_line(err)
+    assert files_of(run) == before
+
+
 def test_a_deleted_corpus_is_reported_once(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("train", recipe, f"run_dir={tmp_path / 'run'}")[0] == 0
     (tmp_path / "train.de").unlink()

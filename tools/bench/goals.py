@@ -220,8 +220,7 @@ GOALS = (
         "ratio",
         1.5,
         f"{_SERVE} nmt one-call --goal serve-one-call",
-        "Measured with a base model. If the weights fit into the cache, batches save little: 1.07 (1.03 to 1.12) "
-        "with half the width.",
+        "Measured with a base model. With half its width, batches save less: 1.07 (1.03 to 1.12).",
     ),
     Goal(
         "serve-translate",
