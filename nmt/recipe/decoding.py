@@ -30,7 +30,7 @@ class DecodeRecipe(Section):
     stop: Literal["exact", "first", "patience"] = "first"
     """Stopping criterion: `first`, when `beam_size` hypotheses have finished, as in fairseq and CTranslate2;
     `patience`, when `patience` times `beam_size` have finished (Kasai et al. 2022); `exact`, when no live hypothesis
-    can exceed the best finished one."""
+    can exceed the worst of the `n_best` finished ones."""
     patience: PositiveFloat = 1.0
     """With `stop` = "patience": factor on `beam_size`; 1 is the same as `first`."""
     beam_groups: PositiveInt = 1

@@ -131,8 +131,8 @@ class TokenizerRecipe(Section):
     bytes."""
     vocab_size: PositiveInt = 32_000
     """Vocabulary size, including special tokens and 256 byte tokens. With `char`, the maximum; rarer characters are
-    encoded as bytes. With `byte` it is always 261 plus the tags: spaces have their own token. A reused
-    tokenizer keeps its own size."""
+    encoded as bytes. With `byte` it is always 261 plus `user_symbols` and tags: spaces have their own token. A
+    reused tokenizer keeps its own size."""
     joint: bool = True
     """One model for both languages (required for three-way tied embeddings), or one per language. If all training
     corpora are `trees`, a separate target model has one token per bracket."""
@@ -173,8 +173,8 @@ class TrainRecipe(Section):
     finds the largest value that fits when training starts or the number of processes changes."""
     micro_batches: PositiveInt | Literal["auto"] = "auto"
     """Micro-batches per update, over all processes. `auto`: the smallest number that fits `micro_batch_tokens` and is
-    the same for each process. A number is rounded up to a multiple if it does not fit; 8 gives the same micro-batches
-    on 1, 2, 4 and 8 processes. Gradients do not depend on it, except for rounding; dropout masks do."""
+    the same for each process. If a number is too small, a multiple of it is used; 8 gives the same micro-batches on 1,
+    2, 4 and 8 processes. Gradients do not depend on it, except for rounding; dropout masks do."""
     activation_checkpointing: bool = False
     """Recompute the activations inside the layers in the backward pass: less memory, about a third more computation."""
     optimizer: Literal["adam", "adamw"] = "adam"
@@ -239,8 +239,8 @@ class TrainRecipe(Section):
     """CPU threads per process; 0 distributes the cores evenly."""
     compile: bool = False
     """Use torch.compile: faster updates after about a minute of compilation. On a single GPU of compute capability 8.0
-    or higher, in bf16 or fp16 and without R-Drop and attention dropout, compiles model and loss into one graph; else
-    one graph per layer type."""
+    or higher, in bf16 or fp16, compiles model and loss into one graph where possible (not with R-Drop, attention
+    dropout, guided alignment, relative positions or `shapes` = "packed"); else one graph per layer type."""
     shapes: Literal["auto", "packed", "fixed"] = "auto"
     """Shape of micro-batches: `packed` without padding, or `fixed`, padded to one size (on WMT14 with updates of 25,000
     tokens: 0.2 % more target and 2.2 % more source tokens). `auto` is `fixed` if `compile` gives one graph."""
@@ -449,7 +449,7 @@ class Recipe(Section):
         return self
 
     def _require_language_model(self) -> None:
-        """Raise ValueError for a language model with corpora or options that need a source, or corpora that lack it."""
+        """Raise ValueError if corpora or options of a language model need a source, or if other corpora have none."""
         splits = {f"train.{index}": corpus for index, corpus in enumerate(self.data.train)}
         splits |= {f"valid.{index}": corpus for index, corpus in enumerate(self.data.valid)}
         splits |= {f"test.{name}": corpus for name, corpus in self.data.test.items()}

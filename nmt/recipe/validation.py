@@ -97,7 +97,7 @@ def _describe_problem(where: str, problems: Sequence[ErrorDetails], root: type[B
     if problem["type"] == "extra_forbidden":
         return f"unknown option {where!r}; {_suggest(problem['loc'], root)}"
     if problem["type"] == "missing" and _is_section(_annotation(problem["loc"], root)):
-        return f"section [{where}] is missing; every recipe needs one; recipes/quickstart.toml is an example"
+        return f"section [{where}] is missing; every recipe needs one; `nmt config quickstart` prints an example"
     if problem["type"] == "missing":
         return f"option {where!r} is missing; set it"
     if problem["type"] == "value_error":
