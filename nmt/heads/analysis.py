@@ -88,8 +88,8 @@ class Analysis:
         header = ("attention", "layer", "head", "dL/dxi", "removed", *with_bleu, "prev", "same", "next", "dist")
         header += ("bound", "rare", "entropy", "align", "role")
         notes = (
-            f"nll {self.nll:.4f} per target token, {self.num_pairs:,} pairs. dL/dxi: gradient of the nll with respect "
-            "to the head's mask; removed: change in nll without the head.",
+            f"nll {self.nll:.4f} per target token, {self.num_pairs:,} pairs. dL/dxi: absolute gradient of the nll with "
+            "respect to the head's mask; removed: change in nll without the head.",
             "prev, same, next: fraction of positions that attend most to this offset; dist: mean distance in tokens;",
             "bound: weight of EOS (source) or BOS (target); rare: fraction that attends most to the rarest token;",
             "entropy: of the weights, in nats; align: F1 of attended tokens against links of a statistical aligner.",

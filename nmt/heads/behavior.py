@@ -1,7 +1,7 @@
 """What attention heads attend to (Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5).
 
-All values are means over the positions that attend (queries). A query's most attended key is the one with the
-highest weight. The boundary token is EOS for keys of the source and BOS for those of the target.
+All values except `alignment` are means over the positions that attend (queries). A query's most attended key is the
+one with the highest weight. The boundary token is EOS for keys of the source and BOS for those of the target.
 """
 
 from __future__ import annotations

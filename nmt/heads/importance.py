@@ -1,7 +1,7 @@
 """Importance of attention heads for the likelihood of given translations, in nats per target token.
 
 Expected sensitivity (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", section 4.1) needs one backward
-pass: the mean over sentences of |dL/dxi|, where L is the negative log-likelihood (nll) of a sentence and xi the mask of
+pass: the sum over sentences of |dL/dxi|, where L is the negative log-likelihood (nll) of a sentence and xi the mask of
 a head. Removal measures the change in nll with xi = 0, and needs one forward pass for each head.
 """
 

@@ -14,7 +14,7 @@ from nmt.text.clean import normalize
 Kind = Literal["markup", "numbers", "urls", "emails", "placeholders"]
 
 _SPACES = " \u00a0\u202f"
-_POINT, _COMMA = (".", ","), (",", ".")  # decimal separator, separators of thousands
+_POINT, _COMMA = (".", ","), (",", ".")  # decimal separator, thousands separators
 # By ISO 639 code; numbers in other languages stay as they are.
 _LANGUAGES = {
     "en ja ko zh th he hi ga cy ms": _POINT,

@@ -80,7 +80,7 @@ class Slots:
 
 
 class KeyValueCache:
-    """Keys and values of every hypothesis, including pruned ones until `DecoderState.compact`.
+    """Keys and values of every hypothesis, including pruned ones until `DecoderState._compact`.
 
     Reordering hypotheses does not move keys and values. It reorders the small `DecoderState.mask`, which selects the
     slots of each hypothesis.

@@ -90,8 +90,8 @@ class Decoder(nn.Module):
     def step(self, x: Tensor, positions: Tensor, state: DecoderStepState) -> Tensor:
         """Embeddings of the last tokens (batch, beam, d_model) -> decoder output (batch, beam, d_model).
 
-        positions: positions of the last tokens, (batch, beam). In the first step beam is 1, because all hypotheses are
-        equal.
+        positions: positions of the last tokens, (batch, beam). In the first step beam may be 1, because all hypotheses
+        are equal.
         """
         mask = state.extend(x.shape[1])
         for layer, layer_state in zip(self.layers, state.layers, strict=True):

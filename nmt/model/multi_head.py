@@ -61,7 +61,7 @@ class SelfAttention(MultiHeadAttention):
         Args:
             x: (batch, hypotheses, d_model)
             positions: (batch, hypotheses)
-            mask: (batch, 1, hypotheses, slots), additive, in the dtype of x
+            mask: (batch, 1, hypotheses, slots), additive, in the dtype of the cache
 
         Returns:
             (batch, hypotheses, d_model).

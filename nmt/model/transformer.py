@@ -136,7 +136,7 @@ class Transformer(EncoderDecoder):
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
         """Yield the cross-attention weights of each decoder layer, computed lazily.
 
-        src, tgt: as in `forward`. Each is (num_sentences, num_heads, tgt_len, src_len) float32, padded.
+        src, tgt: as in `forward`. Weights are (num_sentences, num_heads, tgt_len, src_len) float32, padded.
         """
         x = self.tgt_embedding(tgt.tokens, tgt.positions)
         return self.decoder.cross_weights(x, self.encode(src), tgt, src)

@@ -12,7 +12,7 @@ def resident_memory() -> int:
 
 
 def free_host_memory(root: Path = Path("/")) -> int | None:
-    """Return the free bytes of the machine or of the control groups of this process; None if unknown.
+    """Return the minimum of the free bytes of the machine and of this process's control groups; None if unknown.
 
     `root` holds proc and sys.
     """

@@ -88,7 +88,7 @@ class Decoder(nn.Module):
     """GRU layers, and attention from the top one.
 
     Without input feeding, all positions of training are computed together: the layers by one call each, then the
-    attention by one matmul. With it, `step` computes them one after the other, as in search.
+    attention. With it, `step` computes them one after the other, as in search.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:

@@ -140,7 +140,7 @@ def beam_search(
         beam.finish(best, ranker.scores(beam, best))
         beam.extend(best, log_probs[:, :, EOS_ID])
 
-        is_done = beam.is_done(ranker.upper_bound(beam)).tolist()  # the only device synchronization of the step
+        is_done = beam.is_done(ranker.upper_bound(beam)).tolist()  # without bias, the only synchronization of the step
         for row, (sentence, length) in enumerate(beam.sentences.on_host()):
             is_done[row] |= length == constraints.limits[sentence]
         if any(is_done):

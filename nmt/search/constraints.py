@@ -1,8 +1,8 @@
 """Hard constraints on outputs: prefix, length, negative lexical constraints, repeated n-grams, trees.
 
 Each constraint sets the log-probability of some extensions to -inf; all others keep their true value. In conflicts, a
-prefix overrides all other constraints, required phrases (`nmt.search.required`) override the maximum length, and the
-maximum length overrides the minimum length.
+prefix overrides all other constraints, required phrases (`nmt.search.required`) override the maximum length except
+`max_tokens`, and the maximum length overrides the minimum length.
 """
 
 from __future__ import annotations

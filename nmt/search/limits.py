@@ -53,7 +53,7 @@ def _max_length(src_tokens: int, options: SearchOptions) -> int:
 
 
 def _multiply(ratio: float, tokens: int) -> float:
-    """Return the product without the rounding error of the ratio: 1.1 * 10 is 11, not 11.000000000000002."""
+    """Return the product without the rounding error of the ratio: 1.1 * 50 is 55, not 55.00000000000001."""
     return round(ratio * tokens, 6)
 
 

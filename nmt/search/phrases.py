@@ -66,7 +66,7 @@ class PhraseTrie:
 
 
 class PhraseMatcher:
-    """The automaton for batches on a device. Memory is linear in the total length of the phrases.
+    """The automaton for batches on a device. Memory is linear in the total length of the phrases times `max_suffixes`.
 
     trie:     the automaton on the host
     lengths:  (phrases,) int64, number of tokens

@@ -116,7 +116,7 @@ def _best_of_group(beam: Beam, group: slice, token_log_probs: Tensor, token_rank
 
 
 def top_indices(values: Tensor, offsets: Tensor, count: int) -> Tensor:
-    """Indices of the `count` highest values + offsets of each row, in no order.
+    """Indices of the `count` highest values + offsets of each row, in no particular order.
 
     On a CPU, topk copies each row element by element. Only the blocks with the highest maxima, which contain the
     highest values, are therefore read twice.

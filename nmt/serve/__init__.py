@@ -1,4 +1,4 @@
-"""The translation server. Importing it raises UserError if a package of the `serve` extra is missing."""
+"""The translation server. Importing it raises UserError without fastapi or uvicorn, from the `serve` extra."""
 
 from nmt.export.packages import load_package
 

@@ -69,7 +69,7 @@ class Batcher:
             thread.start()
 
     def submit(self, group: Hashable, items: Sequence[Any]) -> list[Future[list[Any]]]:
-        """Queue items and return futures of their results, in order. Raises QueueFullError and then queues none."""
+        """Queue items and return futures of their results, in order. If it raises QueueFullError, it queues none."""
         size = self._options.batch_size
         jobs = [_Job(group, items[start : start + size]) for start in range(0, len(items), size)]
         with self._changed:

@@ -11,7 +11,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Number and duration of requests by path and status."""
+    """Number of requests by path and status, and their total duration by path."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, int]] = Counter()

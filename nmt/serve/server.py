@@ -24,7 +24,7 @@ _DEFAULT_PORT = re.compile(r"http://.*:80|https://.*:443")
 HEADER_TIMEOUT = 10
 """Seconds until a request head must be complete, after connecting or after the previous response."""
 
-_MAX_JOINED_BYTES = 16_384  # then copies cost more than system calls
+_MAX_JOINED_BYTES = 16_384  # above this, copying costs more than a system call
 
 
 def open_socket(host: str, port: int) -> socket.socket:

@@ -61,7 +61,7 @@ def require_kind(directory: Path, metadata: ModelMetadata, *, language_model: bo
 
 
 def read_model_metadata(directory: Path) -> ModelMetadata:
-    """Read the metadata of a model; raise CorruptError if that fails."""
+    """Read the metadata of a model; raises as `read_model_toml` does."""
     return read_model_toml(directory / "model.toml")[1]
 
 
@@ -75,7 +75,7 @@ def longest_source_of(run: Path, start: Path | None) -> int | None:
 
 
 def read_model_recipe(directory: Path) -> ModelRecipe:
-    """Read the architecture of a model; raise CorruptError if that fails."""
+    """Read the architecture of a model; raises as `read_model_toml` does."""
     return read_model_toml(directory / "model.toml")[0]
 
 
@@ -109,7 +109,7 @@ def model_toml(model_recipe: ModelRecipe, metadata: ModelMetadata) -> str:
 
 
 def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelMetadata]:
-    """Read a `model.toml`; raise CorruptError if that fails."""
+    """Read a `model.toml`; raise CorruptError if it is not readable, and UserError for another format number."""
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
         if tree["format"] != FORMAT:

@@ -64,7 +64,7 @@ class Guidance:
 def _forward_and_inputs(
     model: Transformer, attention: CrossAttention, src: PackedSequences, tgt: PackedSequences
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the decoder output and both inputs of an attention: decoder states and encoder output."""
+    """Return the decoder output and both inputs of a cross-attention layer: decoder states and encoder output."""
     inputs: list[tuple[Tensor, ...]] = []
     hook = attention.register_forward_pre_hook(lambda _, given: inputs.append(given))
     try:
