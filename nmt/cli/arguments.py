@@ -15,7 +15,7 @@ from nmt.logs import say
 from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.storage.sealed import write_file
+from nmt.storage.sealed import has_mark, write_file
 from nmt.streams.output import require_not_input
 from nmt.text.lines import (
     STANDARD_STREAM,
@@ -25,6 +25,7 @@ from nmt.text.lines import (
     require_same_length,
     warn_of_fields,
 )
+
 
 
 def packaged_recipes(folder: str = "") -> dict[str, Path]:
@@ -129,7 +130,7 @@ def require_output(
     """Raise UserError, before long work, if the output file of an option cannot be written or must not be replaced.
 
     inputs:   see `require_not_input`
-    replaces: bytes that each output of the command contains near its start; other files are not replaced
+    replaces: mark of all outputs of the command, see `has_mark`; other files are not replaced
     """
     if out is None:
         return
@@ -141,11 +142,8 @@ def require_output(
     if out == STANDARD_STREAM:
         raise UserError(f"{option} - is not supported; it must be a file; name one")
     require_not_input(option, out, inputs)
-    if replaces is not None and out.is_file():
-        with out.open("rb") as file:
-            start = file.read(1_000)
-        if start and replaces not in start:
-            raise UserError(f"{out} is another kind of file; {option} replaces only its own output; name a new file")
+    if replaces is not None and out.is_file() and not has_mark(out, replaces):
+        raise UserError(f"{out} is not output of this command; {option} replaces only its own; name a new file")
 
 
 def database_path(name: str) -> Path:

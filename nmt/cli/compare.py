@@ -30,6 +30,7 @@ from nmt.evaluate.significance import compare_systems
 from nmt.experiments.run_comparison import ComparedRun, compare_runs, difference_table
 from nmt.logs import progress, warn
 from nmt.plots.curves import draw_runs
+from nmt.plots.figure import PLOT_MARK
 from nmt.recipe import CommandError, UserError
 from nmt.text.lines import STANDARD_STREAM
 
@@ -124,7 +125,7 @@ def _compare_runs(
     runs = [ComparedRun.read(path) for path in paths]
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]
     if plot is not None:
-        require_output("-o", plot, [run.directory / "metrics.jsonl" for run in runs])
+        require_output("-o", plot, [run.directory / "metrics.jsonl" for run in runs], PLOT_MARK)
         draw_runs([(run.name, run.directory) for run in runs], plot)
     by_test = compare_runs(runs, names, resamples=resamples, trials=trials)
     if not by_test:

@@ -24,7 +24,7 @@ from nmt.evaluate.tables import format_tables
 from nmt.heads.analysis import Analysis, analyze
 from nmt.heads.pruning import most_important, write_pruned
 from nmt.logs import say
-from nmt.plots.figure import require_drawable
+from nmt.plots.figure import PLOT_MARK, require_drawable
 from nmt.plots.heads import draw_head_removal
 from nmt.processes.distributed import choose_device
 from nmt.recipe import ModelRecipe
@@ -81,7 +81,7 @@ def heads(
         require_new(out)
     check_inputs([src, ref])
     if plot is not None:
-        require_output("--plot", plot, [src, ref])
+        require_output("--plot", plot, [src, ref], PLOT_MARK)
         require_drawable(plot)
     sources, references = read_pairs(src, ref)
     if threads is not None:

@@ -18,7 +18,7 @@ from nmt.data.prepare import load_prepared
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say
 from nmt.pipeline import verify_data
-from nmt.plots.figure import require_drawable
+from nmt.plots.figure import PLOT_MARK, require_drawable
 from nmt.plots.rates import draw_rate_range
 from nmt.processes.distributed import start_world
 from nmt.recipe import Recipe, UserError, load_recipe
@@ -47,7 +47,7 @@ def lr_range(
     """
     if not 0 < lowest < highest < math.inf:
         raise UserError(f"--lowest must be positive and less than --highest, got {lowest:g} and {highest:g}")
-    require_output("-o", out)
+    require_output("-o", out, (), PLOT_MARK)
     require_drawable(out)
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     prepared = load_prepared(loaded.data_directory)

@@ -12,6 +12,7 @@ from nmt.cli.align import Heads, Layer, PlaceOption, load_aligner
 from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, check_inputs, file_path, require_output
 from nmt.plots.attention import draw_attention, read_panels
 from nmt.plots.curves import draw_curves
+from nmt.plots.figure import PLOT_MARK
 from nmt.recipe import UserError
 from nmt.text.lines import input_name, read_lines
 
@@ -26,7 +27,7 @@ def curves(
     ] = Path("curves.png"),
 ) -> None:
     """Plot loss, perplexity, BLEU, learning rate, gradient norm and speed by update, also while a run is training."""
-    require_output("-o", out, [run / "metrics.jsonl"])
+    require_output("-o", out, [run / "metrics.jsonl"], PLOT_MARK)
     typer.echo(draw_curves(run, out))
 
 
@@ -51,7 +52,7 @@ def alignment(
     """
     if each_layer and (layer, heads) != (None, None):
         raise typer.BadParameter("--each-layer plots all layers and heads; leave it out, or --layer and --heads")
-    require_output("-o", out, [src, tgt])
+    require_output("-o", out, [src, tgt], PLOT_MARK)
     check_inputs([src, tgt])
     source, target = (next(islice(read_lines(path, allow_pipe=True), line - 1, None), None) for path in (src, tgt))
     if source is None or target is None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, GRAY = "#0072b2", "#d55e00", "#009e73", "#8c8c8c"
 PALETTE = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 
+PLOT_MARK = b"Drawn by nmt with Matplotlib"
+"""Mark of png, svg, pdf, eps and ps files of `save_figure`, see `nmt.storage.sealed.has_mark`."""
+_KEYS_OF_MARK = {"png": "Software", "svg": "Creator", "pdf": "Creator", "eps": "Creator", "ps": "Creator"}
+
 
 def new_figure(width: float, height: float) -> Figure:
     """Create an empty figure, sized in inches; raises UserError without matplotlib."""
@@ -50,5 +54,7 @@ def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
     """
     require_drawable(path)
     image = BytesIO()
-    figure.savefig(image, format=path.suffix.removeprefix("."), dpi=dpi)
+    extension = path.suffix.removeprefix(".")
+    metadata = {_KEYS_OF_MARK[extension]: PLOT_MARK.decode()} if extension in _KEYS_OF_MARK else None
+    figure.savefig(image, format=extension, dpi=dpi, metadata=metadata)
     write_file(path, image.getvalue())

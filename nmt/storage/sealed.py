@@ -22,6 +22,7 @@ from nmt.processes.run_lock import require_lock
 from nmt.recipe import UserError
 
 MANIFEST = "manifest.json"
+_SEARCHED_BYTES = 10_000
 
 # Conversions in a model directory, see `nmt.export.cache`, and hidden files.
 _CACHED = re.compile(r"ctranslate2-(\d+-)?[0-9a-f]{16}-\w+|\..*")
@@ -85,6 +86,14 @@ def writes_through(path: Path) -> bool:
         ("dev",),
         ("proc",),
     )
+
+
+def has_mark(path: Path, mark: bytes) -> bool:
+    """Return whether a file is empty or has these bytes in its first or last 10,000."""
+    with path.open("rb") as file:
+        start = file.read(_SEARCHED_BYTES)
+        file.seek(max(0, path.stat().st_size - _SEARCHED_BYTES))
+        return not start or mark in start or mark in file.read()
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -74,6 +74,10 @@ def test_curves_of_runs_are_plotted_in_one_figure(runs: Path, nmt: Nmt) -> None:
     status, _, err = nmt("compare", "a", "b", "--resamples", 100, "--trials", 0, "-o", "curves.png")
     assert status == 0, err
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
+    Path("photo.png").write_bytes(b"\x89PNG of another program")
+    status, out, err = nmt("compare", "a", "b", "-o", "photo.png")
+    assert (status, out) == (1, "") and "photo.png is not output of this command" in one_line(err)
+    assert Path("photo.png").read_bytes() == b"\x89PNG of another program"
 
 
 def test_without_a_common_test_set_the_options_are_shown(runs: Path, nmt: Nmt) -> None:

@@ -105,6 +105,7 @@ def test_a_pruned_model_is_smaller_and_translates(
         (["--plot", "heads"], "needs an extension such as .png"),
         (["--plot", "heads.txt"], "needs an extension such as .png"),
         (["--plot", "nowhere/heads.png"], "is not a directory"),
+        (["--plot", "photo.png"], "photo.png is not output of this command"),
     ],
 )
 def test_wrong_options_are_one_line(
@@ -117,6 +118,7 @@ def test_wrong_options_are_one_line(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "photo.png").write_text("of another program")
     status, out, err = nmt("heads", model, *pairs, *options, *CPU)
     assert status != 0
     assert out == ""

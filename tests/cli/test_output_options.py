@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmt.cli.arguments import require_output
+from nmt.plots.figure import PLOT_MARK
 from nmt.recipe import UserError
 from nmt.streams.output import require_not_input
 from tests.calling import Nmt, one_line
@@ -103,7 +104,7 @@ def test_output_to_a_pipe_or_a_link(folder: Path, nmt: Nmt, command: str) -> Non
     os.mkfifo(pipe)
     link.symlink_to(target)
     if ending:
-        target.write_text("before")
+        target.write_bytes(b"before, " + PLOT_MARK)
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
     reader.start()
@@ -117,19 +118,23 @@ def test_output_to_a_pipe_or_a_link(folder: Path, nmt: Nmt, command: str) -> Non
     assert not list(folder.glob(".*part*"))
 
 
-@pytest.mark.parametrize("command", ["rerank", "bench"])
-def test_only_a_file_of_the_same_kind_is_replaced(folder: Path, nmt: Nmt, command: str) -> None:
-    (folder / "text").write_text("a sentence\n")
-    (folder / "empty").write_text("")
+@pytest.mark.parametrize(
+    ("command", "ending"),
+    [("rerank", ""), ("bench", ""), *(("curves", ending) for ending in (".png", ".svg", ".pdf")), ("alignment", ".pdf")],
+)
+def test_only_a_file_of_the_same_kind_is_replaced(folder: Path, nmt: Nmt, command: str, ending: str) -> None:
+    text, empty = folder / f"text{ending}", folder / f"empty{ending}"
+    text.write_text("a sentence\n")
+    empty.write_text("")
     before = contents(folder)
-    status, _, err = nmt(*commands(folder)[command], folder / "text")
+    status, _, err = nmt(*commands(folder)[command], text)
     assert status == 1
-    assert "text is another kind of file" in one_line(err)
+    assert f"{text.name} is not output of this command" in one_line(err)
     assert contents(folder) == before
     for _ in range(2):
-        status, _, err = nmt(*commands(folder)[command], folder / "empty")
+        status, _, err = nmt(*commands(folder)[command], empty)
         assert status == 0, err
-    assert (folder / "empty").read_text()
+    assert empty.read_bytes()
 
 
 def test_plot_needs_an_extension(folder: Path, nmt: Nmt) -> None:
