@@ -89,7 +89,7 @@ def run(recipe: Recipe) -> None:
     Raises UserError, or Stopped after a signal.
     """
     recipe = with_start_model(recipe, warns=True)
-    with start_world(recipe.train.device) as world, _locked(recipe, world):
+    with interruptible(), start_world(recipe.train.device) as world, _locked(recipe, world):
         require_same_run(recipe)
         world.run_on_main(lambda: require_own_model(recipe.directory))
         world.run_on_main(lambda: require_test_sets(recipe))
@@ -103,14 +103,14 @@ def prepare(recipe: Recipe) -> Prepared:
     Raises UserError if a run that uses the current data would lose it.
     """
     recipe = with_start_model(recipe, warns=True)
-    with run_lock(recipe.directory):
+    with interruptible(), run_lock(recipe.directory):
         return _prepare(recipe)
 
 
 def train(recipe: Recipe) -> TrainState:
     """Prepare outdated data and train; raises UserError, or Stopped after a signal."""
     recipe = with_start_model(recipe, warns=True)
-    with start_world(recipe.train.device) as world, _locked(recipe, world):
+    with interruptible(), start_world(recipe.train.device) as world, _locked(recipe, world):
         return _train(recipe, world)
 
 
@@ -191,12 +191,11 @@ def _prepare(recipe: Recipe) -> Prepared:
     require_same_run(recipe)
     require_same_text(recipe)
     require_alignment_files(recipe)
-    with interruptible():
-        search = begin_search(recipe)
-        prepared = preparation.prepare(recipe, None if isinstance(search, UserError) else search.add)
-        require_same_tokenizers(recipe, prepared)
-        record_leaks(recipe, prepared.report, search)
-        prepare_alignments(prepared, recipe)
+    search = begin_search(recipe)
+    prepared = preparation.prepare(recipe, None if isinstance(search, UserError) else search.add)
+    require_same_tokenizers(recipe, prepared)
+    record_leaks(recipe, prepared.report, search)
+    prepare_alignments(prepared, recipe)
     return prepared
 
 

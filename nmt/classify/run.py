@@ -27,6 +27,7 @@ from nmt.evaluate.classification import ClassificationScore, score_tables
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import format_duration, say, warn
 from nmt.processes.distributed import choose_device
+from nmt.processes.interruption import interruptible
 from nmt.processes.parallel import num_cores
 from nmt.processes.run_lock import require_lock, run_lock
 from nmt.recipe import ClassificationRecipe, CommandError, UserError, dump_recipe, is_dumped
@@ -46,7 +47,7 @@ def train_classifier(recipe: ClassificationRecipe) -> str:
         raise CommandError(f"a classifier is trained by one process, got {size}; start it without torchrun")
     device = choose_device(recipe.train.device)
     torch.set_num_threads(recipe.train.threads or num_cores())
-    with run_lock(recipe.directory):
+    with interruptible(), run_lock(recipe.directory):
         require_own_files(recipe.directory, ())
         require_own_model(recipe.directory)
         trainer, tests = _build(recipe, device)

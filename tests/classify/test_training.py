@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from nmt.classify.run import train_classifier
 from nmt.classify.text_classifier import TextClassifier
 from nmt.classify.trainer import ClassifierTrainer
 from nmt.cli.program import COMMANDS
+from nmt.processes.interruption import Interrupted
 from nmt.recipe import (
     ClassificationRecipe,
     CommandError,
@@ -40,6 +42,18 @@ def train(*overrides: str) -> str:
 
 def last_checkpoint(run: Path) -> Checkpoint:
     return load_checkpoint(sorted((run / "checkpoints").glob("step-*"))[-1])
+
+
+def test_a_signal_before_training_ends_the_run_in_order(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.classify.run.train_tokenizer", lambda *_: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with pytest.raises(Interrupted) as interrupted:
+            train()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert interrupted.value.status == 143
+    assert not (reviews / "runs").exists()
 
 
 def test_a_classifier_learns_and_reports(reviews: Path) -> None:

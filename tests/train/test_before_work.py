@@ -329,6 +329,20 @@ def test_a_signal_ends_preparation_without_leftovers(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("started", ["nmt.pipeline.build_model", "nmt.pipeline.Translator.load"])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_before_or_after_training_ends_the_run_in_order(
+    number: signal.Signals, status: int, started: str, recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(started, lambda *_args, **_options: signal.raise_signal(number))
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        ended, _, err = nmt("run", recipe, "train.max_steps=1")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (ended, err.splitlines()[-1]) == (status, "nmt: interrupted")
+
+
 def test_two_vocabularies_are_not_tied_three_ways(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     separate = ("tokenizer.joint=false", "model.tied_embeddings=none")
     assert nmt("prepare", recipe, f"run_dir={tmp_path / 'first'}", *separate)[0] == 0
