@@ -20,7 +20,7 @@ from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
 from nmt.data.test_sets import TestSet, reference_context, test_sets
 from nmt.decode.context import translate_documents
-from nmt.decode.requirements import require_decoding, require_decoding_files
+from nmt.decode.requirements import require_decoding, require_decoding_inputs
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
@@ -205,7 +205,7 @@ def _train(recipe: Recipe, world: World, *, scores_tests: bool = False) -> Train
     world.run_on_main(lambda: require_disk_space(recipe))
     world.run_on_main(lambda: _require_validation_bleu(recipe))
     world.run_on_main(lambda: require_start_model(recipe))
-    world.run_on_main(lambda: require_decoding_files(recipe.decode))
+    world.run_on_main(lambda: require_decoding_inputs(recipe))
     world.run_on_main(lambda: _prepare(recipe))
     prepared = load_prepared(recipe.data_directory)
     verify_data(prepared, world)

@@ -27,7 +27,6 @@ from nmt.text.lines import (
 )
 
 
-
 def packaged_recipes(folder: str = "") -> dict[str, Path]:
     """Return the recipes that come with nmt, by name; those in `sweeps` are for `nmt repeat`."""
     with as_file(files("nmt").joinpath("recipes", folder)) as path:

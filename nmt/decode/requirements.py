@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from nmt.data.fingerprint import read_report
+from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.decode.language_model import require_fusible
 from nmt.decode.shortlist import Shortlist
-from nmt.recipe import DecodeRecipe, Recipe, UserError
+from nmt.recipe import Recipe, UserError
 from nmt.search.trees import TreeTokens
 from nmt.storage.run_folder import find_model
 from nmt.text.tokenizer import Tokenizers
 
 
-def require_decoding_files(decode: DecodeRecipe) -> None:
-    """Raise UserError, before the tokenizers are known, for a missing shortlist or language model."""
+def require_decoding_inputs(recipe: Recipe) -> None:
+    """Raise UserError, before preparing text, for a missing shortlist or language model.
+
+    If tokenizers are reused, also raises it for options that do not fit them; see `require_decoding`.
+    """
+    decode = recipe.decode
     if decode.shortlist is not None and not decode.shortlist.is_file():
         wrong = "is not a file" if decode.shortlist.exists() else "does not exist"
         raise UserError(
@@ -23,6 +29,10 @@ def require_decoding_files(decode: DecodeRecipe) -> None:
             find_model(decode.fusion)
         except UserError as error:
             raise UserError(f"decode.fusion is {decode.fusion.absolute()}: {error}") from error
+    sources = tokenizer_sources(recipe)
+    is_new = read_report(recipe.data_directory) is None  # prepared text has its own tokenizers
+    if is_new and all(path.exists() for path in sources) and (tokenizers := reused_tokenizers(recipe)) is not None:
+        require_decoding(recipe, tokenizers)
 
 
 def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:

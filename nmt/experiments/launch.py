@@ -24,7 +24,7 @@ from nmt.data.fingerprint import outdated_splits, preparation_options, read_repo
 from nmt.data.folder import link_or_copy, replacing
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.test_sets import test_sets
-from nmt.decode.requirements import require_decoding_files
+from nmt.decode.requirements import require_decoding_inputs
 from nmt.evaluate.translated import has_other_output, has_other_source
 from nmt.experiments.sweep import Run
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
@@ -225,7 +225,7 @@ def _require_inputs(run: Run) -> None:
     try:
         recipe = with_start_model(run.recipe)
         require_start_model(recipe)
-        require_decoding_files(recipe.decode)
+        require_decoding_inputs(recipe)
         if read_report(recipe.data_directory) is None:  # without prepared text, deleted files are needed
             require_files((*recipe.data.train, *recipe.data.valid), recipe.data.root)
             require_alignment_files(recipe)

@@ -120,7 +120,12 @@ def test_output_to_a_pipe_or_a_link(folder: Path, nmt: Nmt, command: str) -> Non
 
 @pytest.mark.parametrize(
     ("command", "ending"),
-    [("rerank", ""), ("bench", ""), *(("curves", ending) for ending in (".png", ".svg", ".pdf")), ("alignment", ".pdf")],
+    [
+        ("rerank", ""),
+        ("bench", ""),
+        *(("curves", ending) for ending in (".png", ".svg", ".pdf")),
+        ("alignment", ".pdf"),
+    ],
 )
 def test_only_a_file_of_the_same_kind_is_replaced(folder: Path, nmt: Nmt, command: str, ending: str) -> None:
     text, empty = folder / f"text{ending}", folder / f"empty{ending}"

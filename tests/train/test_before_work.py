@@ -289,6 +289,10 @@ def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path:
     assert "model.d_model is 16 in the start model and 32 in the recipe" in err
     assert not (tmp_path / "other").exists()
 
+    status, _, err = nmt("train", plain, f"run_dir={tmp_path / 'other'}", start, "decode.tag=<web>")
+    assert status == 1 and "tag '<web>' is unknown to the tokenizer; this model has no tags" in err
+    assert not (tmp_path / "other").exists()
+
 
 @pytest.mark.parametrize("command", ["prepare", "train"])
 @pytest.mark.parametrize("option", ["train.start_from", "tokenizer.start_from"])
