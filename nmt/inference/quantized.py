@@ -44,8 +44,8 @@ class QuantizedLinear(PrepackedLinear):
     def _pack(self, weight: Tensor) -> None:
         if not supports_int8(weight.device):
             raise UserError(
-                "precision int8 needs a CPU with AVX-512-VNNI; this machine has none; use --precision fp32 or bf16, or "
-                "--engine ctranslate2"
+                f"precision int8 needs a CPU with AVX-512-VNNI; device {weight.device} is not one; use --precision "
+                "fp32 or bf16, or --engine ctranslate2"
             )
         scale = _max_abs(weight).clamp(min=torch.finfo(torch.float32).tiny)
         integers = (weight / scale * _MAX_INT8).round_().to(torch.int8)

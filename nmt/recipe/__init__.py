@@ -1,7 +1,7 @@
 """The recipe: all options of a run in one TOML file.
 
 Each section is a frozen pydantic model. The docstring of a field is the documentation of the option, which
-`nmt config RECIPE` prints. Values that can be computed (gradient accumulation, number of processes) are not options.
+`nmt config RECIPE` prints. Values that the launcher determines, such as the world size, are not options.
 """
 
 from nmt.recipe.classification import ClassificationRecipe, LabeledDataRecipe, Noise

@@ -729,7 +729,7 @@ def test_int8_results_do_not_depend_on_the_batch(model_directory: Path) -> None:
 def test_int8_is_rejected_without_vnni(model_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cpu._is_vnni_supported", lambda: False)
     with pytest.raises(
-        UserError, match="int8 needs a CPU with AVX-512-VNNI; this machine has none; use --precision fp32 or bf16"
+        UserError, match="int8 needs a CPU with AVX-512-VNNI; device cpu is not one; use --precision fp32 or bf16"
     ):
         Translator.load(model_directory, device="cpu", precision="int8")
 
