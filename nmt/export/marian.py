@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from nmt.logs import warn
 from nmt.model.layers import sinusoids
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe, UserError
+from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import require_new, write_directory
 
@@ -56,9 +58,12 @@ class Imported:
 def import_marian(source: Path, out: Path, src_lang: str | None = None, tgt_lang: str | None = None) -> Imported:
     """Convert the Marian model in `source` to the model directory `out`.
 
-    Raises UserError with all reasons why the model is not supported, or if `out` exists.
+    Raises UserError with all reasons why the model is not supported, for an invalid language, or if `out` exists.
     """
     require_new(out)
+    for option, language in {"--src-lang": src_lang, "--tgt-lang": tgt_lang}.items():
+        if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
+            raise UserError(f"{option} is {language!r}; it must be an ISO 639 code such as de; correct it")
     imported = read_marian(source, src_lang, tgt_lang)
     write_directory(out, model_files(imported.recipe, imported.tensors, imported.tokenizer_files, imported.metadata))
     return imported

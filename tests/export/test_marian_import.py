@@ -143,6 +143,14 @@ def test_export_of_an_imported_model_round_trips(marian: Path, lines: list[str],
     assert Tokenizers.load(tmp_path / "back").files() == Tokenizers.load(tmp_path / "model").files()
 
 
+@pytest.mark.parametrize("options", [{"src_lang": "EN!"}, {"tgt_lang": "english"}, {"tgt_lang": ""}], ids=str)
+def test_invalid_languages_are_rejected(options: dict[str, str], tmp_path: Path) -> None:
+    ((name, language),) = options.items()
+    wrong = f"--{name.replace('_', '-')} is '{language}'; it must be an ISO 639 code such as de"
+    with pytest.raises(UserError, match=wrong):
+        import_marian(tmp_path, tmp_path / "model", **options)
+
+
 @pytest.mark.parametrize(
     "variant",
     [
