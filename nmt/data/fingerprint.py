@@ -34,8 +34,7 @@ FORMAT = 2
 
 _REPORT_KEYS = {"recipe", "inputs", "train", "valid", "tokenizers", "files"}
 
-# Size, modification time and path of an input file.
-Stamp = list[int | str]
+Stamp = list[int | str]  # size, modification time and path of an input file
 
 
 def preparation_options(recipe: Recipe) -> dict[str, Any]:
@@ -99,10 +98,9 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
     if _training_options(report["recipe"]) != _training_options(options):
         return both
     files = _all_files(recipe)
-    recorded = _read_stamps(directory)
+    recorded = _read_stamps(directory, files)
     stamps = {str(stamp[2]): stamp for stamp in recorded}
-    paths = [str(stamp[2]) for stamp in recorded] or map(str, files)
-    contents = dict(zip(paths, report["inputs"], strict=False))
+    contents = dict(zip((str(stamp[2]) for stamp in recorded), report["inputs"], strict=False))
     missing = [path for path in (*files, *tokenizer_sources(recipe)) if not path.exists()]
     if any(str(path) not in contents for path in missing if path in files):
         return both  # a wrong path; reading it raises an error
@@ -267,10 +265,12 @@ def _portable_path(path: str) -> str:
     return Path(path).name if Path(path).expanduser().is_absolute() else path
 
 
-def _read_stamps(directory: Path) -> list[Stamp]:
-    """Return the recorded stamps; empty if the file is missing, damaged or of an early version."""
+def _read_stamps(directory: Path, files: Sequence[Path]) -> list[Stamp]:
+    """Return the recorded stamps; empty if the file is missing or damaged. An early version recorded no paths."""
     try:
         recorded = json.loads((directory / _STAMPS_FILE).read_text(encoding="utf-8"))
+        if all(len(stamp) == 2 for stamp in recorded):
+            return [[0, 0, str(path)] for path in files]
         return [[size, modified, path] for size, modified, path in recorded]
     except (OSError, ValueError, TypeError):
         return []
