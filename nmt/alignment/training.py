@@ -25,18 +25,18 @@ from nmt.alignment import stored_pairs
 from nmt.alignment.lexical import PASSES, LexicalAligner, Pairs
 from nmt.alignment.stored_pairs import PairReader, StoredCorpus, TokenLink, stored_corpora
 from nmt.alignment.words import Links, parse_links, words_as_given, words_of_starts
-from nmt.data.corpus import ReadOptions, alignment_file, read_pairs
+from nmt.data.corpus import ReadOptions, alignment_file, count_pairs, read_pairs
 from nmt.data.loader import pack_links
 from nmt.data.prepare import Prepared
 from nmt.data.store import PairStore, PairWriter, SideStore
-from nmt.logs import progress, say, warn
+from nmt.logs import counted, progress, say, warn
 from nmt.processes.parallel import map_in_order, num_cores
-from nmt.recipe import Corpus, Recipe, UserError
+from nmt.recipe import Corpus, JsonLinesCorpus, Recipe, UserError
 from nmt.storage.checksums import require_undamaged, sha256_of, write_report
 from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import new_directory, reporting_disk_errors
 from nmt.text.clean import Cleaner
-from nmt.text.lines import read_lines
+from nmt.text.lines import count_lines, read_lines
 
 LINKS_FOLDER, _REPORT_FILE = "alignment", "alignment.json"
 
@@ -79,14 +79,24 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
 
 
 def require_alignment_files(recipe: Recipe) -> None:
-    """Raise UserError, before the text is prepared, if a file of word alignments is missing and no links exist."""
+    """Raise UserError, before the text is prepared, if no links exist and a file of word alignments does not fit.
+
+    It must exist and have a line for each pair, if the pairs can be counted fast.
+    """
     if (recipe.data_directory / LINKS_FOLDER).exists():  # the links made from deleted files are used
         return
     for index, corpus in enumerate(recipe.data.train):
         try:
-            alignment_file(corpus, recipe.data.root)
+            path = alignment_file(corpus, recipe.data.root)
         except UserError as error:
             raise UserError(f"data.train.{index}.alignment: {error}") from error
+        # JSON Lines may have blank lines.
+        pairs = None if path is None or isinstance(corpus, JsonLinesCorpus) else count_pairs(corpus, recipe.data.root)
+        if path is not None and pairs is not None and (lines := count_lines(path)) != pairs:
+            raise UserError(
+                f"data.train.{index}.alignment: {path} has {counted(lines, 'line')}, and the corpus {pairs:,} pairs; "
+                "it must have a line for each pair; correct it"
+            )
 
 
 def _digest(corpus: Corpus, root: Path, known: str | None) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 
 from nmt.alignment import stored_pairs
 from nmt.alignment.lexical import LexicalAligner, agreed_links
-from nmt.alignment.training import LINKS_FOLDER, link_tokens, open_links, prepare_links
+from nmt.alignment.training import LINKS_FOLDER, link_tokens, open_links, prepare_links, require_alignment_files
 from nmt.alignment.words import parse_links
 from nmt.data.prepare import Prepared, load_prepared, prepare
 from nmt.data.store import PairStore
@@ -216,6 +216,24 @@ def test_wrong_files(folder: Path, change: Any, message: str) -> None:
         prepared_links(folder, GIVEN)
     assert "\n" not in str(caught.value)
     assert not (folder / "run" / "data" / LINKS_FOLDER).exists()
+
+
+@pytest.mark.parametrize(("added", "lines"), [("0-0\n", "87"), ("", "85")])
+def test_files_with_a_wrong_number_of_lines_are_rejected_before_preparation(
+    folder: Path, added: str, lines: str
+) -> None:
+    recipe = parse_recipe(RECIPE, [f"run_dir='{folder / 'run'}'", f"data.root='{folder}'", GIVEN])
+    require_alignment_files(recipe)
+    file = folder / "train.links"
+    text = file.read_text()
+    file.write_text(text + added if added else text.partition("\n")[2])
+    with pytest.raises(UserError, match=f"train.0.alignment: .*train.links has {lines} lines, and the corpus 86"):
+        require_alignment_files(recipe)
+    records = [json.dumps({"en": src, "de": tgt}) + "\n\n" for src, tgt, _ in sentences(1)]
+    (folder / "train.jsonl").write_text("".join(records), encoding="utf-8")
+    jsonl = "data.train=[{kind='jsonl',path='train.jsonl',src_field='en',tgt_field='de',alignment='train.links'}]"
+    file.write_text(f"{LINE}\n" * len(records))
+    require_alignment_files(parse_recipe(RECIPE, [f"run_dir='{folder / 'run'}'", f"data.root='{folder}'", jsonl]))
 
 
 def test_missing_and_damaged_links(folder: Path) -> None:
