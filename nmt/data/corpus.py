@@ -372,7 +372,7 @@ def _xml_document_numbers(path: Path, options: ReadOptions) -> Iterator[int]:
 def _read_parquet(corpus: ParquetCorpus, path: Path, options: ReadOptions) -> Iterator[Pair]:
     with _parquet_file(path) as file:
         fields = (corpus.src_field, corpus.tgt_field)
-        for record in _parquet_records(file, [field.partition(".")[0] for field in fields]):
+        for record in _parquet_records(file, fields):
             yield _fields(record, *fields, str(path), options)
 
 
@@ -388,10 +388,11 @@ def _parquet_file(path: Path) -> Iterator[Any]:
         raise unreadable(path, error) from error
 
 
-def _parquet_records(file: Any, columns: list[str]) -> Iterator[dict[str, Any]]:
-    present = [column for column in dict.fromkeys(columns) if column in file.schema_arrow.names]
+def _parquet_records(file: Any, fields: Iterable[str]) -> Iterator[dict[str, Any]]:
+    names = file.schema_arrow.names
+    columns = dict.fromkeys(field if field in names else field.partition(".")[0] for field in fields)
     # If a column is missing, read all: the error for the missing field lists the existing ones.
-    selected = present if len(present) == len(set(columns)) else None
+    selected = list(columns) if columns.keys() <= set(names) else None
     for batch in file.iter_batches(_RECORDS_PER_BATCH, columns=selected):
         yield from batch.to_pylist()
 

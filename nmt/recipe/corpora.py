@@ -177,7 +177,7 @@ class SgmCorpus(TrainingOptions):
 
 
 class ParquetCorpus(TrainingOptions):
-    """A Parquet file; a dot addresses a nested field (`translation.en`)."""
+    """A Parquet file; a dot addresses a nested field (`translation.en`), unless a column has the whole name."""
 
     kind: Literal["parquet"] = "parquet"
     path: Path
@@ -193,7 +193,7 @@ class ParquetCorpus(TrainingOptions):
 
 
 class JsonLinesCorpus(TrainingOptions):
-    """A JSON Lines file, plain or compressed; a dot addresses a nested field."""
+    """A JSON Lines file, plain or compressed; a dot addresses a nested field, unless a field has the whole name."""
 
     kind: Literal["jsonl"] = "jsonl"
     path: Path

@@ -319,6 +319,13 @@ def test_parquet(tmp_path: Path) -> None:
         assert count_pairs(corpus, tmp_path) == len(SRC)
 
 
+def test_column_with_a_dot_takes_precedence_over_a_nested_field(tmp_path: Path) -> None:
+    nested = [{"en": "nested", "de": tgt} for tgt in TGT]
+    write_parquet(tmp_path / "pairs.parquet", {"t": nested, "t.en": SRC})
+    corpus = ParquetCorpus(path="pairs.parquet", src_field="t.en", tgt_field="t.de")
+    assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
+
+
 def test_bad_parquet(tmp_path: Path) -> None:
     corpus = ParquetCorpus(path="pairs.parquet", src_field="src", tgt_field="tgt")
     one_line_error(corpus, tmp_path, "No such file")
