@@ -37,6 +37,7 @@ from nmt.recipe import (
     TreesCorpus,
     TsvCorpus,
     UserError,
+    named_files,
 )
 from nmt.text.clean import Pair
 from nmt.text.context import join_lines, last_lines
@@ -195,26 +196,16 @@ def input_files(corpus: Corpus, root: Path) -> list[Path]:
         case ToyCorpus():
             return source_files()
         case _:
-            return [_resolve(path, root) for path in _named_files(corpus)]
+            return [_resolve(path, root) for path in named_files(corpus)]
 
 
 def require_files(corpora: Iterable[Corpus], root: Path) -> None:
-    """Raise UserError if a file that a corpus names does not exist."""
+    """Raise UserError if a file that a corpus names does not exist, and for the errors of `_local_dataset`."""
     for corpus in corpora:
-        for path in _named_files(corpus):
+        for path in named_files(corpus):
             _existing(path, root)
-
-
-def _named_files(corpus: Corpus) -> tuple[Path, ...]:
-    match corpus:
-        case TextCorpus() | SgmCorpus():
-            return corpus.src, *corpus.references
-        case TsvCorpus() | ParquetCorpus() | JsonLinesCorpus() | TreesCorpus() | MonolingualCorpus():
-            return (corpus.path,)
-        case HuggingFaceCorpus() | SacrebleuCorpus() | ToyCorpus():
-            return ()
-        case _:
-            assert_never(corpus)
+        if isinstance(corpus, HuggingFaceCorpus):
+            _local_dataset(corpus, root)
 
 
 def count_pairs(corpus: Corpus, root: Path) -> int | None:
@@ -442,12 +433,8 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
     from datasets.load import load_dataset  # noqa: PLC0415 - importing takes a second
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every connection attempt
-    folder = _resolve(Path(corpus.dataset), options.root)
-    if corpus.dataset.startswith((".", "/", "~")):
-        _existing(Path(corpus.dataset), options.root)
-    name = str(folder) if folder.is_dir() else corpus.dataset
-    if folder.is_dir() and corpus.revision is not None:
-        raise UserError(f"revision has no effect on the local dataset {folder}; only the Hub has revisions; remove it")
+    folder = _local_dataset(corpus, options.root)
+    name = corpus.dataset if folder is None else str(folder)
     src_field = corpus.src_field or f"translation.{options.src_lang}"
     tgt_field = corpus.tgt_field or f"translation.{options.tgt_lang}"
     try:
@@ -461,8 +448,20 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
         if isinstance(error, StopIteration):
             reason = "its files are empty"
         remedy = "without network access, copy it (hf download --repo-type dataset) and set `dataset` to its path"
-        remedy = "" if folder.is_dir() else f"; {remedy}"
+        remedy = "" if folder else f"; {remedy}"
         raise UserError(f"dataset {name} cannot be read ({reason}); check files, config and split{remedy}") from error
+
+
+def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
+    """Return the directory of a dataset, None if it is on the Hub; raise UserError for a file and a missing path."""
+    path = _resolve(Path(corpus.dataset), root)
+    if corpus.dataset.startswith((".", "/", "~")):
+        _existing(Path(corpus.dataset), root)
+    if path.is_file():
+        raise UserError(f"dataset {path} is a file; it must be a directory; name its directory, or use another kind")
+    if path.is_dir() and corpus.revision is not None:
+        raise UserError(f"revision has no effect on the local dataset {path}; only the Hub has revisions; remove it")
+    return path if path.is_dir() else None
 
 
 def sacrebleu_files(name: str, lang_pair: str) -> tuple[Path, list[Path]]:

@@ -21,6 +21,7 @@ from nmt.recipe.corpora import (
     TreesCorpus,
     TsvCorpus,
     has_label,
+    named_files,
 )
 from nmt.recipe.decoding import DecodeRecipe, GlossaryMode, SearchPrecision, ineffective_option
 from nmt.recipe.errors import CommandError, JobEnded, MemoryFileError, OrderlyEnd, RecipeError, UserError
@@ -98,6 +99,7 @@ __all__ = [
     "load_classification_recipe",
     "load_recipe",
     "load_saved_recipe",
+    "named_files",
     "override_decode",
     "parse_recipe",
     "parse_saved_recipe",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, assert_never, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -283,6 +283,19 @@ Corpus = Annotated[
     | ToyCorpus,
     Field(discriminator="kind"),
 ]
+
+
+def named_files(corpus: Corpus) -> tuple[Path, ...]:
+    """Return the paths of the files of a corpus as the recipe names them; none for datasets and built-in text."""
+    match corpus:
+        case TextCorpus() | SgmCorpus():
+            return corpus.src, *corpus.references
+        case TsvCorpus() | ParquetCorpus() | JsonLinesCorpus() | TreesCorpus() | MonolingualCorpus():
+            return (corpus.path,)
+        case HuggingFaceCorpus() | SacrebleuCorpus() | ToyCorpus():
+            return ()
+        case _:
+            assert_never(corpus)
 
 
 def has_label(corpus: Corpus) -> bool:

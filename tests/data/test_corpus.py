@@ -25,6 +25,7 @@ from nmt.data.corpus import (
     read_documents,
     read_labels,
     read_pairs,
+    require_files,
 )
 from nmt.recipe import (
     Corpus,
@@ -513,6 +514,17 @@ def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.Mo
     one_line_error(HuggingFaceCorpus(dataset="parquet"), tmp_path, "no field 'translation.en'")
     write(tmp_path / "json" / "train.jsonl", [])
     one_line_error(HuggingFaceCorpus(dataset="json"), tmp_path, "its files are empty")
+
+
+def test_file_instead_of_a_dataset_is_rejected_without_asking_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.load.load_dataset", None)
+    write(tmp_path / "train.jsonl", [json.dumps({"translation": {"en": "a", "de": "b"}})])
+    corpus = HuggingFaceCorpus(dataset="train.jsonl")
+    one_line_error(corpus, tmp_path, "is a file; it must be a directory; name its directory, or use another kind")
+    with pytest.raises(UserError, match="is a file"):
+        require_files([corpus], tmp_path)
 
 
 def test_hugging_face_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
