@@ -219,9 +219,9 @@ class TrainRecipe(Section):
     """Weight of the loss of `guided_alignment`, the cross-entropy between the links of each target token and the
     attention; Marian's default is 0.1, Garg et al. use 0.05."""
     glossary_markup: Probability = 0.0
-    """Fraction of the training pairs with marked terms, for `nmt translate --glossary`: one to three aligned words,
-    each followed by a base form of its translation between reserved tokens, which the model learns to inflect (Dinu et
-    al. 2019, with a fraction of 0.1; Bergmanis and Pinnis 2021). 0 disables this."""
+    """Fraction of the training pairs with marked terms, for `nmt translate --glossary`: one to three terms of one
+    or two words, each followed by a base form of its translation between reserved tokens, which the model learns to
+    inflect (Dinu et al. 2019, with a fraction of 0.1; Bergmanis and Pinnis 2021). 0 disables this."""
     subword_sampling: Probability = 0.0
     """Subword regularization: sample a new segmentation in each epoch. For bpe, the probability of dropping a merge
     (BPE-dropout, Provilkov et al. 2020, who use 0.1); for unigram, the sampling exponent (Kudo 2018, who uses 0.1 to
@@ -242,8 +242,9 @@ class TrainRecipe(Section):
     or higher, in bf16 or fp16, compiles model and loss into one graph where possible (not with R-Drop, attention
     dropout, guided alignment, relative positions or `shapes` = "packed"); else one graph per layer type."""
     shapes: Literal["auto", "packed", "fixed"] = "auto"
-    """Shape of micro-batches: `packed` without padding, or `fixed`, padded to one size (on WMT14 with updates of 25,000
-    tokens: 0.2 % more target and 2.2 % more source tokens). `auto` is `fixed` if `compile` gives one graph."""
+    """Shape of micro-batches: `packed` without padding, or `fixed`, padded to one size (with lengths as in WMT14 and
+    updates of 25,000 tokens: 0.2 % more target and 0.6 % more source tokens). `auto` is `fixed` if `compile` gives one
+    graph."""
     log_every: PositiveInt = 50
     """Log metrics every N updates."""
     validate_every: PositiveInt = 1_000
