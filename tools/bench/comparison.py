@@ -30,7 +30,10 @@ System = tuple[str, dict[str, str]]
 
 @dataclass(frozen=True)
 class Measurement:
-    """Rates of one system, one per round, in target tokens (files: lines) per second."""
+    """Rates of one system, one per round, in target tokens per second.
+
+    Preparation counts the tokens of both sides; files and servers count lines.
+    """
 
     name: str
     settings: dict[str, str]
@@ -110,7 +113,7 @@ class SystemProcess:
         self._log.close()
 
     def run_round(self) -> float:
-        """Resume the system for one round; returns target tokens (or lines of a file) per second."""
+        """Resume the system for one round; returns its rate, see `Measurement`."""
         self._signal(signal.SIGCONT)
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")

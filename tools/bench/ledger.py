@@ -23,11 +23,11 @@ _HEAD = """\
 # Speed measurements
 
 Made by `tools/bench/run`; `results.json` has the samples, versions and command of every measurement. Comparisons run
-two systems in alternating rounds on one machine, one suspended while the other computes. Rates are target tokens per
-second without padding, as median (minimum to maximum). Ratios are geometric means over the rounds with Student's 95 %
-interval; **one system is faster only if the interval excludes 1**. Machines differ: the Intel Xeon computes bf16
-matmuls with AMX, seven times as fast as float32 (2.3 and 0.31 TFLOP/s on two cores); the AMD EPYC with AVX512_BF16,
-three times as fast (0.39 and 0.12).
+two systems in alternating rounds on one machine, one suspended while the other computes. Rates are target tokens
+without padding per second (preparation: tokens of both sides; files and servers: lines), as median (minimum to
+maximum). Ratios are geometric means over the rounds with Student's 95 % interval; **one system is faster only if the
+interval excludes 1**. Machines differ: the Intel Xeon computes bf16 matmuls with AMX, seven times as fast as float32
+(2.3 and 0.31 TFLOP/s on two cores); the AMD EPYC with AVX512_BF16, three times as fast (0.39 and 0.12).
 """
 
 

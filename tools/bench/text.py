@@ -45,7 +45,10 @@ def text_recipe(data: Path, folder: Path, *, src_lang: str, tgt_lang: str, vocab
 
 
 def prepare_text(recipe: Recipe) -> None:
-    """Prepare a `text_recipe` and write every split as token ids, pieces and text beside the prepared corpus."""
+    """Prepare a `text_recipe`, and write its splits as token ids and pieces beside the prepared corpus.
+
+    Training and test set are also written as text.
+    """
     prepared = prepare(recipe)
     folder = recipe.directory.parent
     tokenizer = prepared.tokenizers.src

@@ -34,7 +34,10 @@ class Clock:
         self._created = self._round_start = perf_counter()
 
     def end_round(self, tokens: int) -> None:
-        """End a round of `tokens` target tokens, EOS included, and block until the next one may start."""
+        """End a round and block until the next one may start.
+
+        tokens: target tokens, EOS included; tokens of both sides for preparation, lines for files
+        """
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.synchronize()

@@ -153,8 +153,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu for a dry run (%(default)s)")
     parser.add_argument("--small", action="store_true", help="tiny sizes, for a dry run")
-    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels to install (wheels, if it exists)")
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="raw text for speed comparisons (toy corpus)")
+    parser.add_argument(
+        "--wheels", type=Path, metavar="FOLDER", help="wheels to install (default: wheels, if it exists)"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="raw text for speed comparisons (default: the toy corpus)"
+    )
     parser.add_argument("--budget-seconds", type=float, metavar="N", help="end this call within N seconds")
     parser.add_argument("--limit", type=float, default=STAGE_SECONDS, metavar="N", help="seconds per stage (540)")
     shown = parser.add_mutually_exclusive_group()

@@ -32,7 +32,7 @@ _SMALL_STAGE_SECONDS = 10.0
 class Stage:
     """A stage. The name of a sub-stage is STAGE:NAME.
 
-    seconds: expected on a GPU; a stage does not start if less of the budget is left
+    seconds: expected on a GPU; if less of the budget is left, only the first stage of a call starts
     """
 
     name: str

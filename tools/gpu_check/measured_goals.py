@@ -1,4 +1,7 @@
-"""Measures a goal with its command and adds the result to the ledger of the output folder."""
+"""Measures a goal with its command and adds the result to the ledger of the output folder.
+
+Measurements of full size on a GPU are also added to the ledger of the source tree.
+"""
 
 from __future__ import annotations
 

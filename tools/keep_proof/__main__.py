@@ -31,8 +31,8 @@ HEADER = """\
 
 EPILOG = """\
 Random XML lines with nested elements, numbers, URLs, addresses, placeholders and entities are translated by programs
-that move, drop, repeat and damage words, and add items. `noise` is the probability of each change for a word. Engine
-`torch` outputs word alignments and accepts required phrases, some of which it damages; `ctranslate2` does neither.
+that move, drop, repeat and damage words, and add items. `noise` is the probability of a change to a word. Engine
+`torch` outputs word alignments and accepts required phrases, some of which it omits; `ctranslate2` does neither.
 In each output, an XML parser must find the elements of the line with their attributes, and nmt's own patterns
 its items, each as often as in the line. Added numbers of one or two digits are allowed, because they may translate
 number words, and so are other numbers that the line does not have. The fractions are those of lines that were searched

@@ -28,7 +28,7 @@ def item(rng: random.Random) -> str:
 
 
 def marked_line(rng: random.Random, depth: int = 0, next_id: list[int] | None = None) -> str:
-    """Return well-formed XML content with elements up to four levels deep; each element has an `id` of its own."""
+    """Return well-formed XML content with elements up to five levels deep; each element has an `id` of its own."""
     ids = [0] if next_id is None else next_id
     parts = []
     for _ in range(rng.randint(0 if depth else 1, 6)):

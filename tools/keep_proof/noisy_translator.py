@@ -9,10 +9,10 @@ from nmt.decode.translation import Translation
 
 
 class NoisyTranslator:
-    """Moves, drops and repeats words, changes characters, and adds numbers and URLs.
+    """Moves, drops and repeats words, changes characters, and adds items.
 
-    noise:       probability of each of these changes for a word
-    can_require: whether it adds required phrases, sometimes damaged too
+    noise:       probability that one of these changes is made to a word
+    can_require: whether it adds required phrases, of which it omits some
     aligns:      whether it returns links, some of them wrong
     calls:       lines of each call
     context:     of the last call

@@ -1,5 +1,6 @@
 """One module per system, with a function for each task it supports: `train`, `decode` or `prepare(workload, clock)`.
 
 Each function runs until its process exits. At the end of a round (some updates, or one pass over the sentences) it
-reports the number of target tokens to the clock, which blocks until the next round may start.
+reports the number of target tokens (`prepare`: of both sides) to the clock, which blocks until the next round may
+start.
 """

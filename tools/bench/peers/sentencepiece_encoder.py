@@ -1,4 +1,4 @@
-"""SentencePiece: its own multithreaded encoding, an upper bound for the speed of preparation."""
+"""SentencePiece: its own multithreaded encoding, a reference for the speed of preparation."""
 
 from __future__ import annotations
 
