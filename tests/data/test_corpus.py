@@ -386,7 +386,7 @@ def test_missing_file_error_has_the_resolved_path(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("dataset", ["./none", "../none", "/none", "~/none"])
-def test_a_missing_local_dataset_is_not_sought_on_the_hub(dataset: str, tmp_path: Path) -> None:
+def test_a_missing_local_dataset_is_not_looked_up_on_the_hub(dataset: str, tmp_path: Path) -> None:
     corpus = HuggingFaceCorpus(dataset=dataset, split="train")
     one_line_error(corpus, tmp_path, r"cannot read /.*none: No such file; (.*none is relative to data.root|correct)")
 

@@ -239,8 +239,8 @@ def test_ties_rank_by_parent_then_token() -> None:
     outputs = [h.tokens for h in alone]
     assert outputs == sorted(outputs) and {len(tokens) for tokens in outputs} == {2}
     assert len({tuple(tokens) for tokens in outputs}) == 3
-    for neighbours in (1, 6):
-        for found in search(uniform, [source_of(1, name) for name in range(1 + neighbours)], options):
+    for neighbors in (1, 6):
+        for found in search(uniform, [source_of(1, name) for name in range(1 + neighbors)], options):
             assert [h.tokens for h in found] == outputs
 
 

@@ -1,4 +1,4 @@
-"""Training in two processes, one of which is signalled, killed or stopped: checkpoints, messages and resuming."""
+"""Training in two processes, one of which is signaled, killed or stopped: checkpoints, messages and resuming."""
 
 import json
 import os

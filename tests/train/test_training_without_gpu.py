@@ -1,6 +1,6 @@
 """Updates and validation on a fake GPU: no mixed devices, and updates do not synchronize.
 
-Forward pass, loss, backward pass, clipping, Adam's fused step and the scaler of gradients all run. See `fake_cuda` for
+Forward pass, loss, backward pass, clipping, Adam's fused step and the gradient scaler all run. See `fake_cuda` for
 what that cannot show.
 """
 
