@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated
@@ -55,7 +56,8 @@ def plan(
         except UserError as error:
             warn(f"only model and disk are forecast, because the text cannot be prepared: {error}")
             return
-        say(f"the text is not prepared; for all other forecasts: nmt prepare {recipe}, then rerun this command")
+        call = shlex.join(["nmt", "prepare", str(recipe), *(overrides or ())])
+        say(f"the text is not prepared; for all other forecasts: {call}, then rerun this command")
     else:
         say(f"wrote {write_forecast(forecast, loaded.directory)}")
 

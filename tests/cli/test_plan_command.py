@@ -64,6 +64,12 @@ def plan(nmt: Nmt, *arguments: object) -> dict[str, Any]:
     return found
 
 
+def test_without_prepared_text_the_hint_has_the_overrides(recipe: Path, nmt: Nmt) -> None:
+    status, _, err = nmt("plan", recipe, "--seconds", 0, "seed=7", 'evaluate.metrics=["chrf"]')
+    assert status == 0
+    assert f"nmt prepare {recipe} seed=7 'evaluate.metrics=[\"chrf\"]', then rerun" in " ".join(err.split())
+
+
 @pytest.mark.parametrize("overrides", [(), ("train.max_epochs=2", "train.shapes=fixed")])
 def test_counts_and_work_are_those_of_the_run(
     recipe: Path, tmp_path: Path, nmt: Nmt, overrides: tuple[str, ...]
