@@ -24,7 +24,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from nmt.logs import is_verbose, print_line, set_verbosity
 from nmt.processes.interruption import Interrupted
-from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
+from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError, advice_on
 from nmt.storage.sealed import describe_write_error
 
 _HOME = re.compile(r"^(-\w|--[\w-]+=|)~(?=/|\Z)")  # at the start of a path
@@ -202,7 +202,7 @@ def _describe(error: OSError) -> str:
     advice = "check the path and its permissions, then rerun the command"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return describe_write_error(error, str(error.filename or "a file"), advice)
-    return f"{error.strerror or error}{file}; {advice}"
+    return f"{error.strerror or error}{file}; {advice_on(error, advice)}"
 
 
 def _wrong_usage(error: typer.TyperException) -> str:

@@ -24,7 +24,7 @@ from nmt.recipe.corpora import (
     named_files,
 )
 from nmt.recipe.decoding import DecodeRecipe, GlossaryMode, SearchPrecision, ineffective_option
-from nmt.recipe.errors import CommandError, JobEnded, MemoryFileError, OrderlyEnd, RecipeError, UserError
+from nmt.recipe.errors import CommandError, JobEnded, MemoryFileError, OrderlyEnd, RecipeError, UserError, advice_on
 from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
 from nmt.recipe.former_options import upgrade_options
 from nmt.recipe.model import ModelRecipe
@@ -89,6 +89,7 @@ __all__ = [
     "TreesCorpus",
     "TsvCorpus",
     "UserError",
+    "advice_on",
     "describe_recipe",
     "dump_choices",
     "dump_recipe",

@@ -1,5 +1,7 @@
 """Errors that a user can cause."""
 
+import errno
+
 
 class UserError(Exception):
     """An error that the user can fix; the message is one line: what is wrong; what is expected; what to do."""
@@ -25,3 +27,9 @@ class OrderlyEnd(Exception):  # noqa: N818 - not an error
 
 class CommandError(UserError):
     """A command line that is invalid or does not fit existing files."""
+
+
+def advice_on(error: OSError, advice: str) -> str:
+    """Return what to do about an error of the system: `advice`, unless too many files are open."""
+    is_limit = error.errno in (errno.EMFILE, errno.ENFILE)
+    return "raise the limit of open files (ulimit -n), then rerun" if is_limit else advice

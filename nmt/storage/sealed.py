@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from nmt.processes.run_lock import require_lock
-from nmt.recipe import UserError
+from nmt.recipe import UserError, advice_on
 
 MANIFEST = "manifest.json"
 _SEARCHED_BYTES = 10_000
@@ -229,7 +229,7 @@ def describe_write_error(error: OSError, name: str, advice: str, *, needed: str 
     elif error.errno == errno.EFBIG:
         wrong, remedy = f"{name} exceeds the maximum file size", "raise the limit (ulimit -f, or the file system's)"
     else:
-        return f"cannot write {name}: {error.strerror or error}; {advice}"
+        return f"cannot write {name}: {error.strerror or error}; {advice_on(error, advice)}"
     remedy += f", or {alternative}" if alternative else ", then rerun"
     return "; ".join(filter(None, (wrong, needed, remedy)))
 

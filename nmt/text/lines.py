@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Literal
 import zstandard
 
 from nmt.logs import counted, warn
-from nmt.recipe import UserError
+from nmt.recipe import UserError, advice_on
 
 InvalidUtf8 = Literal["error", "replace"]
 
@@ -222,7 +222,8 @@ def _pipe(path: Path) -> UserError:
 
 def unreadable(path: Path, error: OSError) -> UserError:
     """Return the error for a file that cannot be read."""
-    return UserError(f"cannot read {path.absolute()}: {error.strerror or error}; check the path and its permissions")
+    advice = advice_on(error, "check the path and its permissions")
+    return UserError(f"cannot read {path.absolute()}: {error.strerror or error}; {advice}")
 
 
 def line_too_long(name: str, number: int) -> UserError:
