@@ -85,7 +85,10 @@ def _parse(root: type[Root], text: str, overrides: Sequence[str], where: str) ->
     try:
         return root.model_validate(tree)
     except ValidationError as error:
-        raise RecipeError(explain_with_origin(error, overrides, where, root)) from error
+        message = explain_with_origin(error, overrides, where, root)
+        if root is Recipe and {"src_lang", "tgt_lang"}.isdisjoint(tree):
+            message += "; if it is for a classifier, use nmt train-classifier"
+        raise RecipeError(message) from error
 
 
 def revalidate(recipe: Recipe) -> Recipe:

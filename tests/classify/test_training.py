@@ -349,6 +349,10 @@ def test_damaged_files_are_found(reviews: Path) -> None:
 def test_a_recipe_of_a_classifier_does_not_train_a_translation_model(reviews: Path) -> None:
     with pytest.raises(RecipeError, match=r"^reviews.toml is for a classifier; .* use nmt train-classifier$"):
         load_recipe(Path("reviews.toml"))
+    text = Path("reviews.toml").read_text()
+    Path("plain.toml").write_text(re.sub(r"labels = .*\n", "", text))
+    with pytest.raises(RecipeError, match=r"^plain.toml: option 'src_lang' is missing; .* use nmt train-classifier$"):
+        load_recipe(Path("plain.toml"))
 
 
 def test_the_recipe_and_the_commands_of_the_guide_are_valid(tmp_path: Path) -> None:
