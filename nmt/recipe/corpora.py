@@ -303,12 +303,21 @@ def has_label(corpus: Corpus) -> bool:
     return any(getattr(corpus, option, None) is not None for option in ("label_column", "label_field"))
 
 
+# The name of a file has at most 255 bytes, of which the language and `write_file` need some.
+_MAX_NAME_BYTES = 220
+
+
 def _are_file_names(sets: dict[str, Corpus]) -> dict[str, Corpus]:
     for name in sets:
         if not name or "/" in name:
             raise ValueError(
                 f"data.test has a set {name!r}; a name must be a file name without '/', because its translations are "
                 "written to a file of this name; rename it"
+            )
+        if (length := len(name.encode())) > _MAX_NAME_BYTES:
+            raise ValueError(
+                f"data.test has a set whose name has {length} bytes; its translations are written to a file of this "
+                f"name, which must have at most {_MAX_NAME_BYTES}; rename it"
             )
     return sets
 

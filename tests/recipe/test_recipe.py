@@ -157,6 +157,13 @@ def test_a_test_set_has_the_name_of_a_file(name: str) -> None:
     assert f"data.test has a set {name!r}; a name must be a file name without '/'" in message_for(text)
 
 
+def test_the_name_of_a_test_set_fits_a_file_name() -> None:
+    longest = "ä" * 110
+    assert list(parse_recipe(SMALL + f'[data.test."{longest}"]\nkind = "toy"\n').data.test) == [longest]
+    expected = "data.test has a set whose name has 221 bytes; its translations are written to a file of this name"
+    assert expected in message_for(SMALL + f'[data.test."{longest}x"]\nkind = "toy"\n')
+
+
 def test_dump_recipe_includes_defaults() -> None:
     tree = tomllib.loads(dump_recipe(parse_recipe(SMALL)))
     assert tree["train"]["warmup_steps"] == 4_000
