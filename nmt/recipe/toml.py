@@ -27,7 +27,8 @@ Root = TypeVar("Root", bound=Section)
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Load a TOML recipe and apply overrides such as `train.max_steps=100`.
 
-    Raises RecipeError for a missing file, invalid TOML, an unknown option or an invalid value.
+    Raises RecipeError for a missing file, invalid TOML, an unknown option or an invalid value, and TypeError for
+    overrides that are not a list of strings.
     """
     return parse_recipe(_read(Path(path)), overrides, where=str(path))
 
@@ -154,10 +155,12 @@ def _apply_overrides(
     example: str = "train.max_steps=1000",
     section: str = "",
 ) -> None:
-    """Set each `section.key=value` in the tree; raises RecipeError for a repeated key.
+    """Set each `section.key=value` in the tree; raises RecipeError for a repeated key, TypeError for other types.
 
     example: an override for error messages; section: prefix of all keys
     """
+    if isinstance(overrides, str) or not all(isinstance(override, str) for override in overrides):
+        raise TypeError(f"overrides must be a list of strings, such as [{example!r}], got {overrides!r}")
     given: set[str] = set()
     for override in overrides:
         option = _apply_override(root, tree, override, example, section)

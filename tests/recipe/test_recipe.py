@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,6 +163,12 @@ def test_the_name_of_a_test_set_fits_a_file_name() -> None:
     assert list(parse_recipe(SMALL + f'[data.test."{longest}"]\nkind = "toy"\n').data.test) == [longest]
     expected = "data.test has a set whose name has 221 bytes; its translations are written to a file of this name"
     assert expected in message_for(SMALL + f'[data.test."{longest}x"]\nkind = "toy"\n')
+
+
+@pytest.mark.parametrize("overrides", ["seed=1", [1], ("seed=1", None)])
+def test_overrides_must_be_a_list_of_strings(overrides: Any) -> None:
+    with pytest.raises(TypeError, match=r"overrides must be a list of strings, such as \['train.max_steps"):
+        parse_recipe(SMALL, overrides)
 
 
 def test_dump_recipe_includes_defaults() -> None:
