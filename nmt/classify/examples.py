@@ -170,7 +170,9 @@ def class_indices(labels: Sequence[str], names: Sequence[str], split: str) -> li
         known |= {str(index): index for index in range(len(names))}
     for number, label in enumerate(labels, start=1):
         if not label.strip():
-            raise UserError(f"{split}, example {number:,} has no label; it must have one; correct or remove it")
+            raise UserError(
+                f"{split}, example {number:,} has no label; it must have one; correct or remove the example"
+            )
         if label not in known:
             raise UserError(
                 f"{split}, example {number:,} has label {label!r}; it must be one of {', '.join(names)}; correct the "

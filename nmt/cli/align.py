@@ -18,6 +18,7 @@ from nmt.cli.arguments import (
     TgtArgument,
     check_inputs,
     languages,
+    missing_option,
     read_pairs,
     require_languages,
 )
@@ -73,7 +74,7 @@ def align(
     if choose is not None and (layer, heads, place) != (None, None, None):
         raise typer.BadParameter("--choose selects --layer, --heads and --place; leave out these or --choose")
     if reverse_model is not None and choose is None:
-        raise typer.BadParameter("--reverse-model has no effect without --choose; add --choose, or leave it out")
+        raise missing_option("--reverse-model", "--choose")
     if save_model is not None:
         require_new(save_model)
     if reverse_model is not None:

@@ -103,6 +103,11 @@ def require_at_most_one(given: Mapping[str, bool]) -> None:
         raise typer.BadParameter(f"{' and '.join(names)} are mutually exclusive; give one of them")
 
 
+def missing_option(option: str, needed: str) -> typer.BadParameter:
+    """Return the error for an option that has no effect without another one."""
+    return typer.BadParameter(f"{option} has no effect without {needed}; add {needed}, or leave out {option}")
+
+
 def check_inputs(inputs: Iterable[Path | None]) -> None:
     """Raise UserError if standard output would overwrite or extend an input, or if two inputs are standard input."""
     inputs = list(inputs)

@@ -88,11 +88,11 @@ def compare(
         given: dict[str, object] = {"--ref": ref, "--test-set": test_set, "--lang-pair": lang_pair, "--lang": lang}
         given |= {"--tokenize": tokenize, "--lowercase": lowercase, "--chrf-lowercase": chrf_lowercase}
         for name in (name for name, value in given.items() if value):
-            raise CommandError(f"{name} has no effect on runs, whose recipes set it; leave it out, or give files")
+            raise CommandError(f"{name} has no effect on runs, whose recipes set it; leave out {name}, or give files")
         _compare_runs([baseline, *others], metrics, resamples, trials, plot, output)
         return
     if plot is not None:
-        raise CommandError("-o plots the curves of runs; leave it out, or give run directories")
+        raise CommandError("-o plots the curves of runs; leave out -o, or give run directories")
     options = MetricOptions(metrics or "bleu,chrf,ter", lang, tokenize, lowercase, chrf_lowercase)
     options.check()
     _require_files([baseline, *others], ref or [])

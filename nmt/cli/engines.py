@@ -74,8 +74,8 @@ def choose_engine(
     if engine == "ctranslate2":
         if required:
             raise UserError(
-                "--engine ctranslate2 does not support required phrases and glossaries; they need torch; leave them "
-                "out, or use --engine torch"
+                "--engine ctranslate2 does not support required phrases and glossaries; they need torch; leave out "
+                "both, or use --engine torch"
             )
         compute_type = select_compute_type(precision, select_device(device))
         return EngineChoice(engine, PRECISION_OF[compute_type])

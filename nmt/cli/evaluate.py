@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import check_inputs, require_at_most_one
+from nmt.cli.arguments import check_inputs, missing_option, require_at_most_one
 from nmt.cli.metric_options import (
     ChrfLowercaseOption,
     Format,
@@ -90,7 +90,7 @@ def evaluate(
     """
     require_at_most_one({"--json": as_json, "--format": output is not None})
     if resamples is not None and not confidence:
-        raise typer.BadParameter("--resamples has no effect without --confidence; add --confidence, or leave it out")
+        raise missing_option("--resamples", "--confidence")
     options = MetricOptions(metrics, lang, tokenize, lowercase, chrf_lowercase)
     options.check(counts_words=bool(train_tgt or word_counts), compares_lines=by_length or differences > 0)
     check_inputs([*hypotheses, *(ref or []), src, *(train_tgt or []), word_counts])

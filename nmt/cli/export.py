@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import ModelArgument
+from nmt.cli.arguments import ModelArgument, missing_option
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.card import Target
 from nmt.export.ctranslate2 import Quantization
@@ -44,9 +44,9 @@ def export(
     limits in the card. For Hugging Face, the model becomes a Marian model, or a Pegasus model if it is pre-norm.
     """
     if quantization is not None and to != "ctranslate2":
-        raise typer.BadParameter("--quantization has no effect on --to huggingface; leave it out")
+        raise typer.BadParameter("--quantization has no effect on --to huggingface; leave out --quantization")
     if private and push is None:
-        raise typer.BadParameter("--private has no effect without --push; add --push, or leave it out")
+        raise missing_option("--private", "--push")
     if license_id is not None and not re.fullmatch(r"[A-Za-z0-9.+-]+", license_id):
         raise typer.BadParameter(f"--license is {license_id!r}; it must be an identifier such as apache-2.0")
     if push is not None:

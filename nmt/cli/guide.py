@@ -14,9 +14,7 @@ from nmt.recipe import CommandError
 from nmt.recipe.reference import option_reference
 
 
-def guide(
-    topic: Annotated[str | None, typer.Argument(help="A page (default: list the pages).")] = None,
-) -> None:
+def guide(topic: Annotated[str | None, typer.Argument(help="A page (default: list the pages).")] = None) -> None:
     """Print a page of the guide, formatted on a terminal, otherwise as Markdown."""
     pages = guide_pages()
     if topic is None:

@@ -17,6 +17,7 @@ from nmt.cli.arguments import (
     Threads,
     check_inputs,
     file_path,
+    missing_option,
     read_pairs,
     require_output,
 )
@@ -76,7 +77,7 @@ def heads(
     if (prune is None) != (out is None):
         raise typer.BadParameter("--prune and -o must be given together; give both, or leave both out")
     if stack is not None and prune is None:
-        raise typer.BadParameter("--stack has no effect without --prune; add --prune, or leave it out")
+        raise missing_option("--stack", "--prune")
     if out is not None:
         require_new(out)
     check_inputs([src, ref])
@@ -113,7 +114,7 @@ def _numbers_to_keep(text: str, stack: Stack | None, recipe: ModelRecipe) -> tup
             removed = 0
         if not 0 < removed < num_heads:
             allowed = "1" if num_heads == 2 else f"a number from 1 to {num_heads - 1}"
-            advice = f"give {allowed}, or a fraction such as 0.5" if num_heads > 1 else "leave it out"
+            advice = f"give {allowed}, or a fraction such as 0.5" if num_heads > 1 else "leave out --prune"
             heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
             raise typer.BadParameter(
                 f"--prune is {text!r}; each attention layer of the {one} has {heads}, and one must remain; {advice}"

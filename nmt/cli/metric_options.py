@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from nmt.cli.arguments import missing_option
 from nmt.data.corpus import sacrebleu_files
 from nmt.evaluate.inputs import ReferenceSet
 from nmt.evaluate.metrics import Scorer, bleu_tokenizer, make_scorer
@@ -73,7 +74,7 @@ def read_test_set(
     if bool(ref) == (test_set is not None):
         raise UserError("the reference is missing or ambiguous; give either --ref FILE or --test-set NAME")
     if lang_pair is not None and test_set is None:
-        raise typer.BadParameter("--lang-pair has no effect without --test-set; add --test-set, or leave it out")
+        raise missing_option("--lang-pair", "--test-set")
     tgt_lang = None
     if test_set is not None:
         if lang_pair is None:
@@ -113,8 +114,7 @@ class MetricOptions:
         ):
             if is_given and not has_effect:
                 raise typer.BadParameter(
-                    f"{option} has no effect on {', '.join(names)}; it is for {metric}; leave it out, or add {metric} "
-                    "to --metrics"
+                    f"{option} has no effect on {', '.join(names)}; leave out {option}, or add {metric} to --metrics"
                 )
         if self.lang is None or self.lang in LANGUAGES:
             return

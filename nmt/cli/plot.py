@@ -51,7 +51,7 @@ def alignment(
     It is the attention that `nmt align` uses.
     """
     if each_layer and (layer, heads) != (None, None):
-        raise typer.BadParameter("--each-layer plots all layers and heads; leave it out, or --layer and --heads")
+        raise typer.BadParameter("--each-layer plots all heads; leave out --each-layer, or --layer and --heads")
     require_output("-o", out, [src, tgt], PLOT_MARK)
     check_inputs([src, tgt])
     source, target = (next(islice(read_lines(path, allow_pipe=True), line - 1, None), None) for path in (src, tgt))

@@ -18,6 +18,7 @@ from nmt.cli.arguments import (
     check_inputs,
     file_path,
     languages,
+    missing_option,
     require_languages,
     require_output,
 )
@@ -85,7 +86,7 @@ def rerank(
     of_tuning = {"--metric": metric, "--restarts": restarts, "--seed": seed, "--save-weights": weights_out}
     for option, given in of_tuning.items():
         if given is not None and tune_on is None:
-            raise typer.BadParameter(f"{option} has no effect without --tune; add --tune, or leave it out")
+            raise missing_option(option, "--tune")
     directories = map(find_model, (model, *(models or ()), *(reverse_models or ())))
     require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories), replaces=b"[weights]")
     check_inputs([src, nbest, tune_on])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt.cli.arguments import MAX_THREADS, Device, Engine, languages
+from nmt.cli.arguments import MAX_THREADS, Device, Engine, languages, missing_option
 from nmt.cli.engines import choose_engine, load_scorer, load_translator, model_settings
 from nmt.cli.translate_options import MemoryFile, MemoryLimit, SplitSentences
 from nmt.logs import warn
@@ -76,7 +76,7 @@ def serve(
     if max_lines > queue_lines:
         raise CommandError(f"--max-lines is {max_lines}; it must be at most --queue-lines ({queue_lines}); change one")
     if memory is None and memory_limit is not None:
-        raise typer.BadParameter("--memory-limit has no effect without --memory; add --memory, or leave it out")
+        raise missing_option("--memory-limit", "--memory")
     paths = _named_paths(models)
     keys = None if api_keys is None else ApiKeys(api_keys)
     bound = open_socket(host, port)
@@ -90,7 +90,7 @@ def serve(
         for (name, path), decode in zip(paths.items(), defaults, strict=True)
     ]
     if processes and all(model.description.startswith("torch") for model in served):
-        raise CommandError("--processes has no effect with torch; leave it out, or use --engine ctranslate2")
+        raise CommandError("--processes has no effect with torch; leave out --processes, or use --engine ctranslate2")
     limits = Limits(max_bytes, max_characters, max_lines, max_seconds)
     run_server(Service(served, limits, keys, logs_text=log_text), bound, cors or ())
 
@@ -122,13 +122,13 @@ def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[Dec
         update = {"alignments": False} | ({"n_best": 1} if own.mbr_metric == "none" else {})
         decode = override_decode(own.model_copy(update=update), settings)
         if "alignments" in names:
-            problems.append("alignments has no effect, because requests set it; leave it out")
+            problems.append("alignments has no effect, because requests set it; leave out alignments")
         elif "n_best" in names and decode.mbr_metric == "none":
             problems.append(
-                "n_best has no effect without mbr_metric, because requests set it; add mbr_metric, or leave it out"
+                "n_best has no effect without mbr_metric, because requests set it; add mbr_metric, or leave out n_best"
             )
-        elif problem := ineffective_option(names, decode, has_ensemble=False, needs_alignments=True):
-            problems.append(f"{problem}; add that, or leave it out")
+        elif ineffective := ineffective_option(names, decode, has_ensemble=False, needs_alignments=True):
+            problems.append(f"{ineffective[1]}; add that, or leave out {ineffective[0]}")
         else:
             problems.append(None)
         found.append(decode)

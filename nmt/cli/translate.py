@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nmt.cli import translate_options as opt
-from nmt.cli.arguments import Device, Engine, ModelArgument, languages, require_at_most_one
+from nmt.cli.arguments import Device, Engine, ModelArgument, languages, missing_option, require_at_most_one
 from nmt.cli.engines import (
     EngineChoice,
     choose_engine,
@@ -115,13 +115,11 @@ def _named(given: Mapping[str, Any]) -> dict[str, object]:
     given: the arguments of `translate`; raises BadParameter for mutually exclusive ones and one without effect
     """
     for first, second in (("threads", "processes"), ("resume", "restart")):
-        is_given = {f"--{name}": given[name] not in (None, False) for name in (first, second)}
-        require_at_most_one(is_given)
+        require_at_most_one({f"--{name}": given[name] not in (None, False) for name in (first, second)})
     has_terms = given["glossary"] or (given["input_format"] or format_of_file(given["file"])) == "jsonl"
     by_set = [one for one in given["settings"] or () if one.removeprefix("decode.").startswith("glossary_mode=")]
     if (by_set or given["glossary_mode"]) and not has_terms:
-        option = "--set glossary_mode" if by_set else "--glossary-mode"
-        raise typer.BadParameter(f"{option} has no effect without --glossary; add --glossary, or leave it out")
+        raise missing_option("--set glossary_mode" if by_set else "--glossary-mode", "--glossary")
     own = ("beam_size", "n_best", "batch_tokens", "tag", "length_penalty", "length_alpha", "shortlist", "fusion")
     named: dict[str, object] = {name: given[name] for name in (*own, "fusion_weight", "glossary_mode")}
     named |= {"sampling_seed": given["seed"], "alignments": given["with_alignments"] or None}
@@ -160,7 +158,7 @@ def _make_outputs(
     if report is None:
         return output, TermReport(None, decode.glossary_mode, has_glossary=glossary is not None)
     if source.glossary is None and writer.reader.format != "jsonl":
-        raise typer.BadParameter("--glossary-report has no effect without --glossary; add --glossary, or leave it out")
+        raise missing_option("--glossary-report", "--glossary")
     require_not_input("--glossary-report", report, (*inputs, memory))
     if report == STANDARD_STREAM or (output.path == STANDARD_STREAM and is_standard_output(report)):
         raise typer.BadParameter(f"--glossary-report {report} is standard output; it must be a file; name one")
@@ -169,7 +167,7 @@ def _make_outputs(
 
 def _delay(source: Source, given: float | None) -> float:
     if given is not None and source.pipe is None:
-        raise typer.BadParameter(f"--max-delay has no effect on {source.name}, which is a file; leave it out")
+        raise typer.BadParameter(f"--max-delay has no effect on {source.name}, which is a file; leave out --max-delay")
     return 0.1 if given is None else given
 
 
@@ -200,11 +198,11 @@ def _make_reader(
     is_read = f"{file} is read as {in_format}"
     for option, is_given in (("--column", column is not None), ("--header", header)):
         if is_given and in_format != "tsv":
-            raise typer.BadParameter(f"{option} is for TSV input; {is_read}; leave it out, or use --input-format tsv")
+            raise typer.BadParameter(f"{option} is for TSV; {is_read}; leave out {option}, or use --input-format tsv")
     has_field = in_format == "jsonl" or (in_format == "text" and out_format == "jsonl")
     if field is not None and not has_field:
         raise typer.BadParameter(
-            f"--field is for JSON Lines; {is_read} and written as {out_format}; leave it out, or use "
+            f"--field is for JSON Lines; {is_read} and written as {out_format}; leave out --field, or use "
             "--input-format jsonl"
         )
     name_or_index = "0" if column is None else column
@@ -238,7 +236,7 @@ def _make_writer(
         raise typer.BadParameter(f"{option} does not support {out_format}; a document has one translation")
     if distinct is not None and n_best == 1:
         option = "--distinct" if distinct else "--no-distinct"
-        raise typer.BadParameter(f"{option} has no effect on one translation per line; add --n-best, or leave it out")
+        raise typer.BadParameter(f"{option} has no effect on one translation; add --n-best, or leave out {option}")
     if distinct is None:
         distinct = n_best > 1 and out_format != "jsonl" and not decode.sampling
     is_written = {"n_best": n_best > 1, "alignment": decode.alignments}
@@ -246,7 +244,7 @@ def _make_writer(
     reader = replace(source.reader, unwritten=tuple(unwritten))
     writer = RecordWriter(reader, out_format, n_best, with_scores, decode.alignments, distinct)
     if with_scores and (writer.is_numbered or out_format == "jsonl"):
-        raise typer.BadParameter("--with-scores has no effect: this output has scores in any case; leave it out")
+        raise typer.BadParameter("--with-scores has no effect: this output has scores anyway; leave out --with-scores")
     needs_beam = distinct and not decode.sampling
     needs_alignments = "markup" in keep and engine != "ctranslate2"
     changes = ({"n_best": decode.beam_size} if needs_beam else {}) | ({"alignments": True} if needs_alignments else {})
@@ -304,7 +302,7 @@ def _make_search(
     """
     engine: Callable[[], TextTranslator | MemoryTranslator] = partial(load, choice)
     if memory is None and limit is not None:
-        raise typer.BadParameter("--memory-limit has no effect without --memory; add --memory, or leave it out")
+        raise missing_option("--memory-limit", "--memory")
     if memory is not None:
         settings, _ = model_settings(models, decode, choice)
         settings |= decode.search_settings() | {"scores": writer.shows_scores}
@@ -339,8 +337,6 @@ def _override_decode(
             f"decode.mbr_metric is {resolved.mbr_metric!r} and n_best is 1; n_best must be at least 2; give e.g. "
             "--n-best 32 with --set sampling=true, or --n-best 4"
         )
-    if problem := ineffective_option(
-        values, resolved, has_ensemble=bool(ensemble), needs_alignments=resolved.alignments
-    ):
-        raise typer.BadParameter(f"{problem}; add that, or leave it out")
+    if found := ineffective_option(values, resolved, has_ensemble=bool(ensemble), needs_alignments=resolved.alignments):
+        raise typer.BadParameter(f"{found[1]}; add that, or leave out {found[0]}")
     return resolved

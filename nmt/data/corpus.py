@@ -460,7 +460,7 @@ def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
     if path.is_file():
         raise UserError(f"dataset {path} is a file; it must be a directory; name its directory, or use another kind")
     if path.is_dir() and corpus.revision is not None:
-        raise UserError(f"revision has no effect on the local dataset {path}; only the Hub has revisions; remove it")
+        raise UserError(f"the local dataset {path} has no revisions; only the Hub has them; remove revision")
     return path if path.is_dir() else None
 
 

@@ -281,7 +281,7 @@ def _warn_of_unused_documents(recipe: Recipe) -> None:
     for name, corpus in sets.items() if recipe.data.context == 0 else ():
         for option in ("document_column", "document_field"):
             if getattr(corpus, option, None) is not None:
-                warn(f"data.{name}.{option} has no effect if data.context is 0; remove it, or raise data.context")
+                warn(f"data.{name}.{option} has no effect if data.context is 0; remove {option}, or raise data.context")
 
 
 def _warn_of_unknown_scripts(recipe: Recipe) -> None:
@@ -439,7 +439,7 @@ def _warn_of_empty_corpora(recipe: Recipe, num_read: Sequence[int], num_kept: Co
             tag = f"; its tag {corpus.tag} is not trained" if corpus.tag is not None else ""
             warn(
                 f"data.train.{index} ({files or corpus.kind}) has no pair in the training text: {wrong}{tag}; "
-                "correct or remove it"
+                "correct or remove this corpus"
             )
 
 

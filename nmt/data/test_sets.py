@@ -70,7 +70,7 @@ def reference_context(test: TestSet, context: Context) -> list[list[str | tuple[
 def _read(name: str, corpus: Corpus, options: ReadOptions, context_size: int) -> TestSet:
     by_reference = [list(read_pairs(variant, options)) for variant in _with_one_reference(corpus, options)]
     if not by_reference[0]:
-        raise UserError(f"data.test.{name} has no sentences; it must have at least one; correct or remove it")
+        raise UserError(f"data.test.{name} has no sentences; it must have at least one; correct or remove the set")
     labels = read_labels(corpus, options)
     src = [src for src, _ in by_reference[0]]
     documents = read_documents(corpus, options) if context_size else None

@@ -35,8 +35,8 @@ class ContextEncoder:
         if self.context.size and (decode.min_length_ratio or decode.max_length_ratio is not None):
             name = "min" if decode.min_length_ratio else "max"
             raise UserError(
-                f"decode.{name}_length_ratio does not support a model with context; leave it out, or set "
-                f"decode.{name}_tokens"
+                f"decode.{name}_length_ratio does not support a model with context; replace it with "
+                f"decode.{name}_tokens, or remove decode.{name}_length_ratio"
             )
 
     def add(
@@ -54,7 +54,9 @@ class ContextEncoder:
         """
         if self._separators is None:
             if previous:
-                raise UserError("the model translates without context; omit it, or train one with data.context")
+                raise UserError(
+                    "the model translates without context; omit the context, or train a model with data.context"
+                )
             return list(tasks)
         encoded = [self._encode(sentence) for line in previous for sentence in self._sentences(line, split)]
         separator, added = self._separators.src, []

@@ -29,7 +29,7 @@ class TextGenerator(Translator):
         """Start the continuation of each line; see `Translator.start_translation`."""
         if any(item.prefix or item.glossary is not None for item in inputs):
             raise UserError(
-                "prefixes and glossaries are for translation; a language model continues each line; leave them out"
+                "prefixes and glossaries are for translation; a language model continues each line; leave out both"
             )
         beginnings = [item._replace(text="", prefix=item.text) for item in inputs]
         return super().start_translation(beginnings, n_best, partial_word=partial_word)
@@ -43,7 +43,9 @@ class TextGenerator(Translator):
     def _set_decode(self, decode: DecodeRecipe) -> None:
         for name in ("alignments", "shortlist", "fusion"):
             if getattr(decode, name):
-                raise UserError(f"decode.{name} is for translation; a language model has no source; leave it out")
+                raise UserError(
+                    f"decode.{name} is for translation; a language model has no source; remove decode.{name}"
+                )
         super()._set_decode(decode)
 
     def _split(self, line: str) -> list[Part]:

@@ -61,7 +61,9 @@ class Term:
         forms = target.split("|") if isinstance(target, str) else target
         for text in (source, *forms):
             if _CONTROL.search(shown := " ".join(text.split())):
-                raise UserError(f"{where}: {shown!r} has a control character; terms must have none; remove it")
+                raise UserError(
+                    f"{where}: {shown!r} has a control character; terms must have none; remove the character"
+                )
         source, *forms = (normalize(text, "none") for text in (source, *forms))
         if not split_words(source):
             raise UserError(f"{where}: the source term is empty; it must have text; fix the term, or remove it")

@@ -151,7 +151,7 @@ class TranslationMemory:
     def _damaged(self, problem: str) -> MemoryFileError:
         return MemoryFileError(
             f"{self._path} is damaged or not a translation memory ({problem}); --memory needs a file written by `nmt "
-            "translate --memory`; remove it to start an empty one, or choose another file"
+            "translate --memory`; remove the file to start an empty memory, or choose another"
         )
 
 

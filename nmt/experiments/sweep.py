@@ -73,7 +73,7 @@ class Sweep:
         recipes = {name: self._load(name)[1] for name in self.variants}
         for (name, one), (other, recipe) in combinations(recipes.items(), 2):
             if one.model_dump() == recipe.model_dump():
-                raise RecipeError(f"variants {name} and {other} have the same options; correct one, or leave it out")
+                raise RecipeError(f"variants {name} and {other} have the same options; correct or remove one of them")
         runs = []
         for number, (index, name) in enumerate(product(range(self.seeds), self.variants), start=1):
             seed = recipes[name].seed + index

@@ -59,7 +59,8 @@ BATCH_TOKENS = 384
 # Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis.
 _NO_PENALTY = 1e-12
 _NO_REQUIRED = (
-    "CTranslate2 does not support the required phrases or glossary of this line; use --engine torch, or leave them out"
+    "CTranslate2 does not support the required phrases or glossary of this line; use --engine torch, or remove the "
+    "phrases and the glossary"
 )
 _NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes within a word; use --engine torch"
 

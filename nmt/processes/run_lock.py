@@ -79,7 +79,7 @@ def _lock(path: Path) -> IO[str]:
     """Return the lock file, open and locked."""
     while True:
         if path.is_symlink() or (path.exists() and not stat.S_ISREG(path.stat().st_mode)):
-            raise UserError(f"{path} must be a regular file, which locks the run; remove it, then rerun")
+            raise UserError(f"{path} must be a regular file, which locks the run; remove {path.name}, then rerun")
         file = path.open("a+", encoding="utf-8")
         if sys.platform != "win32":
             try:

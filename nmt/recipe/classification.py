@@ -73,12 +73,12 @@ class LabeledDataRecipe(Section):
                 "all single texts; correct the corpora"
             )
         if self.noise and self.labels:
-            raise ValueError("data.labels has no effect with data.noise, which names the classes; remove it")
+            raise ValueError("data.labels has no effect with data.noise, which names the classes; remove data.labels")
         if len(set(self.labels)) < len(self.labels) or len(self.labels) == 1:
             raise ValueError("data.labels must have at least two distinct names, or none; correct it")
         for option, default in (("weight", 1.0), ("tag", None)):
             if any(getattr(corpus, option) != default for corpus in corpora):
-                raise ValueError(f"{option} of a corpus has no effect on a classifier; remove it")
+                raise ValueError(f"{option} of a corpus has no effect on a classifier; remove {option}")
         return self
 
     @property
@@ -107,7 +107,7 @@ class ClassificationRecipe(Section):
             section: Section = getattr(self, name)
             chosen = section.model_dump(exclude_defaults=True)
             if wrong := sorted(chosen.keys() - used):
-                raise ValueError(f"{name}.{wrong[0]} has no effect on a classifier; remove it")
+                raise ValueError(f"{name}.{wrong[0]} has no effect on a classifier; remove {name}.{wrong[0]}")
         require_training_effect(self)
         if self.train.precision == "fp16":
             raise ValueError("train.precision is 'fp16', which a classifier does not support; use 'bf16' or 'fp32'")

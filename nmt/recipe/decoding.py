@@ -138,8 +138,9 @@ class DecodeRecipe(Section):
         sets_all = given.keys() == merged.keys()
         names = [name for name in sorted(given) if given[name] != getattr(own, name) and not sets_all]
         needs_alignments = options.alignments if needs_alignments is None else needs_alignments
-        if problem := ineffective_option(names, options, has_ensemble=has_ensemble, needs_alignments=needs_alignments):
-            raise ValueError(f"decode.{problem}; set that, or leave it out")
+        if found := ineffective_option(names, options, has_ensemble=has_ensemble, needs_alignments=needs_alignments):
+            name, problem = found
+            raise ValueError(f"decode.{problem}; set that, or remove decode.{name}")
         return options
 
     def all_given(self) -> DecodeRecipe:
@@ -171,7 +172,7 @@ class DecodeRecipe(Section):
     def _phrases_have_text(self) -> DecodeRecipe:
         for name, phrases in (("forbid", self.forbid), ("require", self.require), ("bias", self.bias)):
             if not all(phrase.strip() for phrase in phrases):
-                raise ValueError(f"decode.{name} has an empty phrase; each must have text; remove it")
+                raise ValueError(f"decode.{name} has an empty phrase; each must have text; remove the empty phrase")
         return self
 
     @model_validator(mode="after")
@@ -187,7 +188,8 @@ class DecodeRecipe(Section):
             )
         if self.patience != 1.0 and self.stop != "patience":
             raise ValueError(
-                f"decode.patience has no effect with decode.stop {self.stop!r}; set stop to 'patience', or remove it"
+                f"decode.patience has no effect with decode.stop {self.stop!r}; set decode.stop to 'patience', or "
+                "remove decode.patience"
             )
         if self.sampling and (name := self._changed("stop", "beam_groups", "require", "bias", "trees")):
             raise ValueError(f"decode.{name} has no effect with decode.sampling; remove one of them")
@@ -212,8 +214,8 @@ _NEEDS: dict[str, tuple[Callable[[DecodeRecipe], bool], str]] = {
 
 def ineffective_option(
     names: Iterable[str], decode: DecodeRecipe, *, has_ensemble: bool, needs_alignments: bool
-) -> str | None:
-    """Return `NAME has no effect without ...` for the first option that does not change translations.
+) -> tuple[str, str] | None:
+    """Return the first option that does not change translations, and `NAME has no effect without ...`.
 
     names: the options that are given; decode: all options; has_ensemble, needs_alignments: whether several models
     translate, and whether alignments are computed
@@ -221,9 +223,9 @@ def ineffective_option(
     for name in names:
         is_set, needed = _NEEDS.get(name, (None, ""))
         if is_set is not None and not is_set(decode):
-            return f"{name} has no effect without {needed}"
+            return name, f"{name} has no effect without {needed}"
         if name.startswith("alignment_") and not needs_alignments:
-            return f"{name} has no effect without alignments"
+            return name, f"{name} has no effect without alignments"
         if name == "ensemble_mean" and not has_ensemble:
-            return f"{name} has no effect without an ensemble"
+            return name, f"{name} has no effect without an ensemble"
     return None

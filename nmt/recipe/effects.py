@@ -91,12 +91,12 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
     _Need(
         ("data.context_sides",),
         lambda recipe: recipe.data.context > 0,
-        "if data.context is 0; set that to 1 or more",
+        "if data.context is 0; set data.context to 1 or more",
     ),
     _Need(
         ("data.temperature",),
         lambda recipe: len(recipe.data.train) > 1,
-        "on a single training corpus; add another",
+        "on a single training corpus; add another corpus",
     ),
     _Need(
         ("data.max_length_ratio", "data.drop_identical", "data.long_sources"),
@@ -111,7 +111,7 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
     _Need(
         ("evaluate.tokenize",),
         _scores_bleu,
-        "without metric 'bleu'; add it to evaluate.metrics",
+        "without metric 'bleu'; add 'bleu' to evaluate.metrics",
     ),
     _Need(
         ("train.subword_sampling",),
@@ -139,13 +139,14 @@ def require_effect(recipe: Recipe) -> None:
     for index, corpus in enumerate(recipe.data.train):
         if corpus.weight != 1.0 and len(recipe.data.train) == 1:
             raise ValueError(
-                f"data.train.{index}.weight has no effect on a single training corpus; add another, or leave it out"
+                f"data.train.{index}.weight has no effect on a single training corpus; add another corpus, or remove "
+                f"data.train.{index}.weight"
             )
         is_aligned = recipe.train.guided_alignment or recipe.train.glossary_markup
         if corpus.alignment is not None and not is_aligned:
             raise ValueError(
                 f"data.train.{index}.alignment has no effect without guided alignment or markup of terms; set "
-                "train.guided_alignment to true or train.glossary_markup, or leave it out"
+                f"train.guided_alignment to true or train.glossary_markup, or remove data.train.{index}.alignment"
             )
     metrics = recipe.evaluate.metrics
     if not metrics:
@@ -156,15 +157,16 @@ def require_effect(recipe: Recipe) -> None:
     _require(_TRAIN_NEEDS, recipe.train, recipe)
     # `beam_size` is not checked: commands that override `sampling` use it.
     chosen = [name for name in _changed(recipe.decode) if name != "beam_size"]
-    if problem := ineffective_option(chosen, recipe.decode, has_ensemble=True, needs_alignments=True):
-        raise ValueError(f"decode.{problem}; set that, or leave it out")
+    if found := ineffective_option(chosen, recipe.decode, has_ensemble=True, needs_alignments=True):
+        name, problem = found
+        raise ValueError(f"decode.{problem}; set that, or remove decode.{name}")
 
 
 def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> None:
     """Raise ValueError for a user symbol that is never found, because the text is normalized and split at spaces."""
     wrong = f"tokenizer.user_symbols has {symbol!r}"
     if symbol.split() != [symbol]:
-        raise ValueError(f"{wrong}; a symbol must have characters and no white space; correct or remove it")
+        raise ValueError(f"{wrong}; a symbol must have characters and no white space; correct or remove the symbol")
     if form != "none" and (normal := unicodedata.normalize(form, symbol)) != symbol:
         raise ValueError(f"{wrong}, which data.unicode_form ({form}) changes to {normal!r}; write it in that form")
 
@@ -179,7 +181,7 @@ def _require(needs: tuple[_Need[Options], ...], options: Options, recipe: Sectio
         for name in () if need.has_effect(options) else need.options:
             section, option = name.split(".")
             if option in _changed(getattr(recipe, section)):
-                raise ValueError(f"{name} has no effect {need.problem}, or leave it out")
+                raise ValueError(f"{name} has no effect {need.problem}, or remove {name}")
 
 
 def _changed(section: Any) -> Iterator[str]:

@@ -125,7 +125,7 @@ class ModelRecipe(Section):
                 other = "transformer" if is_gru else "gru"
                 raise ValueError(
                     f"model.{name} has no effect on architecture {self.architecture!r}; set model.architecture to "
-                    f"{other!r}, or leave it out"
+                    f"{other!r}, or remove model.{name}"
                 )
         if is_gru and self.d_model % 2:
             raise ValueError(
@@ -153,6 +153,6 @@ class ModelRecipe(Section):
         if self.max_distance != 16 and self.positions != "relative":
             raise ValueError(
                 f"model.max_distance has no effect on {self.positions} positions; set model.positions to 'relative', "
-                "or leave it out"
+                "or remove model.max_distance"
             )
         return self

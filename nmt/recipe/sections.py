@@ -90,17 +90,16 @@ class DataRecipe(Section):
                 )
             for option in ("label_column", "label_field"):
                 if getattr(corpus, option, None) is not None:
-                    raise ValueError(f"{name}.{option} has no effect; only test sets have labels; remove it")
+                    raise ValueError(
+                        f"{name}.{option} has no effect; only test sets have labels; remove {name}.{option}"
+                    )
         for name, corpus in (valid | test).items():
-            if corpus.weight != 1.0:
-                raise ValueError(f"{name}.weight has no effect; only training corpora have one; remove it")
-            if corpus.alignment is not None:
-                raise ValueError(f"{name}.alignment has no effect; only training corpora have one; remove it")
-            if corpus.tag is not None:
-                raise ValueError(
-                    f"{name}.tag has no effect; only training corpora have one; remove it, and set decode.tag to "
-                    "translate with a tag"
-                )
+            for option, default in (("weight", 1.0), ("alignment", None), ("tag", None)):
+                if getattr(corpus, option) != default:
+                    advice = ", and set decode.tag to translate with a tag" if option == "tag" else ""
+                    raise ValueError(
+                        f"{name}.{option} has no effect; only training corpora have one; remove {name}.{option}{advice}"
+                    )
         return self
 
     @property

@@ -91,7 +91,7 @@ def _describe_problem(where: str, problems: Sequence[ErrorDetails], root: type[B
             return f"{where}.kind is {kind!r}, which no longer exists; use {now!r}"
         return f"{where}.kind is {kind!r}; it must be one of {', '.join(CORPUS_KINDS)}"
     if where in REMOVED:
-        return f"unknown option {where!r}; {REMOVED[where]}; leave it out"
+        return f"unknown option {where!r}; {REMOVED[where]}; remove {where}"
     if where in RENAMED:
         return f"unknown option {where!r}; it is now {RENAMED[where]!r}; use that name"
     if problem["type"] == "extra_forbidden":

@@ -210,8 +210,9 @@ class ServedModel:
         except ValidationError as error:
             raise UserError(explain(error)) from error
         changed = [name for name in ("beam_size", "length_alpha") if changes[name] != getattr(self.decode, name)]
-        if problem := ineffective_option(changed, decode, has_ensemble=False, needs_alignments=True):
-            raise UserError(f"{problem}, which the server sets; leave it out")
+        if found := ineffective_option(changed, decode, has_ensemble=False, needs_alignments=True):
+            name, problem = found
+            raise UserError(f"{problem}, which the server sets; leave out {name}")
         return decode
 
     def _score(self, pairs: Sequence[Pair]) -> list[TextScore]:

@@ -243,8 +243,8 @@ def _find_start(part: Path, origin: Origin, before: Origin | None, marks: list[M
     size = part.stat().st_size if part.exists() else 0
     if before is None and size:
         raise CommandError(
-            f"{part} has no valid journal; it can only be resumed with {journal_path(part).name}; remove it, or use "
-            "--restart to start over"
+            f"{part} has no valid journal; it can only be resumed with {journal_path(part).name}; remove {part.name}, "
+            "or use --restart to start over"
         )
     if before is None or not marks or not part.exists():  # killed between renaming the part and removing the journal
         return Mark()

@@ -199,7 +199,7 @@ class Tokenizer:
         if tag not in ids:
             expected = f"it must be one of {', '.join(ids)}" if ids else "this model has no tags"
             raise UserError(
-                f"tag {tag!r} is unknown to the tokenizer; {expected}; correct or remove it (--tag, decode.tag)"
+                f"tag {tag!r} is unknown to the tokenizer; {expected}; correct or remove the tag (--tag, decode.tag)"
             )
         return ids[tag]
 

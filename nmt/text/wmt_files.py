@@ -125,7 +125,9 @@ def _segments_by_id(document: ElementTree.Element, tag: str, lang: str, where: s
     """
     texts = [text for text in document.iter(tag) if text.get("lang", lang) == lang]
     if tag == "src" and len(texts) > 1:
-        raise UserError(f"{where} has {len(texts)} <src> elements in {lang}; it must have one; join or remove them")
+        raise UserError(
+            f"{where} has {len(texts)} <src> elements in {lang}; it must have one; join them, or remove all but one"
+        )
     found: dict[str | int, str] = {}
     for number, seg in enumerate(texts[0].iter("seg") if texts else (), start=1):
         key = seg.get("id", number)

@@ -32,7 +32,7 @@ class MetricsWriter:
             kept = [line for line in lines if not _is_repeated(json.loads(line), after_step, validates_again)]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{path} is damaged; it must have the metrics of this run, one JSON object per line; remove it"
+                f"{path} is damaged; it must have the metrics of this run, one JSON object per line; remove the file"
             ) from error
         if (complete := b"".join(kept)) != content:
             write_file(path, complete)  # atomically: the metrics of earlier sessions must survive a full disk

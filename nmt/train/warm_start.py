@@ -51,7 +51,7 @@ def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
     explicit = recipe.model.model_dump(include=recipe.model.model_fields_set)
     if differences := _differences(architecture, architecture.model_copy(update=explicit)):
         raise UserError(
-            f"train.start_from {start}: {differences}; they must be equal; correct the model section, or leave it out"
+            f"train.start_from {start}: {differences}; they must be equal; correct or remove the model section"
         )
     model = ModelRecipe.model_validate(architecture.model_dump() | explicit)
     return revalidate(recipe.model_copy(update={"model": model}))

@@ -219,9 +219,12 @@ def test_noise_differs_between_splits_and_seeds() -> None:
 
 TOY = '{kind="toy"}'
 WRONG: list[tuple[str, str]] = [
-    ("model.num_decoder_layers=2", "model.num_decoder_layers has no effect on a classifier; remove it"),
-    ("model.output_bias=true", "model.output_bias has no effect on a classifier; remove it"),
-    ("train.ema_decay=0.9", "train.ema_decay has no effect on a classifier; remove it"),
+    (
+        "model.num_decoder_layers=2",
+        "model.num_decoder_layers has no effect on a classifier; remove model.num_decoder_layers",
+    ),
+    ("model.output_bias=true", "model.output_bias has no effect on a classifier; remove model.output_bias"),
+    ("train.ema_decay=0.9", "train.ema_decay has no effect on a classifier; remove train.ema_decay"),
     ("train.precision=fp16", "train.precision is 'fp16', which a classifier does not support; use 'bf16' or 'fp32'"),
     (
         "data.max_tokens=2000",
@@ -239,7 +242,10 @@ WRONG: list[tuple[str, str]] = [
     ("data.lables=[]", "unknown option 'data.lables'; did you mean 'labels'?"),
     ("quux=en", "unknown option 'quux'; known options: name, seed, run_dir, data, tokenizer, model, train"),
     ("src_lang=en", "reviews.toml is for a translation model; it must be for a classifier; use nmt run"),
-    ('data.valid=[{kind="tsv", path="x", weight=2.0}]', "weight of a corpus has no effect on a classifier; remove it"),
+    (
+        'data.valid=[{kind="tsv", path="x", weight=2.0}]',
+        "weight of a corpus has no effect on a classifier; remove weight",
+    ),
     (
         'data.valid=[{kind="tsv", path="x", label_column=2}]',
         "some corpora have label_column or label_field and others do not; all must have pairs of texts, or all "

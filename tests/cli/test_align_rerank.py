@@ -115,7 +115,7 @@ def test_plot_alignment(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert (tmp_path / "map.png").stat().st_size > 1_000
     for option in (("--layer", 0), ("--heads", 0)):
         status, _, err = nmt(*command, "--each-layer", *option)
-        assert (status, "--each-layer plots all layers and heads" in one_line(err)) == (2, True)
+        assert (status, "--each-layer plots all heads" in one_line(err)) == (2, True)
     status, _, err = nmt(*command, "--line", 9)
     assert status == 1
     assert "has no line 9" in one_line(err)

@@ -65,7 +65,7 @@ def test_one_stack_can_be_pruned(model: Path, pairs: tuple[Path, Path], nmt: Nmt
     status, _, err = nmt("export", tmp_path / "pruned", "--to", "huggingface", "-o", tmp_path / "hf")
     assert (status, "model.num_encoder_heads is " in one_line(err)) == (1, True)
     status, _, err = nmt("heads", tmp_path / "pruned", *pairs, *options[:4], "-o", tmp_path / "again", *CPU)
-    problem = f"each attention layer of the {stack} has 1 head, and one must remain; leave it out"
+    problem = f"each attention layer of the {stack} has 1 head, and one must remain; leave out --prune"
     assert (status, problem in err) == (2, True)
 
 

@@ -112,7 +112,7 @@ def test_documents_keep_their_layout(model: Path, nmt: Nmt, tmp_path: Path, name
         (["--output-format", "text"], 2, "is read as html and - is written as text; a document keeps its format"),
         (["--with-scores"], 2, "--with-scores does not support html"),
         (["--n-best", "2"], 2, "--n-best does not support html"),
-        (["--column", "1"], 2, "--column is for TSV input"),
+        (["--column", "1"], 2, "--column is for TSV"),
         (["--resume"], 1, "--resume does not support html"),
         (["--with-alignments"], 2, "mutually exclusive"),
         (["--keep", ""], 2, "Invalid value for '--keep': the list is empty; it must have one of markup, numbers"),

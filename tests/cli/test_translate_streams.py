@@ -203,9 +203,9 @@ def test_invalid_input_is_reported_before_translation(
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
-        ("in.txt", ("--column", 0), "--column is for TSV input; in.txt is read as text"),
-        ("in.jsonl", ("--column", 1), "--column is for TSV input; in.jsonl is read as jsonl"),
-        ("in.txt", ("--header",), "--header is for TSV input; in.txt is read as text"),
+        ("in.txt", ("--column", 0), "--column is for TSV; in.txt is read as text"),
+        ("in.jsonl", ("--column", 1), "--column is for TSV; in.jsonl is read as jsonl"),
+        ("in.txt", ("--header",), "--header is for TSV; in.txt is read as text"),
         ("in.txt", ("--field", "text"), "--field is for JSON Lines; in.txt is read as text and written as text"),
         ("in.tsv", ("--field", "a", "--output-format", "jsonl"), "--field is for JSON Lines; in.tsv is read as tsv"),
         ("in.tsv", ("--column", "-1"), "--column is -1; it must be a number from 0, or a name in the header"),
@@ -559,7 +559,9 @@ def test_max_delay_for_a_file_is_an_error(model: Path, nmt: Nmt, tmp_path: Path)
     (tmp_path / "in").write_text("The dog sees a cat.\n")
     status, out, err = nmt("translate", model, tmp_path / "in", "--max-delay", 1)
     assert (status, out) == (2, "")
-    assert "--max-delay has no effect on " in one_line(err) and "which is a file; leave it out" in one_line(err)
+    assert "--max-delay has no effect on " in one_line(err) and "which is a file; leave out --max-delay" in one_line(
+        err
+    )
 
 
 def test_sentences_of_a_paragraph(model: Path, nmt: Nmt, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_limit(model: Path, nmt: Nmt, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "expected"),
     [
-        (("--memory-limit", 5), 2, "--memory-limit has no effect without --memory; add --memory, or leave it out"),
+        (("--memory-limit", 5), 2, "--memory-limit has no effect without --memory; add --memory, or leave out --mem"),
         (("--memory", "in"), 1, "--memory in is the input in; it must be another file"),
         (
             ("--memory", "text"),

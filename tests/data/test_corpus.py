@@ -509,7 +509,7 @@ def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "parquet" / ".cache").mkdir()
     write(tmp_path / "parquet" / ".cache" / "train.metadata", ["time of the download"])
     assert input_files(parquet, tmp_path) == [tmp_path / "parquet" / "train.parquet"]
-    one_line_error(HuggingFaceCorpus(dataset="json", revision="main"), tmp_path, "revision has no effect")
+    one_line_error(HuggingFaceCorpus(dataset="json", revision="main"), tmp_path, "remove revision")
     one_line_error(HuggingFaceCorpus(dataset="json", split="nope"), tmp_path, "Bad split: nope")
     one_line_error(HuggingFaceCorpus(dataset="parquet"), tmp_path, "no field 'translation.en'")
     write(tmp_path / "json" / "train.jsonl", [])

@@ -193,9 +193,9 @@ def test_corpora_without_pairs_are_named(folder: Path, capsys: pytest.CaptureFix
     warnings = [line for line in capsys.readouterr().err.split("\n") if line.startswith("warning")]
     assert warnings == [
         "warning: data.train.1 (empty.en, empty.de) has no pair in the training text: it is empty; "
-        "correct or remove it",
+        "correct or remove this corpus",
         "warning: data.train.2 (talks.en, talks.de) has no pair in the training text: all its 10 pairs were dropped; "
-        "its tag <b> is not trained; correct or remove it",
+        "its tag <b> is not trained; correct or remove this corpus",
     ]
 
 

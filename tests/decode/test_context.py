@@ -220,7 +220,7 @@ def test_a_separator_in_the_text_becomes_the_unknown_token(tokenizer: Tokenizer)
 @pytest.mark.parametrize(
     ("context", "previous", "message"),
     [
-        (NONE, ["a dog"], "the model translates without context; omit it, or train one with data.context"),
+        (NONE, ["a dog"], "the model translates without context; omit the context, or train a"),
         (SOURCE, [("a", "b")], "the context of this model must have sentences; got ('a', 'b'); correct it"),
         (BOTH, ["a"], "the context of this model must have pairs of a sentence and its translation; got 'a'; "),
     ],

@@ -466,7 +466,7 @@ def test_errors_of_overrides_do_not_name_the_recipe() -> None:
         ("decode.x=1", "unknown option 'decode.x'; known options: beam_size, length_penalty,"),
         (
             "coverage_penalty=0.2",
-            "unknown option 'decode.coverage_penalty'; the coverage penalty was removed because it lowers BLEU; leave",
+            "unknown option 'decode.coverage_penalty'; the coverage penalty was removed because it lowers BLEU; remove",
         ),
         ("decode.beam_siz=1", "unknown option 'decode.beam_siz'; did you mean 'beam_size'?"),
         ("beam_siz=1", "unknown option 'decode.beam_siz'; did you mean 'beam_size'?"),
@@ -582,15 +582,18 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         (["model.num_heads=1000"], "model.d_model is 512; it must be a multiple of model.num_heads (1000); try 1000"),
         (
             ["model.max_distance=4"],
-            "model.max_distance has no effect on sinusoidal positions; set model.positions to 'relative', or leave it",
+            "model.max_distance has no effect on sinusoidal positions; set model.positions to 'relative', or "
+            "remove model.max_distance",
         ),
         (
             ["model.architecture=gru", "model.num_heads=4"],
-            "model.num_heads has no effect on architecture 'gru'; set model.architecture to 'transformer', or leave it",
+            "model.num_heads has no effect on architecture 'gru'; set model.architecture to 'transformer', or "
+            "remove model.num_heads",
         ),
         (
             ["model.attention=multiplicative"],
-            "model.attention has no effect on architecture 'transformer'; set model.architecture to 'gru', or leave it",
+            "model.attention has no effect on architecture 'transformer'; set model.architecture to 'gru', or "
+            "remove model.attention",
         ),
         (["model.architecture=gru", "model.d_model=9"], "model.d_model is 9; it must be even, half for each direction"),
         (
@@ -639,15 +642,16 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         (["train.start_optimizer=kept"], "train.start_optimizer has no effect without a checkpoint; set train.start_f"),
         (
             ["train.rdrop=5", "model.dropout=0"],
-            "train.rdrop has no effect without dropout; set model.dropout, or leave",
+            "train.rdrop has no effect without dropout; set model.dropout, or remove train.rdrop",
         ),
         (
             ["data.temperature=5"],
-            "data.temperature has no effect on a single training corpus; add another, or leave it",
+            "data.temperature has no effect on a single training corpus; add another corpus, or remove data.temp",
         ),
         (
             ["data.train=[{kind='toy', weight=2.0}]"],
-            "data.train.0.weight has no effect on a single training corpus; add another, or leave it out",
+            "data.train.0.weight has no effect on a single training corpus; add another corpus, or remove "
+            "data.train.0.weight",
         ),
         (
             ["data.train=[{kind='toy', alignment='links'}]"],
@@ -655,7 +659,8 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         ),
         (
             ["evaluate.metrics=['chrf']", "evaluate.tokenize=intl"],
-            "evaluate.tokenize has no effect without metric 'bleu'; add it to evaluate.metrics, or leave it out",
+            "evaluate.tokenize has no effect without metric 'bleu'; add 'bleu' to evaluate.metrics, or remove "
+            "evaluate.tokenize",
         ),
         (["evaluate.metrics=[]"], "evaluate.metrics is empty; it must name at least one metric, such as 'bleu'"),
         (
@@ -668,33 +673,35 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             "tokenizer.user_symbols has '\u2460', which data.unicode_form (NFKC) changes to '1'; write it in that form",
         ),
         (["evaluate.metrics=['ter', 'bleu', 'ter']"], "evaluate.metrics names 'ter' twice; remove one"),
-        (["decode.mbr_metric=chrf"], "decode.mbr_metric has no effect without n_best; set that, or leave it out"),
+        (["decode.mbr_metric=chrf"], "decode.mbr_metric has no effect without n_best; set that, or remove decode."),
         (["decode.diversity_penalty=1"], "decode.diversity_penalty has no effect without beam_groups; set that, or"),
-        (["decode.sampling_seed=3"], "decode.sampling_seed has no effect without sampling=true; set that, or leave it"),
+        (["decode.sampling_seed=3"], "decode.sampling_seed has no effect without sampling=true; set that, or remove"),
         (
             [
                 "src_lang=zxx",
                 *(f"data.{split}=[{{kind='monolingual', path='a'}}]" for split in ("train", "valid")),
                 RATIO,
             ],
-            "data.max_length_ratio has no effect on a language model, which has no source; set src_lang, or leave it",
+            "data.max_length_ratio has no effect on a language model, which has no source; set src_lang, or "
+            "remove data.max_length_ratio",
         ),
         (["train.weight_decay=0.1"], "train.weight_decay needs decoupled decay; set train.optimizer to 'adamw'"),
         (
             ["data.valid=[{kind='toy', split='valid', weight=2.0}]"],
-            "data.valid.0.weight has no effect; only training corpora have one; remove it",
+            "data.valid.0.weight has no effect; only training corpora have one; remove data.valid.0.weight",
         ),
         (
             ["data.test={news={kind='toy', split='test', tag='<web>'}}"],
-            "data.test.news.tag has no effect; only training corpora have one; remove it, and set decode.tag",
+            "data.test.news.tag has no effect; only training corpora have one; remove data.test.news.tag, and set "
+            "decode.tag",
         ),
         (
             ["data.valid=[{kind='tsv', path='a', label_column=2}]"],
-            "data.valid.0.label_column has no effect; only test sets have labels; remove it",
+            "data.valid.0.label_column has no effect; only test sets have labels; remove data.valid.0.label_column",
         ),
         (
             ["data.train=[{kind='jsonl', path='a', src_field='en', tgt_field='de', label_field='domain'}]"],
-            "data.train.0.label_field has no effect; only test sets have labels; remove it",
+            "data.train.0.label_field has no effect; only test sets have labels; remove data.train.0.label_field",
         ),
         (
             ["data.valid=[{kind='text', src='a', tgt=['b']}]"],
@@ -882,7 +889,7 @@ def test_an_option_without_effect_may_have_its_default_or_be_saved(tmp_path: Pat
 @pytest.mark.parametrize(
     ("own", "given", "message"),
     [
-        ({}, {"sampling_seed": 3}, "sampling_seed has no effect without sampling=true; set that, or leave it out"),
+        ({}, {"sampling_seed": 3}, "sampling_seed has no effect without sampling=true; set that, or remove"),
         ({}, {"sampling": True, "beam_size": 8}, "beam_size has no effect without a search (sampling=false)"),
         ({"length_penalty": "none"}, {"length_alpha": 1.0}, "length_alpha has no effect without a length_penalty"),
         ({}, {"diversity_penalty": 1.0}, "diversity_penalty has no effect without beam_groups"),

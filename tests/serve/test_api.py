@@ -127,7 +127,8 @@ def test_an_option_without_effect_on_the_search_of_the_server_is_an_error(
     unchanged = {"text": "a", "beam_size": same["beam_size"], "length_alpha": same["length_alpha"]}  # as the page sends
     assert client.post("/v1/translate", json=unchanged).status_code == 200
     response = client.post("/v1/translate", json={"text": "a"} | field)
-    problem = f"{next(iter(field))} has no effect without {needed}, which the server sets; leave it out"
+    (name,) = field
+    problem = f"{name} has no effect without {needed}, which the server sets; leave out {name}"
     assert (response.status_code, response.json()) == (400, {"error": problem})
 
 

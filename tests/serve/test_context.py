@@ -73,7 +73,7 @@ def test_the_lines_of_a_document_are_the_context_of_later_ones(
         ({"text": "a", "context": "b"}, "context: "),
         ({"text": "a", "context": [["b"]]}, "context.0"),
         ({"text": "a", "context": ["b"] * 101}, "context: "),
-        ({"text": "a", "context": ["b"]}, "the model translates without context; omit it, or train one"),
+        ({"text": "a", "context": ["b"]}, "the model translates without context; omit the context, or train a"),
         ({"text": "a", "context": ["b"], "alternatives": True}, "the model translates without context; "),
     ],
 )

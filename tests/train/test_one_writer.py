@@ -382,7 +382,7 @@ def test_the_lock_must_be_a_regular_file(kind: str, tmp_path: Path) -> None:
         if kind == "link":
             other.write_text("mine")
     with (
-        pytest.raises(UserError, match="must be a regular file, which locks the run; remove it"),
+        pytest.raises(UserError, match=r"must be a regular file, which locks the run; remove .+, then"),
         run_lock(path.parent),
     ):
         pass
