@@ -122,6 +122,15 @@ class ItemGrammar:
         )
 
 
+def is_joined_number(item: Item, text: str) -> bool:
+    """Return whether an item of a text is a number next to a letter, such as 1990 in 1990s.
+
+    Only letters with case count: Korean and Arabic write numbers and words without a space.
+    """
+    neighbors = text[max(item.start - 1, 0) : item.start] + text[item.end : item.end + 1]
+    return item.kind == "numbers" and neighbors.lower() != neighbors.upper()
+
+
 def is_number_word(item: Item) -> bool:
     """Return whether an item may be the translation of a number word."""
     return item.kind == "numbers" and _NUMBER_WORD.fullmatch(item.text) is not None

@@ -91,6 +91,18 @@ def test_searches_again_with_missing_items() -> None:
     assert translator.fallbacks == Fallbacks(searched=1)
 
 
+def test_a_required_number_is_not_joined_to_letters() -> None:
+    line = "he is 37"
+    script = Script({line: "er ist alt", "he is": "er ist"}, {line: "er ist 37en"})
+    assert translate(script, line) == "er ist 37"
+    script = Script({"the 1990s": "die Neunziger"}, {"the 1990s": "die 1990er"})
+    assert translate(script, "the 1990s") == "die 1990er"
+    korean = PreservingTranslator(
+        cast(TextTranslator, Script({line: "\uc138"}, {line: "37\uc138"})), ["numbers"], ("en", "ko")
+    )
+    assert best_of(korean, line) == "37\uc138"
+
+
 def test_splits_at_items() -> None:
     line = "He wrote <b>to info@example.org</b>, and then left 17 dogs."
     script = Script(
