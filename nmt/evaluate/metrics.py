@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from nmt.evaluate.rouge import Rouge
 from nmt.evaluate.sentence_counts import SentenceMetric
 from nmt.logs import counted
 from nmt.recipe import Metric, UserError
+from nmt.recipe.sections import LANGUAGE_PATTERN
 
 # sacreBLEU exposes details and intervals only as text; this many decimals restore the exact value.
 _EXACT_DECIMALS = 20
@@ -175,8 +177,11 @@ def score_corpus(
 ) -> list[Score]:
     """Score raw translations against one or more streams of raw references, with each metric.
 
-    See `make_scorer` and `Scorer.score` for options and errors. Raises TypeError for anything but lists of strings.
+    See `make_scorer` and `Scorer.score` for options and errors. Raises TypeError for anything but lists of strings, and
+    UserError if BLEU would use generic rules because `tgt_lang` is not an ISO 639 code.
     """
+    if not re.fullmatch(LANGUAGE_PATTERN, tgt_lang) and any(name.startswith("bleu") for name in metrics):
+        raise UserError(f"tgt_lang is {tgt_lang!r}; it must be an ISO 639 code such as de")
     for name, stream in (("hypotheses", hypotheses), *(("each reference stream", stream) for stream in references)):
         require_strings(name, stream)
     scorers = [make_scorer(name, tgt_lang=tgt_lang, tokenize=tokenize, lowercase=lowercase) for name in metrics]

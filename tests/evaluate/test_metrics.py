@@ -152,6 +152,14 @@ def test_tokenize_and_lowercase_change_score_and_signature() -> None:
     assert characters.value > value("bleu", HYPOTHESES, REFERENCES)
 
 
+@pytest.mark.parametrize("language", ["german", "DE", "de-AT", ""])
+def test_a_language_name_is_an_error(language: str) -> None:
+    for metric in ("bleu", "bleu-tokenized"):
+        with pytest.raises(UserError, match=f"tgt_lang is '{language}'; it must be an ISO 639 code such as de"):
+            score_corpus(HYPOTHESES, [REFERENCES], [metric], tgt_lang=language)
+    assert score_corpus(HYPOTHESES, [REFERENCES], ["chrf"], tgt_lang=language)
+
+
 def test_only_bleu_tokenized_lc_ignores_case() -> None:
     upper = [line.upper() for line in HYPOTHESES]
     assert value("bleu-tokenized-lc", upper, HYPOTHESES) == pytest.approx(100)
