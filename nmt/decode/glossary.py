@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from nmt.logs import warn
 from nmt.recipe import UserError
 from nmt.text.clean import normalize
 from nmt.text.lines import read_lines
@@ -24,6 +25,11 @@ from nmt.text.words import find_words, split_words
 
 _CASE = {"": False, "no": False, "yes": True}
 _COLUMNS = "source term, translation, and optionally yes or no (case-sensitive) and a note"
+
+# Column names, and language codes such as "en" and "de".
+_COLUMN_NAMES = {"source", "source term", "source_term", "src", "term", "target", "target term", "target_term", "tgt"}
+_COLUMN_NAMES |= {"translation", "english", "german", "french", "spanish", "italian", "russian", "chinese", "japanese"}
+_CODE = re.compile("[a-z]{2}")
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
@@ -113,7 +119,7 @@ class Glossary:
     def load(cls, path: str | Path) -> Self:
         """Read a TSV file without a header: source term, translations separated by `|`, case (yes or no), note.
 
-        Raises UserError, with the line number, for a line with missing, extra or invalid columns, or an empty term.
+        Warns if the first line looks like a header. Raises UserError, with the line number, for a line with missing, extra or invalid columns, or an empty term.
         """
         terms = []
         for number, line in enumerate(read_lines(Path(path)), start=1):
@@ -128,6 +134,8 @@ class Glossary:
             if case.strip().lower() not in _CASE:
                 raise UserError(f"{where}: the third column is {case!r}; expected {_COLUMNS}; fix the line")
             terms.append(Term.parse(source, target, where, is_cased=_CASE[case.strip().lower()]))
+            if len(terms) == 1 and _are_column_names(source, target):
+                warn(f"{where} looks like a header, and counts as a term; a glossary has none; remove the line")
         if not terms:
             raise UserError(f"{path} has no terms; expected {_COLUMNS}, one term per line; add terms")
         return cls(terms)
@@ -197,6 +205,13 @@ class Glossary:
 def forms_of(required: Required) -> Sequence[str]:
     """Return the alternatives of a required phrase."""
     return [required] if isinstance(required, str) else required
+
+
+def _are_column_names(*columns: str) -> bool:
+    """Return whether the columns of a line are different column names or language codes."""
+    names = {column.strip().lower() for column in columns}
+    are_codes = "en" in names and all(map(_CODE.fullmatch, names))
+    return len(names) == len(columns) and (are_codes or names <= _COLUMN_NAMES)
 
 
 def _no_items(_: str) -> Sequence[Span]:

@@ -127,6 +127,17 @@ def test_load(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("line", ["source\ttarget", "Term\tTranslation\t\tnote", "en\tde", "English\tGerman\r"])
+def test_a_header_gives_a_warning(tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text(f"{line}\ndog\tHund\n")
+    Glossary.load(path)
+    assert capsys.readouterr().err.startswith(f"warning: {path}, line 1 looks like a header, and counts as a term;")
+    path.write_text(f"dog\tHund\nsource\tQuelle\nEnglish\tEnglisch\nEU\tUE\n{line}\n")
+    Glossary.load(path)
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
