@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmt.logs import say
+from nmt.logs import say, warn
 from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
@@ -125,6 +125,8 @@ def read_pairs(src: Path, tgt: Path | None) -> tuple[list[str], list[str]]:
     for path, lines in ((src, sources), (tgt, targets)):
         if path is not None:
             warn_of_fields(input_name(path), lines)
+    if tgt is not None and sources == targets:
+        warn(f"{input_name(tgt)} is identical to {input_name(src)}; it must be the translation; is it the right file?")
     return sources, targets
 
 

@@ -59,6 +59,8 @@ def count_words(lines: Iterable[str], words: Callable[[str], Sequence[str]]) -> 
 def read_word_counts(lines: Iterable[str], name: str) -> Counter[str]:
     """Parse lines `WORD COUNT`, separated by a tab or spaces; `name` is the file name for errors.
 
+    Counts of a repeated word are added up, as for concatenated files.
+
     Raises UserError, with the line number, for a malformed line.
     """
     counts: Counter[str] = Counter()

@@ -187,6 +187,17 @@ def test_empty_lines_are_named(folder: Path, nbest: Path, tmp_path: Path, nmt: N
     assert named in nmt("score", folder / "forward", tmp_path / "ref", folder / "tgt")[2]
 
 
+def test_equal_sides_give_a_warning(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+    src = folder / "src"
+    (tmp_path / "copy").write_bytes(src.read_bytes())
+    for tgt in (src, tmp_path / "copy"):
+        for command in ("score", "align"):
+            status, _, err = nmt(command, folder / "forward", src, tgt)
+            assert status == 0
+            assert f"warning: {tgt} is identical to {src}; it must be the translation; is it the right file?\n" in err
+    assert "identical" not in nmt("score", folder / "forward", src, folder / "tgt")[2]
+
+
 def test_weights_of_a_single_feature(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "given.toml").write_text("[weights]\ngiven = 1.0\nlength = 0.0\nmodel = 0.0\n")
     command = ("rerank", folder / "forward", folder / "src", nbest, "--n-best", 9)
