@@ -119,7 +119,8 @@ class Glossary:
     def load(cls, path: str | Path) -> Self:
         """Read a TSV file without a header: source term, translations separated by `|`, case (yes or no), note.
 
-        Warns if the first line looks like a header. Raises UserError, with the line number, for a line with missing, extra or invalid columns, or an empty term.
+        Warns if the first line looks like a header. Raises UserError, with the line number, for a line with missing,
+        extra or invalid columns, or an empty term.
         """
         terms = []
         for number, line in enumerate(read_lines(Path(path)), start=1):

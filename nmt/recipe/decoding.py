@@ -17,11 +17,14 @@ OptionalPath = Annotated[Path | None, BeforeValidator(lambda path: None if path 
 
 SearchPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
+MAX_BEAM_SIZE = 5_000
+"""With the base model, the KV cache of such a beam takes 6 GB for a sentence of 50 tokens."""
+
 
 class DecodeRecipe(Section):
     """Decoding options (paper, section 6.1)."""
 
-    beam_size: PositiveInt = 4
+    beam_size: Annotated[PositiveInt, Field(le=MAX_BEAM_SIZE)] = 4
     """Hypotheses kept at each step; 1 is greedy search."""
     length_penalty: Literal["gnmt", "power", "none"] = "gnmt"
     """Divisor of the log-probability: ((5+n)/6)^alpha (the paper), n^alpha (fairseq, CTranslate2), or 1."""
@@ -67,7 +70,7 @@ class DecodeRecipe(Section):
     trees: bool = False
     """Parsing: restrict outputs to well-formed trees with as many words as the source, for models trained on corpora of
     kind `trees` with `tokenizer.joint` = false."""
-    n_best: PositiveInt = 1
+    n_best: Annotated[PositiveInt, Field(le=MAX_BEAM_SIZE)] = 1
     """Translations per sentence, best first; at most `beam_size`, except for samples."""
     tag: str | None = None
     """Token prepended to each source sentence to select a domain: the `tag` of a training corpus, such as `<web>`."""

@@ -20,6 +20,8 @@ _MIN_COST = 16
 
 # Automatic batch size in source tokens: on a CPU with a beam of at least 3, and the maximum on a GPU.
 _CPU_TOKENS, _MAX_TOKENS = 2_048, 32_768
+# On a CPU, maximum hypotheses per sentence of a full batch: larger beams get smaller batches.
+_CPU_MAX_HYPOTHESES = 64
 # Fraction of the GPU memory for a batch; the rest is for weights, temporary tensors, graphs and other programs.
 _MEMORY_FRACTION = 0.25
 # KV cache slots of each hypothesis per source token: outputs may exceed sources, and pruned ones keep their slots.
@@ -50,6 +52,8 @@ def choose_batch_tokens(decode: DecodeRecipe, device: torch.device, models: Sequ
         return decode.batch_tokens
     hypotheses = max(decode.beam_size, decode.n_best)
     if device.type != "cuda" or not models:
+        if hypotheses > _CPU_MAX_HYPOTHESES:  # keep the number of rows
+            return max(1, _CPU_TOKENS * _CPU_MAX_HYPOTHESES // hypotheses)
         return _CPU_TOKENS * max(1, 4 // hypotheses)  # greedy search has few rows per sentence
     bytes_per_token = sum(_bytes_per_token(recipe, vocab, hypotheses) for recipe, vocab in models)
     budget = _MEMORY_FRACTION * torch.cuda.get_device_properties(device).total_memory

@@ -254,6 +254,8 @@ def test_head_width() -> None:
     ("section", "options", "expected"),
     [
         (DecodeRecipe, {"beam_size": 0}, "beam_size = 0; it must be greater than 0"),
+        (DecodeRecipe, {"beam_size": 100_000}, "beam_size = 100000; it must be less than or equal to 5000"),
+        (DecodeRecipe, {"n_best": 100_000, "sampling": True}, "n_best = 100000; it must be less than or equal to 5000"),
         (DecodeRecipe, {"bean_size": 4}, "unknown option 'bean_size'; did you mean 'beam_size'?"),
         (
             DecodeRecipe,

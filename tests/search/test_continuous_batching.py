@@ -292,7 +292,7 @@ def test_batch_size_depends_on_gpu_memory(
     assert choose_batch_tokens(decode, torch.device("cuda", 0), models * 2) <= expected
     assert choose_batch_tokens(decode, torch.device("cpu"), models) == 2_048
     assert choose_batch_tokens(decode, torch.device("cuda", 0), []) == 2_048
-    for beam, tokens in ((1, 8_192), (2, 4_096), (3, 2_048)):
+    for beam, tokens in ((1, 8_192), (2, 4_096), (3, 2_048), (64, 2_048), (1_000, 131), (5_000, 26)):
         assert choose_batch_tokens(DecodeRecipe(beam_size=beam), torch.device("cpu"), models) == tokens
     assert choose_batch_tokens(DecodeRecipe(n_best=5, beam_size=5), torch.device("cpu"), models) == 2_048
     fixed = DecodeRecipe(beam_size=beam_size, batch_tokens=777)
