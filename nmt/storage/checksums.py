@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ def sha256_of(paths: Sequence[Path]) -> dict[str, str]:
     Reads several files in parallel: a fast disk delivers more bytes than one core hashes.
     """
     digests: dict[str, str] = {}
+    sizes = [_size(path) for path in paths]
     with (
-        progress("computing checksums", sum(path.stat().st_size for path in paths), "bytes") as bar,
+        progress("computing checksums", sum(sizes), "bytes") as bar,
         ThreadPoolExecutor(num_cores()) as threads,
     ):
-        for path, digest in zip(paths, threads.map(_sha256, paths), strict=True):
+        for path, size, digest in zip(paths, sizes, threads.map(_sha256, paths), strict=True):
             digests[path.name] = digest
-            bar.advance(path.stat().st_size)
+            bar.advance(size)
     return digests
 
 
@@ -55,9 +57,19 @@ def write_report(directory: Path, name: str, report: Mapping[str, Any]) -> None:
         sync(path)
 
 
+def _size(path: Path) -> int:
+    with _reading(path):
+        return path.stat().st_size
+
+
 def _sha256(path: Path) -> str:
+    with _reading(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        yield
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; prepared text must be readable; restore it") from error

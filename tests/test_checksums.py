@@ -1,0 +1,21 @@
+"""Checksums of prepared files."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from nmt.recipe import UserError
+from nmt.storage.checksums import require_undamaged, sha256_of
+
+
+def test_checksums_are_those_of_the_content(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"one")
+    (tmp_path / "b").write_bytes(b"")
+    expected = {"a": hashlib.sha256(b"one").hexdigest(), "b": hashlib.sha256(b"").hexdigest()}
+    assert sha256_of([tmp_path / "a", tmp_path / "b"]) == expected
+
+
+def test_a_missing_file_is_an_error_of_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*links\.npy: No such file or directory; .* restore it"):
+        require_undamaged(tmp_path, {"links.npy": "0"}, "report.json")
