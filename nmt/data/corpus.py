@@ -7,7 +7,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, islice, pairwise, repeat
 from pathlib import Path
@@ -154,7 +154,7 @@ def _read_values(corpus: Corpus, options: ReadOptions, name: Literal["label", "d
             other = corpus.model_copy(update={"tgt_field": field})
         case _:
             return None
-    return (value for _, value in read_pairs(other, options))
+    return (value for _, value in read_pairs(other, replace(options, accept_integers=True)))
 
 
 def read_documents(corpus: Corpus, options: ReadOptions) -> Iterator[Hashable] | None:

@@ -177,8 +177,12 @@ XML = """<dataset><doc id="a"><src lang="en"><p><seg id="1">A</seg><seg id="2">B
             {"a.jsonl": "".join(f'{{"e": "{i}", "d": "{i}", "of": {{"id": "{i > 2}"}}}}\n' for i in (1, 2, 3))},
             JsonLinesCorpus(path="a.jsonl", src_field="e", tgt_field="d", document_field="of.id"),
         ),
+        (
+            {"a.jsonl": "".join(f'{{"e": "{i}", "d": "{i}", "id": {i // 3}}}\n' for i in (1, 2, 3))},
+            JsonLinesCorpus(path="a.jsonl", src_field="e", tgt_field="d", document_field="id"),
+        ),
     ],
-    ids=["sgm", "xml", "tsv", "tsv-header", "jsonl"],
+    ids=["sgm", "xml", "tsv", "tsv-header", "jsonl", "jsonl-integers"],
 )
 def test_documents_of_corpora(files: dict[str, str], corpus: Corpus, tmp_path: Path) -> None:
     for name, text in files.items():
