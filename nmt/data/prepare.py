@@ -47,7 +47,7 @@ from nmt.processes.parallel import num_cores
 from nmt.recipe import NO_LANGUAGE, SEPARATOR, TERM_MARKERS, Corpus, Recipe, TreesCorpus, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
 from nmt.storage.checksums import require_undamaged, sha256_of
-from nmt.text.clean import DROP_REASONS, Pair, has_known_script, normalize
+from nmt.text.clean import DROP_REASONS, Pair, normalize, warn_of_unknown_scripts
 from nmt.text.context import (
     count_previous,
     find_separators,
@@ -57,6 +57,7 @@ from nmt.text.context import (
     normalize_joined,
 )
 from nmt.text.lines import read_lines, warn_of_sides, with_format_warnings
+from nmt.text.sides import are_swapped
 from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
@@ -124,7 +125,8 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
     _warn_of_unused_documents(recipe)
     outdated = outdated_splits(recipe, directory)
     if "train" in outdated:
-        _warn_of_unknown_scripts(recipe)
+        if recipe.data.drop_wrong_script:
+            warn_of_unknown_scripts({"src_lang": recipe.src_lang, "tgt_lang": recipe.tgt_lang})
         with replacing(directory) as new:
             report = _prepare_all(recipe, new, on_read)
         say(_summary(report, monotonic() - started))
@@ -284,16 +286,6 @@ def _warn_of_unused_documents(recipe: Recipe) -> None:
                 warn(f"data.{name}.{option} has no effect if data.context is 0; remove {option}, or raise data.context")
 
 
-def _warn_of_unknown_scripts(recipe: Recipe) -> None:
-    languages = {"src_lang": recipe.src_lang, "tgt_lang": recipe.tgt_lang} if recipe.data.drop_wrong_script else {}
-    for option, language in languages.items():
-        if language != NO_LANGUAGE and not has_known_script(language):
-            warn(
-                f"{option} is {language!r}, which has no known script, so data.drop_wrong_script does not filter that "
-                "side; correct the code if it is wrong"
-            )
-
-
 def _count_training_pairs(recipe: Recipe) -> int | None:
     """Return the number of training pairs if it is known without reading; detect sides of different lengths early."""
     require_files(recipe.data.train, recipe.data.root)
@@ -339,6 +331,12 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
     src, tgt = (list(read_lines(directory / name)) for name in _VALID_FILES)
     remark = "they make the loss and BLEU wrong; correct them"
     warn_of_sides("data.valid", None if recipe.is_language_model else src, tgt, remark)
+    stores = PairStore(directory, "valid"), PairStore(directory, "train")
+    valid, train = ((store.src.tokens, store.tgt.tokens) for store in stores)
+    has_tags = any(corpus.tag is not None for corpus in recipe.data.train)  # they may stand for directions
+    if tokenizers.joint and not has_tags and are_swapped(valid, train):
+        wrong = "the source of data.valid resembles the target of data.train, and its target the source"
+        warn(f"{wrong}; the sides of one of them are probably swapped; correct src and tgt")
     return counts
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from functools import cache
 from typing import Literal, get_args
 
+from nmt.logs import warn
 from nmt.recipe import NO_LANGUAGE, DataRecipe
 
 Pair = tuple[str, str]
@@ -61,6 +63,16 @@ _LETTER = re.compile(f"[^{_NOT_LETTERS}]")
 def has_known_script(language: str) -> bool:
     """Return whether `drop_wrong_script` can filter a language."""
     return language in _SCRIPTS
+
+
+def warn_of_unknown_scripts(languages: Mapping[str, str]) -> None:
+    """Warn of languages that `drop_wrong_script` cannot filter, by option."""
+    for option, language in languages.items():
+        if language != NO_LANGUAGE and not has_known_script(language):
+            warn(
+                f"{option} is {language!r}, which has no known script, so data.drop_wrong_script does not filter that "
+                "side; correct the code if it is wrong"
+            )
 
 
 def valid_unicode(text: str) -> str:

@@ -185,6 +185,18 @@ def test_validation_text_with_equal_sides_is_named(folder: Path, capsys: pytest.
     assert warning in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [(), ("data.train=[{kind='text',src='train.en',tgt='train.de',tag='<to-de>'}]",)])
+def test_validation_text_with_swapped_sides_is_named(
+    options: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_corpus(folder / "text", sentence_pairs(200), sentence_pairs(80))
+    prepare(recipe_for(folder, "right", *options))
+    assert "warning" not in capsys.readouterr().err
+    prepare(recipe_for(folder, "swapped", "data.valid=[{kind='text',src='valid.de',tgt='valid.en'}]", *options))
+    warning = "warning: the source of data.valid resembles the target of data.train, and its target the source; the"
+    assert (warning in capsys.readouterr().err) == (not options)  # tagged corpora may have several directions
+
+
 @pytest.mark.parametrize(
     ("form", "warning"),
     [
