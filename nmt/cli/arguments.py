@@ -17,14 +17,7 @@ from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import has_mark, write_file
 from nmt.streams.output import require_not_input
-from nmt.text.lines import (
-    STANDARD_STREAM,
-    input_name,
-    read_lines,
-    require_lines,
-    require_same_length,
-    warn_of_fields,
-)
+from nmt.text.lines import STANDARD_STREAM, input_name, read_lines, require_lines, require_same_length, warn_of_fields
 
 
 def packaged_recipes(folder: str = "") -> dict[str, Path]:
