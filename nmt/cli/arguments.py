@@ -145,8 +145,8 @@ def require_output(
         raise UserError(f"{out} is not output of this command; {option} replaces only its own; name a new file")
 
 
-def database_path(name: str) -> Path:
-    """Return the path of a file that is read and written; raises BadParameter as `file_path` does, and for `-`."""
+def named_file(name: str) -> Path:
+    """Return the path of a file; raises BadParameter as `file_path` does, and for `-`."""
     if name == str(STANDARD_STREAM):
         raise typer.BadParameter("- is not supported; it must be a file; name one")
     return file_path(name)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from nmt.cli.arguments import MAX_THREADS, Engine, database_path, file_path
+from nmt.cli.arguments import MAX_THREADS, Engine, file_path, named_file
 from nmt.keep.items import Kind
 from nmt.recipe import GlossaryMode, SearchPrecision
 from nmt.search.options import LengthPenalty
@@ -79,9 +79,9 @@ Column = Annotated[str | None, typer.Option(help=_COLUMN)]
 Header = Annotated[bool, typer.Option("--header", help=_HEADER)]
 Field = Annotated[str | None, typer.Option(help=_FIELD)]
 OnInvalidUtf8 = Annotated[InvalidUtf8, typer.Option(help=_INVALID_UTF8)]
-Prefixes = Annotated[Path | None, typer.Option("--prefixes", help=_PREFIXES)]
-Required = Annotated[Path | None, typer.Option("--required", help=_REQUIRED)]
-GlossaryFile = Annotated[Path | None, typer.Option("--glossary", metavar="FILE", help=_GLOSSARY)]
+Prefixes = Annotated[Path | None, typer.Option("--prefixes", parser=named_file, metavar="FILE", help=_PREFIXES)]
+Required = Annotated[Path | None, typer.Option("--required", parser=named_file, metavar="FILE", help=_REQUIRED)]
+GlossaryFile = Annotated[Path | None, typer.Option("--glossary", parser=named_file, metavar="FILE", help=_GLOSSARY)]
 GlossaryModeOption = Annotated[GlossaryMode | None, typer.Option("--glossary-mode", help=_GLOSSARY_MODE)]
 GlossaryReport = Annotated[
     Path | None, typer.Option("--glossary-report", parser=file_path, metavar="FILE", help=_GLOSSARY_REPORT)
@@ -151,7 +151,7 @@ Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
 MaxDelay = Annotated[float | None, typer.Option(min=0.0, help=_MAX_DELAY)]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, max=MAX_THREADS, help=_THREADS)]
 Processes = Annotated[int | None, typer.Option(min=0, max=MAX_THREADS, help=_PROCESSES)]
-MemoryFile = Annotated[Path | None, typer.Option("--memory", parser=database_path, metavar="FILE", help=_MEMORY)]
+MemoryFile = Annotated[Path | None, typer.Option("--memory", parser=named_file, metavar="FILE", help=_MEMORY)]
 MemoryLimit = Annotated[int | None, typer.Option(min=1, help=_MEMORY_LIMIT)]
 PrecisionOption = Annotated[SearchPrecision, typer.Option("--precision", help=_PRECISION)]
 EngineOption = Annotated[Engine, typer.Option("--engine", help=_ENGINE)]

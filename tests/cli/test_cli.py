@@ -319,6 +319,10 @@ def test_prefixes_and_search_options(run_dir: Path, tmp_path: Path, nmt: Nmt) ->
     status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--prefixes", tmp_path / "begin.txt")
     assert status == 1
     assert "has 1 line and" in one_line(err)
+    for option in ("--prefixes", "--required", "--glossary"):
+        status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", option, "-")
+        assert status == 2
+        assert f"Invalid value for '{option}': - is not supported; it must be a file; name one" in one_line(err)
 
     status, out, _ = nmt(
         "translate", run_dir, tmp_path / "in.txt", "--set", "no_repeat_ngram=1", "--set", "forbid=['der']"
