@@ -12,7 +12,6 @@ import typer
 
 from nmt.cli.arguments import Overrides, RecipeArgument, find_recipe, require_at_most_one
 from nmt.cli.metric_options import Format, FormatOption, print_results
-from nmt.data.fingerprint import unpinned_datasets
 from nmt.evaluate.result_tables import metric_heading
 from nmt.evaluate.tables import format_tables
 from nmt.experiments.launch import command, execute, is_complete, prepare_data
@@ -23,6 +22,8 @@ from nmt.experiments.results import (
     read_results,
     require_comparable,
     result_tables,
+    warn_of_replaced,
+    warn_of_unpinned,
 )
 from nmt.experiments.sweep import Run, is_sweep, load_sweep, make_sweep, require_own_folder, require_translations
 from nmt.logs import counted, say, warn
@@ -72,9 +73,13 @@ def repeat(
     folder = out or Path("runs") / f"{recipe.stem}-repeat"
     runs = sweep.runs(folder)
     require_own_folder(folder, runs)
-    if not (list_runs or prepare_only or only):
+    has_report = not (list_runs or prepare_only or only)
+    if has_report:
         require_translations(runs)
         require_comparable(runs, metric)
+        warn_of_replaced(folder, runs)
+    elif metric is not None or output != "text":
+        raise CommandError("--metric and --format have no effect without a report; leave them out, or execute all runs")
     if only is not None and only > len(runs):
         raise CommandError(f"--only {only}: there are {counted(len(runs), 'run')}; give a number that --list shows")
     chosen = runs if only is None else [runs[only - 1]]
@@ -89,7 +94,7 @@ def repeat(
             f"{counted(len(failed), 'run')} of {len(chosen)} failed: {'; '.join(run.name for run in failed)}; the "
             "lines above say why; fix the cause and rerun the command"
         )
-    if not prepare_only and only is None:
+    if has_report:
         _report(runs, read_results(runs, metric), folder, output)
 
 
@@ -97,12 +102,7 @@ def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, ou
     """Write the results to the directory of the runs, and print them."""
     if not results:
         warn(f"{runs[0].recipe_file} has no test set; the table is empty; add one to data.test and rerun")
-    corpora = ((run.recipe, [*run.recipe.data.train, *run.recipe.data.valid]) for run in runs)
-    if unpinned := {name for recipe, its_corpora in corpora for name in unpinned_datasets(recipe, its_corpora)}:
-        warn(
-            f"no fixed revision of dataset {', '.join(sorted(unpinned))}; the runs may have been trained on different "
-            "text; set `revision` to a commit to fix it"
-        )
+    warn_of_unpinned(runs)
     for note in (notes := list(notes_on_training(runs))):
         warn(note)
     tables, document = result_tables(results), as_document(results)

@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from nmt.data.fingerprint import unpinned_datasets
 from nmt.data.test_sets import TestSet, test_sets
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.evaluate.result_tables import metric_heading
@@ -17,8 +19,9 @@ from nmt.experiments.intervals import Estimate, RunScores, estimate, score_runs
 from nmt.experiments.launch import is_complete
 from nmt.experiments.run_comparison import read_translations
 from nmt.experiments.sweep import Run
+from nmt.logs import warn
 from nmt.recipe import Recipe, UserError
-from nmt.storage.run_folder import list_checkpoints
+from nmt.storage.run_folder import list_checkpoints, read_json_object
 from nmt.text.tokenizer import Tokenizers
 from nmt.train.state import TrainState
 from nmt.train.warm_start import changed_start_model, with_start_model
@@ -92,6 +95,20 @@ def _signature(recipe: Recipe, metric: str | None, refs: Sequence[Sequence[str]]
     return f"{scorer.name} {scorer.score(refs[0][:1], [stream[:1] for stream in refs]).signature}"
 
 
+def warn_of_replaced(folder: Path, runs: Sequence[Run]) -> None:
+    """Warn, before training, of runs in the report of a sweep that the new report will not have."""
+    earlier: list[str] = []
+    with suppress(KeyError, TypeError):  # of another version
+        for test in read_json_object(folder / "report.json")["tests"]:
+            earlier += [f"{one['name']}, seed {seed}" for one in test["variants"] for seed in one["seeds"]]
+    known = {run.name for run in runs}
+    if lost := dict.fromkeys(name for name in earlier if name not in known):
+        warn(
+            f"{folder / 'report.md'} has {'; '.join(lost)}, which this command does not run; it will be replaced by a "
+            "report without them; to keep it, choose another folder (-o)"
+        )
+
+
 def read_results(runs: Sequence[Run], metric: str | None = None) -> list[TestResult]:
     """Score the complete runs on each test set.
 
@@ -122,6 +139,16 @@ def notes_on_training(runs: Sequence[Run]) -> Iterator[str]:
         for checkpoint in list_checkpoints(run.recipe.directory)[-1:]:
             if problem := changed_start_model(run.recipe, TrainState.load(checkpoint)):
                 yield f"{run.name}: {problem}"
+
+
+def warn_of_unpinned(runs: Sequence[Run]) -> None:
+    """Warn of datasets of the Hub without a fixed revision."""
+    corpora = ((run.recipe, [*run.recipe.data.train, *run.recipe.data.valid]) for run in runs)
+    if unpinned := {name for recipe, its_corpora in corpora for name in unpinned_datasets(recipe, its_corpora)}:
+        warn(
+            f"no fixed revision of dataset {', '.join(sorted(unpinned))}; the runs may have been trained on different "
+            "text; set `revision` to a commit to fix it"
+        )
 
 
 def result_tables(results: Sequence[TestResult]) -> list[Table]:

@@ -227,6 +227,8 @@ def test_variants_with_other_tokenizers_do_not_share_text(
         (("--list", "--prepare-only"), "--list and --prepare-only are mutually exclusive; give one of them"),
         (("--vary", "seed=1,2"), "--vary seed is not possible; each variant has the same seeds; use --seeds N"),
         (("--metric", "blue", "--list"), "--metric blue: unknown metric; it must be one of bleu, "),
+        (("--metric", "bleu", "--only", 1), "--metric and --format have no effect without a report; leave them out"),
+        (("--format", "json", "--prepare-only"), "--metric and --format have no effect without a report; leave"),
         (("-o", "other"), "other is a run, whose report would be lost; -o must be a separate folder"),
         (("-o", "notes"), "notes has report.md, which this command would overwrite; -o must be a separate folder"),
         (("-o", "plots"), "plots has heldout.png, which this command would overwrite; -o must be a separate folder"),
@@ -326,6 +328,22 @@ def test_torchrun_is_refused(recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyP
     status, out, err = nmt("repeat", recipe, option)
     assert (status, out) == (2, "")
     assert "nmt repeat uses one process, which starts the runs, got 2; run it without torchrun" in one_line(err)
+
+
+def test_runs_that_the_new_report_will_not_have_are_named(
+    recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("out/d_ff=32/seed-1").mkdir(parents=True)
+    earlier = [{"name": name, "seeds": [1, 2]} for name in ("d_ff=32", "d_ff=64")]
+    Path("out/report.json").write_text(json.dumps({"tests": [{"variants": earlier}]}))
+    monkeypatch.setattr("nmt.cli.repeat.execute", lambda runs, jobs: [])
+    monkeypatch.setattr("nmt.cli.repeat.read_results", lambda runs, metric: [])
+    status, _, err = nmt("repeat", recipe, "--vary", "model.d_ff=32,128", "--seeds", 1, "-o", "out")
+    assert status == 0, err
+    lost = "d_ff=32, seed 2; d_ff=64, seed 1; d_ff=64, seed 2"
+    assert f"warning: out/report.md has {lost}, which this command does not run; it will be replaced" in err
+    status, _, err = nmt("repeat", recipe, "--vary", "model.d_ff=32,128", "--seeds", 1, "-o", "out")
+    assert status == 0 and "does not run" not in err  # the report has been replaced
 
 
 def test_datasets_whose_text_may_have_changed_are_named(
