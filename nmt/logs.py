@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,11 @@ def set_verbosity(verbosity: Verbosity) -> None:
     """Set the output on stderr: only warnings, everything, or everything with times and tracebacks."""
     global _verbosity
     _verbosity = verbosity
+
+
+def is_first_rank() -> bool:
+    """Return whether this is the only process, or rank 0 of a job."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def is_verbose() -> bool:

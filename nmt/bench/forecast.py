@@ -126,7 +126,8 @@ def _measure(
 ) -> Forecast:
     """Train for about `seconds` in a temporary directory and add speed, memory and load balance."""
     with start_world(recipe.train.device, "rerun the command") as world, tempfile.TemporaryDirectory() as folder:
-        say(f"measuring for about {seconds:.0f} s")
+        if world.is_main:
+            say(f"measuring for about {seconds:.0f} s")
         spec = ModelSpec(recipe.model_copy(update={"run_dir": Path(folder)}), *sizes)
         with warnings_only():
             bench = TrainingBench(spec, world, text.train, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from nmt.evaluate.inputs import ReferenceSet
 from nmt.evaluate.metrics import Scorer, bleu_tokenizer, make_scorer
 from nmt.evaluate.moses import LANGUAGES
 from nmt.evaluate.tables import Table, format_tables
-from nmt.logs import warn
+from nmt.logs import is_first_rank, warn
 from nmt.recipe import UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
 
@@ -156,7 +157,9 @@ class MetricOptions:
 
 
 def print_results(document: Mapping[str, Any], tables: Sequence[Table], output: Format) -> None:
-    """Print results, as JSON or as tables."""
+    """Print results, as JSON or as tables; under torchrun, only on rank 0."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and not is_first_rank():
+        return
     if output == "json":
         typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
     else:

@@ -15,7 +15,7 @@ from nmt.cli.arguments import Overrides, RecipeArgument
 from nmt.data.corpus import require_files
 from nmt.evaluate.forecast import Forecast, SpeedForecast, write_forecast
 from nmt.evaluate.tables import Table, format_tables
-from nmt.logs import format_duration, say, warn
+from nmt.logs import format_duration, is_first_rank, say, warn
 from nmt.recipe import CommandError, Recipe, UserError, load_recipe
 from nmt.storage.run_folder import require_own_files
 from nmt.train.disk_space import format_bytes
@@ -43,6 +43,8 @@ def plan(
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     require_own_files(loaded.directory, ())
     forecast = forecast_run(loaded, _numbers(processes), seconds)
+    if not is_first_rank():
+        return
     if as_json:
         typer.echo(json.dumps(asdict(forecast), indent=1, ensure_ascii=False))
     else:

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from nmt.logs import is_verbose, print_line, set_verbosity
+from nmt.logs import is_first_rank, is_verbose, print_line, set_verbosity
 from nmt.processes.interruption import Interrupted
 from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError, advice_on
 from nmt.storage.sealed import describe_write_error
@@ -175,11 +175,11 @@ def main() -> None:
     except UserError as error:
         sys.exit(_fail(str(error), 1))
     except OrderlyEnd as end:
-        if _is_first_rank():  # all processes end together
+        if is_first_rank():  # all processes end together
             print_line(str(end))
         sys.exit(end.status)
     except Interrupted as interrupted:
-        sys.exit(_fail(str(interrupted), interrupted.status) if _is_first_rank() else interrupted.status)
+        sys.exit(_fail(str(interrupted), interrupted.status) if is_first_rank() else interrupted.status)
     except UnicodeEncodeError as error:
         sys.exit(
             _fail(f"cannot write {error.object[error.start]!r} in {error.encoding}; set PYTHONUTF8=1, then rerun", 1)
@@ -214,13 +214,9 @@ def _wrong_usage(error: typer.TyperException) -> str:
 
 def _fail_once(message: str, status: int = 2) -> int:
     """Report an error that all processes of torchrun have in common: the first reports it, which ends the others."""
-    if message and not _is_first_rank():
+    if message and not is_first_rank():
         time.sleep(5)  # torchrun ends the other processes as soon as one fails, maybe before the first has reported
     return _fail(message, status) if message else status
-
-
-def _is_first_rank() -> bool:
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _fail(message: str, status: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from nmt.logs import warn
+from nmt.logs import is_first_rank, warn
 from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, DecodeRecipe, ModelRecipe, UserError, upgrade_options
 from nmt.storage.run_folder import MODEL, checkpoint_step, find_model, list_checkpoints, read_json_object
 from nmt.storage.sealed import CorruptError
@@ -147,7 +146,7 @@ def warn_of_newer_checkpoints(run: Path, metadata: ModelMetadata) -> None:
         # The average of the best can be older; the report has the step of averaging.
         averaged = max(report.get("training", {}).get("steps") or 0, metadata.origin.get("step") or 0)
         newest = checkpoint_step(checkpoints[-1])
-        if newest > averaged and os.environ.get("RANK", "0") == "0":
+        if newest > averaged and is_first_rank():
             warn(
                 f"{run / 'model'} was averaged at step {averaged:,}, but the run has a checkpoint of step {newest:,}; "
                 f"`nmt run` updates the model, or use the output of `nmt average {run}`"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -13,7 +12,7 @@ import torch
 
 from nmt.checkpoint import load_tensors, read_tensors
 from nmt.data.reused_tokenizers import expected_vocab_sizes
-from nmt.logs import warn
+from nmt.logs import is_first_rank, warn
 from nmt.models import TranslationModel, build_model
 from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, UserError, revalidate
 from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
@@ -65,7 +64,7 @@ def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:
             reused = tokenizer_options(Tokenizers.load(directory), tokenizer)
             chosen = {name: getattr(tokenizer, name) for name in reused if name in tokenizer.model_fields_set}
             wrong = [f"tokenizer.{name} = {value!r}" for name, value in chosen.items() if value != reused[name]]
-            if wrong and warns and os.environ.get("RANK", "0") == "0":
+            if wrong and warns and is_first_rank():
                 warn(
                     f"the tokenizer of {start} is reused, so these options have no effect: {', '.join(wrong)}; remove "
                     "them"

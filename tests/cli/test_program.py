@@ -83,6 +83,24 @@ def test_ranks_other_than_0_leave_a_usage_error_to_rank_0(nmt: Nmt, monkeypatch:
         assert (status, out, err[:24].removeprefix("nmt: ")) == (expected[0], "", expected[1])
 
 
+def test_only_rank_0_of_torchrun_prints_results(
+    nmt: Nmt, tmp_path: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = (
+        ("compare", "--ref", texts / "ref", texts / "good", texts / "fair", "--trials", 10, "--resamples", 0),
+        ("plan", RECIPE, f"run_dir={tmp_path / 'run'}", "--seconds", 0),
+    )
+    for command in commands:
+        outputs = []
+        for rank in ("0", "1"):
+            monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+            monkeypatch.setenv("RANK", rank)
+            status, out, err = nmt(*command)
+            assert status == 0, err
+            outputs.append(out)
+        assert outputs[0] and not outputs[1]
+
+
 @pytest.mark.parametrize(("arguments", "expected"), [(["--help"], 0), (["translate", "-h"], 0), ([], 2), (["plot"], 2)])
 def test_help_is_printed_on_stdout(nmt: Nmt, arguments: list[str], expected: int) -> None:
     status, out, err = nmt(*arguments)
