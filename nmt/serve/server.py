@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import socket
+import sys
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, cast
@@ -52,6 +53,9 @@ def run_server(service: Service, bound: socket.socket, origins: Sequence[str] = 
 
     A second signal ends the process immediately, with status 143 or 130. origins: see `build_app`
     """
+    if sys.platform == "linux":  # a client that stops reading would otherwise keep its request, and a shutdown, waiting
+        milliseconds = round(1_000 * max(HEADER_TIMEOUT, service.limits.seconds))
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)  # accepted sockets inherit it
     config = uvicorn.Config(
         build_app(service, origins),
         http=_Protocol,

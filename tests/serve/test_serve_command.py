@@ -130,6 +130,24 @@ def test_a_second_signal_during_a_batch_exits_with_its_status(start: Any, number
     assert server.log.read_text().splitlines()[1:] == ["nmt: interrupted"]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the time of writes")
+def test_a_client_that_stops_reading_does_not_block_the_shutdown(start: Any) -> None:
+    server = start("--engine", "torch", "--max-seconds", 1)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(b"GET /page/page.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1_000)
+        counts = [0, 1]
+        while counts[-1] != counts[-2]:  # until the responses fill all buffers
+            time.sleep(2)
+            found = re.search(r'path="/page/{name}",status="200"} (\d+)', server.request("GET", "/metrics")[1])
+            counts.append(int(found[1]) if found else 1 - counts[-1])
+        assert counts[-1] < 1_000
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+
+
 def _request_without_response(server: Server, path: str = "/translate", body: object = REQUEST) -> None:
     with suppress(OSError, ValueError, HTTPException):
         server.request("POST", path, body)
