@@ -155,6 +155,8 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
     if body.alternatives and body.n_best > _MAX_ALTERNATIVES:
         problem = f"n_best is {body.n_best}; with alternatives it must be at most {_MAX_ALTERNATIVES}; request fewer"
         raise HTTPException(400, problem)
+    if body.alternatives and body.stream_tokens:  # each alternative is a separate search
+        raise HTTPException(400, "alternatives and stream_tokens are mutually exclusive; send one of them")
     if body.partial_word and not body.prefix:
         raise HTTPException(400, "partial_word needs the beginning of a word in prefix; send both")
     excluded = [
