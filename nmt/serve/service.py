@@ -7,6 +7,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -250,6 +251,8 @@ class Service:
 def _bearer_token(request: Request) -> str:
     """Return the API key in the header of a request, "" if there is none."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    with suppress(UnicodeDecodeError):  # a key that is not ASCII: headers are read as Latin-1
+        token = token.encode("latin-1").decode()
     return token.strip() if scheme.lower() == "bearer" else ""
 
 

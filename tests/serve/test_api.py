@@ -378,11 +378,14 @@ def test_reading_stops_at_the_body_limit(echo_service: MakeService) -> None:
         ({}, {"api_key": "wrong"}, 403),
         ({}, {"api_key": "\ud800"}, 403),
         ({"authorization": "Bearer good"}, {}, 200),
+        ({"authorization": "Bearer bétter".encode()}, {}, 200),
+        ({"authorization": "Bearer bétter".encode("latin-1")}, {}, 200),
+        ({"authorization": b"Bearer b\xe9tte"}, {}, 403),
         ({}, {"api_key": "bétter"}, 200),
     ],
 )
 def test_api_keys(
-    tmp_path: Path, echo_service: MakeService, headers: dict[str, str], body: dict[str, str], status: int
+    tmp_path: Path, echo_service: MakeService, headers: dict[str, Any], body: dict[str, str], status: int
 ) -> None:
     (tmp_path / "keys").write_text("good\n\n bétter \n", encoding="utf-8-sig")  # as editors of Windows write it
     client = TestClient(build_app(echo_service(Limits(), ApiKeys(tmp_path / "keys"))))
