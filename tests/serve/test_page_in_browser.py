@@ -227,6 +227,34 @@ def test_an_alternative_is_chosen_by_keys_and_pinned(page: Browser, reference: T
     assert texts(page, "#output .sentence") == [translation.text]
 
 
+def test_a_prefix_is_not_used_for_another_target_language(browser: Browser, reference: Translator) -> None:
+    served = [
+        ServedModel(target, ("en", target), SEARCH, reference, no_scorer, BatchingOptions(), "torch")
+        for target in ("de", "fr")
+    ]
+    address, stop = serve(Service(served, Limits()))
+    browser.open(address)
+    browser.wait("document.querySelector('#target-language')?.options.length === 2")
+    enter(browser, SENTENCES[0])
+    unpinned = texts(browser, "#output")
+    browser.run("document.querySelector('#output .word').click()")
+    browser.wait("document.querySelectorAll('#choices li').length > 1")
+    browser.run("document.querySelectorAll('#choices li')[1].click()")
+    browser.wait("!document.querySelector('#pinned').hidden")
+    wait_for_translation(browser)
+    pinned = texts(browser, "#output")
+    assert pinned != unpinned
+    for target, expected in (("fr", unpinned), ("de", pinned)):
+        browser.run(f"document.querySelector('#target-language').value = '{target}'")
+        browser.run("document.querySelector('#target-language').dispatchEvent(new Event('change'))")
+        time.sleep(0.1)
+        wait_for_translation(browser)
+        assert texts(browser, "#output") == expected
+    stop()
+    for one in served:
+        one.batcher.close()
+
+
 def test_a_typed_beginning_is_completed(page: Browser, reference: Translator) -> None:
     enter(page, SENTENCES[0])
     page.click("#output .word")

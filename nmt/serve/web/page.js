@@ -18,7 +18,7 @@ let request = new AbortController();
 let timer = 0;
 const results = new Map(); // n-best lists by `keyOf`
 const partial = new Map(); // text so far of the sentences that are being translated, by `keyOf`
-const prefixes = new Map(); // prefix of the translation that the user chose, by source sentence
+const prefixes = new Map(); // prefix of the translation that the user chose, by `prefixKeyOf`
 const ranks = new Map(); // index of the shown translation, by `keyOf`
 
 // --- Models and options ----------------------------------------------------------------------------------------------
@@ -107,9 +107,12 @@ function searchOptions() {
   };
 }
 
+/** Return the key of the prefix of a sentence, which other target languages do not share. */
+const prefixKeyOf = ({text}) => JSON.stringify([model().source, model().target, text]);
+
 /** Return the fields of a request for the translations of a sentence. */
-function requestFor({text}) {
-  const prefix = prefixes.get(text);
+function requestFor(sentence) {
+  const prefix = prefixes.get(prefixKeyOf(sentence));
   const alignments = !("alignments" in model().unsupported);
   return {...searchOptions(), scores: true, alignments, ...(prefix && {prefix})};
 }
@@ -296,7 +299,7 @@ function showSelected() {
   }
   const fields = requestFor(sentence);
   showDetails({
-    source: sentence.text, nBest, rank: ranks.get(keyOf(sentence)) ?? 0, prefix: prefixes.get(sentence.text),
+    source: sentence.text, nBest, rank: ranks.get(keyOf(sentence)) ?? 0, prefix: prefixes.get(prefixKeyOf(sentence)),
     reason: model().unsupported.attention,
     onRank: (rank) => {
       ranks.set(keyOf(sentence), rank);
@@ -313,9 +316,9 @@ function showSelected() {
 /** Set the prefix of the translation of a sentence, or remove it if `prefix` is undefined. */
 function pin(sentence, prefix) {
   if (prefix) {
-    prefixes.set(sentence.text, prefix);
+    prefixes.set(prefixKeyOf(sentence), prefix);
   } else {
-    prefixes.delete(sentence.text);
+    prefixes.delete(prefixKeyOf(sentence));
   }
   schedule(0);
 }
