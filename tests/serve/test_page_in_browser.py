@@ -443,6 +443,8 @@ def select_file(page: Browser, path: Path) -> None:
             "00:00:01,000 --> 00:00:02,500; correct it",
         ),
         ("a.txt", b"\xff\xfe", "a.txt: not UTF-8; convert it"),
+        ("a.txt", "The cat".encode("utf-16-le"), "a.txt: UTF-16; convert it to UTF-8"),
+        ("a.tsv", b"", "a.tsv: empty; select another file"),
     ],
 )
 def test_a_wrong_file_is_an_error(page: Browser, tmp_path: Path, name: str, content: bytes, message: str) -> None:

@@ -3,6 +3,7 @@
 import {EXTENSIONS, openFile, translateFile} from "./files.js";
 
 const element = (id) => document.getElementById(id);
+const UTF16_SAMPLE_BYTES = 200;
 
 let request = new AbortController();
 let settings = {};
@@ -59,6 +60,14 @@ async function select(file) {
 }
 
 function decode(buffer) {
+  const start = new Uint8Array(buffer.slice(0, UTF16_SAMPLE_BYTES));
+  const zeros = [0, 1].map((offset) => start.filter((byte, i) => byte === 0 && i % 2 === offset).length);
+  if (!start.length) {
+    throw new Error("empty; select another file");
+  }
+  if (Math.max(...zeros) > Math.max(3, 0.4 * start.length)) { // as in nmt.text.lines; the bytes may be valid UTF-8
+    throw new Error("UTF-16; convert it to UTF-8");
+  }
   try {
     return new TextDecoder("utf-8", {fatal: true}).decode(buffer);
   } catch {
