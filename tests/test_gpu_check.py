@@ -80,8 +80,8 @@ def test_a_killed_dry_run_resumes(tmp_path: Path) -> None:
         "| machine | F.linear of tiny in bf16 | at least 2 times float32 |  | not measured: no GPU |",
         "| compile | graphs of model and loss after warm-up | 1 | 1 | passed |",
         "| translate | nmt translate and the Python translator | 100 % of lines | 100.0% | passed |",
-        "| speed:train-gpu-big | big, WMT14 lengths, H200 bf16: fraction of the F.linear rate (0.28 M/s) | at least "
-        "45% |  | not measured: no GPU; measured on the CPU |",
+        "| speed:train-gpu-big | big, WMT14 lengths, H200 bf16: fraction of the F.linear rate (0.28 million tokens/s) "
+        "| at least 45% |  | not measured: no GPU; measured on the CPU |",
     ):
         assert row in last.stdout.split("\n")
     assert (tmp_path / "report.md").read_text().startswith("# GPU check\n")

@@ -98,7 +98,7 @@ GOALS = (
     ),
     Goal(
         "train-gpu-big",
-        "big, WMT14 lengths, H200 bf16: fraction of the F.linear rate (0.28 M/s)",
+        "big, WMT14 lengths, H200 bf16: fraction of the F.linear rate (0.28 million tokens/s)",
         "fraction",
         0.45,
         "nmt bench train big --device cuda --precision bf16 --compile --json big.json",
@@ -106,7 +106,7 @@ GOALS = (
     ),
     Goal(
         "train-gpu-base",
-        "base, WMT14 lengths, H200 bf16: fraction of the F.linear rate (0.74 M/s)",
+        "base, WMT14 lengths, H200 bf16: fraction of the F.linear rate (0.74 million tokens/s)",
         "fraction",
         0.35,
         "nmt bench train base --device cuda --precision bf16 --compile --json base.json",
