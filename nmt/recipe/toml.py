@@ -159,7 +159,8 @@ def _apply_overrides(
 
     example: an override for error messages; section: prefix of all keys
     """
-    if isinstance(overrides, str) or not all(isinstance(override, str) for override in overrides):
+    is_list = isinstance(overrides, Sequence) and not isinstance(overrides, str)  # an iterator is read only once
+    if not is_list or not all(isinstance(override, str) for override in overrides):
         raise TypeError(f"overrides must be a list of strings, such as [{example!r}], got {overrides!r}")
     given: set[str] = set()
     for override in overrides:

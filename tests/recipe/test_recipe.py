@@ -165,7 +165,7 @@ def test_the_name_of_a_test_set_fits_a_file_name() -> None:
     assert expected in message_for(SMALL + f'[data.test."{longest}x"]\nkind = "toy"\n')
 
 
-@pytest.mark.parametrize("overrides", ["seed=1", [1], ("seed=1", None)])
+@pytest.mark.parametrize("overrides", ["seed=1", [1], ("seed=1", None), iter(["seed=1"]), {"seed=1"}])
 def test_overrides_must_be_a_list_of_strings(overrides: Any) -> None:
     with pytest.raises(TypeError, match=r"overrides must be a list of strings, such as \['train.max_steps"):
         parse_recipe(SMALL, overrides)
