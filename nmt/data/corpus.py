@@ -430,10 +430,10 @@ def _tree_pair(text: str, where: str) -> Pair:
 
 
 def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Iterator[Pair]:
+    folder = _local_dataset(corpus, options.root)
     from datasets.load import load_dataset  # noqa: PLC0415 - importing takes a second
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every connection attempt
-    folder = _local_dataset(corpus, options.root)
     name = corpus.dataset if folder is None else str(folder)
     src_field = corpus.src_field or f"translation.{options.src_lang}"
     tgt_field = corpus.tgt_field or f"translation.{options.tgt_lang}"

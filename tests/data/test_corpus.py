@@ -5,6 +5,7 @@ import json
 import lzma
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -519,7 +520,7 @@ def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.Mo
 def test_file_instead_of_a_dataset_is_rejected_without_asking_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datasets.load.load_dataset", None)
+    monkeypatch.setitem(sys.modules, "datasets.load", None)  # not even imported, which takes seconds
     write(tmp_path / "train.jsonl", [json.dumps({"translation": {"en": "a", "de": "b"}})])
     corpus = HuggingFaceCorpus(dataset="train.jsonl")
     one_line_error(corpus, tmp_path, "is a file; it must be a directory; name its directory, or use another kind")
