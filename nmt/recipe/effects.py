@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from nmt.recipe.corpora import Section, ToyCorpus, TreesCorpus, has_label
 from nmt.recipe.decoding import ineffective_option
+from nmt.recipe.removed_characters import CONTROL, INVISIBLE
 
 if TYPE_CHECKING:
     from nmt.recipe.classification import ClassificationRecipe
@@ -167,6 +169,8 @@ def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> No
     wrong = f"tokenizer.user_symbols has {symbol!r}"
     if symbol.split() != [symbol]:
         raise ValueError(f"{wrong}; a symbol must have characters and no white space; correct or remove the symbol")
+    if found := re.search(f"[{INVISIBLE}{CONTROL}]", symbol):
+        raise ValueError(f"{wrong}, and normalized text has no {found[0]!r}; remove this character")
     if form != "none" and (normal := unicodedata.normalize(form, symbol)) != symbol:
         raise ValueError(f"{wrong}, which data.unicode_form ({form}) changes to {normal!r}; write it in that form")
 

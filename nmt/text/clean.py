@@ -10,16 +10,14 @@ from typing import Literal, get_args
 
 from nmt.logs import warn
 from nmt.recipe import NO_LANGUAGE, DataRecipe
+from nmt.recipe.removed_characters import CONTROL, INVISIBLE
 
 Pair = tuple[str, str]
 UnicodeForm = Literal["NFC", "NFKC", "none"]
 DropReason = Literal["empty", "control characters", "too long", "length ratio", "identical sides", "wrong script"]
 DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 
-# Soft hyphen, zero-width space, direction marks, word joiners, byte order mark. The zero-width joiner and non-joiner
-# stay, because Persian, Hindi and emoji need them.
-_INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]+")
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]+")
+_INVISIBLE, _CONTROL = re.compile(f"[{INVISIBLE}]+"), re.compile(f"[{CONTROL}]+")
 # Signs of damaged text: control characters other than white space, and U+FFFD for undecodable bytes.
 _DAMAGE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
 

@@ -669,6 +669,10 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             ["tokenizer.user_symbols=['<web>', 'New York']"],
             "tokenizer.user_symbols has 'New York'; a symbol must have characters and no white space; correct or",
         ),
+        (
+            ["tokenizer.user_symbols=['x\u200by']"],
+            r"tokenizer.user_symbols has 'x\u200by', and normalized text has no '\u200b'; remove this character",
+        ),
         (["tokenizer.user_symbols=['']"], "tokenizer.user_symbols has ''; a symbol must have characters and no white"),
         (
             ["tokenizer.user_symbols=['\u2460']", "data.unicode_form=NFKC"],
