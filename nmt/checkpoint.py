@@ -270,7 +270,7 @@ def average_tensors(directories: Sequence[Path]) -> dict[str, Tensor]:
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         if total and shapes != {name: tensor.shape for name, tensor in total.items()}:
             raise UserError(
-                f"{directory} and {directories[0]} have different shapes; averaged models must have the same"
+                f"{directory} and {directories[0]} have different shapes; averaged models must have the same shapes"
             )
         for name, tensor in tensors.items():
             dtypes[name] = tensor.dtype

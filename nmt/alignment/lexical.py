@@ -99,7 +99,7 @@ class Lexicon:
     def best(self, count: int) -> Ints:
         """Return the keys of the `count` most probable target tokens of each source token except the null token.
 
-        The result is ascending. Of equally probable tokens, those with lower ids come first.
+        The result is ascending. Of equally probable tokens, those with lower ids are preferred.
         """
         sources = self.keys // self.vocab
         order = np.lexsort((-self.probability, sources))  # stable: ties keep the order of their keys

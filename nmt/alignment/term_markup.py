@@ -12,7 +12,7 @@ The translation in the markup is a base form, which the model learns to inflect 
 are the target words that are linked to the same source word anywhere in the training text and share a stem with the
 target word in the sentence (`share_stem`). The most frequent candidate is the base form.
 
-The choice is a pure function of the seed and the pair.
+The choice is random, but the same text, links and recipe always give the same terms.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def prepare_markup(prepared: Prepared, recipe: Recipe) -> None:
             if not num_terms:
                 raise UserError(
                     "train.glossary_markup found no terms in the training text; expected aligned words separated by "
-                    "spaces; add text, or set it to 0"
+                    "spaces; add text, or set train.glossary_markup to 0"
                 )
             for path in prepared.directory.glob("train.tgt.*.npy"):
                 link_or_copy(path, new / path.name)

@@ -93,7 +93,7 @@ def write_random_corpus(
 
 
 def sample_tokens(count: int, vocab_size: int, random: np.random.Generator) -> Ints:
-    """Sample ordinary token ids (count,) from a Zipf distribution: frequency is proportional to 1 / rank."""
+    """Sample ordinary token ids (count,), nearly Zipfian: the probability is proportional to log(1 + 1 / rank)."""
     ordinary = vocab_size - FIRST_ORDINARY_ID
     ranks = np.floor(np.exp(random.random(count) * math.log(ordinary + 1))) - 1
     ids: Ints = FIRST_ORDINARY_ID + np.minimum(ranks, ordinary - 1).astype(np.int64)

@@ -55,7 +55,7 @@ def align(
     choose: Annotated[
         tuple[Path, Path] | None,
         typer.Option(
-            metavar="VALID_SRC VALID_TGT", help="Select layer and heads by agreement on this validation text."
+            metavar="VALID_SRC VALID_TGT", help="Select layer, heads and place by agreement on this validation text."
         ),
     ] = None,
     reverse_model: Annotated[

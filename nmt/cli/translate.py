@@ -224,7 +224,7 @@ def _make_writer(
 ) -> tuple[Source, RecordWriter, DecodeRecipe]:
     """Make the writer of the output and its search options; return them with the source, updated for the writer.
 
-    Raises BadParameter if `distinct` has no effect, or for alignments of text with kept tags.
+    Raises BadParameter for options that have no effect, do not fit the format, or are mutually exclusive.
 
     To drop equal texts, the search returns the whole beam. By default samples and JSON Lines, which has the tokens of
     translations, keep equal texts. To place tags, it returns alignments, if the engine has them.
@@ -280,7 +280,7 @@ def _origin(
     }
     if keep:
         settings["keep"] = ",".join(keep)
-    if report.path is not None:  # it would lack the first lines
+    if report.path is not None:  # if added on resume, it would lack the first lines
         settings["glossary-report"] = str(report.path)
     return Origin(settings, names, source.name)
 

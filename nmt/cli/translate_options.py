@@ -133,7 +133,7 @@ _PROCESSES = (
     "processes of one thread each (default: one per core for large files, else one process with all cores)."
 )
 _MEMORY = (
-    "Reuse translations of this SQLite file, and add new ones. Lines that it contains for the same model and options "
+    "Reuse translations in this SQLite file, and add new ones. Lines that it contains for the same model and options "
     "are not translated again. Several commands may share it."
 )
 _MEMORY_LIMIT = "Maximum number of translations in --memory; the least recently used are removed (default: 1,000,000)."

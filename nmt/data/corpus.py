@@ -209,7 +209,7 @@ def require_files(corpora: Iterable[Corpus], root: Path) -> None:
 
 
 def count_pairs(corpus: Corpus, root: Path) -> int | None:
-    """Return the number of pairs if counting is much faster than reading, else None.
+    """Return the number of pairs, blank lines of JSON Lines included, if counting is faster than reading, else None.
 
     Raises UserError if two text files have different numbers of lines.
     """

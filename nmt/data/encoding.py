@@ -111,7 +111,7 @@ class PairFormat:
     """Length limits and stored form of encoded pairs.
 
     min_tokens:     minimum length of the source and of the target, without a tag
-    max_tokens:     maximum length of both sides, with a tag
+    max_tokens:     maximum length of each side, including a tag
     tags:           token to prepend to source sentences, by corpus index
     reverse_target: whether target sentences are stored in reverse
     separators:     for pairs with context, whose oldest sentences are dropped to fit the maximum

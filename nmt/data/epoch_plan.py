@@ -1,7 +1,7 @@
 """The plan of an epoch: the pairs of each update, and their split into micro-batches.
 
-Everything is a pure function of its arguments. The pairs of an update depend only on the lengths, the budgets, the seed
-and the epoch, so a recipe gives the same updates on every machine and a run can resume on a different one.
+Everything is a pure function of its arguments. The pairs of an update depend only on the lengths, the budgets, the
+mixture, the seed and the epoch: a recipe gives the same updates on every machine, and a run can resume on another one.
 `micro_batch_tokens`, `shape` and `multiple` only determine how an update is split.
 
 Lengths are those of the token store; each sentence counts one more token (EOS of sources and labels).

@@ -1,9 +1,9 @@
 """Detection of outdated prepared text: a split is reused if everything that it depends on is unchanged.
 
 The training text depends on its options, its input files and reused tokenizers; the validation text also on its own
-options and files. Input files are identified by SHA-256. `stamps.json` records their size, modification time and path:
-files with the same stamp are not read again, and a deleted file can be distinguished from a wrong path. A dataset on
-the Hub is identified by its commit.
+options and files. Input files are identified by SHA-256. `stamps.json` records their size, time of last change and
+path: files with the same stamp are not read again, and a deleted file can be distinguished from a wrong path. A
+dataset on the Hub is identified by its commit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMAT = 2
 
 _REPORT_KEYS = {"recipe", "inputs", "train", "valid", "tokenizers", "files"}
 
-Stamp = list[int | str]  # size, modification time and path of an input file
+Stamp = list[int | str]  # size, time of last change and path of an input file
 
 
 def preparation_options(recipe: Recipe) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def read_report(directory: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class InputFile:
-    """Identity of an input file: size in bytes, SHA-256 and modification time in nanoseconds."""
+    """Identity of an input file: size in bytes, SHA-256 and time of last change in nanoseconds."""
 
     path: Path
     size: int
@@ -215,7 +215,7 @@ def _read_files(files: Sequence[Path]) -> list[InputFile]:
 
 
 def write_stamps(stamps: Sequence[Stamp], directory: Path) -> None:
-    """Record sizes, modification times and paths of the input files."""
+    """Record sizes, times of last change and paths of the input files."""
     (directory / _STAMPS_FILE).write_text(json.dumps(stamps) + "\n", encoding="utf-8")
 
 

@@ -59,7 +59,7 @@ _POLL_SECONDS = 0.2
 
 
 class SamplingClosed(Exception):  # noqa: N818 - not an error
-    """Raised to callers waiting for an epoch after `close`."""
+    """Raised in callers that wait for an epoch during or after `close`."""
 
 
 class SampledEpochs:

@@ -92,7 +92,7 @@ class SideStore:
         self.offsets = _open_array(_file(directory, split, side, "offsets"))
         if len(self.offsets) == 0 or self.offsets[-1] != len(self.tokens):
             raise UserError(
-                f"{directory} is damaged: {split}.{side} is truncated; delete it and prepare the data again"
+                f"{directory} is damaged: {split}.{side} is truncated; delete {directory} and prepare the data again"
             )
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class PairStore:
         if len(self.src) != len(self.tgt):
             raise UserError(
                 f"{directory} is damaged: {split} has {len(self.src)} source and {len(self.tgt)} target sentences; "
-                "delete it and prepare the data again"
+                f"delete {directory} and prepare the data again"
             )
 
     def __len__(self) -> int:

@@ -31,7 +31,7 @@ class ContextEncoder:
         self._tgt_separator = None if self._separators is None else self._separators.tgt
 
     def require_supported(self, decode: DecodeRecipe) -> None:
-        """Raise UserError for limits that are relative to the source without its context."""
+        """Raise UserError for length ratios, which would count the context as part of the source."""
         if self.context.size and (decode.min_length_ratio or decode.max_length_ratio is not None):
             name = "min" if decode.min_length_ratio else "max"
             raise UserError(

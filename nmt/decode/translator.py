@@ -113,7 +113,7 @@ class Translator(TextTranslator):
     def _find_tree_tokens(self) -> TreeTokens:
         if self._reverse_target or self._context.context.size:
             raise UserError(
-                "decode.trees needs a model that decodes single sentences from left to right; set it to false"
+                "decode.trees needs a model that decodes single sentences from left to right; set decode.trees to false"
             )
         return TreeTokens.find(self._tokenizers)
 

@@ -71,7 +71,7 @@ class TrainingSummary:
     seconds:       training time over all sessions, without preparation
     tgt_tokens:    trained target tokens, EOS included
     valid_nll:     negative log-likelihood per validation token in nats at the best validation, without label smoothing;
-                   of the EMA if the final model is the EMA; None without validation
+                   of the EMA if the best score is that of the EMA; None without validation
     averaged:      number of averaged checkpoints
     skipped:       updates with non-finite gradients
     micro_batches: mean per update over all ranks; None if unknown
@@ -119,7 +119,7 @@ class ScoredTestSet:
     seconds:      translation time
     groups:       scores by label, if sentences have labels
     leaks:        sentences in the training text; None if unknown
-    clean_scores: scores of the sentences that are not; empty if there are none, or no leaks
+    clean_scores: scores of the sentences without a leak; empty if all or none leak, or if unknown
     digest:       of model, text and translation, see `nmt.evaluate.translated`
     source, output: SHA-256 of the translated sentences and of their translations; "" if unknown
     baseline, baseline_description, baseline_scores: see `nmt.evaluate.baselines`; empty without a baseline

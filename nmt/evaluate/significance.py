@@ -118,7 +118,7 @@ def _bootstrap(
 def _randomization(
     systems: Systems, references: Sequence[Sequence[str]], scorer: Scorer, trials: int, seed: str
 ) -> tuple[str, list[Result | None]]:
-    """Swap the outputs of each sentence with probability 1/2; p is the fraction that differ at least as much.
+    """Swap the outputs of each sentence with probability 1/2; p is the fraction of trials that differ at least as much.
 
     sacreBLEU counts only trials that differ more. If the systems differ in few sentences, most trials differ exactly as
     much as the systems do: with one such sentence, sacreBLEU's p is 1 / (trials + 1), while the correct one is 1.

@@ -38,7 +38,7 @@ def has_other_source(run: Path, name: str, src: Sequence[str]) -> bool:
 
 
 def has_other_output(run: Path, name: str, path: Path) -> bool:
-    """Return whether a translated test set is missing, or other than in the report; False if that does not say."""
+    """Return whether a translated test set is missing, or differs from the digest in the report, if there is one."""
     try:
         return _recorded(run, name, "output") not in ("", text_digest(_read_output(path)))
     except (OSError, ValueError):

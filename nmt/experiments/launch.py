@@ -260,7 +260,7 @@ def _copy_data(source: Path, target: Path) -> None:
 
 
 def _has_same_text(recipe: Recipe) -> bool:
-    """Return whether the prepared text, if it still exists, the model and the translated test sets are up to date.
+    """Return whether a model exists, and prepared text (if it still exists) and translated test sets are up to date.
 
     Does not query the Hub, which could time out for each run.
     """

@@ -75,8 +75,8 @@ def require_comparable(runs: Sequence[Run], metric: str | None) -> None:
     for name, test in tests[0].items():
         if any((other[name].src, other[name].refs) != (test.src, test.refs) for other in tests[1:]):
             raise UserError(
-                f"data.test.{name} has other text in another data.root; variants must have the same test sets to be "
-                "compared; give absolute paths to its files"
+                f"data.test.{name} has different text in another data.root; variants must have the same test sets to "
+                "be compared; give absolute paths to its files"
             )
     signatures = [_signature(recipe, metric, next(iter(tests[0].values())).refs) for recipe in recipes if tests[0]]
     if differing := [one for one in signatures if one != signatures[0]]:

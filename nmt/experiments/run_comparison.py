@@ -99,13 +99,13 @@ def read_translations(recipe: Recipe, directory: Path, test: TestSet) -> list[st
     lines = list(read_lines(path))
     if has_other_source(directory, test.name, test.src):
         raise UserError(
-            f"data.test.{test.name} has changed since {path} was translated; restore it, or run `nmt run` again, which "
-            "translates it"
+            f"data.test.{test.name} has changed since {path} was written; restore the test set, or run `nmt run` "
+            "again, which translates it"
         )
     if has_other_output(directory, test.name, path):
         raise UserError(
             f"{path} has changed since the report of {directory} was written; run `nmt run` again, which translates "
-            "it, or compare files with --ref"
+            "the test set, or compare files with --ref"
         )
     check_aligned({str(path): lines, f"data.test.{test.name}": test.src})
     return lines

@@ -86,7 +86,9 @@ class Sweep:
     def _load(self, variant: str, *more: str) -> tuple[tuple[str, ...], Recipe]:
         given = _merge(self.overrides, self.variants[variant])
         if "run_dir" in map(_key, given):
-            raise RecipeError("run_dir is not possible; each run has its own directory; choose their folder with -o")
+            raise RecipeError(
+                "run_dir cannot be set; each run has its own directory; choose the parent directory with -o"
+            )
         overrides = _merge(given, more)
         try:
             return overrides, load_recipe(self.recipe_file, overrides)
@@ -133,7 +135,7 @@ def make_sweep(recipe: Path, seeds: int, overrides: Sequence[str], varied: Seque
     if repeated := {key for key in keys if keys.count(key) > 1}:
         raise RecipeError(f"--vary {min(repeated)} is given twice; give all its values at once, as KEY=A,B")
     if "seed" in keys:
-        raise RecipeError("--vary seed is not possible; each variant has the same seeds; use --seeds N")
+        raise RecipeError("--vary seed is not supported; each variant has the same seeds; use --seeds N")
     variants = {" ".join(map(_short_name, one)) or recipe.stem: one for one in product(*choices)}
     return Sweep(recipe, seeds, tuple(overrides), variants)
 

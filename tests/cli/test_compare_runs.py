@@ -121,7 +121,7 @@ def test_a_changed_test_set_is_not_scored_with_earlier_translations(runs: Path, 
     (runs / "test.en").write_text("a\nb\nc\nD\n")
     status, out, err = nmt("compare", "a", "b")
     assert (status, out) == (1, "")
-    assert "data.test.heldout has changed since a/translations/heldout.de was translated; restore it" in one_line(err)
+    assert "data.test.heldout has changed since a/translations/heldout.de was written; restore the" in one_line(err)
 
 
 def test_translations_other_than_in_the_report_are_not_compared(runs: Path, nmt: Nmt) -> None:

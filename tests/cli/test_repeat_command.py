@@ -225,7 +225,7 @@ def test_variants_with_other_tokenizers_do_not_share_text(
         (("--only", 9), "--only 9: there are 3 runs; give a number that --list shows"),
         (("--seeds", 0), "--seeds"),
         (("--list", "--prepare-only"), "--list and --prepare-only are mutually exclusive; give one of them"),
-        (("--vary", "seed=1,2"), "--vary seed is not possible; each variant has the same seeds; use --seeds N"),
+        (("--vary", "seed=1,2"), "--vary seed is not supported; each variant has the same seeds; use --seeds N"),
         (("--metric", "blue", "--list"), "--metric blue: unknown metric; it must be one of bleu, "),
         (("--metric", "bleu", "--only", 1), "--metric and --format have no effect without a report; leave them out"),
         (("--format", "json", "--prepare-only"), "--metric and --format have no effect without a report; leave"),
@@ -368,7 +368,7 @@ def test_datasets_whose_text_may_have_changed_are_named(
         (("--vary", "data.test.heldout.pairs=5,6"), "variants must have the same test sets to be compared"),
         (
             ("data.test={t={kind='tsv', path='t.tsv'}}", "--vary", "data.root=one,two"),
-            "data.test.t has other text in another data.root; variants must have the same test sets",
+            "data.test.t has different text in another data.root; variants must have the same test sets",
         ),
         (("--vary", 'evaluate.metrics=["bleu"],["chrf"]'), "variants are scored as bleu BLEU|nrefs:1|"),
         (("--vary", "evaluate.tokenize=13a,char", "--metric", "bleu"), "tok:char|smooth:exp"),
