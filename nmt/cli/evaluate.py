@@ -47,7 +47,7 @@ TrainTgt = Annotated[
     typer.Option(help="Target side of the training text: add the F-measure of words by training frequency."),
 ]
 WordCounts = Annotated[
-    Path | None, typer.Option(help="Training frequencies: lines WORD COUNT in tokens of bleu; repeated words add up.")
+    Path | None, typer.Option(help="Training frequencies: lines of WORD COUNT, tokenized as in bleu; counts are added.")
 ]
 Differences = Annotated[
     int, typer.Option(min=0, help="For two systems: show the N sentences on which each is most ahead.")

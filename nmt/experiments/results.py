@@ -147,7 +147,7 @@ def warn_of_unpinned(runs: Sequence[Run]) -> None:
     if unpinned := {name for recipe, its_corpora in corpora for name in unpinned_datasets(recipe, its_corpora)}:
         warn(
             f"no fixed revision of dataset {', '.join(sorted(unpinned))}; the runs may have been trained on different "
-            "text; set `revision` to a commit to fix it"
+            "text; set `revision` to a commit to pin it"
         )
 
 
