@@ -181,8 +181,9 @@ def save_checkpoint(
 
 
 def load_checkpoint(directory: Path) -> Checkpoint:
-    """Load and verify a checkpoint; raises CorruptError."""
-    verify_directory(directory)
+    """Load and verify a checkpoint; raises CorruptError, or UserError for a model without training state."""
+    if "state.json" not in verify_directory(directory):
+        raise UserError(f"{directory} is a model without training state; move it out of the checkpoints")
     try:
         state = json.loads((directory / "state.json").read_bytes())
     except ValueError as error:

@@ -314,6 +314,15 @@ def test_an_unreadable_state_is_an_error(tmp_path: Path, state: bytes) -> None:
         TrainState.load(tmp_path)
 
 
+def test_a_model_among_the_checkpoints_is_an_error(tmp_path: Path) -> None:
+    write_run(tmp_path, [1])
+    model = tmp_path / "checkpoints" / "step-00000002"
+    write_model(model, 1)
+    with pytest.raises(UserError, match="step-00000002 is a model without training state; move it out"):
+        newest_checkpoint(tmp_path, print)
+    assert model.is_dir()
+
+
 def test_pruning_keeps_the_last_and_the_listed(tmp_path: Path) -> None:
     write_run(tmp_path, [1, 2, 3, 4, 5])
     prune_checkpoints(tmp_path, keep_last=2, keep_steps=[1])
