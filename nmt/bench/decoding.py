@@ -19,7 +19,7 @@ from nmt.decode.translator import Translator
 from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe, SearchPrecision, UserError
 
-# Lines per window, as when `nmt translate` reads a file.
+# Lines per window: the maximum of `nmt translate` on a CPU.
 WINDOW = 2_048
 # Untimed sentences before latency is measured.
 _WARM_UP_SENTENCES = 8
