@@ -24,14 +24,15 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise Interrupted in a `with` block on Ctrl-C or SIGTERM."""
+    """Raise Interrupted in a `with` block on Ctrl-C, SIGTERM, or SIGUSR1, Slurm's early warning of a SIGTERM."""
 
     def interrupt(number: int, _frame: FrameType | None) -> NoReturn:
-        raise Interrupted(status=128 + number)
+        raise Interrupted(status=130 if number == signal.SIGINT else 143)
 
     before = {}
     if threading.current_thread() is threading.main_thread():  # only it receives signals
-        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1
+        before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:

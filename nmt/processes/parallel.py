@@ -123,11 +123,11 @@ def _context(modules: Iterable[str]) -> BaseContext:
 
 @contextmanager
 def _signals_deferred() -> Iterator[None]:
-    """Defer Ctrl-C and SIGTERM while workers start: one that starts after the end of the pool prints a traceback."""
+    """Defer signals that end a command: a worker that starts after the end of the pool prints a traceback."""
     if sys.platform == "win32":
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
     try:
         yield
     finally:

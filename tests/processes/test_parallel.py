@@ -183,7 +183,7 @@ def test_text_workers_import_their_own_modules_and_no_torch() -> None:
     assert list(_modules(placed)) == ["nmt.processes.parallel", "nmt.data.reused_tokenizers"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_waits_until_workers_have_started(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     submitted = []
 

@@ -334,16 +334,16 @@ def test_a_signal_ends_preparation_without_leftovers(
 
 
 @pytest.mark.parametrize("started", ["nmt.pipeline.build_model", "nmt.pipeline.Translator.load"])
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)])
 def test_a_signal_before_or_after_training_ends_the_run_in_order(
     number: signal.Signals, status: int, started: str, recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(started, lambda *_args, **_options: signal.raise_signal(number))
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    before = signal.signal(number, lambda *_: None)
     try:
         ended, _, err = nmt("run", recipe, "train.max_steps=1")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
     assert (ended, err.splitlines()[-1]) == (status, "nmt: interrupted")
 
 
