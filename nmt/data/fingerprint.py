@@ -269,7 +269,7 @@ def _read_stamps(directory: Path, files: Sequence[Path]) -> list[Stamp]:
     """Return the recorded stamps; empty if the file is missing or damaged. An early version recorded no paths."""
     try:
         recorded = json.loads((directory / _STAMPS_FILE).read_text(encoding="utf-8"))
-        if all(len(stamp) == 2 for stamp in recorded):
+        if recorded and all(len(stamp) == 2 for stamp in recorded):
             return [[0, 0, str(path)] for path in files]
         return [[size, modified, path] for size, modified, path in recorded]
     except (OSError, ValueError, TypeError):

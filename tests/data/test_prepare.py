@@ -323,9 +323,12 @@ def test_wrong_path_keeps_the_prepared_text(folder: Path) -> None:
     assert contents(directory) == before
     (directory / "stamps.json").write_text("[[1, 2], [1, 2], [1, 2], [1, 2]]")  # as earlier versions wrote it
     prepare(recipe_for(folder, "run", f"data.root='{folder / 'mistyped'}'"))
-    (directory / "stamps.json").unlink()  # the path cannot be compared
-    with pytest.raises(UserError, match=r"mistyped/train\.en"):
-        prepare(recipe_for(folder, "run", f"data.root='{folder / 'mistyped'}'"))
+    for damaged in ("[]", "", None):  # the path cannot be compared
+        (directory / "stamps.json").write_text(damaged or "")
+        if damaged is None:
+            (directory / "stamps.json").unlink()
+        with pytest.raises(UserError, match=r"mistyped/train\.en"):
+            prepare(recipe_for(folder, "run", f"data.root='{folder / 'mistyped'}'"))
     assert contents(directory) == {name: text for name, text in before.items() if name != "stamps.json"}
     prepare(recipe_for(folder))
     assert contents(directory) == before
