@@ -75,6 +75,8 @@ def read_sides(source: Path, config: Mapping[str, Any]) -> tuple[Side, Side]:
 def _read_model(path: Path) -> bytes:
     model = path.read_bytes()
     try:
+        if not model:
+            raise ValueError  # SentencePiece would load nothing
         sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, ValueError) as error:
         raise UserError(f"{path} is not a SentencePiece model; it must be one; download it again") from error

@@ -249,6 +249,12 @@ def test_damaged_files_are_named(exported: Path) -> None:
     read_marian(exported)
 
 
+@pytest.mark.parametrize("name", ["source.spm", "target.spm"])
+def test_an_empty_subword_model_is_rejected(name: str, exported: Path) -> None:
+    (exported / name).write_bytes(b"")
+    assert f"{name} is not a SentencePiece model" in error_of(exported)
+
+
 @pytest.mark.parametrize(
     ("heads", "message"),
     [
