@@ -17,6 +17,7 @@ from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.translator import PreservingTranslator
+from nmt.logs import warn
 from nmt.recipe import Context, DecodeRecipe, UserError, explain, ineffective_option
 from nmt.serve.batching import Batcher, BatchingOptions
 from nmt.serve.memory import ServedMemory
@@ -121,6 +122,7 @@ class ServedModel:
         self._translator_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._make_translator)
         self._with_memory_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._add_memory)
         self._torch_lock = Lock()
+        self._reported: set[str] = set()
         self.batcher = Batcher(self._process, batching, translator.max_threads)
 
     @property
@@ -153,7 +155,7 @@ class ServedModel:
     def _translate(self, options: RequestOptions, lines: Sequence[Line]) -> list[list[Translation]]:
         translator = self._translator_for(options)
         if options.alternatives:
-            return [
+            found = [
                 translator.alternatives(
                     line.text,
                     line.prefix,
@@ -164,6 +166,8 @@ class ServedModel:
                 )
                 for line in lines
             ]
+            self._report_long_lines(translator)
+            return found
         if options.stream_tokens and len(lines) > 1:
             return [found for line in lines for found in self._translate(options, [line])]
         inputs = [TranslatorInput(line.text, line.prefix, line.required, line.context, line.glossary) for line in lines]
@@ -177,7 +181,21 @@ class ServedModel:
             n_best_lists = keeping.start_translation(inputs)()
         else:
             n_best_lists = self._with_memory_for(options).translate_inputs(inputs)
+        self._report_long_lines(translator)
         return [translations[: options.n_best] for translations in n_best_lists]
+
+    def _report_long_lines(self, translator: TextTranslator) -> None:
+        """Warn of the first line that is too long for the model, or longer than any training sentence."""
+        hint = "; if sentences are missing, send each as a line, or use --split-sentences"
+        hint = "" if self.decode.split_sentences else hint
+        result = "truncated" if self.decode.long_lines == "truncate" else f"translated in parts{hint}"
+        for number, problem in (
+            (translator.lines_split, f"too long for the model and was {result}"),
+            (translator.lines_longer, f"longer than any sentence of the training text; check the translation{hint}"),
+        ):
+            if number and problem not in self._reported:
+                self._reported.add(problem)
+                warn(f"a line for {self.name} was {problem}; later ones are not reported")
 
     def _add_memory(self, options: RequestOptions) -> TextTranslator | MemoryTranslator:
         """Return the translator for these options, with the memory if there is one."""

@@ -33,6 +33,7 @@ class EchoTranslator:
 
     max_threads = 1
     context = NO_CONTEXT
+    lines_split = lines_longer = 0
 
     def __init__(self) -> None:
         self.may_run = threading.Event()

@@ -19,10 +19,11 @@ from nmt.recipe import DecodeRecipe, UserError
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.messages import JsonLine
-from nmt.serve.service import ApiKeys, Limits
+from nmt.serve.models import ServedModel
+from nmt.serve.service import ApiKeys, Limits, Service
 from nmt.storage.model_metadata import read_model_metadata
 from tests.cli.nasty_lines import nasty_lines
-from tests.serve.conftest import EchoTranslator, MakeService
+from tests.serve.conftest import EchoTranslator, MakeService, no_scorer
 
 PAIR = {"source": "en", "target": "de"}
 TEXT = "The cat sees a dog.\n\n  \nA tree\r\n"
@@ -437,6 +438,20 @@ def test_texts_are_logged_only_on_request(
     client.post("/translate", json={"q": "a secret", "source": "a secret", "target": "a secret"})
     logged = '{"model": "en-de", "texts": ["a secret"], "translations": ["A SECRET"]}\n' if logs_text else ""
     assert capfd.readouterr() == ("", logged)
+
+
+@pytest.mark.parametrize("fields", [{}, {"alternatives": True}, {"beam_size": 1, "stream_tokens": True}])
+def test_the_first_long_line_is_logged(
+    translator: Translator, capfd: pytest.CaptureFixture[str], fields: dict[str, Any]
+) -> None:
+    decode = DecodeRecipe(beam_size=2, max_extra_tokens=1)
+    served = ServedModel("a", ("en", "de"), decode, translator, no_scorer, BatchingOptions(), "torch")
+    client = TestClient(build_app(Service([served], Limits())))
+    for text in ("the cat sees a dog.", "the cat sees a dog. " * 20, "the cat sees a dog. " * 20):
+        assert client.post(V, json={"text": text} | fields).status_code == 200
+    served.batcher.close()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("warning: a line for a was too long for the model and was translated in parts; if sentences")
 
 
 def test_a_draining_server_refuses_requests(echo_service: MakeService) -> None:
