@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from nmt.decode.memory import DEFAULT_LIMIT, TranslationMemory
 from nmt.decode.translation import Translation
-from nmt.logs import warn
 from nmt.recipe import MemoryFileError
+from nmt.serve.log import log_warning
 
 Result = TypeVar("Result")
 
@@ -63,7 +63,7 @@ class ServedMemory(TranslationMemory):
         except MemoryFileError as error:
             self.num_errors += 1
             self._resumes_at = monotonic() + _PAUSE_SECONDS
-            warn(f"{error}; lines are translated without it for {_PAUSE_SECONDS:g} seconds")
+            log_warning(f"{error}; lines are translated without it for {_PAUSE_SECONDS:g} seconds")
             return otherwise
 
 

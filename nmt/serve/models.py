@@ -17,9 +17,9 @@ from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.translator import PreservingTranslator
-from nmt.logs import warn
 from nmt.recipe import Context, DecodeRecipe, UserError, explain, ineffective_option
 from nmt.serve.batching import Batcher, BatchingOptions
+from nmt.serve.log import log_warning
 from nmt.serve.memory import ServedMemory
 
 if TYPE_CHECKING:  # imports torch, which takes seconds and which most servers do not need
@@ -189,13 +189,14 @@ class ServedModel:
         hint = "; if sentences are missing, send each as a line, or use --split-sentences"
         hint = "" if self.decode.split_sentences else hint
         result = "truncated" if self.decode.long_lines == "truncate" else f"translated in parts{hint}"
-        for number, problem in (
-            (translator.lines_split, f"too long for the model and was {result}"),
-            (translator.lines_longer, f"longer than any sentence of the training text; check the translation{hint}"),
+        own, longer = self._translator, f"longer than any sentence of the training text; check the translation{hint}"
+        for is_counted, problem in (
+            (translator.lines_split > own.lines_split, f"too long for the model and was {result}"),
+            (translator.lines_longer > own.lines_longer, longer),
         ):
-            if number and problem not in self._reported:
+            if is_counted and problem not in self._reported:
                 self._reported.add(problem)
-                warn(f"a line for {self.name} was {problem}; later ones are not reported")
+                log_warning(f"a line for {self.name} was {problem}; later ones are not reported")
 
     def _add_memory(self, options: RequestOptions) -> TextTranslator | MemoryTranslator:
         """Return the translator for these options, with the memory if there is one."""

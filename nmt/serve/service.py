@@ -19,10 +19,10 @@ from starlette.requests import ClientDisconnect
 from nmt.decode.context import document_rounds
 from nmt.decode.task import Previous
 from nmt.decode.translation import Translation
-from nmt.logs import say, warn
 from nmt.recipe import UserError
 from nmt.serve.batching import QueueFullError
 from nmt.serve.delivery import Delivery
+from nmt.serve.log import log, log_warning
 from nmt.serve.messages import LibreTranslateMessage, Message, check_fields, parse_fields
 from nmt.serve.metrics import Metrics
 from nmt.serve.models import Line, ModelUnavailableError, RequestOptions, ServedModel
@@ -124,7 +124,7 @@ class Service:
         n_best_lists = await self.process(request, texts, lambda: model.submit(options, lines))
         if self._logs_text:
             best = [translations[0].text for translations in n_best_lists]
-            say(json.dumps({"model": model.name, "texts": texts, "translations": best}))
+            log(json.dumps({"model": model.name, "texts": texts, "translations": best}))
         return n_best_lists
 
     async def translate_documents(
@@ -167,7 +167,7 @@ class Service:
         except UserError as error:
             raise HTTPException(400, str(error)) from error
         except ModelUnavailableError as error:
-            warn(str(error))
+            log_warning(str(error))
             raise HTTPException(503, str(error)) from error
 
     async def stream(

@@ -1,10 +1,13 @@
 """The HTTP API: translations equal those of the translator, and every error is one line of JSON."""
 
 import asyncio
+import errno
 import gzip
+import io
 import json
 import re
 import shlex
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -438,6 +441,18 @@ def test_texts_are_logged_only_on_request(
     client.post("/translate", json={"q": "a secret", "source": "a secret", "target": "a secret"})
     logged = '{"model": "en-de", "texts": ["a secret"], "translations": ["A SECRET"]}\n' if logs_text else ""
     assert capfd.readouterr() == ("", logged)
+
+
+def test_a_log_that_cannot_be_written_fails_no_request(
+    echo_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FullDisk(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    client = TestClient(build_app(echo_service(Limits(), logs_text=True)), raise_server_exceptions=False)
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    assert client.post("/translate", json={"q": "a"} | PAIR).json() == {"translatedText": "A"}
 
 
 @pytest.mark.parametrize("fields", [{}, {"alternatives": True}, {"beam_size": 1, "stream_tokens": True}])
