@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from nmt.logs import say, warn
+from nmt.logs import is_verbose, print_line, say, warn
 
 
 def log(message: str) -> None:
-    """Print a line if possible."""
+    """Print a line if possible, also with --quiet."""
     with suppress(OSError):
-        say(message)
+        if is_verbose():  # with the time
+            say(message)
+        else:
+            print_line(message)
 
 
 def log_warning(message: str) -> None:

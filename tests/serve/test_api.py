@@ -433,9 +433,15 @@ def test_a_file_without_api_keys_is_an_error(tmp_path: Path, content: bytes | No
 
 
 @pytest.mark.parametrize("logs_text", [False, True])
+@pytest.mark.parametrize("verbosity", ["normal", "quiet"])
 def test_texts_are_logged_only_on_request(
-    echo_service: MakeService, capfd: pytest.CaptureFixture[str], logs_text: bool
+    echo_service: MakeService,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    logs_text: bool,
+    verbosity: str,
 ) -> None:
+    monkeypatch.setattr("nmt.logs._verbosity", verbosity)
     client = TestClient(build_app(echo_service(Limits(), logs_text=logs_text)))
     client.post("/translate", json={"q": "a secret"} | PAIR)
     client.post("/translate", json={"q": "a secret", "source": "a secret", "target": "a secret"})
