@@ -11,13 +11,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmt.logs import say, warn
+from nmt.logs import say
 from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import has_mark, write_file
 from nmt.streams.output import require_not_input
-from nmt.text.lines import STANDARD_STREAM, input_name, read_lines, require_lines, require_same_length, warn_of_fields
+from nmt.text.lines import STANDARD_STREAM, read_lines, require_lines, require_same_length, warn_of_pairs
 
 
 def packaged_recipes(folder: str = "") -> dict[str, Path]:
@@ -115,11 +115,7 @@ def read_pairs(src: Path, tgt: Path | None) -> tuple[list[str], list[str]]:
     targets = sources if tgt is None else list(read_lines(tgt, allow_pipe=True))
     require_same_length(src, len(sources), tgt or src, len(targets))
     require_lines(src, len(sources))
-    for path, lines in ((src, sources), (tgt, targets)):
-        if path is not None:
-            warn_of_fields(input_name(path), lines)
-    if tgt is not None and sources == targets:
-        warn(f"{input_name(tgt)} is identical to {input_name(src)}; it must be the translation; is it the right file?")
+    warn_of_pairs(src, sources, tgt, targets)
     return sources, targets
 
 

@@ -39,7 +39,7 @@ from nmt.rerank.rerank import (
     save_weights,
 )
 from nmt.storage.run_folder import find_model
-from nmt.text.lines import input_name, read_lines, require_lines, require_same_length, warn_of_empty
+from nmt.text.lines import input_name, read_lines, require_lines, require_same_length, warn_of_empty, warn_of_equal
 
 NBestArgument = Annotated[
     Path, typer.Argument(help="n-best lists, as written by `nmt translate --n-best`; - is standard input.")
@@ -95,6 +95,7 @@ def rerank(
     if tune_on is not None:
         require_same_length(tune_on, len(references), src, len(sources))
         warn_of_empty(input_name(tune_on), references, [sources], "any translation of them counts as wrong")
+        warn_of_equal(src, sources, tune_on, references)
     feature_models = _load_models([model, *(models or ())], reverse_models or (), device)
     names = feature_names(feature_models)
     chosen = None if weights is None else load_weights(weights, names)

@@ -10,7 +10,7 @@ from typing import Self
 from nmt.evaluate.metrics import Scorer, check_aligned
 from nmt.logs import say, warn
 from nmt.recipe import UserError
-from nmt.text.lines import input_name, read_lines, warn_of_empty, warn_of_fields
+from nmt.text.lines import input_name, read_lines, warn_of_empty, warn_of_equal, warn_of_fields
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,10 @@ class ReferenceSet:
 
     @classmethod
     def read(cls, ref: Sequence[Path], src: Path | None, tgt_lang: str | None) -> Self:
-        """Read references and source; raises UserError if line counts differ. Warns of empty lines in references."""
+        """Read references and source; raises UserError if line counts differ.
+
+        Warns of empty lines in references, and of references that are equal to the source.
+        """
         files = tuple(ref)
         if same := [path for path in files if files.count(path) > 1]:
             raise UserError(f"--ref {same[0]} is given twice; references must be different files; remove one")
@@ -40,6 +43,9 @@ class ReferenceSet:
             remark = "any translation of them counts as wrong; is it the right file?"
             warn_of_fields(name, lines)
             warn_of_empty(name, lines, [] if source is None else [source], remark)
+        for path, lines in zip(files, references.values(), strict=True):
+            if src is not None and source is not None:
+                warn_of_equal(src, source, path, lines)
         return cls(references, files, source, tgt_lang)
 
 

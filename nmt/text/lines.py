@@ -108,6 +108,12 @@ def warn_of_empty(name: str, lines: Sequence[str], others: Sequence[Sequence[str
         warn(f"{found} (first: line {empty[0]:,}); {remark}")
 
 
+def warn_of_equal(src: Path, sources: Sequence[str], tgt: Path, targets: Sequence[str]) -> None:
+    """Warn of a translation that is equal to its source."""
+    if sources == targets:
+        warn(f"{input_name(tgt)} is identical to {input_name(src)}; it must be the translation; is it the right file?")
+
+
 def warn_of_fields(name: str, lines: Sequence[str], *, is_learned: bool = False) -> None:
     """Warn of a plain text that looks like TSV, JSON Lines, a Moses n-best list or a test set of WMT.
 
@@ -131,6 +137,14 @@ def warn_of_fields(name: str, lines: Sequence[str], *, is_learned: bool = False)
                 f"{len(marked):,} of {counted(len(lines), 'line')} of {name} have tags or entities such as "
                 f"{marked[0]}, which count as text; remove or unescape them, unless you want this"
             )
+
+
+def warn_of_pairs(src: Path, sources: Sequence[str], tgt: Path | None, targets: Sequence[str]) -> None:
+    """Warn of fields and equal sides of two files; `tgt` is None if there is only one."""
+    warn_of_fields(input_name(src), sources)
+    if tgt is not None:
+        warn_of_fields(input_name(tgt), targets)
+        warn_of_equal(src, sources, tgt, targets)
 
 
 def warn_of_sides(name: str, src: Sequence[str] | None, tgt: Sequence[str], remark: str) -> None:

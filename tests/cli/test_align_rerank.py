@@ -187,8 +187,11 @@ def test_empty_lines_are_named(folder: Path, nbest: Path, tmp_path: Path, nmt: N
     assert named in nmt("score", folder / "forward", tmp_path / "ref", folder / "tgt")[2]
 
 
-def test_equal_sides_give_a_warning(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_equal_sides_give_a_warning(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
     src = folder / "src"
+    warning = f"warning: {src} is identical to {src}; it must be the translation; is it the right file?\n"
+    assert warning in nmt("rerank", folder / "forward", src, nbest, "--restarts", 0, "--tune", src)[2]
+    assert warning in nmt("evaluate", folder / "tgt", "--ref", src, "--src", src, "--by-length")[2]
     (tmp_path / "copy").write_bytes(src.read_bytes())
     for tgt in (src, tmp_path / "copy"):
         for command in ("score", "align"):
