@@ -18,7 +18,7 @@ Target = Literal["ctranslate2", "huggingface"]
 _CORPUS_KEYS = ("dataset", "config", "test_set", "path", "src", "tgt", "pairs")  # options that identify a corpus
 
 _LIMITS = (
-    "nmt also replaces control characters with spaces, removes invisible ones such as soft hyphens and splits lines of "
+    "nmt also replaces control characters with spaces, removes invisible ones such as soft hyphens and {} lines of "
     "more than {} tokens; the code above does not."
 )
 
@@ -71,7 +71,7 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         "```",
         "",
         f"Input is one sentence at a time{'' if form == 'none' else f', in Unicode form {form}'}. "
-        + _LIMITS.format(metadata.max_tokens),
+        + _LIMITS.format({"split": "splits", "truncate": "truncates"}[metadata.decode.long_lines], metadata.max_tokens),
         *([_CONTEXT.format(metadata.context.size)] if metadata.context.size else []),
         *(["The model ignores case, and translations are in lower case."] if tokenizers.tgt.lowercases() else []),
         *([_MARKUP] if TermMarkers.ids_of(tokenizers.src) else []),

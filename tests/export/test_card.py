@@ -66,10 +66,12 @@ def test_a_checkpoint_does_not_get_the_scores_of_the_average(run: Path) -> None:
 
 def test_a_model_without_a_run_has_a_card(make_model: MakeModel) -> None:
     loaded = load_model(make_model(joint=False, tied_embeddings="decoder"), torch.device("cpu"))
-    decode = loaded.metadata.decode.model_copy(update={"shortlist": Path("local")})
+    decode = loaded.metadata.decode.model_copy(update={"shortlist": Path("local"), "long_lines": "truncate"})
     changed = replace(loaded, metadata=replace(loaded.metadata, decode=decode))
     card = write_card(changed, Card("ctranslate2", None, "", ()))
     assert "shortlist" not in card
+    assert " and truncates lines of more than" in card
+    assert " and splits lines of more than" in write_card(loaded, Card("ctranslate2", None, "", ()))
     assert "license" not in card
     assert "Scores" not in card
     assert "lower case" not in card
