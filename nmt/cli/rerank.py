@@ -91,11 +91,7 @@ def rerank(
     require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories), replaces=b"[weights]")
     check_inputs([src, nbest, tune_on])
     sources, lists = _read_lists(src, nbest)
-    references = [] if tune_on is None else list(read_lines(tune_on, allow_pipe=True))
-    if tune_on is not None:
-        require_same_length(tune_on, len(references), src, len(sources))
-        warn_of_empty(input_name(tune_on), references, [sources], "any translation of them counts as wrong")
-        warn_of_equal(src, sources, tune_on, references)
+    references = [] if tune_on is None else _read_references(tune_on, src, sources)
     feature_models = _load_models([model, *(models or ())], reverse_models or (), device)
     names = feature_names(feature_models)
     chosen = None if weights is None else load_weights(weights, names)
@@ -151,6 +147,14 @@ def _tuning_set(
         for candidates, reference in zip(lists, references, strict=True)
     ]
     return TuningSet.from_lists(values, counts, metric)
+
+
+def _read_references(tune_on: Path, src: Path, sources: Sequence[str]) -> list[str]:
+    references = list(read_lines(tune_on, allow_pipe=True))
+    require_same_length(tune_on, len(references), src, len(sources))
+    warn_of_empty(input_name(tune_on), references, [sources], "any translation of them counts as wrong")
+    warn_of_equal(src, sources, tune_on, references)
+    return references
 
 
 def _read_lists(src: Path, nbest: Path) -> tuple[list[str], list[list[Candidate]]]:
