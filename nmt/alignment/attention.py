@@ -183,7 +183,7 @@ class WordAligner:
         first_line: line number of the first pair; names: of both sides, for the error
         """
         pairs = self.encode(sources, targets)
-        require_lengths(pairs, self._limit, first_line, names)
+        require_lengths([([*self._tag, *src], tgt) for src, tgt in pairs], self._limit, first_line, names)
         lines = zip(self.attended(pairs), sources, targets, strict=True)
         return [link_words(attended, *self.words(source, target)) for attended, source, target in lines]
 
@@ -198,7 +198,8 @@ class WordAligner:
 
     def fits(self, pair: TokenPair) -> bool:
         """Return whether both sides fit the model's positions."""
-        return max(map(len, pair)) <= self._limit
+        src, tgt = pair
+        return max(len(self._tag) + len(src), len(tgt)) <= self._limit
 
     def words(self, source: str, target: str) -> tuple[list[int | None], list[int | None]]:
         """Return the index of the word of the given line for each source token and each target token."""

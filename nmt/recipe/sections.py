@@ -309,7 +309,7 @@ class TrainRecipe(Section):
                 f"set train.{option} to {self.average_count} or more"
             )
         if self.average == "ema" and not self.ema_decay:
-            raise ValueError("train.average is 'ema', which needs train.ema_decay; set it, e.g. to 0.999")
+            raise ValueError("train.average is 'ema', which needs train.ema_decay; set train.ema_decay, e.g. to 0.999")
         return self
 
 

@@ -73,6 +73,21 @@ def make_aligner(
     )
 
 
+def test_the_tag_of_the_source_takes_a_position(tokenizers: Tokenizers) -> None:
+    model = AligningHeadModel(ModelRecipe(num_decoder_layers=3, num_heads=2, max_positions=6))  # one is for EOS
+    plain, tagged = (
+        WordAligner(model, tokenizers, ALIGNING_HEAD, unicode_form="NFC", device=CPU, batch_tokens=50, tag=tag)
+        for tag in ((), (5,))
+    )
+    source = next(line for line in ("the a " * n + "cat" for n in range(5)) if len(tokenizers.src.encode(line)) == 5)
+    (pair,) = plain.encode([source], ["cat"])
+    assert plain.fits(pair)
+    assert not tagged.fits(pair)
+    plain.align([source], ["cat"])
+    with pytest.raises(UserError, match=r"source, line 1 has 6 tokens"):
+        tagged.align([source], ["cat"])
+
+
 def test_attention_positions_exclude_eos() -> None:
     pairs = [([5, 6, 7], [7, 5, 6]), ([9], [9, 9]), ([4, 8], [])]
     maps = attention_maps(AligningHeadModel(), pairs, CPU)
