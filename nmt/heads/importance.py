@@ -25,7 +25,8 @@ def sensitivity(
 ) -> dict[Head, float]:
     """Return the sum over sentences of |dL/dxi| for each head, per target token.
 
-    Each position has its own factor and gradients are summed over sentences, so a batch needs one backward pass.
+    Each position has its own factor, and the gradients of a sentence are summed over its positions, so a batch needs
+    one backward pass.
 
     model:   in evaluation mode; its parameters get no gradients
     advance: called after each batch

@@ -75,7 +75,7 @@ def _select(name: str, tensor: Tensor, num_heads: int, index: Tensor) -> Tensor:
 
 
 def write_pruned(loaded: LoadedModel, kept: KeptHeads, out: Path) -> Transformer:
-    """Write the pruned model as a new model directory, and return it. Raises UserError if `out` exists.
+    """Write the pruned model to a new directory, and return the model. Raises UserError if `out` exists.
 
     `decode.alignment_heads` is renumbered.
     """

@@ -1,7 +1,7 @@
 """Static buffers for CUDA graphs: tensors of a search with fixed addresses and few distinct shapes.
 
-`DecoderState` allocates its tensors during search; static buffers are allocated once per shape and reused by every
-search. A step reads its slots and positions from the device (`Buffers.slots`, `Buffers.positions`).
+`DecoderState` allocates its tensors during search; static buffers of all shapes share memory (`Arena`), which every
+search reuses. A step reads its slots and positions from the device (`Buffers.slots`, `Buffers.positions`).
 
 The KV cache is a ring buffer: each step overwrites the oldest slots. All sentences write to the same slots, even if
 they started at different steps; the mask hides the slots of other hypotheses.
@@ -64,7 +64,7 @@ class StaticCache:
 
     def distances(self) -> Tensor:
         """See `Cache.distances`."""
-        raise NotImplementedError("sentences of a batch start at different steps; see `can_capture`")
+        raise NotImplementedError("buffers do not record the step of a slot; see `can_capture`")
 
 
 @dataclass

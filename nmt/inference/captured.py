@@ -36,7 +36,7 @@ Run = Callable[[], None]
 
 
 def can_capture(model: TranslationModel) -> TypeGuard[Transformer]:
-    """Return whether steps can be captured: not with relative positions, which differ between rows of the buffers."""
+    """Return whether steps can be captured: not with relative positions, because `StaticCache` has no distances."""
     return isinstance(model, Transformer) and model.recipe.positions != "relative"
 
 
@@ -216,7 +216,7 @@ class CapturedModel(WrappedModel[Transformer]):
     def _fit_shape(self, state: StaticState) -> None:
         """Change the shape if the KV cache is full or fewer rows suffice.
 
-        The capacity shrinks only when a quarter suffices, because it often grows again.
+        Without a change of the batch, the capacity shrinks only when a quarter suffices, because it often grows again.
         """
         shape = state.step.shape
         needed = Shape.at_least(len(state.rows), shape.beam, (state.steps + 1) * shape.beam, shape.src_len)

@@ -53,7 +53,7 @@ def html_segments(document: str) -> Iterator[Segment]:
 
     Scripts, styles and preformatted text are copied.
     """
-    copied, position = 0, 0  # ends of the copied part and of the current block
+    copied, position = 0, 0  # start of the next copied part, and end of the current text
     for start, end in _blocks(document):
         text = document[start:end]
         if any(map(str.isalpha, html.unescape(TAG.sub(" ", text)))):

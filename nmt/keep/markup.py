@@ -116,7 +116,7 @@ class MarkedText:
     def insert(self, translation: str, links: Links, edits: Sequence[tuple[int, int, str]] = ()) -> str:
         """Insert the tags into the translation.
 
-        links: pairs of words of `text` and of the translation, separated by white space, from 0
+        links: pairs of indices, from 0, of words of `text` and of the translation; white space separates words
         edits: (start, end, replacement) of parts of the translation, in order and disjoint
         """
         inserted = _Placement(self.text, translation, links).place(self.elements)

@@ -36,11 +36,11 @@ Finish = Callable[[], list[list[Translation]]]
 
 @dataclass(frozen=True)
 class Fallbacks:
-    """Numbers of lines for which the first translation did not preserve all items.
+    """Numbers of lines for which the first translation did not preserve all items, by the fallback that did.
 
-    searched: searched again with required phrases
-    split:    split at the items
-    copied:   left untranslated
+    searched: a second search with required phrases
+    split:    splitting at the items
+    copied:   leaving the line untranslated
     """
 
     searched: int = 0

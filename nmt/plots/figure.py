@@ -48,9 +48,9 @@ def require_drawable(path: Path) -> None:
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
-    """Write a figure in the format of the file extension: png, pdf, svg.
+    """Write a figure in the format of the file extension, such as png, pdf or svg.
 
-    Raises UserError for another extension and for an unwritable file.
+    Raises UserError for an unknown extension and for an unwritable file.
     """
     require_drawable(path)
     image = BytesIO()

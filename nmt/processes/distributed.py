@@ -1,7 +1,7 @@
 """Process group of a job: rank, world size, collectives, start and end. With one process, collectives do nothing.
 
 Processes are started by torchrun, or by any launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
-MASTER_PORT, such as srun. A rank that dies or hangs ends the job with one message (`nmt.processes.failure_detection`).
+MASTER_PORT. A rank that dies or hangs ends the job with one message (`nmt.processes.failure_detection`).
 NMT_WATCH_SECONDS (60): maximum time without a heartbeat. NMT_TIMEOUT_SECONDS (600): maximum delay at a synchronization
 point.
 """

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 
 class Interrupted(BaseException):
-    """A signal ended the work; `status` is the exit status, and the message says how to continue."""
+    """A signal ended the work; `status` is the exit status, and the message may say how to continue."""
 
     def __init__(self, message: str = "interrupted", status: int = 130) -> None:
         super().__init__(message)

@@ -57,7 +57,7 @@ def run_lock(run_dir: Path) -> Iterator[None]:
 
 
 def require_lock(path: Path) -> None:
-    """Raise UserError if `path` is in a run directory that this process has locked, but which was deleted since.
+    """Raise UserError if `path` is in a run that this process has locked, and the lock file was deleted or replaced.
 
     Another process may have started a run there. Without a lock, every path is valid.
     """

@@ -38,7 +38,8 @@ class DecodeRecipe(Section):
     """With `stop` = "patience": factor on `beam_size`; 1 is the same as `first`."""
     beam_groups: PositiveInt = 1
     """Diverse beam search (Vijayakumar et al. 2018): number of groups that the beam is split into; must divide
-    `beam_size`. An n-best list starts with the best translation of each group."""
+    `beam_size`. An n-best list takes the best translation of each group, then the second best, and so on, and is sorted
+    by score."""
     diversity_penalty: Strength = 0.5
     """Diverse beam search: penalty on a token for each hypothesis of an earlier group that it extends."""
     max_extra_tokens: NonNegativeInt = 50
@@ -118,8 +119,9 @@ class DecodeRecipe(Section):
     fusion_weight: Strength = 0.1
     """Shallow fusion: weight of the language model; 0 disables it."""
     batch_tokens: PositiveInt | Literal["auto"] = "auto"
-    """Maximum source tokens per batch. `auto`: 2,048 on a CPU, 4,096 with a beam of 2 and 8,192 in greedy search; on
-    a GPU, what fits in a quarter of its memory with this model and beam, from 2,048 to 32,768."""
+    """Maximum source tokens per batch. `auto`: on a CPU, 8,192 in greedy search, 4,096 with a beam of 2, 2,048 with a
+    beam of 3 to 64, and fewer above; on a GPU, what fits in a quarter of its memory with this model and beam, from
+    2,048 to 32,768."""
 
     def over(
         self, own: DecodeRecipe, *, has_ensemble: bool = False, needs_alignments: bool | None = None

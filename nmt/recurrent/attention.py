@@ -64,7 +64,7 @@ class Attention(nn.Module):
     def forward(self, states: Tensor, memory: Memory, sizes: Sizes | None = None) -> tuple[Tensor, Tensor]:
         """Decoder states (batch, queries, d_model) -> results (batch, queries, d_model) and weights in float32.
 
-        weights: (batch, queries, src_len); sizes: if given, padding is left out of the computation on a CPU
+        weights: (batch, queries, src_len); sizes: if given, additive scores on a CPU skip most of the padding
         """
         scores = self._scores(states, memory.keys, sizes)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))

@@ -68,7 +68,7 @@ def features(
     """Return the features of the candidates of each source, (candidates, features), in the order of `feature_names`.
 
     The length is in words. If a line or one of its candidates is too long for a model, that feature is 0 for the line.
-    `progress` is called with the number of candidates that a model has scored.
+    `progress` is called for each line and model, with the number of candidates.
     """
     scores = [candidate.score for candidate in chain.from_iterable(lists)]
     lengths = [float(len(candidate.text.split())) for candidate in chain.from_iterable(lists)]

@@ -82,7 +82,7 @@ def static_batches(lengths: Sequence[int], budget: int) -> Iterator[PlannedBatch
 def continuous_batches(lengths: Sequence[int], budget: int) -> Iterator[PlannedBatch]:
     """Plan continuous batching: one batch per buffer size, refilled as sentences finish; see `static_batches`.
 
-    Lengths and batch sizes are rounded up to powers of two, like `nmt.inference.buffers.Shape`.
+    Costs are those of lengths and batch sizes rounded up to powers of two, as in `nmt.inference.buffers.Shape`.
     """
     costs = [max(_MIN_COST, _power_of_two(length)) for length in lengths]
     for cost in sorted(set(costs), reverse=True):

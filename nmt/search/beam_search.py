@@ -17,8 +17,8 @@ Stop        A sentence is done when no live hypothesis can exceed its worst kept
             `Ranker.upper_bound` shows this for every option. A beam that never drops a hypothesis therefore finds the
             true optimum. This is the rule `exact`. With `first`, a sentence is also done when beam_size hypotheses have
             ended, as in fairseq and CTranslate2; with `patience`, when patience * beam_size have (Kasai et al. 2022).
-            Under both rules, a hypothesis can end only in one of the best beam_size extensions. With beam groups the
-            number applies to each group, and a group that has reached it accepts no more.
+            Under both rules, a hypothesis can end only in one of the best beam_size extensions. With beam groups, these
+            numbers are divided by beam_groups and apply to each group; a group that has finished accepts no more.
 Constraints `nmt.search.constraints` and `nmt.search.trees` make some extensions impossible; all others keep
             their true log-probability. `nmt.search.required` allocates the beam to hypotheses with required phrases.
 Groups      With beam_groups above 1, each group is a beam of beam_size / beam_groups hypotheses. Tokens that earlier

@@ -23,7 +23,7 @@ class ServedMemory(TranslationMemory):
 
     settings:    JSON values that identify the model
     num_reused:  lines that were found
-    num_missing: lines that were looked up and not found
+    num_missing: lines that were not found, or not looked up after an error
     num_errors:  failed reads and writes
     """
 

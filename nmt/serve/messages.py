@@ -141,7 +141,7 @@ Message = TypeVar("Message", bound=BaseModel)
 
 
 def parse_fields(content_type: str, query: bytes, body: bytes, kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the fields of a request, unchecked; raises HTTPException if there are none.
+    """Return the fields of a request, unchecked; raises HTTPException if they cannot be parsed.
 
     Only LibreTranslate requests may be forms or have a query string. Native requests are always JSON, because curl
     sends all data with the content type of a form by default.

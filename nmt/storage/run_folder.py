@@ -66,7 +66,7 @@ def find_model(path: Path, description: str = MODEL) -> Path:
 def require_own_files(run: Path, translations: Sequence[str]) -> None:
     """Raise UserError if the directory of a new run has files that the run would overwrite.
 
-    Also raises it if `checkpoints` is a link to those of another run, which would write there at the same time.
+    Also raises it if `checkpoints` is a link to those of another run: both runs would write there.
 
     translations: names of the translated test sets
     """

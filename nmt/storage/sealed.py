@@ -29,7 +29,7 @@ _CACHED = re.compile(r"ctranslate2-(\d+-)?[0-9a-f]{16}-\w+|\..*")
 
 
 class CorruptError(UserError):
-    """A file differs from the manifest of its directory."""
+    """A sealed directory is incomplete or unreadable, or differs from its manifest."""
 
 
 def write_directory(directory: Path, files: Mapping[str, bytes | Callable[[], bytes]]) -> None:

@@ -36,7 +36,7 @@ _FORMAT = 1
 _START = b'{"format": '
 
 SECONDS_BETWEEN_MARKS = 10.0
-"""Maximum work lost if the process is killed. Interruptions and errors lose none."""
+"""Output written within this time after a mark is lost if the process is killed. Interruptions and errors lose none."""
 
 
 def part_path(path: Path) -> Path:

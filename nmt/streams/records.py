@@ -1,4 +1,4 @@
-"""Formats of `nmt translate`: parse the input to records, and format their translations."""
+"""Formats of `nmt translate`: parse the input into records, and format their translations."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Source:
         return self.path == STANDARD_STREAM and os.isatty(_standard_input())
 
     def check(self) -> int | None:
-        """Read a whole file to report errors before translation starts; return its number of lines, None for a pipe.
+        """Read a whole file to report errors before translation starts; return its number of records, None for a pipe.
 
         Raises UserError as `records` does.
         """

@@ -18,7 +18,7 @@ DropReason = Literal["empty", "control characters", "too long", "length ratio", 
 DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 
 _INVISIBLE, _CONTROL = re.compile(f"[{INVISIBLE}]+"), re.compile(f"[{CONTROL}]+")
-# Signs of damaged text: control characters other than white space, and U+FFFD for undecodable bytes.
+# Signs of damaged text: control characters except U+0009 to U+000D, and U+FFFD for undecodable bytes.
 _DAMAGE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
 
 # SentencePiece limits pieces to 16 characters, so a sentence of more than 16 * max_tokens characters is too long.

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from nmt.special_ids import PAD_ID
 
-# Vocabulary and rows of a chunk are padded to these multiples, which tensor cores need for full speed.
+# Tensor cores need these multiples for full speed: the vocabulary is padded, and all chunks but the last have a
+# multiple of `ROW_MULTIPLE` rows.
 VOCAB_MULTIPLE = 64
 ROW_MULTIPLE = 64
 

@@ -195,7 +195,7 @@ class MemoryProbe:
     measure: Callable[[Callable[[], None], torch.device], int] = peak_memory
 
     def require(self, budget: int) -> None:
-        """Raise UserError with a budget that fits unless the largest step under `budget` fits."""
+        """Raise UserError, which names a budget that fits, unless the largest step under `budget` fits."""
         if not self.world.max(int(not self._fits(budget, margin=0.0))):
             return
         longest = 1 + int(max(self.plan.src_lengths.max(), self.plan.tgt_lengths.max()))

@@ -101,7 +101,7 @@ class Replay:
     pairs:         (num_pairs,) indices in the token store, highest nll per token first
     pair_nll:      (num_pairs,) nats per target token before the update, without dropout
     pair_tokens:   (num_pairs,) target tokens, EOS included
-    nll:           mean of the update in nats per token, with dropout, as logged by training
+    nll:           mean of the update in nats per token, with dropout
     before, after: digests of parameters, optimizer state and EMA
     skipped:       whether the gradient was not finite
     """

@@ -223,7 +223,7 @@ def _changes(recipe: AnyRecipe, before: AnyRecipe, step: int) -> list[Change]:
 
 
 def _options(recipe: AnyRecipe) -> dict[str, object]:
-    """Return all options that may change during a run, by full name."""
+    """Return the options of all sections, by full name, without `data.root` and `data.workers`."""
     sections = recipe.model_dump(mode="json", exclude={"name", "run_dir"})
     parts = {name: part for name, part in sections.items() if isinstance(part, dict)}
     named = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.items()}

@@ -44,7 +44,7 @@ class TrainState:
     is_interim:         the checkpoint was saved only because the run stopped; the next one replaces it
     scores:             score by validated step; higher is better
     valid:              fingerprint of the validation text of the scores; "" if unknown
-    scored_from:        step after which scores are comparable; earlier ones were discarded
+    scored_from:        step from which scores are comparable; earlier ones were discarded
     loss_scale:         state of the fp16 loss scaler
     rate_factor:        factor on the learning rate, lowered by schedule `plateau`
     plateau_best:       lowest validation nll so far, for schedule `plateau`

@@ -105,9 +105,10 @@ def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
 
 
 def require_start_model(recipe: Recipe) -> None:
-    """Raise UserError, before preparing text, if the start model of a new run is damaged or has no optimizer state.
+    """Raise UserError, before preparing text, if the start model of a new run is damaged.
 
-    Also raises it for invalid patterns of `train.freeze`.
+    Also raises it if `train.start_optimizer` is "kept" and the model has no optimizer state, and for invalid patterns
+    of `train.freeze`.
     """
     if recipe.train.freeze:
         with torch.device("meta"):

@@ -68,7 +68,7 @@ function joinLines(lines) {
 }
 
 /**
- * Return the translated file, with requests within the limits; calls onProgress(number of parts) after each part.
+ * Return the translated file, with requests within the limits; calls onProgress(number of translated parts).
  *
  * context: of the model: number of previous lines, and sides
  */
@@ -109,7 +109,7 @@ async function translateInOrder(lines, options, {size, sides}, signal, onText) {
   }
 }
 
-/** Return the limits of a part of a document: a subtitle may have several speakers, each of which counts as a line. */
+/** Return the limits of a request with parts of a document: each speaker in a subtitle counts as a line. */
 function documentLimits({lines, characters, bytes}, overlap) {
   const divisor = overlap ? 2 : 1; // reserve capacity for the previous subtitles
   return {lines: Math.ceil(lines / 4), characters: characters / divisor, bytes: bytes / divisor};
