@@ -210,7 +210,8 @@ def _make_reader(
     if isinstance(index, int) and index < 0:
         raise typer.BadParameter(f"--column is {column}; it must be a number from 0, or a name in the header")
     header = header or isinstance(index, str)
-    return RecordReader(in_format, index, "text" if field is None else field, header), out_format, keep
+    reader = RecordReader(in_format, index, "text" if field is None else field, header, is_given=bool(input_format))
+    return reader, out_format, keep
 
 
 def _make_writer(

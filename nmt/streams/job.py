@@ -141,7 +141,7 @@ class TranslationJob:
                 raise AssertionError("only the first process yields results")
             return
         digests: deque[str] = deque()
-        if self.source.reader.format == "text":
+        if self.source.reader.format == "text" and not self.source.reader.is_given:
             windows = _with_format_warning(windows, self.source.name)
         windows = _with_digests(windows, digest, digests)
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):

@@ -111,6 +111,7 @@ class RecordReader:
     header: whether the first TSV line names the columns
     names:  the column names; None until the header is read
     context: document context that the model uses
+    is_given: whether the user gave the format; otherwise, plain text that looks like another format gives a warning
     unwritten: fields of JSON Lines that this output does not replace; next to an earlier translation, they are errors
     """
 
@@ -120,6 +121,7 @@ class RecordReader:
     header: bool = False
     names: tuple[str, ...] | None = None
     context: Context = NO_CONTEXT
+    is_given: bool = False
     unwritten: tuple[str, ...] = ()
 
     def with_header(self, line: str | None, name: str) -> RecordReader:

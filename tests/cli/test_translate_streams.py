@@ -57,7 +57,7 @@ def test_nasty_lines_through_file_pipe_and_python(model: Path, nmt: Nmt, pipe_in
 
 def test_json_lines_from_a_pipe_need_their_format(model: Path, nmt: Nmt, pipe_in: PipeIn) -> None:
     options = ("--engine", "torch", "--precision", "fp32", "--beam-size", 1)
-    for more, expected in (((), True), (("--input-format", "jsonl"), False)):
+    for more, expected in (((), True), (("--input-format", "jsonl"), False), (("--input-format", "text"), False)):
         pipe_in(lambda write: write(b'{"text": "a dog"}\n{"text": "a cat"}\n'))
         status, _, err = nmt("translate", model, *options, *more)
         assert status == 0
