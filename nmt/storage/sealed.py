@@ -22,7 +22,6 @@ from nmt.processes.run_lock import require_lock
 from nmt.recipe import UserError, advice_on
 
 MANIFEST = "manifest.json"
-_SEARCHED_BYTES = 10_000
 
 # Conversions in a model directory, see `nmt.export.cache`, and hidden files.
 _CACHED = re.compile(r"ctranslate2-(\d+-)?[0-9a-f]{16}-\w+|\..*")
@@ -89,11 +88,13 @@ def writes_through(path: Path) -> bool:
 
 
 def has_mark(path: Path, mark: bytes) -> bool:
-    """Return whether a file is empty or has these bytes in its first or last 10,000."""
+    """Return whether a file is empty or has these bytes near its start; for PDF, near its end."""
     with path.open("rb") as file:
-        start = file.read(_SEARCHED_BYTES)
-        file.seek(max(0, path.stat().st_size - _SEARCHED_BYTES))
-        return not start or mark in start or mark in file.read()
+        found = file.read(1_000)
+        if found.startswith(b"%PDF"):  # its metadata is at the end
+            file.seek(max(0, path.stat().st_size - 10_000))
+            found = file.read()
+    return not found or mark in found
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -129,7 +129,7 @@ def test_output_to_a_pipe_or_a_link(folder: Path, nmt: Nmt, command: str) -> Non
 )
 def test_only_a_file_of_the_same_kind_is_replaced(folder: Path, nmt: Nmt, command: str, ending: str) -> None:
     text, empty = folder / f"text{ending}", folder / f"empty{ending}"
-    text.write_text("a sentence\n")
+    text.write_text("a sentence\n" * 100 + "[weights]\n")
     empty.write_text("")
     before = contents(folder)
     status, _, err = nmt(*commands(folder)[command], text)
