@@ -583,7 +583,7 @@ def test_every_control_has_an_accessible_name(page: Browser) -> None:
 def test_the_newest_text_wins(
     browser: Browser, echo: EchoTranslator, echo_service: MakeService, tmp_path: Path
 ) -> None:
-    (tmp_path / "keys").write_text("good\n", encoding="utf-8")
+    (tmp_path / "keys").write_text("good 日本\n", encoding="utf-8")
     service = echo_service(Limits(), ApiKeys(tmp_path / "keys"))
     address, stop = serve(service)
     browser.open(address)
@@ -594,7 +594,7 @@ def test_the_newest_text_wins(
     assert texts(browser, "#error") == ["an API key is required; send 'Authorization: Bearer KEY'"]
     echo.may_run.clear()
     browser.run("document.querySelector('#key').focus()")
-    browser.type("good")
+    browser.type("good 日本")
     batcher = service.models["en-de"].batcher
     until(lambda: bool(echo.batches))  # the first text occupies the worker thread
     browser.run("document.querySelector('#source').focus()")

@@ -1,10 +1,10 @@
 /** Requests to the server. */
 
-let key = "";
+let key = ""; // UTF-8, a character for each byte, because fetch encodes headers as Latin-1
 
 /** Set the API key of all requests. */
 export function setKey(value) {
-  key = value;
+  key = String.fromCharCode(...new TextEncoder().encode(value));
 }
 
 /** Return the models, the limits of requests, and whether a key is required. */
