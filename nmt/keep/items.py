@@ -122,18 +122,23 @@ class ItemGrammar:
         )
 
 
-def is_joined_number(item: Item, text: str) -> bool:
-    """Return whether an item of a text is a number next to a letter, such as 1990 in 1990s.
+def is_newly_joined(source: Item, line: str, target: Item, translation: str) -> bool:
+    """Return whether a number that stands alone in a line is next to a letter in its translation.
 
-    Only letters with case count: Korean and Arabic write numbers and words without a space.
+    In the translation, only letters with case count: Korean and Arabic write numbers and words without a space.
     """
-    neighbors = text[max(item.start - 1, 0) : item.start] + text[item.end : item.end + 1]
-    return item.kind == "numbers" and neighbors.lower() != neighbors.upper()
+    before, after = _neighbors(source, line), _neighbors(target, translation)
+    return source.kind == "numbers" and after.lower() != after.upper() and not any(map(str.isalpha, before))
 
 
 def is_number_word(item: Item) -> bool:
     """Return whether an item may be the translation of a number word."""
     return item.kind == "numbers" and _NUMBER_WORD.fullmatch(item.text) is not None
+
+
+def _neighbors(item: Item, text: str) -> str:
+    """Return the characters next to an item of a text."""
+    return text[max(item.start - 1, 0) : item.start] + text[item.end : item.end + 1]
 
 
 @cache

@@ -20,7 +20,7 @@ from nmt.decode.glossary import Glossary
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation, join_parts
-from nmt.keep.items import Item, ItemGrammar, is_joined_number, is_number_word
+from nmt.keep.items import Item, ItemGrammar, is_newly_joined, is_number_word
 from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
 from nmt.logs import counted, warn
 from nmt.recipe import Context, MemoryFileError, UserError
@@ -216,14 +216,12 @@ class PreservingTranslator:
     def _insert(self, line: _Line, translation: str, links: Links, *, strict: bool) -> str | None:
         """Return a translation with the tags of its line and items in their written form; None if items differ.
 
-        strict: see `ItemGrammar.holds`; also reject a number next to a letter if there is none in the line, because
-                required phrases may occur within words
+        strict: see `ItemGrammar.holds`; also reject numbers next to letters, because required phrases may occur within
+                words
         """
         pairing = self._grammar.pair(line.items, self._grammar.find_target(translation))
-        if strict and any(
-            is_joined_number(target, translation) and not is_joined_number(source, line.marked.text)
-            for source, target in pairing.pairs
-        ):
+        text = line.marked.text
+        if strict and any(is_newly_joined(source, text, target, translation) for source, target in pairing.pairs):
             return None
         pairs = sorted(pairing.pairs, key=lambda pair: pair[1].start)
         edits = [(target.start, target.end, self._grammar.written(source)) for source, target in pairs]

@@ -101,6 +101,10 @@ def test_a_required_number_is_not_joined_to_letters() -> None:
         cast(TextTranslator, Script({line: "\uc138"}, {line: "37\uc138"})), ["numbers"], ("en", "ko")
     )
     assert best_of(korean, line) == "37\uc138"
+    chinese = PreservingTranslator(
+        cast(TextTranslator, Script({"37\u5c81": "old", "\u5c81": "years"})), ["numbers"], ("zh", "en")
+    )
+    assert best_of(chinese, "37\u5c81") == "37years"
 
 
 def test_splits_at_items() -> None:
