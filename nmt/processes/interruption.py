@@ -1,4 +1,4 @@
-"""Interruption of a command: Ctrl-C, SIGTERM, and a closed output pipe."""
+"""Interruption of a command: Ctrl-C, SIGTERM, SIGUSR1, and a closed output pipe."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class DecodeRecipe(Section):
     ensemble_mean: Literal["linear", "log"] = "linear"
     """Combination of an ensemble: arithmetic or geometric mean of the probabilities."""
     long_lines: Literal["split", "truncate"] = "split"
-    """Lines longer than the sentences of the training text: split them and join the translations, or truncate them, for
+    """Lines with more than `data.max_tokens` tokens: split them and join the translations, or truncate them, for
     summarization."""
     split_sentences: bool = False
     """Split each line into sentences and translate them separately, for models trained on single sentences."""

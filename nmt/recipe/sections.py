@@ -406,7 +406,7 @@ class Recipe(Section):
         if self.model.architecture == "gru" and self.train.compile:
             raise ValueError(
                 "train.compile is true; architecture 'gru' runs in torch's own kernels, which are not compiled; set "
-                "it to false"
+                "train.compile to false"
             )
         layers, heads = self.model.cross_attentions
         if self.decode.alignment_layer is not None and self.decode.alignment_layer >= layers:
@@ -444,7 +444,7 @@ class Recipe(Section):
         if self.train.micro_batch_tokens != "auto" and self.data.max_tokens + 1 > self.train.micro_batch_tokens:
             raise ValueError(
                 f"train.micro_batch_tokens is {self.train.micro_batch_tokens}; the longest sentence must fit; "
-                f"set it to {self.data.max_tokens + 1} or more, or lower data.max_tokens"
+                f"set train.micro_batch_tokens to {self.data.max_tokens + 1} or more, or lower data.max_tokens"
             )
         return self
 
@@ -468,7 +468,7 @@ class Recipe(Section):
         if not self.is_language_model:
             return
         if not self.tokenizer.joint and self.tokenizer.start_from is None:
-            raise ValueError("tokenizer.joint is false, but a language model has one language; set it to true")
+            raise ValueError("tokenizer.joint is false; a language model has one language; set tokenizer.joint to true")
         if self.data.context:
             raise ValueError("data.context needs a source; a language model has none; set it to 0")
         if self.train.guided_alignment:

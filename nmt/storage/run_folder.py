@@ -84,8 +84,8 @@ def require_own_files(run: Path, translations: Sequence[str]) -> None:
     written += [f"translations/{name}" for name in translations]
     if existing := [name for name in written if os.path.lexists(run / name)]:
         raise UserError(
-            f"{run} has {', '.join(existing)} but no run; the new run would overwrite this; move it away, or set "
-            "another run_dir"
+            f"{run} has {', '.join(existing)} but no run; the new run would overwrite existing files; move them "
+            "away, or set another run_dir"
         )
 
 

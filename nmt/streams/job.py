@@ -58,7 +58,7 @@ class TranslationJob:
     def run(self, start_workers: AbstractContextManager[Workers], *, resume: bool, restart: bool) -> None:
         """Translate the whole input.
 
-        Raises Interrupted, with instructions to resume, after Ctrl-C or SIGTERM.
+        Raises Interrupted, with instructions to resume if there is a partial output, after a signal.
         """
         with interruptible(), start_workers as workers:
             if workers.size > 1 and self.source.pipe is not None:

@@ -114,8 +114,8 @@ class TermReport:
             return
         if not self.path.exists():
             raise CommandError(
-                f"{self.path} is missing; it has the terms of the first {counted(done, 'line')}; restore it, or use "
-                "--restart to start over"
+                f"{self.path} is missing; it must have the terms of the first {counted(done, 'line')}; restore it, or "
+                "use --restart to start over"
             )
         for row in read_lines(self.path):
             columns = row.split("\t")

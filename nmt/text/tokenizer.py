@@ -370,10 +370,10 @@ def _explain_training_error(message: str, recipe: TokenizerRecipe) -> str:
     """Return an error message with the vocabulary size that the trainer's message suggests."""
     wrong = f"tokenizer.vocab_size is {recipe.vocab_size}"
     if too_high := re.search(r"value <= (\d+)", message):
-        return f"{wrong}; this text allows at most {too_high[1]} pieces; set it to at most {too_high[1]}, or add text"
+        return f"{wrong}; this text allows at most {too_high[1]} pieces; set vocab_size to {too_high[1]}, or add text"
     if too_low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         minimum = f"the characters of the text, 256 bytes and the special tokens need {too_low[1]}"
-        return f"{wrong}; {minimum}; set it well above that, or lower tokenizer.character_coverage"
+        return f"{wrong}; {minimum}; set vocab_size well above that, or lower tokenizer.character_coverage"
     detail = " ".join(message.split())
     return f"cannot train the tokenizer ({detail}); it needs text and a suitable size; check the tokenizer section"
 

@@ -203,7 +203,7 @@ class MemoryProbe:
         self._require_fit(best, longest)
         raise UserError(
             f"a step with train.micro_batch_tokens={budget} exceeds the memory of {self._device}; "
-            f"it must be at most {best}; set it to {best}{self._or_checkpointing}"
+            f"the number must be at most {best}; set it to {best}{self._or_checkpointing}"
         )
 
     def largest_budget(self, at_least: int) -> int:

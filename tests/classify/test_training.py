@@ -329,7 +329,7 @@ def test_unrelated_files_are_not_overwritten(reviews: Path) -> None:
         train()
     (run / "model" / "thesis.txt").unlink()
     (run / "report.md").touch()
-    with pytest.raises(UserError, match=r"runs/reviews has report.md but no run; the new run would overwrite this"):
+    with pytest.raises(UserError, match=r"runs/reviews has report.md but no run; the new run would overwrite existing"):
         train()
     (run / "report.md").unlink()
     (run / "model").rmdir()

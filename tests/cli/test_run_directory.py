@@ -168,7 +168,7 @@ def test_a_new_run_does_not_overwrite_files(tmp_path: Path, nmt: Nmt, monkeypatc
         for command in ("run", "train", "prepare", "plan"):
             status, _, err = nmt(command, "mine.toml")
             assert (status, (tmp_path / name).read_text()) == (1, "mine")
-            assert f". has {name} but no run; the new run would overwrite this; move it away" in one_line(err)
+            assert f". has {name} but no run; the new run would overwrite existing files; move them" in one_line(err)
             assert not (tmp_path / "data").exists()  # before the work
         (tmp_path / name).unlink()
 

@@ -600,7 +600,8 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         (["model.architecture=gru", "model.d_model=9"], "model.d_model is 9; it must be even, half for each direction"),
         (
             ["model.architecture=gru", "train.compile=true"],
-            "train.compile is true; architecture 'gru' runs in torch's own kernels, which are not compiled; set it to",
+            "train.compile is true; architecture 'gru' runs in torch's own kernels, which are not compiled; set "
+            "train.compile to false",
         ),
         (
             ["model.architecture=gru", "decode.alignment_layer=1"],
@@ -741,7 +742,7 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         ),
         (
             ["train.micro_batch_tokens=256"],
-            "train.micro_batch_tokens is 256; the longest sentence must fit; set it to 257",
+            "train.micro_batch_tokens is 256; the longest sentence must fit; set train.micro_batch_tokens to 257",
         ),
     ],
 )
