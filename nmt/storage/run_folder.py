@@ -90,7 +90,7 @@ def require_own_files(run: Path, translations: Sequence[str]) -> None:
 
 
 def require_own_model(run: Path) -> None:
-    """Raise UserError if `model` in a run directory is not a model of this run, which may be replaced."""
+    """Raise UserError if `model` in a run directory must not be replaced: only a model of this run may be."""
     out = run / "model"
     require_lock(out)
     is_model = (out / "model.toml").is_file() or (out / MANIFEST).is_file()

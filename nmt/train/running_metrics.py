@@ -28,7 +28,7 @@ class PendingUpdate:
 
 
 class RunningMetrics:
-    """Sums over updates, kept on the device to avoid synchronization. Skipped updates do not count.
+    """Sums over updates, kept on the device to avoid synchronization. Losses of skipped updates do not count.
 
     tokens, seconds: of all updates, for the speed
     learned:         target tokens of the updates that were not skipped, the denominator of `loss` and `nll`
