@@ -104,7 +104,7 @@ class ProgressBar:
             say(self._plain_line())
 
     def close(self) -> None:
-        """Remove the bar."""
+        """Stop the bar; its last state stays on the terminal."""
         if self._bar is not None:
             self._bar.close()
 

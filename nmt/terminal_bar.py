@@ -42,5 +42,5 @@ class TerminalBar:
         self._progress.update(self._task, advance=amount, description=description)
 
     def close(self) -> None:
-        """Remove the bar."""
+        """Stop the bar; its last state stays on the terminal."""
         self._progress.stop()

@@ -53,7 +53,7 @@ class Stages:
 
     shares:      fractions that sum to 1: `data` (fetching and copying a batch), `forward` (including the gradient of
                  the softmax, computed with the loss), `backward`, `update` (gradient norm, clipping and optimizer)
-    row_padding: fraction of rows of the linear layers that are padding
+    row_padding: fraction of rows of the linear layers that are padding; not measured (0) with several processes
     attention_padding: fraction of positions inside attention that are padding; 0 for kernels that take packed sentences
     """
 

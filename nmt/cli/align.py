@@ -34,14 +34,14 @@ ALIGNING_WINDOW = 512  # pairs per call of the aligner, printed together
 Layer = Annotated[
     int | None, typer.Option(min=0, help="Decoder layer of the attention, from 0 (default: the model's).")
 ]
-Heads = Annotated[str | None, typer.Option(metavar="HEAD,...", help="Heads to average, from 0 (default: all).")]
+Heads = Annotated[
+    str | None,
+    typer.Option(metavar="HEAD,...", help="Heads to average, from 0 (default: the model's; with --layer, all)."),
+]
 Place = Literal["input", "output"]
 PlaceOption = Annotated[
     Place | None,
-    typer.Option(
-        "--place",
-        help="Position that aligns a target token: output predicts the token, input reads it.",
-    ),
+    typer.Option("--place", help="Position that aligns a target token: output predicts the token, input reads it."),
 ]
 
 

@@ -110,7 +110,7 @@ def check_inputs(inputs: Iterable[Path | None]) -> None:
 
 
 def read_pairs(src: Path, tgt: Path | None) -> tuple[list[str], list[str]]:
-    """Read the lines of two files or of one twice; raises UserError if they are empty or their lengths differ."""
+    """Read two files of lines, or one as both sides; raises UserError if they are empty or their lengths differ."""
     sources = list(read_lines(src, allow_pipe=True))
     targets = sources if tgt is None else list(read_lines(tgt, allow_pipe=True))
     require_same_length(src, len(sources), tgt or src, len(targets))

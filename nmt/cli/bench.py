@@ -27,15 +27,15 @@ Model = Annotated[
         help="tiny (Wu et al. 2021), base or big (Vaswani et al. 2017), a recipe (.toml), or a model directory.",
     ),
 ]
-VocabSize = Annotated[int | None, typer.Option(min=5, help="Vocabulary size (default: the model's; base: 37,000).")]
+VocabSize = Annotated[
+    int | None,
+    typer.Option(min=5, help="Vocabulary size (default: that of the prepared corpus or the model; base: 37,000)."),
+]
 Repetitions = Annotated[int, typer.Option(min=1, help="Number of measurements; reports median and spread.")]
 JsonFile = Annotated[
     Path | None,
     typer.Option(
-        "--json",
-        parser=file_path,
-        metavar="PATH",
-        help="Write all results, with each measurement, to this JSON file.",
+        "--json", parser=file_path, metavar="PATH", help="Write all results, with each measurement, to this JSON file."
     ),
 ]
 

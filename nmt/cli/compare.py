@@ -37,9 +37,7 @@ from nmt.text.lines import STANDARD_STREAM
 CompareMetrics = Annotated[
     str | None,
     typer.Option(
-        "-m",
-        "--metrics",
-        help="Comma-separated (default: bleu,chrf,ter; for runs, those of their recipes).",
+        "-m", "--metrics", help="Comma-separated (default: bleu,chrf,ter; for runs, those of the baseline's recipe)."
     ),
 ]
 

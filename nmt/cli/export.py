@@ -27,7 +27,10 @@ def export(
         Quantization | None, typer.Option(help="Weight type for CTranslate2 (default: float32).")
     ] = None,
     sample: Annotated[
-        Path | None, typer.Option(help="Sentences for the parity check, one per line (default: validation text).")
+        Path | None,
+        typer.Option(
+            help="Sentences for the parity check, one per line (default: validation text of the run, or random pieces)."
+        ),
     ] = None,
     license_id: Annotated[
         str | None, typer.Option("--license", help="License for the card, such as apache-2.0.")

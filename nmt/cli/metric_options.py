@@ -101,7 +101,7 @@ class MetricOptions:
         return self.lowercase or self.chrf_lowercase
 
     def check(self, *, counts_words: bool = False, compares_lines: bool = False) -> None:
-        """Raise BadParameter for an option without effect.
+        """Raise BadParameter for an option without effect and an invalid --lang; warn of a language without rules.
 
         counts_words: whether words are counted in the tokenization of bleu; compares_lines: whether sentences are
         compared individually

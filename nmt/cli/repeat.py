@@ -33,6 +33,7 @@ from nmt.storage.sealed import write_file
 from nmt.text.lines import STANDARD_STREAM
 
 _VARY = "Values of an option. If repeated, all combinations are run. The first value is the baseline."
+_SEEDS = "Runs per variant, with consecutive seeds (default: the number in the sweep, or 3)."
 _JOBS = "Parallel runs, which share the GPUs or cores (default: one per GPU, else one)."
 _ONLY = "Execute only this run, by its number in --list; for job arrays, after --prepare-only."
 
@@ -41,7 +42,7 @@ def repeat(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     vary: Annotated[list[str] | None, typer.Option(metavar="KEY=A,B", help=_VARY)] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs per variant, consecutive seeds (default: 3).")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help=_SEEDS)] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Directory of all runs (default: runs/NAME-repeat).")
     ] = None,

@@ -1,4 +1,4 @@
-"""Duplicate detection with hashes on disk and one bit per pair in memory."""
+"""Duplicate detection with hashes on disk; memory holds one bit per pair and a 64th of the hashes."""
 
 from __future__ import annotations
 

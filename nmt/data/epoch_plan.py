@@ -133,7 +133,7 @@ def plan_epoch(
 def plan_by_length(src_lengths: Lengths, tgt_lengths: Lengths, *, micro_batch_tokens: int) -> list[Ids]:
     """Sort all pairs by length and split them into micro-batches of at most `micro_batch_tokens` on either side.
 
-    For validation, where order does not matter. A pair that exceeds the budget is a micro-batch by itself.
+    For work in which order does not matter. A pair that exceeds the budget is a micro-batch by itself.
 
     src_lengths, tgt_lengths: (num_pairs,) tokens of each sentence, without BOS and EOS
     """

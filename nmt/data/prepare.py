@@ -1,9 +1,9 @@
 """Preparation: from the corpora of a recipe to tokenizers and a token store.
 
 The stages are read (`corpus`), clean (`cleaning`), tokenize (`nmt.text.tokenizer`), encode (`encoding`) and store
-(`store`). Cleaning and encoding run in parallel worker processes. Memory does not grow with the corpus, except for one
-bit per pair. Cleaned text waits in a temporary file until the tokenizer is trained; with a reused tokenizer, text is
-encoded while it is cleaned. Everything is built in a new directory that replaces the old one when complete.
+(`store`). Cleaning and encoding run in parallel worker processes. Memory grows with the corpus by about one byte per
+pair, to find duplicates. Cleaned text waits in a temporary file until the tokenizer is trained; with a reused one, text
+is encoded while it is cleaned. Everything is built in a new directory that replaces the old one when complete.
 
 Corpora are consecutive in the store; the report has the number of pairs of each.
 """
@@ -114,7 +114,7 @@ class Prepared:
 def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
     """Bring the directory `recipe.data_directory` up to date.
 
-    The same recipe and input give the same bytes.
+    The same recipe and input give the same bytes, except for the times and paths in `stamps.json`.
 
     on_read: receives the unmodified training pairs if the training text is read
 

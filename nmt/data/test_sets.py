@@ -37,7 +37,7 @@ class TestSet:
         return self.refs[0]
 
     def warn_of_wrong_references(self) -> None:
-        """Warn of a reference that equals the source or another reference, of empty references, and of markup.
+        """Warn of references that equal the source or each other or are empty, and of text in a format such as TSV.
 
         Any translation of a sentence without a reference, such as null in JSON Lines, is wrong.
         """

@@ -146,7 +146,7 @@ def translate_documents(
 
     previous: number of lines before each line that are its context; None without context
     window:   lines that are translated together
-    advance:  called after each window with its number of lines
+    advance:  called with the number of lines translated since its last call
     """
     outputs = [""] * len(lines)
     if previous is None:

@@ -69,7 +69,7 @@ class TextTranslator(ABC):
         max_tokens: int = DEFAULT_MAX_TOKENS,
         context: Context = NO_CONTEXT,
     ) -> None:
-        """Raises UserError if the source tokenizer does not have the tag of `decode`.
+        """Raises UserError for options of `decode` that the model or its tokenizers do not support.
 
         max_positions:  maximum sentence length of the model
         max_tokens:     maximum sentence length in training; longer lines are split, because quality drops beyond it
@@ -174,7 +174,7 @@ class TextTranslator(ABC):
         partial_word: bool = False,
         context: Sequence[Sequence[Previous]] | None = None,
     ) -> list[list[Translation]]:
-        """Return the `n_best` best translations of each line, by default the number in the recipe, best first.
+        """Return `n_best` translations of each line, by default the number in the recipe: the best ones, or samples.
 
         A list may be shorter, but is never empty. The i-th translation of a split line concatenates the i-th ones of
         its parts, and its score is their mean. The first part gets the prefix; `assign_phrases` assigns required
@@ -285,7 +285,7 @@ class TextTranslator(ABC):
         """Translate a stream: yield `translate_n_best` of each line, in order, with `window` lines in memory at a time.
 
         Input is read lazily, one window at a time. The lines of a window are sorted into batches together, so larger
-        windows are faster; a window of 1 responds line by line. Raises UserError for prefixes after the last line.
+        windows are faster; 1 responds line by line. Raises UserError for prefixes or phrases after the last line.
         """
         require_count("window", window)
         require_list("lines", lines)

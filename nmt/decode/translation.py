@@ -17,7 +17,8 @@ class Translation:
     """One translation of one line. For an empty line, text and lists are empty, and both numbers are 0.
 
     text:            the translation, without line breaks or tabs
-    score:           log_prob / length penalty, or expected utility; higher is better. Lists are sorted by score
+    score:           (log_prob + phrase biases) / length penalty, or expected utility; higher is better. Lists are
+                     sorted by score, except lists of samples
     log_prob:        natural logarithm of the probability
     pieces:          subword pieces
     token_log_probs: of each piece and of EOS; their sum is log_prob. A line that was split has one EOS per part

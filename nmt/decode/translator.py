@@ -77,8 +77,8 @@ class Translator(TextTranslator):
     ) -> None:
         """Wrap a model in memory; `load` reads one from disk. For further arguments see `TextTranslator`.
 
-        Raises UserError if the source tokenizer does not have the tag of `decode`, or if its shortlist or language
-        model is unreadable or belongs to other tokenizers.
+        Raises UserError for options of `decode` that the model or its tokenizers do not support, and if its shortlist
+        or language model is unreadable or belongs to other tokenizers.
 
         device:    device of the model
         precision: precision of the language model of `decode.fusion`

@@ -54,7 +54,10 @@ def _query_features(device: torch.device) -> DeviceFeatures:
 
 
 def choose_precision(name: Precision, device: torch.device) -> ComputeType:
-    """Return bf16 for `auto` if native (Ampere and newer, AVX-512-BF16, AMX), else fp32; UserError if emulated."""
+    """Resolve `auto` to bf16 if it is native (Ampere and newer, AVX-512-BF16, AMX), else to fp32.
+
+    Raises UserError for bf16 on a GPU that emulates it.
+    """
     if name != "auto":
         features = device_features(device)
         if name == "bf16" and features.kind == "cuda" and not features.has_native_bf16:

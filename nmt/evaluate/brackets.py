@@ -20,7 +20,10 @@ from nmt.recipe import UserError
 from nmt.text.trees import brackets
 
 Counts = NDArray[np.float64]
-"""(..., 5): matching, hypothesis and reference brackets; exact matches; malformed trees."""
+"""(..., 5): matching, hypothesis and reference brackets; exact matches; malformed trees.
+
+Trees whose number of words differs from the reference count as malformed.
+"""
 
 
 class BracketScore(Score):

@@ -15,7 +15,7 @@ FORECAST_FILE = "plan.json"
 
 @dataclass(frozen=True)
 class TextForecast:
-    """Counts of a run, exact unless the run stops early.
+    """Counts of a run, exact unless the run stops early or samples segmentations.
 
     train_pairs:            pairs in the prepared corpus
     updates, epochs:        of the whole run; an incomplete epoch counts as a fraction
@@ -71,7 +71,7 @@ class Forecast:
     """Forecast of a run.
 
     options:    non-default options of the recipe, as TOML
-    checkpoint, disk: bytes of a checkpoint, and of all files that training keeps
+    checkpoint, disk: bytes of a checkpoint, and the maximum for all checkpoints and the averaged model
     disk_free:   bytes of free disk space and of the run's checkpoints, which will be removed
     text, speed: None without prepared text, or without a measurement
     """

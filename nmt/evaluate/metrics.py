@@ -137,7 +137,7 @@ def make_scorer(name: str, *, tgt_lang: str, tokenize: str | None = None, lowerc
     tokenize:  sacreBLEU tokenizer for `bleu`; None selects sacreBLEU's default for the language, mostly `13a`
     lowercase: for `bleu`, `chrf` and `chrf++`; TER always ignores case (sacreBLEU has -lc and --chrf-lowercase)
 
-    Raises UserError for an unknown name.
+    Raises UserError for an unknown name, and for a tokenizer that is unknown or not available.
     """
     match name:
         case "bleu":

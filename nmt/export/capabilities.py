@@ -26,7 +26,7 @@ PRECISION_OF: Mapping[str, SearchPrecision] = {
 }
 """The precision for each of CTranslate2's compute types."""
 
-# Search options that CTranslate2 supports only at their defaults, except `stop`: only the default is unsupported.
+# Search options that CTranslate2 supports only at their defaults, except `stop`: only "exact" is unsupported.
 _UNSUPPORTED: Mapping[str, str] = {
     "stop": "decode.stop 'exact' (it stops after a number of finished hypotheses)",
     "sampling": "sampling (its samples depend on more than seed and line)",

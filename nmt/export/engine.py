@@ -9,9 +9,9 @@ Scores   CTranslate2 excludes a prefix from its scores, and renormalizes over th
 Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the closest n^alpha and returns all
          hypotheses, which are then ranked by the GNMT penalty.
 Limits   A call has one maximum length for all its sentences. Sentences with different limits are searched separately,
-         because a longer search may also find another output within the limit. Sentences whose outputs exceed their
-         own limit are searched again with that limit.
-EOS      A hypothesis that reaches the limit has no EOS.
+         because a longer search may also find another output within the limit.
+EOS      A hypothesis that reaches the limit has no EOS. Its sentence is searched again by itself, and score_batch
+         scores all hypotheses with EOS.
 Padding  Attention over a padded source is rounded differently, which int8 amplifies. Therefore all sentences of a batch
          have equal lengths; then int8 results hardly ever depend on the batch. fp32 results do, because matmuls do.
 """
@@ -317,7 +317,7 @@ class _Output(NamedTuple):
     is_finished: bool
 
     def exceeds(self, limit: int) -> bool:
-        """Return whether a limit, which includes EOS, would have changed the search."""
+        """Return whether the output did not end within a limit, which includes EOS."""
         return not self.is_finished or len(self.tokens) >= limit
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from nmt.recipe import ModelRecipe, UserError
 from nmt.storage.model_metadata import ModelMetadata
 
-# Options for which all formats support all values, or that only matter in training.
+# Options that all formats support, though not all values (see `huggingface`), or that only matter in training.
 _SUPPORTED_EVERYWHERE = frozenset(
     {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "max_positions", "activation"}
     | {"dropout", "attention_dropout", "activation_dropout", "norm_order", "tied_embeddings", "output_bias"}

@@ -47,8 +47,8 @@ def to_generation_config(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return a generation configuration, and descriptions of the options that it cannot express.
 
-    transformers has one maximum length for all inputs: the one for inputs of `max_tokens` tokens is used. Like nmt, it
-    divides by n^alpha with EOS counted.
+    transformers has one maximum length for all inputs: the one for inputs of `max_tokens` tokens is used. Its length
+    penalty is `power`, n^alpha with EOS counted.
 
     max_tokens: maximum length of training sentences
     forbidden:  token ids of the phrases in `decode.forbid`
