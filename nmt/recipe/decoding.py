@@ -62,8 +62,8 @@ class DecodeRecipe(Section):
     """Positive lexical constraints: phrases that every output must contain, each tokenized by itself. Use a beam larger
     than their total number of tokens."""
     glossary_mode: GlossaryMode = "constrain"
-    """How glossary terms are applied: `constrain` requires one of the forms of each term, unchanged; `annotate` writes
-    the first form of each term into the source, and the model may inflect it. The default of models trained with
+    """How glossary terms are applied: `constrain` requires one of the given forms of each term; `annotate` writes the
+    first form of each term into the source, and the model may inflect it. The default of models trained with
     `train.glossary_markup`, which `annotate` needs, is `annotate`."""
     bias: dict[str, Annotated[float, Field(ge=-1_000.0, le=1_000.0)]] = Field(default_factory=dict)
     """Phrases to prefer (above 0) or avoid (below 0): value added to the log-probability of an output, for the first
