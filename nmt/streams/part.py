@@ -138,7 +138,9 @@ class PartFile:
             )
         else:
             return
-        raise CommandError(f"{wrong} ({self.before.input}); use the same input, or --restart to start over")
+        raise CommandError(
+            f"{wrong} ({self.before.input}); use the same input, --prefixes and --required, or --restart to start over"
+        )
 
     def write(self, text: str, records: int, sha256: str) -> None:
         """Write text.

@@ -374,6 +374,7 @@ def test_resume_requires_the_same_options_and_input(
         (model, sentences, ("--prefixes", sentences), "the first 12 lines of "),
         (model, tmp_path / "shortened", (), f"shortened has 3 lines; {tmp_path / 'out.part'} has translations of 12"),
         (model, tmp_path / "changed", (), "changed are not those that "),
+        (model, tmp_path / "changed", (), "use the same input, --prefixes and --required, or --restart to start over"),
     ):
         status, _, err = nmt("translate", models, source, *more, *options, "--resume")
         assert status == 2
