@@ -9,7 +9,8 @@ Vocabulary  The source side keeps the pieces of `source.spm`; those that `vocab.
 Bias        `final_logits_bias` becomes the output bias.
 Scale       nmt scales embeddings by sqrt(d_model): unscaled embeddings are divided by it.
 
-Importing an export of nmt restores the model exactly, including pre-norm models, which are exported as Pegasus.
+Importing an export of nmt with a bpe or unigram tokenizer restores the model exactly, including pre-norm models, which
+are exported as Pegasus.
 """
 
 from __future__ import annotations
