@@ -53,7 +53,7 @@ _GLOSSARY_MODE = (
     "constrain: each translation must contain a form of each term; annotate: terms are written into the source, and "
     "the model inflects them (default: annotate for models trained with train.glossary_markup)."
 )
-_GLOSSARY_REPORT = "TSV file of glossary terms in each line: used or missed. A summary is always printed to stderr."
+_GLOSSARY_REPORT = "TSV file of glossary terms in each line: used or missed. A summary is printed to stderr."
 _OUT = "Output file, compressed if its name ends in .gz; - is standard output."
 _OUTPUT_FORMAT = (
     "Default: by the extension of the output, else the format of the input. tsv: the input columns and the "

@@ -5,8 +5,8 @@ store, with the pairs in the order of the prepared corpus. It is built during th
 `epochs/epoch-<n>` of the directory of the prepared corpus, and removed after its epoch. If that directory is a symbolic
 link, which other runs may share, `epochs` is beside it.
 
-Segmentations are a pure function of the seed, the epoch and the corpus: the text is divided into shards of fixed size,
-and each side of a shard has its own random generator.
+Segmentations are a pure function of the seed, the epoch, the corpus and the sampling options: the text is divided into
+shards of fixed size, and each side of a shard has its own random generator.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Glossaries: source terms and their required translations.
+"""Glossaries: source terms and their translations.
 
 A term matches where its words occur in a line. Words are runs of letters, digits and marks; in scripts without
-spaces, single characters (`nmt.text.words`). The longest matches are selected first, and matches do not overlap. Search
-requires one of the forms of each matching term (`nmt.search.required`) and chooses the most probable one.
+spaces, single characters (`nmt.text.words`). The longest matches are selected first, and matches do not overlap. With
+glossary mode `constrain`, search requires one of the forms of each matching term (`nmt.search.required`) and chooses
+the most probable one. With `annotate`, the first form is written into the source.
 
 A glossary is a dictionary from sequences of words to terms. Its cost per line does not depend on the number of terms.
 """

@@ -107,7 +107,7 @@ def make_shortlist(
 ) -> Shortlist:
     """Create a shortlist from prepared pairs.
 
-    best:           target tokens per source token, the identical one excluded
+    best:           most probable target tokens per source token; a joint vocabulary adds the source token itself
     frequent:       target tokens for every sentence
     max_pairs:      pairs to align, spread evenly over the corpus; bounds time and memory
     reverse_target: whether target sentences are stored in reverse

@@ -10,8 +10,8 @@ Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the
          hypotheses, which are then ranked by the GNMT penalty.
 Limits   A call has one maximum length for all its sentences. Sentences with different limits are searched separately,
          because a longer search may also find another output within the limit.
-EOS      A hypothesis that reaches the limit has no EOS. Its sentence is searched again by itself, and score_batch
-         scores all hypotheses with EOS.
+EOS      A hypothesis that reaches the limit has no EOS. Its last token, in the place of EOS, is removed, and
+         score_batch scores it with EOS.
 Padding  Attention over a padded source is rounded differently, which int8 amplifies. Therefore all sentences of a batch
          have equal lengths; then int8 results hardly ever depend on the batch. fp32 results do, because matmuls do.
 """
@@ -272,7 +272,7 @@ class CTranslate2Engine:
             return bool(batch.results) and batch not in self._posted
 
     def _outputs(self, result: Any, longest: int, exponent: float) -> list[_Output]:
-        """Convert the distinct hypotheses of one source; those without EOS are truncated to the limit."""
+        """Convert the distinct hypotheses of one source; those without EOS are truncated to leave a position for it."""
         outputs: dict[tuple[int, ...], _Output] = {}
         for hypothesis, score in zip(result.hypotheses, result.scores, strict=True):
             tokens = [self._tgt_ids[piece] for piece in hypothesis]
@@ -308,7 +308,7 @@ class _Output(NamedTuple):
 
     tokens:          without EOS
     token_log_probs: empty if unknown
-    is_finished:     False if it reached the limit without EOS
+    is_finished:     whether EOS, or a token in its place at the limit, was removed
     """
 
     tokens: list[int]
@@ -317,7 +317,7 @@ class _Output(NamedTuple):
     is_finished: bool
 
     def exceeds(self, limit: int) -> bool:
-        """Return whether the output did not end within a limit, which includes EOS."""
+        """Return whether the output is unfinished, or exceeds a limit that includes EOS."""
         return not self.is_finished or len(self.tokens) >= limit
 
 
