@@ -580,6 +580,27 @@ def test_every_control_has_an_accessible_name(page: Browser) -> None:
     assert [node for node in shown if not node["name"]["value"]] == []
 
 
+def test_no_shown_translation_is_discarded(browser: Browser, echo: EchoTranslator, echo_service: MakeService) -> None:
+    address, stop = serve(echo_service())
+    browser.open(address)
+    browser.wait("document.querySelector('#model')?.options.length > 0")
+    lines = [f"a{i}" for i in range(100)]
+    for alpha in [*(i / 10 for i in range(1, 21)), 0.1]:  # 2,000 results are stored; the first ones are used again
+        browser.run(f"document.querySelector('#length-alpha').value = {alpha}")
+        browser.run(f"document.querySelector('#source').value = {json.dumps(chr(10).join(lines))}")
+        browser.run("document.querySelector('#source').dispatchEvent(new Event('input'))")
+        time.sleep(0.4)
+        wait_for_translation(browser)
+    browser.run("document.querySelector('#source').focus()")
+    browser.call("Input.insertText", text="\nb")
+    browser.wait("document.querySelector('#output').textContent.endsWith('B')")
+    wait_for_translation(browser)
+    browser.run("document.querySelector('#source').setSelectionRange(9, 9)")  # shows the output again
+    time.sleep(0.4)
+    assert texts(browser, "#output") == ["\n".join([*lines, "b"]).upper()]
+    stop()
+
+
 def test_the_newest_text_wins(
     browser: Browser, echo: EchoTranslator, echo_service: MakeService, tmp_path: Path
 ) -> None:

@@ -181,8 +181,11 @@ async function update() {
       element("error").hidden = false;
     }
   }
-  while (results.size > MAX_RESULTS) { // the oldest first
-    results.delete(results.keys().next().value);
+  const used = new Set(sentences.map(keyOf));
+  for (const key of results.keys()) { // the oldest first
+    if (results.size > MAX_RESULTS && !used.has(key)) {
+      results.delete(key);
+    }
   }
 }
 
