@@ -95,7 +95,7 @@ def require_alignment_files(recipe: Recipe) -> None:
         if path is not None and pairs is not None and (lines := count_lines(path)) != pairs:
             raise UserError(
                 f"data.train.{index}.alignment: {path} has {counted(lines, 'line')}, and the corpus {pairs:,} pairs; "
-                "it must have a line for each pair; correct it"
+                "the file must have a line for each pair; correct the file"
             )
 
 
@@ -214,7 +214,7 @@ class _Builder:
                 few, many = ("the corpus", path) if pair is None else (path, "the corpus")
                 raise UserError(
                     f"{few} ends at pair {number - 1:,}, before {many}; {path} must have a line for each pair of the "
-                    "corpus; correct it"
+                    "corpus; correct the file"
                 )
             links = parse_links(line, (len(pair[0].split()), len(pair[1].split())), f"{path}, line {number}")
             clean = cleaner.clean(*pair)

@@ -98,7 +98,7 @@ def read_chunks(
 
 
 def read_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[Pair]:
-    """Yield the unmodified sentence pairs of a corpus: valid Unicode without line feeds.
+    """Yield the sentence pairs of a corpus before cleaning: valid Unicode without line feeds.
 
     Uses the first reference only; `nmt.data.test_sets` reads them all. Raises UserError for files that are unreadable
     or damaged, and for sides of different lengths.
@@ -424,7 +424,7 @@ def _tree_pair(text: str, where: str) -> Pair:
         tree = read_tree(text)
     except ValueError as error:
         raise UserError(
-            f"{where}: {error}; expected a tree such as (S (NP (NN dog)) (VP (VBZ sleeps))); correct it"
+            f"{where}: {error}; expected a tree such as (S (NP (NN dog)) (VP (VBZ sleeps))); correct the tree"
         ) from error
     return " ".join(words(tree)), linearize(tree)
 

@@ -39,7 +39,7 @@ class TestSet:
     def warn_of_wrong_references(self) -> None:
         """Warn of references that equal the source or each other or are empty, and of text in a format such as TSV.
 
-        Any translation of a sentence without a reference, such as null in JSON Lines, is wrong.
+        Any translation of a sentence with an empty reference, such as null in JSON Lines, counts as wrong.
         """
         known = {"the source": self.src}
         warn_of_fields(f"the source of data.test.{self.name}", self.src)

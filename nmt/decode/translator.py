@@ -139,7 +139,7 @@ class Translator(TextTranslator):
     ) -> Translator:
         """Load a model directory, a checkpoint or a run.
 
-        path:      a directory with `model.toml`, or a run, whose averaged model is used
+        path:      a directory with `model.toml`, or a run, whose averaged model or else newest checkpoint is used
         device:    `auto` (a GPU if available), `cpu`, `cuda` or `cuda:N`
         precision: `fp32`, `bf16`, `fp16`, or `auto`, which is bf16 if the device supports it natively; on a CPU also
                    `int8`, for 8-bit matmuls with all else in fp32. Logits are fp32
