@@ -17,7 +17,7 @@ class TranslatorInput(NamedTuple):
     prefix:   text that the translation begins with; "" for none
     required: phrases that the translation contains
     context:  previous sentences of the document
-    glossary: terms to use; those that would exceed the maximum output length are not required
+    glossary: terms to use; those that would exceed the maximum length are left out
     """
 
     text: str

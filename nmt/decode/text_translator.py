@@ -48,7 +48,7 @@ class TextTranslator(ABC):
     max_threads:  number of threads that may translate at the same time
     lines_split:  number of lines split or truncated so far because they were too long
     lines_longer: number of lines so far that were not split, but were longer than any training sentence
-    lines_reused: number of lines that were found in a translation memory; 0 without one
+    lines_reused: number of lines reused so far; 0 without a translation memory
     """
 
     max_threads: int = 1
