@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -578,6 +578,30 @@ def test_every_control_has_an_accessible_name(page: Browser) -> None:
     shown = [node for node in nodes if not node["ignored"] and node["role"]["value"] in roles]
     assert len(shown) > 15
     assert [node for node in shown if not node["name"]["value"]] == []
+
+
+def test_swapping_languages_keeps_a_text_that_is_not_translated_yet(browser: Browser, echo: EchoTranslator) -> None:
+    served = [
+        ServedModel("-".join(pair), pair, DecodeRecipe(), cast(TextTranslator, echo), no_scorer, BatchingOptions(), "")
+        for pair in (LANGUAGES, LANGUAGES[::-1])
+    ]
+    address, stop = serve(Service(served, Limits()))
+    browser.open(address)
+    browser.wait("document.querySelector('#model')?.options.length > 0")
+    echo.may_run.clear()
+    browser.run("document.querySelector('#source').focus()")
+    browser.type("a")
+    browser.wait("document.querySelectorAll('#output .pending').length === 1")
+    browser.click("#swap")
+    values = "['source', 'source-language'].map((id) => document.getElementById(id).value)"
+    assert browser.run(values) == ["a", "de"]
+    echo.may_run.set()
+    wait_for_translation(browser)
+    browser.click("#swap")
+    assert browser.run(values) == ["A", "en"]
+    stop()
+    for one in served:
+        one.batcher.close()
 
 
 def test_no_shown_translation_is_discarded(browser: Browser, echo: EchoTranslator, echo_service: MakeService) -> None:

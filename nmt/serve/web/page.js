@@ -375,7 +375,7 @@ element("clear").addEventListener("click", () => {
 element("copy").addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(element("output").textContent);
-    element("status").textContent = "Copied";
+    element("status").textContent = sentences.every(shown) ? "Copied" : "Copied, but not complete";
   } catch { // no permission, or no clipboard, which browsers offer only over HTTPS or on localhost
     getSelection().selectAllChildren(element("output"));
     element("status").textContent = "Selected; press Ctrl+C";
@@ -383,7 +383,9 @@ element("copy").addEventListener("click", async () => {
 });
 element("swap").addEventListener("click", () => {
   const {source, target} = model();
-  element("source").value = element("output").textContent;
+  if (sentences.every(shown)) { // otherwise, the output has dots
+    element("source").value = element("output").textContent;
+  }
   element("source-language").value = target;
   showLanguages();
   element("target-language").value = source;
