@@ -71,8 +71,8 @@ class ModelRecipe(Section):
     """With `gru`: attention score of decoder state s and encoder state h, v tanh(W s + U h) (Bahdanau et al. 2015) or
     s W h (Luong et al. 2015, "general"), which needs less memory and computation."""
     input_feeding: bool = False
-    """With `gru`: add the attention output to the input of the next position (Luong et al. 2015, section 3.3), which
-    tells the decoder what it has attended to. Training then computes the positions sequentially."""
+    """With `gru`: concatenate the attention output with the input of the next position (Luong et al. 2015, section
+    3.3), which tells the decoder what it has attended to. Training then computes the positions sequentially."""
 
     @property
     def head_width(self) -> int:

@@ -76,7 +76,7 @@ class DataRecipe(Section):
     """`both` also puts the previous target sentences before the target; `nmt translate` then uses its own previous
     translations."""
     workers: NonNegativeInt = 0
-    """Processes that clean and encode text; 0 is one per CPU core."""
+    """Processes that clean and encode text; 0 is one per CPU core, or a single one for fewer than 150,000 pairs."""
 
     @model_validator(mode="after")
     def _corpus_options_fit_the_split(self) -> DataRecipe:
