@@ -22,7 +22,8 @@ TOLERANCE = 1e-5
 SHOWN = 5
 
 EPILOG = """\
-Batches contain consecutive lines, regardless of their lengths. Compared with batches of one sentence:
+Batches contain consecutive lines, in order or shuffled, regardless of their lengths. Compared with batches of one
+sentence:
   strings     lines with a different best translation
   score       largest difference of scores of equal translations
   token       largest difference of log-probabilities of equal tokens

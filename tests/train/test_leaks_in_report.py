@@ -1,4 +1,4 @@
-"""Reports list leaked test sentences and score the others separately."""
+"""Reports count leaked test sentences and score the others separately."""
 
 import json
 import shutil
