@@ -32,7 +32,7 @@ _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
 _MODELS = "Model directories, checkpoints or run directories, as PATH or NAME=PATH (default name: SRC-TGT, as en-de)."
 _HOST = "Address to listen on; 0.0.0.0 is all IPv4 addresses of this machine."
-_API_KEYS = "File of API keys, one per line; each request must then have one of them (default: no key is required)."
+_API_KEYS = "File of API keys, one per line; POST requests must then have one of them (default: no key is required)."
 _CORS = "Origin of web pages that may use the server, such as https://example.org; '*' allows all. Repeatable."
 _LOG_TEXT = "Log texts and translations to stderr."
 _SET = "An option of the decode section for all models: beam_size=8, no_repeat_ngram=4, ... Repeatable."
