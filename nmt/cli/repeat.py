@@ -44,7 +44,8 @@ def repeat(
     vary: Annotated[list[str] | None, typer.Option(metavar="KEY=A,B", help=_VARY)] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help=_SEEDS)] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Directory of all runs (default: runs/NAME-repeat).")
+        Path | None,
+        typer.Option("-o", "--out", help="Directory of all runs (default: runs/NAME-repeat for NAME.toml)."),
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help=_JOBS)] = None,
     metric: Annotated[str | None, typer.Option(help="Metric to compare (default: the first of the recipe).")] = None,

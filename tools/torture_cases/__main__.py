@@ -55,7 +55,7 @@ SECONDS_BETWEEN_LINES = 15.0
 
 EXAMPLES = """\
 examples:
-  tools/torture                       all cases, up to 20 minutes on two cores
+  tools/torture                       all cases, about 20 minutes on two cores
   tools/torture --only save           one case; --only is repeatable
   tools/torture --quick               a few trials of each single-process case, half a minute
   tools/torture --out torture.jsonl   append a line of JSON per case
