@@ -10,8 +10,8 @@ Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the
          hypotheses, which are then ranked by the GNMT penalty.
 Limits   A call has one maximum length for all its sentences. Sentences with different limits are searched separately,
          because a longer search may also find another output within the limit.
-EOS      A hypothesis that reaches the limit has no EOS. Its last token, in the place of EOS, is removed, and
-         score_batch scores it with EOS.
+EOS      A hypothesis that reaches the limit has no EOS. Its last token, in the place of EOS, is removed. Exact scores
+         include EOS instead.
 Padding  Attention over a padded source is rounded differently, which int8 amplifies. Therefore all sentences of a batch
          have equal lengths; then int8 results hardly ever depend on the batch. fp32 results do, because matmuls do.
 """
@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -138,9 +138,9 @@ class CTranslate2Engine:
         for i, prefix in enumerate(prefixes):
             groups[limits[i], minimums[i], bool(prefix)].append(i)
 
-        def start(indices: list[int], *, all_hypotheses: bool = False) -> _Search:
-            longest, shortest = max(limits[i] for i in indices), minimums[indices[0]]
-            arguments = self._arguments(options, longest, shortest, all_hypotheses or bool(prefixes[indices[0]]))
+        def start(indices: list[int]) -> _Search:
+            first = indices[0]  # all of a group have the same limits
+            arguments = self._arguments(options, limits[first], minimums[first], bool(prefixes[first]))
             if on_tokens is not None and options.beam_size == len(tasks) == 1:
                 arguments["callback"] = self._reporter(on_tokens)
             return self._start([tasks[i] for i in indices], arguments, batch_tokens)
@@ -151,12 +151,9 @@ class CTranslate2Engine:
             outputs: dict[int, list[_Output]] = {}
             for indices, search in zip(groups.values(), searches, strict=True):
                 outputs.update(zip(indices, self._finish(search, options), strict=True))
-            limited = [i for i, found in outputs.items() if any(output.exceeds(limits[i]) for output in found)]
-            retries = [start([i], all_hypotheses=True) for i in limited]
-            for i, search in zip(limited, retries, strict=True):
-                (outputs[i],) = self._finish(search, options)
             suppresses = options.forbidden or options.no_repeat_ngram or options.min_tokens or options.min_length_ratio
-            self._rescore(tasks, outputs, outputs if scores or suppresses or any(prefixes) else limited, batch_tokens)
+            if scores or suppresses or any(prefixes):
+                self._rescore(tasks, outputs, batch_tokens)
             return [_rank(outputs[i], options) for i in range(len(tasks))]
 
         return finish
@@ -201,17 +198,14 @@ class CTranslate2Engine:
             _poll(lambda: all(result.done() for result in pending.values()))
             return [list(pending[i].result().log_probs) for i in range(len(pairs))]
 
-    def _rescore(
-        self, tasks: Sequence[Task], outputs: dict[int, list[_Output]], indices: Iterable[int], batch_tokens: int
-    ) -> None:
-        """Set the true log-probabilities of the outputs of the tasks with these indices."""
-        indices = list(indices)
-        pairs = [(tasks[i].sentence, output.tokens) for i in indices for output in outputs[i]]
+    def _rescore(self, tasks: Sequence[Task], outputs: dict[int, list[_Output]], batch_tokens: int) -> None:
+        """Set the true log-probabilities of the outputs of each task."""
+        pairs = [(tasks[i].sentence, output.tokens) for i, found in outputs.items() for output in found]
         log_probs = iter(self.score(pairs, batch_tokens))
-        for i in indices:
+        for i, found in outputs.items():
             outputs[i] = [
                 output._replace(log_prob=math.fsum(scores), token_log_probs=scores)
-                for output, scores in zip(outputs[i], log_probs, strict=False)
+                for output, scores in zip(found, log_probs, strict=False)
             ]
 
     def _arguments(self, options: SearchOptions, longest: int, shortest: int, all_hypotheses: bool) -> dict[str, Any]:
@@ -277,8 +271,7 @@ class CTranslate2Engine:
         for hypothesis, score in zip(result.hypotheses, result.scores, strict=True):
             tokens = [self._tgt_ids[piece] for piece in hypothesis]
             output = tokens[:-1] if tokens[-1:] == [EOS_ID] else tokens[: longest - 1]
-            is_finished = len(output) < len(tokens)
-            outputs.setdefault(tuple(output), _Output(output, score * len(tokens) ** exponent, [], is_finished))
+            outputs.setdefault(tuple(output), _Output(output, score * len(tokens) ** exponent, []))
         return list(outputs.values())
 
 
@@ -308,17 +301,11 @@ class _Output(NamedTuple):
 
     tokens:          without EOS
     token_log_probs: empty if unknown
-    is_finished:     whether EOS, or a token in its place at the limit, was removed
     """
 
     tokens: list[int]
     log_prob: float
     token_log_probs: list[float]
-    is_finished: bool
-
-    def exceeds(self, limit: int) -> bool:
-        """Return whether the output is unfinished, or exceeds a limit that includes EOS."""
-        return not self.is_finished or len(self.tokens) >= limit
 
 
 def _split_batches(lengths: Sequence[tuple[int, int]], batch_tokens: int) -> Iterator[list[int]]:
@@ -362,7 +349,7 @@ def length_exponent(options: SearchOptions | DecodeRecipe) -> float:
 def _rank(outputs: Sequence[_Output], options: SearchOptions) -> list[Hypothesis]:
     """Return the `n_best` best outputs, best first."""
     hypotheses = []
-    for tokens, log_prob, token_log_probs, _ in outputs:
+    for tokens, log_prob, token_log_probs in outputs:
         penalty = length_penalty(len(tokens) + 1, options.length_penalty, options.length_alpha)
         hypotheses.append(Hypothesis(tokens, log_prob / penalty, log_prob, token_log_probs))
     finite = [hypothesis for hypothesis in hypotheses if math.isfinite(hypothesis.log_prob)]
