@@ -348,11 +348,11 @@ def test_values_are_shown_with_their_unit(goal: str, value: float, shown: str) -
 
 
 def test_new_measurements_replace_old_ones_of_the_same_goal_and_machine(tmp_path: Path) -> None:
-    ledger.add_entries([entry("train-cpu-eole-bf16", Ratio(1.5, 1.4, 1.6))], tmp_path)
-    ledger.add_entries([entry(None, Ratio(1.0, 0.9, 1.1))], tmp_path)
-    ledger.add_entries([entry("train-cpu-eole-bf16", Ratio(2.2, 2.0, 2.4))], tmp_path)
+    measured = [("train-cpu-eole-bf16", Ratio(1.5, 1.4, 1.6)), (None, Ratio(1.0, 0.9, 1.1))]
+    for day, (goal, ratio) in enumerate([*measured, ("train-cpu-eole-bf16", Ratio(2.2, 2.0, 2.4))], 1):
+        ledger.add_entries([entry(goal, ratio) | {"date": f"2026-11-0{day}T00:00:00+00:00"}], tmp_path)
     entries = json.loads((tmp_path / "results.json").read_text())
-    assert sorted(entry["ratio"]["ratio"] for entry in entries) == [1.0, 2.2]  # the newest of each goal and machine
+    assert [entry["ratio"]["ratio"] for entry in entries] == [1.0, 2.2]  # the newest of each goal and machine, by date
     assert entries[0]["ours"]["rates"] == [1000.0, 1200.0]
     assert entries[0]["versions"]["torch"]
     text = (tmp_path / "RESULTS.md").read_text()

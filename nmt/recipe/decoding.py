@@ -72,7 +72,7 @@ class DecodeRecipe(Section):
     """Parsing: restrict outputs to well-formed trees with as many words as the source, for models trained on corpora of
     kind `trees` with `tokenizer.joint` = false."""
     n_best: Annotated[PositiveInt, Field(le=MAX_BEAM_SIZE)] = 1
-    """Translations per sentence, best first, and at most `beam_size`; samples are in random order, without limit."""
+    """Translations per sentence, best first; at most `beam_size`. Samples may be more, and are in random order."""
     tag: str | None = None
     """Token prepended to each source sentence to select a domain: the `tag` of a training corpus, such as `<web>`."""
     ensemble_mean: Literal["linear", "log"] = "linear"

@@ -40,12 +40,16 @@ def read_ledger(folder: Path = HOME) -> list[Entry]:
 
 def add_entries(added: Sequence[Entry], folder: Path = HOME) -> None:
     """Add measurements, replacing older ones of the same goal and machine, and update `RESULTS.md`."""
-    entries = sorted([*read_ledger(folder), *added], key=lambda entry: entry["date"])
+    entries = sorted([*read_ledger(folder), *added], key=_date)
     newest = {(entry["goal"] or entry["command"], _machine(entry)): entry for entry in entries}
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(list(newest.values()), indent=1, ensure_ascii=False)
+    text = json.dumps(sorted(newest.values(), key=_date), indent=1, ensure_ascii=False)
     (folder / "results.json").write_text(text + "\n", encoding="utf-8")
     write_results(folder)
+
+
+def _date(entry: Entry) -> str:
+    return str(entry["date"])
 
 
 def write_results(folder: Path = HOME) -> None:
