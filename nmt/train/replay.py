@@ -84,12 +84,12 @@ class ReplaySource:
                 warn(f"{self.run} may not have reached update {self.step:,}; the last that it recorded is {reached:,}")
             return
         last = checkpoint_step(self.following)
-        changed = [change for change in TrainState.load(self.following).changes if self.first < change.step < last]
+        changed = [change for change in TrainState.load(self.following).changes if self.first < change.step <= last]
         if changed:
             options = ", ".join(sorted({change.option for change in changed}))
             warn(
-                f"{options} changed after update {changed[-1].step:,}, between two checkpoints; the replay uses the "
-                "later options, so the states may differ"
+                f"{options} changed after update {changed[-1].step:,}; the replay uses the later options, so the "
+                "states may differ"
             )
 
 

@@ -163,6 +163,16 @@ def test_a_changed_start_model_is_reported(train: Train, nmt: Nmt) -> None:
     assert message in " ".join(nmt("replay", run, "--step", 1)[2].split())
 
 
+def test_options_that_changed_at_the_next_checkpoint_are_reported(train: Train, nmt: Nmt) -> None:
+    """Training validates again on resuming, and saves the checkpoint with the new options."""
+    run = train("run", "train.max_steps=6")
+    train("run", "train.label_smoothing=0.3")
+    status, _, err = nmt("replay", run, "--step", 6)
+    assert status == 0
+    message = "train.label_smoothing, train.max_steps changed after update 6; the replay uses the later options"
+    assert message in " ".join(err.split())
+
+
 def test_an_update_after_the_last_record_of_the_run_is_reported(train: Train, nmt: Nmt) -> None:
     run = train("run", "train.max_steps=6")
     shutil.rmtree(checkpoint_directory(run, 6))  # as after a kill
