@@ -207,6 +207,20 @@ GOALS = (
         f"{_FILE} nmt:precision=fp32 transformers --goal file-transformers",
     ),
     Goal(
+        "file-int8-newstest",
+        "3,000 lines of newstest2013, small English-German model, beam 5, complete command: CTranslate2 itself (int8)",
+        "ratio",
+        1.0,
+        "tools/bench/run file --model RUN --source newstest2013.en nmt ctranslate2 --goal file-int8-newstest",
+    ),
+    Goal(
+        "file-int8-50000",
+        "50,000 Tatoeba sentences, small English-German model, beam 5, complete command: CTranslate2 itself (int8)",
+        "ratio",
+        1.0,
+        "tools/bench/run file --model RUN --source FILE nmt ctranslate2 --goal file-int8-50000",
+    ),
+    Goal(
         "one-line",
         "one line, complete command, the model converted beforehand",
         "seconds",
