@@ -42,7 +42,7 @@ from nmt.text.term_markup import Mark, Span, TermMarkers, token_span
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 from nmt.text.words import find_words, share_stem
 
-_FOLDER, _REPORT_FILE = "markup", "markup.json"
+MARKUP_FOLDER, _REPORT_FILE = "markup", "markup.json"
 
 # Increment when the same text gives different markup.
 _FORMAT = 1
@@ -75,7 +75,7 @@ def prepare_markup(prepared: Prepared, recipe: Recipe) -> None:
     """
     TermMarkers.find(prepared.tokenizers, _OPTION)
     prepare_links(prepared, recipe)
-    folder = prepared.directory / _FOLDER
+    folder = prepared.directory / MARKUP_FOLDER
     made_from = _made_from(prepared, recipe)
     if read_json_object(folder / _REPORT_FILE).get("made_from") == made_from:
         return
@@ -100,7 +100,7 @@ def open_markup(prepared: Prepared, recipe: Recipe) -> tuple[PairStore, str]:
 
     Raises UserError if it is missing, damaged, or made from another text or recipe.
     """
-    folder = prepared.directory / _FOLDER
+    folder = prepared.directory / MARKUP_FOLDER
     report = read_json_object(folder / _REPORT_FILE)
     if report.get("made_from") != _made_from(prepared, recipe):
         raise UserError(f"{folder} has no marked terms for this text; {_OPTION} needs them; run `nmt prepare`")

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nmt.alignment.term_markup import MARKUP_FOLDER
 from nmt.alignment.training import LINKS_FOLDER
 from nmt.checkpoint import load_checkpoint, model_tensors, state_digest
 from nmt.data.epoch_plan import Ids, plan_by_length
@@ -295,5 +296,5 @@ def _single_process_recipe(source: ReplaySource, directory: Path) -> Recipe:
 def _link_files(source: Path, target: Path) -> None:
     target.mkdir()
     for path in source.iterdir():
-        if path.is_file() or path.name == LINKS_FOLDER:
+        if path.is_file() or path.name in (LINKS_FOLDER, MARKUP_FOLDER):
             (target / path.name).symlink_to(path.absolute())

@@ -105,6 +105,7 @@ def files(folder: Path) -> dict[str, int]:
     [
         (),
         ("train.subword_sampling=0.1", "train.micro_batch_tokens=auto"),
+        ("train.glossary_markup=0.5",),
         ("train.schedule=plateau", "train.plateau_patience=1", "train.validate_every=1", "train.keep_best=0"),
     ],
 )
