@@ -24,10 +24,15 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise Interrupted in a `with` block on Ctrl-C, SIGTERM, or SIGUSR1, Slurm's early warning of a SIGTERM."""
+    """Raise Interrupted in a `with` block on Ctrl-C, SIGTERM, or SIGUSR1, Slurm's early warning of a SIGTERM.
+
+    Extension modules, such as that of pydantic, may convert Interrupted to another error, which is converted back.
+    """
+    received: list[int] = []  # exit statuses of signals
 
     def interrupt(number: int, _frame: FrameType | None) -> NoReturn:
-        raise Interrupted(status=130 if number == signal.SIGINT else 143)
+        received.append(130 if number == signal.SIGINT else 143)
+        raise Interrupted(status=received[-1])
 
     before = {}
     if threading.current_thread() is threading.main_thread():  # only it receives signals
@@ -35,6 +40,12 @@ def interruptible() -> Iterator[None]:
         before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
+    except OSError:  # such as the BrokenPipeError of `ended_by_reader`
+        raise
+    except Exception as error:
+        if received:
+            raise Interrupted(status=received[-1]) from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,12 +1,13 @@
 """Interruption of a block by the reader of its output."""
 
 import os
+import signal
 import threading
 import time
 
 import pytest
 
-from nmt.processes.interruption import ended_by_reader, interruptible
+from nmt.processes.interruption import Interrupted, ended_by_reader, interruptible
 
 
 def test_a_reader_that_exits_ends_a_block_that_writes_nothing() -> None:
@@ -26,3 +27,18 @@ def test_a_block_that_ends_first_is_not_interrupted() -> None:
     assert os.read(reader, 10) == b"text"
     os.close(reader)
     os.close(writer)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)])
+def test_an_interruption_that_an_extension_module_converts_is_one(number: signal.Signals, status: int) -> None:
+    with pytest.raises(Interrupted) as raised, interruptible():
+        try:
+            signal.raise_signal(number)
+        except BaseException as error:  # as pydantic does while it builds a serializer
+            raise ValueError(f"Error building serializer: {error}") from None
+    assert raised.value.status == status
+
+
+def test_an_error_without_a_signal_is_not_an_interruption() -> None:
+    with pytest.raises(ValueError, match="wrong"), interruptible():
+        raise ValueError("wrong")
