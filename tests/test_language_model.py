@@ -204,12 +204,12 @@ def test_info_names_the_language(language_model: Path, nmt: Nmt) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("score", "{lm}", "{text}", "{text}"), "is a language model, which scores SRC; leave out TGT"),
+        (("score", "{lm}", "{text}", "{other}"), "is a language model, which scores SRC; leave out TGT"),
         (("translate", "{lm}", "{text}", "--prefixes", "{text}"), "prefixes and glossaries are for translation"),
         (("translate", "{lm}", "{text}", "--with-alignments"), "decode.alignments is for translation"),
         (("translate", "{lm}", "{text}", "--engine", "ctranslate2"), "is a language model"),
-        (("heads", "{lm}", "{text}", "{text}"), "is a language model; it must be a translation model"),
-        (("align", "{lm}", "{text}", "{text}"), "is a language model; it must be a translation model"),
+        (("heads", "{lm}", "{text}", "{other}"), "is a language model; it must be a translation model"),
+        (("align", "{lm}", "{text}", "{other}"), "is a language model; it must be a translation model"),
         (("export", "{lm}", "--to", "huggingface", "-o", "{out}"), "is a language model; it must be a translation"),
     ],
 )
@@ -217,7 +217,8 @@ def test_wrong_uses_are_one_line_errors(
     language_model: Path, nmt: Nmt, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "text").write_text("the text\n", encoding="utf-8")
-    names = {"lm": str(language_model), "text": str(tmp_path / "text"), "out": str(tmp_path / "out")}
+    (tmp_path / "other").write_text("another text\n", encoding="utf-8")
+    names = {"lm": str(language_model), **{name: str(tmp_path / name) for name in ("text", "other", "out")}}
     code, out, err = nmt(*(argument.format(**names) for argument in arguments))
     assert code in (1, 2)
     assert out == ""

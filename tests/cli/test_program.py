@@ -123,9 +123,10 @@ def test_quiet_leaves_errors_and_warnings_alone(option: str, nmt: Nmt, model: Pa
 
 def test_verbose_adds_times_and_tracebacks(nmt: Nmt, model: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("A dog.\n")
-    _, _, err = nmt("-v", "score", model, tmp_path / "in", tmp_path / "in", "--device", "cpu")
+    (tmp_path / "out").write_text("Ein Hund.\n")
+    _, _, err = nmt("-v", "score", model, tmp_path / "in", tmp_path / "out", "--device", "cpu")
     assert re.match(r"\d\d:\d\d:\d\d 1 pair, ", err)
-    _, _, err = nmt("-v", "score", "nowhere", tmp_path / "in", tmp_path / "in")
+    _, _, err = nmt("-v", "score", "nowhere", tmp_path / "in", tmp_path / "out")
     assert err.startswith("Traceback ") and err.splitlines()[-1].startswith("nmt: nowhere does not exist")
 
 

@@ -364,8 +364,9 @@ def test_a_deleted_run_ends_its_training(recipe: Path, tmp_path: Path, nmt: Nmt,
 
     monkeypatch.setattr(trainer, "save_checkpoint", replace_run)
     status, _, err = nmt("train", recipe, f"run_dir={run}")
-    assert status == 1 and "step-00000002 is not written; rerun the command" in err
-    assert "Traceback" not in err
+    assert status == 1 and "Traceback" not in err
+    # Checkpoints are written in the background, so metrics may be the first to miss the run.
+    assert any(told in err for told in ("step-00000002 is not written; rerun", "was moved or deleted during training"))
     assert [path.name for path in run.iterdir()] == [LOCK_FILE]
 
 
