@@ -53,8 +53,9 @@ class Stages:
 
     shares:      fractions that sum to 1: `data` (fetching and copying a batch), `forward` (including the gradient of
                  the softmax, computed with the loss), `backward`, `update` (gradient norm, clipping and optimizer)
-    row_padding: fraction of rows of the linear layers that are padding; not measured (0) with several processes
-    attention_padding: fraction of positions inside attention that are padding; 0 for kernels that take packed sentences
+    row_padding: fraction of rows of the linear layers that are padding, over all ranks
+    attention_padding: fraction of positions inside attention that are padding, over all ranks; 0 for kernels that take
+                       packed sentences
     """
 
     shares: dict[str, float]
@@ -171,12 +172,10 @@ class TrainingBench:
         return self._store.src.lengths[ids] + 1, self._store.tgt.lengths[ids] + 1
 
     def _row_padding(self, updates: list[Update]) -> float:
-        if self._world.size > 1:
-            return 0.0
         micros = [micro for update in updates for micro in update.micro_batches if not micro.is_empty]
-        rows = sum(micro.batch.src.total + micro.batch.tgt.total for micro in micros)
+        rows = torch.tensor(sum(micro.batch.src.total + micro.batch.tgt.total for micro in micros))
         src, tgt = self._lengths(updates)
-        return 1 - (int(src.sum()) + int(tgt.sum())) / rows
+        return 1 - (int(src.sum()) + int(tgt.sum())) / int(self._world.sum(rows))
 
     def _attention_padding(self, updates: list[Update]) -> float:
         model, dtype = self.trainer.model.recipe, torch_dtype(self.trainer.updater.precision)
@@ -189,7 +188,9 @@ class TrainingBench:
             return 0.0
         else:
             rows = [side.attention_rows(side, causal=False).queries for side in sides]
-        return 1 - sum(side.total for side in sides) / sum(row.tokens.numel() for row in rows)
+        counts = torch.tensor([sum(side.total for side in sides), sum(row.tokens.numel() for row in rows)])
+        tokens, positions = self._world.sum(counts).tolist()
+        return float(1 - tokens / positions)
 
 
 def measure_training(

@@ -140,6 +140,25 @@ def test_padding_to_one_shape_is_counted(small_spec: ModelSpec, small_store: Pai
     assert stages.row_padding == pytest.approx(1 - (repetition.src_tokens + repetition.tgt_tokens) / 2 / rows, abs=0.03)
 
 
+class WithPaddedRank(World):
+    """Rank 0 with a simulated rank 1 whose updates are padding only."""
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        return values + (100 if values.dim() == 0 else torch.tensor([0, 100]))
+
+
+def test_padding_is_that_of_all_ranks(
+    small_spec: ModelSpec, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TrainingBench(small_spec, ALONE, small_store) as bench:
+        alone = bench.stages(1)
+        monkeypatch.setattr(bench, "_world", WithPaddedRank(0, 2, torch.device("cpu")))
+        both = bench.stages(1)
+    assert alone.row_padding == 0.0
+    assert both.row_padding > 0.1  # 100 rows more than the 400 of an update
+    assert both.attention_padding > alone.attention_padding
+
+
 @pytest.mark.slow
 def test_stages_of_a_compiled_step_are_timed(
     small_spec: ModelSpec, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
