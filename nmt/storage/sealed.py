@@ -72,11 +72,19 @@ def new_directory(directory: Path) -> Iterator[Path]:
 
 
 def require_new(directory: Path) -> None:
-    """Raise UserError if a file or directory of this name exists, a dangling symbolic link included, or for `-`."""
+    """Raise UserError if a file or directory of this name exists or cannot be created there, or for `-`.
+
+    A dangling symbolic link exists.
+    """
     if str(directory) == "-":
         raise UserError("- would be standard output; expected a new directory; name one")
     if os.path.lexists(directory):
         raise UserError(f"{directory} already exists; it is not overwritten; choose another name or remove it")
+    parent = next(path for path in directory.absolute().parents if os.path.lexists(path))
+    if not parent.is_dir():
+        raise UserError(f"cannot write {directory}: {parent} is not a directory; choose another path")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write {directory}: {parent} is not writable; change its permissions or choose another")
 
 
 def writes_through(path: Path) -> bool:

@@ -102,6 +102,7 @@ def test_a_pruned_model_is_smaller_and_translates(
         (["--stack", "encoder"], "--stack has no effect without --prune"),
         (["--prune", "1"], "--prune and -o must be given together"),
         (["-o", "new"], "--prune and -o must be given together"),
+        (["--prune", "1", "-o", "photo.png/new"], "photo.png is not a directory; choose another path"),
         (["--plot", "heads"], "needs an extension such as .png"),
         (["--plot", "heads.txt"], "needs an extension such as .png"),
         (["--plot", "nowhere/heads.png"], "is not a directory"),

@@ -149,7 +149,7 @@ def test_plot_needs_an_extension(folder: Path, nmt: Nmt) -> None:
     assert not list(folder.glob("curves*"))
 
 
-def test_existing_output_directory_is_an_error(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_output_directory_is_an_error(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the work: not even a symbolic link without a target is replaced."""
     monkeypatch.delattr("nmt.export.marian.read_marian")
     monkeypatch.delattr("nmt.pipeline._choose_checkpoints")
@@ -158,7 +158,7 @@ def test_existing_output_directory_is_an_error(folder: Path, nmt: Nmt, monkeypat
     (folder / "empty").mkdir()
     model, src, ref = (folder / name for name in ("model", "src", "ref"))
     before = contents(folder)
-    for out in ("link", "empty", "src", "model"):
+    for out in ("link", "empty", "src", "model", "src/new", "link/new"):
         for arguments in (
             ("import", folder, "-o", folder / out),
             ("average", folder, "-o", folder / out),
@@ -167,7 +167,7 @@ def test_existing_output_directory_is_an_error(folder: Path, nmt: Nmt, monkeypat
         ):
             status, _, err = nmt(*arguments)
             assert status == 1
-            assert "already exists" in one_line(err)
+            assert ("is not a directory" if out.endswith("/new") else "already exists") in one_line(err)
     assert contents(folder) == before and (folder / "link").is_symlink()
 
 
