@@ -283,7 +283,7 @@ def _origin(
         settings["keep"] = ",".join(keep)
     if report.path is not None:  # if added on resume, it would lack the first lines
         settings["glossary-report"] = str(report.path)
-    return Origin(settings, names, source.name)
+    return Origin(settings, names, source.description)
 
 
 def _make_search(

@@ -132,7 +132,7 @@ class TranslationJob:
         records, digest = self.source.records(), InputDigest()
         digest.add(islice(records, done))
         if isinstance(sink, PartFile):
-            sink.check_input(digest, self.source.name)
+            sink.check_input(digest, self.source.description)
         wait = None if self.source.pipe is None else self.source.pipe.wait
         windows = self._windows(records, count, workers)
         remaining = None if count is None else count - done

@@ -51,7 +51,7 @@ class Origin:
 
     facts: options by name, and SHA-256 digests of files; all must be equal to resume
     names: names of the files in messages, by digest
-    input: the name of the input in messages
+    input: `Source.description`, for messages
     """
 
     facts: Mapping[str, Any]
@@ -127,7 +127,7 @@ class PartFile:
         return self._marked.records
 
     def check_input(self, digest: InputDigest, name: str) -> None:
-        """Raise CommandError unless the input `name` starts with the records of the part."""
+        """Raise CommandError unless the input starts with the records of the part. name: `Source.description`"""
         if digest.records < self.start.records:
             wrong = (
                 f"{name} has {counted(digest.records, 'line')}; {self.path} has translations of {self.start.records:,}"

@@ -85,6 +85,13 @@ class Source:
         return input_name(self.path)
 
     @property
+    def description(self) -> str:
+        """The name of the input and of the files that accompany it."""
+        files = {"--prefixes": self.prefixes, "--required": self.required}
+        given = [f"{option} {path}" for option, path in files.items() if path is not None]
+        return f"{self.name} with {' and '.join(given)}" if given else self.name
+
+    @property
     def is_terminal(self) -> bool:
         """Whether the input is typed at a terminal."""
         return self.path == STANDARD_STREAM and os.isatty(_standard_input())

@@ -371,9 +371,9 @@ def test_resume_requires_the_same_options_and_input(
         (model, sentences, ("--ensemble", other), f"ensemble was [] and is {other} (SHA-256 "),
         (model, sentences, ("--beam-size", 3), "decode.beam_size was 2 and is 3"),
         (model, sentences, ("--with-scores",), "with-scores was false and is true"),
-        (model, sentences, ("--prefixes", sentences), "the first 12 lines of "),
+        (model, sentences, ("--prefixes", sentences), f"the first 12 lines of {sentences} with --prefixes {sentences}"),
         (model, tmp_path / "shortened", (), f"shortened has 3 lines; {tmp_path / 'out.part'} has translations of 12"),
-        (model, tmp_path / "changed", (), "changed are not those that "),
+        (model, tmp_path / "changed", (), f"those that {tmp_path / 'out.part'} was made from ({sentences});"),
         (model, tmp_path / "changed", (), "use the same input, --prefixes and --required, or --restart to start over"),
     ):
         status, _, err = nmt("translate", models, source, *more, *options, "--resume")
@@ -391,6 +391,19 @@ def test_resume_requires_the_same_options_and_input(
     status, _, err = nmt("translate", model, sentences, *more, "--resume", "--restart")
     assert status == 2
     assert "give one of them" in one_line(err)
+
+
+@pytest.mark.parametrize("option", ["--prefixes", "--required"])
+def test_resume_names_a_missing_option(
+    model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, interrupt_after: Callable[[int], None], option: str
+) -> None:
+    (tmp_path / "words").write_text("cat\n" * len(SENTENCES))
+    command = ("translate", model, sentences, "-o", tmp_path / "out", "--engine", "torch", "--window", 6)
+    interrupt_after(2)
+    assert nmt(*command, option, tmp_path / "words")[0] == 130
+    status, _, err = nmt(*command, "--resume")
+    assert status == 2
+    assert f"made from ({sentences} with {option} {tmp_path / 'words'}); use the same input, --pref" in one_line(err)
 
 
 def test_resume_requires_the_same_header(
