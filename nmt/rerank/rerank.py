@@ -118,7 +118,7 @@ def save_weights(path: Path, weights: Mapping[str, float], notes: Mapping[str, o
 
 
 def load_weights(path: Path, names: Sequence[str]) -> Floats:
-    """Read the weights of the named features; UserError unless the file has exactly these."""
+    """Read the weights of the named features; UserError unless the file has exactly these and one is not 0."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))["weights"]
         weights = {str(name): float(value) for name, value in table.items()}
@@ -133,5 +133,10 @@ def load_weights(path: Path, names: Sequence[str]) -> Floats:
         raise UserError(
             f"{path} has weights for {', '.join(weights)}; expected {', '.join(names)}; use the models "
             "that it was tuned for"
+        )
+    if not any(weights.values()):
+        raise UserError(
+            f"{path} has only weights of 0, with which all translations are equal; at least one must not be 0; correct "
+            "the file"
         )
     return np.array([weights[name] for name in names])

@@ -91,6 +91,13 @@ def test_weights_round_trip(tmp_path: Path) -> None:
         load_weights(path, ["given", "length"])
 
 
+def test_weights_of_0_only_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "weights.toml"
+    path.write_text("[weights]\ngiven = 0\nlength = -0.0\n")
+    with pytest.raises(UserError, match=r"has only weights of 0, .*; correct the file"):
+        load_weights(path, ["given", "length"])
+
+
 @pytest.mark.parametrize(
     "content", ["weights = 3", "[weights]\ngiven = 'x'", "[weights]\ngiven = nan", "[other]", "no toml", b"\xff"]
 )
