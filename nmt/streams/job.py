@@ -73,7 +73,7 @@ class TranslationJob:
                 kind = self.source.reader.format
                 if kind in DOCUMENT_FORMATS:
                     raise UserError(
-                        f"--resume does not support {kind}; a document is translated as a whole; use --restart"
+                        f"--resume does not support {kind}; a document is translated as a whole; leave out --resume"
                     )
                 self.output.require_file("--resume")
                 if workers.max(int(workers.is_main and self._is_complete(count))):
@@ -173,6 +173,7 @@ class TranslationJob:
 
         digests: of the input up to the end of each window
         """
+        is_document = self.source.reader.format in DOCUMENT_FORMATS  # without marks, because it cannot be resumed
         lines, tokens, done_before = LineCounts(), 0, done
         fallbacks: Fallbacks | None = None
         with _progress_bar(count, self.source.is_terminal, done) as bar:
@@ -180,12 +181,12 @@ class TranslationJob:
                 sink.write(self.output.header, 0, "")
             for result in results:
                 self.report.add(result.terms)
-                done += result.num_records
-                sink.write(result.text, done, digests.popleft())
+                done += result.num_lines
+                sink.write(result.text, 0 if is_document else done, digests.popleft())
                 lines, tokens = lines + result.lines, tokens + result.tokens
                 if result.fallbacks:
                     fallbacks = result.fallbacks + (fallbacks or Fallbacks())
-                bar.advance(result.num_records)
+                bar.advance(result.num_lines)
         self._warn_of_long(lines)
         if fallbacks:
             say(fallbacks.describe())

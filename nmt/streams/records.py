@@ -86,7 +86,7 @@ class Record:
     forbidden: phrases that it must not contain
     tag:       tag of a training corpus; None: the tag of the search options
     terms:     glossary terms of this record
-    segment:   segment of a document with its surrounding content
+    segment:   segment of a document with its surrounding content; the last one is the rest of it, without a text
     context:   previous sentences of its document; None: the previous records
     """
 
@@ -100,6 +100,11 @@ class Record:
     terms: tuple[Term, ...] = ()
     segment: Segment | None = None
     context: tuple[Previous, ...] | None = None
+
+    @property
+    def is_line(self) -> bool:
+        """Whether the record counts as a line, unlike the rest of a document."""
+        return self.segment is None or bool(self.text)
 
 
 @dataclass(frozen=True)

@@ -97,13 +97,13 @@ class Source:
         return self.path == STANDARD_STREAM and os.isatty(_standard_input())
 
     def check(self) -> int | None:
-        """Read a whole file to report errors before translation starts; return its number of records, None for a pipe.
+        """Read a whole file to report errors before translation starts; return its number of lines, None for a pipe.
 
         Raises UserError as `records` does.
         """
         if self.pipe is not None:
             return None
-        count = sum(1 for _ in replace(self, prefixes=None, required=None).records())
+        count = sum(record.is_line for record in replace(self, prefixes=None, required=None).records())
         for path in filter(None, (self.prefixes, self.required)):
             if (found := count_lines(path)) != count:
                 raise UserError(
@@ -161,6 +161,9 @@ class Source:
         """Combine each record with the line of the same number in another file."""
         lines = read_lines(path, self.invalid_utf8)
         for record in records:
+            if not record.is_line:
+                yield record
+                continue
             line = next(lines, None)
             if line is None:
                 raise UserError(

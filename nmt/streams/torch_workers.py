@@ -120,16 +120,16 @@ def _translate_in_turn(
         if world.rank < len(round_of_windows):
             result = translate_window(round_of_windows[world.rank])
             fallbacks = astuple(result.fallbacks) if result.fallbacks else ()
-            counts = (result.num_records, result.tokens, *astuple(result.lines), *fallbacks)
+            counts = (result.num_lines, result.tokens, *astuple(result.lines), *fallbacks)
             result_fields = [result.text, result.terms, *map(str, counts)]
         world.barrier_without_timeout()
         for fields in world.gather_text(result_fields) or []:
             if fields:
                 text, terms, *numbers = fields
-                num_records, tokens, split, longer, reused, *counted = map(int, numbers)
+                num_lines, tokens, split, longer, reused, *counted = map(int, numbers)
                 lines = LineCounts(split, longer, reused)
                 fallback_counts = Fallbacks(*counted) if counted else None
-                yield TranslatedWindow(text, terms, num_records, tokens, lines, fallback_counts)
+                yield TranslatedWindow(text, terms, num_lines, tokens, lines, fallback_counts)
 
 
 def _start_worker(load: Load) -> WindowTranslator:

@@ -64,13 +64,14 @@ class TranslatedWindow:
     """The output of a window.
 
     terms:     the uses of glossary terms, see `nmt.streams.term_report`
+    num_lines: lines, see `Record.is_line`
     tokens:    tokens of the best translations
     fallbacks: fallbacks of `PreservingTranslator`; None without it
     """
 
     text: str
     terms: str
-    num_records: int
+    num_lines: int
     tokens: int
     lines: LineCounts
     fallbacks: Fallbacks | None = None
@@ -148,7 +149,8 @@ class WindowTranslator:
             terms = "".join(self._term_rows(record, found[record.number][0].text) for record in window)
             preserving = [item for item in translators if isinstance(item, PreservingTranslator)]
             fallbacks = sum((item.take_fallbacks() for item in preserving), Fallbacks()) if preserving else None
-            return TranslatedWindow(text, terms, len(window), tokens, counts, fallbacks)
+            num_lines = sum(record.is_line for record in window)
+            return TranslatedWindow(text, terms, num_lines, tokens, counts, fallbacks)
 
         return result
 

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -104,6 +105,29 @@ def test_documents_keep_their_layout(model: Path, nmt: Nmt, tmp_path: Path, name
         assert "&amp;" not in translated
     assert translated != content
     assert "kept all items" in err
+    assert "translated 2 lines in " in err
+
+
+@pytest.mark.parametrize(("name", "content"), [("page.html", "<p>1</p>\n"), ("film.srt", "")])
+def test_documents_without_text(model: Path, nmt: Nmt, tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    status, out, err = nmt("translate", model, tmp_path / name, "--engine", "torch", "--device", "cpu")
+    assert (status, out) == (0, content)
+    assert "translated 0 lines in " in err
+
+
+def test_an_interrupted_document_starts_over(
+    model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None]
+) -> None:
+    path, out = tmp_path / "page.html", tmp_path / "out.html"
+    path.write_text(PAGE)
+    command = ["translate", model, path, "-o", out, "--engine", "torch", "--device", "cpu", "--window", 1]
+    interrupt_after(1)
+    status, _, err = nmt(*command)
+    assert (status, err.strip()) == (130, "nmt: interrupted")
+    assert sorted(tmp_path.iterdir()) == [path]
+    assert nmt(*command)[0] == 0
+    assert out.exists()
 
 
 @pytest.mark.parametrize(

@@ -218,9 +218,19 @@ def test_prefixes(tmp_path: Path) -> None:
         next(records)
 
 
+def test_the_end_of_a_document_is_no_line(tmp_path: Path) -> None:
+    path, prefixes = tmp_path / "page.html", tmp_path / "prefixes"
+    for content, lines in (("<p>One</p><p>Two</p>", ["Eins", "Zwei"]), ("", []), ("<p>1</p>", [])):
+        path.write_text(content)
+        prefixes.write_text("".join(f"{line}\n" for line in lines))
+        source = Source.open(path, RecordReader("html"), "error", prefixes)
+        assert source.check() == len(lines)
+        assert [record.prefix for record in source.records()] == [*lines, ""]
+
+
 def test_subtitles_without_time_codes_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "in.srt"
-    for content, count in (("", 1), ("\n", 1), ("1\n00:00:01,000 --> 00:00:02,000\nA dog.\n", 2)):
+    for content, count in (("", 0), ("\n", 0), ("1\n00:00:01,000 --> 00:00:02,000\nA dog.\n", 1)):
         path.write_text(content)
         assert Source.open(path, RecordReader("srt"), "error").check() == count
     for content in ("A dog.\n", "1\nA man --> A dog.\n"):
