@@ -133,7 +133,7 @@ async def _translate_documents(
 ) -> Response:
     """Translate HTML pages or subtitle files; the response has only their text."""
     documents = [split_text(text, body.format) for text in texts]
-    lines = [_lines_with_terms([segment.text for segment in document], body, model) for document in documents]
+    lines = [_lines_with_terms([segment.text for segment in document.segments], body, model) for document in documents]
     joined = join_documents(documents, await service.translate_documents(request, model, _request_options(body), lines))
     return JsonLine({"model": model.name, "translations": [[{"text": text}] for (text,) in joined]})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, assert_never
+from typing import Literal, NamedTuple, assert_never
 
 from fastapi import HTTPException
 
@@ -13,39 +13,52 @@ from nmt.keep.documents import Segment, has_subtitles, html_segments, srt_segmen
 TextFormat = Literal["text", "html", "srt"]
 
 
-def split_text(text: str, kind: TextFormat) -> list[Segment]:
+class Document(NamedTuple):
+    """A text to translate.
+
+    segments: its lines, or the segments of a page or of subtitles that have a text
+    end:      copied content after them
+    """
+
+    segments: list[Segment]
+    end: str = ""
+
+
+def split_text(text: str, kind: TextFormat) -> Document:
     """Return the lines of a text or the segments of a document; raises HTTPException if it has no subtitles."""
     match kind:
         case "text":
-            return [Segment("\n" if index else "", line) for index, line in enumerate(text.split("\n"))]
+            return Document([Segment("\n" if index else "", line) for index, line in enumerate(text.split("\n"))])
         case "html":
-            return list(html_segments(text))
+            *segments, last = html_segments(text)
         case "srt":
             if text.strip() and not has_subtitles(text):
                 problem = "the text has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500"
                 raise HTTPException(400, f"{problem}; correct it")
-            return list(srt_segments(text))
+            *segments, last = srt_segments(text)
         case _:
             assert_never(kind)
+    return Document(segments, last.before)
 
 
 def join_documents(
-    documents: Sequence[Sequence[Segment]], n_best_lists: Sequence[list[Translation]], limit: int = 1
+    documents: Sequence[Document], n_best_lists: Sequence[list[Translation]], limit: int = 1
 ) -> list[list[str]]:
     """Return at most `limit` distinct translations of each document, best first.
 
     n_best_lists: of the segments of all documents, in order
     """
     lists = iter(n_best_lists)
-    return [_join(document, [next(lists) for _ in document], limit) for document in documents]
+    return [_join(document, [next(lists) for _ in document.segments], limit) for document in documents]
 
 
-def _join(segments: Sequence[Segment], n_best_lists: list[list[Translation]], limit: int) -> list[str]:
+def _join(document: Document, n_best_lists: list[list[Translation]], limit: int) -> list[str]:
     """Join the i-th best translations of all segments for each i."""
 
     def texts(rank: int) -> Iterator[str]:
-        for segment, n_best in zip(segments, n_best_lists, strict=True):
+        for segment, n_best in zip(document.segments, n_best_lists, strict=True):
             yield segment.layout(n_best[min(rank, len(n_best) - 1)].text)
+        yield document.end
 
-    joined = ["".join(texts(rank)) for rank in range(max(map(len, n_best_lists)))]
+    joined = ["".join(texts(rank)) for rank in range(max(map(len, n_best_lists), default=1))]
     return list(dict.fromkeys(joined))[:limit]

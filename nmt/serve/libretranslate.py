@@ -50,7 +50,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         # Different token sequences may decode to the same text, so distinct alternatives need the whole beam.
         n_best, keep = model.decode.beam_size if body.alternatives else 1, ("markup",) if body.format == "html" else ()
         options = RequestOptions(n_best=n_best, keep=keep)
-        lines = [[Line(segment.text) for segment in document] for document in documents]
+        lines = [[Line(segment.text) for segment in document.segments] for document in documents]
         n_best_lists = await service.translate_documents(request, model, options, lines)
         translated = join_documents(documents, n_best_lists, body.alternatives + 1)
         response: dict[str, Any] = {"translatedText": translated[0][0] if is_single else [t[0] for t in translated]}

@@ -7,6 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from nmt.serve.app import build_app
+from nmt.serve.service import Limits
 from tests.serve.conftest import EchoTranslator, MakeService
 
 PAGE = "<p>A <b>red hat</b> &amp; more</p>\n<script>a < b</script><p>Two<br>lines</p>"
@@ -35,7 +36,29 @@ def test_html_without_alignments(echo_service: MakeService, echo: EchoTranslator
     assert answer["alternatives"] == [
         expected.replace("A <b>RED HAT", "a <b>red hat").replace("MORE", "more").replace("TWO<br>LINES", "two<br>lines")
     ]
-    assert echo.batches == [["A red hat & more", "Two", "lines", ""]]
+    assert echo.batches == [["A red hat & more", "Two", "lines"]]
+
+
+@pytest.mark.parametrize(("path", "field"), [("/translate", "q"), ("/v1/translate", "text")])
+def test_lines_of_documents(echo_service: MakeService, path: str, field: str) -> None:
+    body = {"format": "html"} | ({"source": "en", "target": "de"} if field == "q" else {})
+    with TestClient(build_app(echo_service(Limits(lines=2)))) as client:
+        assert "<p>A</p><p>B</p>" in str(post(client, path, {field: ["<p>a</p><p>b</p>", ""]} | body))
+        assert 'nmt_lines_total{model="en-de"} 2\n' in client.get("/metrics").text
+        response = client.post(path, json={field: "<p>a</p><p>b</p><p>c</p>"} | body)
+    assert (response.status_code, response.json()["error"]) == (
+        413,
+        "the request has 3 lines; the limit is 2; split it",
+    )
+
+
+def test_documents_without_text(echo_service: MakeService, echo: EchoTranslator) -> None:
+    with TestClient(build_app(echo_service())) as client:
+        body = {"q": ["<p>1</p>", ""], "source": "en", "target": "de", "format": "html", "alternatives": 1}
+        assert post(client, "/translate", body) == {"translatedText": ["<p>1</p>", ""], "alternatives": [[], []]}
+        answer = post(client, "/v1/translate", {"text": ["", "<p>1</p>"], "format": "html"})
+        assert answer["translations"] == [[{"text": ""}], [{"text": "<p>1</p>"}]]
+    assert echo.batches == []
 
 
 def test_items(client: TestClient) -> None:
