@@ -38,11 +38,12 @@ class Metrics:
         }
         errors = {label: memory.num_errors for label, memory in memories.items()}
         waiting = {label: batcher.num_waiting for label, batcher in batchers.items()}
+        items = "Lines translated or reused from the translation memory, pairs scored, and attentions computed."
         return (
             _metric("nmt_requests_total", "counter", "Finished requests.", requests)
             + _metric("nmt_request_seconds_total", "counter", "Total duration of finished requests.", seconds)
-            + _metric("nmt_lines_total", "counter", "Translated or scored lines.", lines)
-            + _metric("nmt_batches_total", "counter", "Translated or scored batches.", batches)
+            + _metric("nmt_lines_total", "counter", items, lines)
+            + _metric("nmt_batches_total", "counter", "Batches of the items of nmt_lines_total.", batches)
             + _metric("nmt_queue_lines", "gauge", "Lines in the queue.", waiting)
             + _metric("nmt_memory_lines_total", "counter", "Lines looked up in the translation memory.", looked_up)
             + _metric("nmt_memory_errors_total", "counter", "Failed accesses to the translation memory.", errors)

@@ -73,6 +73,19 @@ def test_answers_are_the_same(
     assert 'nmt_memory_errors_total{model="en-de"} 0\n' in metrics
 
 
+def test_all_lines_are_counted(remembering: TestClient) -> None:
+    for _ in range(2):
+        answer(remembering, "/v1/translate", {"text": ["a cat", "the old dog"], "n_best": 2})
+    answer(remembering, "/v1/score", {"pairs": [["a cat", "eine Katze"]]})
+    answer(remembering, "/v1/translate", {"text": "a dog", "n_best": 2, "attention": True})
+    metrics = remembering.get("/metrics").text
+    assert f'nmt_lines_total{{model="en-de"}} {2 * 2 + 1 + 1 + 2}\n' in metrics
+    (about,) = (line for line in metrics.splitlines() if line.startswith("# HELP nmt_lines_total"))
+    assert about.endswith(
+        "Lines translated or reused from the translation memory, pairs scored, and attentions computed."
+    )
+
+
 def test_requests_with_other_options_do_not_share_entries(remembering: TestClient, memory: ServedMemory) -> None:
     for path, body, _ in REQUESTS[3:6]:
         answer(remembering, path, body)
