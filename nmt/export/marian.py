@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +39,11 @@ from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import require_new, write_directory
 
 _MASKED_LOGIT = -100.0  # probability 0 in float32, but a finite loss in training
+
+# Tensors that are read under one of several names, or only checked.
+_TABLES = re.compile(
+    r"model\.(shared|(encoder|decoder)\.embed_(tokens|positions))\.weight|lm_head\.weight|final_logits_bias"
+)
 
 _ACTIVATIONS: Mapping[str, Literal["relu", "gelu", "swish"]]
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
@@ -76,6 +81,7 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
     config = read_json(source / "config.json")
     _check_config(source, config)
     weights = read_tensors(source / "model.safetensors")
+    _check_values(weights)
     src, tgt = read_sides(source, config)
     tensors, recipe = _convert(weights, config, src, tgt)
     _check_positions(source, weights, recipe)
@@ -189,6 +195,7 @@ def _convert(
     }
     with torch.device("meta"):
         parameters = dict(Transformer(recipe, len(src.rows), len(tgt.rows)).named_parameters())
+    _check_names(weights, parameters.keys() - tensors.keys())
     converted = {
         name: tensors[name]
         if name in tensors
@@ -203,6 +210,29 @@ def _convert(
     if mismatches:
         raise UserError(f"the weights do not match config.json: {'; '.join(mismatches)}; download the model again")
     return {name: tensor.contiguous() for name, tensor in converted.items()}, recipe
+
+
+def _check_values(weights: Mapping[str, Tensor]) -> None:
+    """Raise UserError for tensors of integers, such as those of a quantized model, and for NaN and infinity."""
+    for name, tensor in weights.items():
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UserError(
+                f"{name} has type {kind}; weights must be float32, float16 or bfloat16; choose another model"
+            )
+        if not tensor.isfinite().all():
+            raise UserError(f"{name} has NaN or infinite values; weights must be finite; download the model again")
+
+
+def _check_names(weights: Mapping[str, Tensor], parameters: Iterable[str]) -> None:
+    """Raise UserError for tensors that the model does not have, such as those of another layer."""
+    known = {foreign for name in parameters for foreign in marian_names(name)}
+    if extra := [name for name in weights if name not in known and not _TABLES.fullmatch(name)]:
+        more = f" and {len(extra) - 3:,} more" if len(extra) > 3 else ""
+        raise UserError(
+            f"model.safetensors has tensors that a model of this config.json lacks: {', '.join(extra[:3])}{more}; they "
+            "must match; download both again, or choose another model"
+        )
 
 
 def _recipe(config: Config, tying: Literal["three-way", "decoder", "none"], has_bias: bool) -> ModelRecipe:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sentencepiece
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from nmt.checkpoint import load_model
 from nmt.decode.translator import Translator
@@ -272,3 +272,26 @@ def test_weights_must_match_the_configuration(exported: Path) -> None:
     assert "encoder.layers.0.feed_forward.inner.weight is (48, 32)" in error_of(exported)
     change(exported / "config.json", encoder_ffn_dim=48, decoder_ffn_dim=48, encoder_layers=3)
     assert "model.encoder.layers.2" in error_of(exported)
+
+
+@pytest.mark.parametrize(
+    ("change_weights", "message"),
+    [
+        (
+            lambda w: w | {"model.encoder.layers.0.fc1.bias": torch.full((48,), float("nan"))},
+            "fc1.bias has NaN or infin",
+        ),
+        (lambda w: w | {"model.encoder.layers.0.fc1.bias": torch.ones(48, dtype=torch.int8)}, "fc1.bias has type int8"),
+        (lambda w: w | {"model.encoder.layers.7.fc1.bias": torch.ones(48)}, "lacks: model.encoder.layers.7.fc1.bias;"),
+        (
+            lambda w: w | {f"adapter.{i}": torch.ones(1) for i in range(5)},
+            "adapter.0, adapter.1, adapter.2 and 2 more;",
+        ),
+    ],
+)
+def test_damaged_and_unknown_weights_are_rejected(
+    change_weights: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], message: str, exported: Path
+) -> None:
+    file = exported / "model.safetensors"
+    save_file(change_weights(load_file(file)), file)
+    assert message in error_of(exported)
