@@ -11,6 +11,7 @@ from typing import Any
 
 import sentencepiece
 
+from nmt.logs import warn
 from nmt.recipe import UserError
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.text.subword_file import Piece, PieceKind, read_algorithm, read_pieces, with_pieces
@@ -25,6 +26,8 @@ _SPECIAL = (
 )
 _SPECIAL_TEXTS = frozenset(piece.text for piece in _SPECIAL)
 _LANGUAGE_CODE = re.compile(r">>.+<<")
+
+_FEW_MISSING = 0.2  # fraction of the pieces of a subword model
 
 _UNKNOWN_PENALTY = 10.0  # SentencePiece's score of an unknown character, below the lowest score of a piece
 
@@ -67,6 +70,8 @@ def read_sides(source: Path, config: Mapping[str, Any]) -> tuple[Side, Side]:
     if (source / "target_vocab.json").exists():
         tgt_size = int(config.get("decoder_vocab_size") or config["vocab_size"])
         tgt_vocab = _read_vocabulary(source / "target_vocab.json", config, tgt_size)
+    for name, model, vocab in (("source.spm", src_model, src_vocab), ("target.spm", tgt_model, tgt_vocab)):
+        _warn_of_missing_pieces(source / name, model, vocab)
     if _is_nmt(src_model, src_vocab) and _is_nmt(tgt_model, tgt_vocab):
         return Side(src_model, [*range(src_vocab.size)], True), Side(tgt_model, [*range(tgt_vocab.size)], True)
     return _source_side(src_model, src_vocab), _target_side(tgt_model, tgt_vocab)
@@ -101,6 +106,17 @@ def _read_vocabulary(path: Path, config: Mapping[str, Any], size: int) -> _Vocab
             f"{path} must map each piece to a unique id below the vocabulary size {size}; download it again"
         )
     return _Vocabulary(ids, size, pad, unk, bos, eos)
+
+
+def _warn_of_missing_pieces(path: Path, model: bytes, vocab: _Vocabulary) -> None:
+    """Warn if the vocabulary lacks many pieces of a subword model, which is then probably that of another model."""
+    pieces = [marian_name(piece.text) for piece in read_pieces(model) if piece.kind == PieceKind.ordinary]
+    missing = sum(text not in vocab.ids for text in pieces)
+    if missing > _FEW_MISSING * len(pieces):
+        warn(
+            f"the vocabulary lacks {missing:,} of {len(pieces):,} pieces of {path}, which become unknown words; if the "
+            "file is that of another model, download it again"
+        )
 
 
 def _is_nmt(model: bytes, vocab: _Vocabulary) -> bool:

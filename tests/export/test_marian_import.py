@@ -1,6 +1,7 @@
 """Import of Marian models made by transformers or exported by nmt, compared with transformers."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -295,3 +296,14 @@ def test_damaged_and_unknown_weights_are_rejected(
     file = exported / "model.safetensors"
     save_file(change_weights(load_file(file)), file)
     assert message in error_of(exported)
+
+
+@pytest.mark.parametrize("name", ["source.spm", "target.spm"])
+def test_a_subword_model_of_another_model_gives_a_warning(
+    name: str, exported: Path, pairs: list[ToyPair], capsys: pytest.CaptureFixture[str]
+) -> None:
+    read_marian(exported)
+    assert "lacks" not in capsys.readouterr().err
+    train_subwords([pair.src.upper() for pair in pairs], exported / name, vocab_size=150)
+    read_marian(exported)
+    assert re.search(rf"lacks 1\d\d of 147 pieces of \S*{name}", capsys.readouterr().err)
