@@ -157,6 +157,14 @@ def test_commands(language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
     assert third.startswith("été")
 
 
+def test_crlf_does_not_change_scores(language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    outputs = []
+    for end in ("\n", "\r\n"):
+        (tmp_path / "text").write_bytes(f"the text{end}{end}a b{end}".encode())
+        outputs.append(nmt("score", language_model, tmp_path / "text", "--device", "cpu"))
+    assert outputs[0] == outputs[1]
+
+
 def test_a_language_model_is_a_feature_of_reranking(language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
     texts = ["the text", "xq zzz", "a dog"]
     translation = parse_recipe(

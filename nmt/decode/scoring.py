@@ -86,10 +86,10 @@ class Likelihood:
     num_bytes: int = 0
 
     def add(self, score: PairScore, text: str) -> None:
-        """Add a text, as it was before normalization."""
+        """Add a text, as it was before normalization; a carriage return at its end is part of its line break."""
         self.log_prob += score.log_prob
         self.tokens += len(score.token_log_probs)
-        self.num_bytes += len(text.encode(errors="surrogatepass"))
+        self.num_bytes += len(text.removesuffix("\r").encode(errors="surrogatepass"))
 
     @property
     def perplexity(self) -> float:
