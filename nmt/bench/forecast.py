@@ -1,4 +1,4 @@
-"""Forecast of a run: exact counts from the epoch plan, and time and memory from a short measurement."""
+"""Forecast of a run: counts from the epoch plan, and time and memory from a short measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The encode stage: encode normalized pairs as token ids. Each distinct word is segmented once.
+"""The encode stage: encode normalized pairs as token ids, with a cache of segmented words.
 
 For the bpe models that nmt trains, no piece crosses a space and merges within a word do not depend on other words.
 The ids of a sentence are therefore exactly those of its words. Other models encode whole sentences: unigram adds

@@ -1,6 +1,7 @@
 """Temporary storage of training text between stages: compressed text, or tokens if the tokenizer is known early.
 
-Workers compress and decompress. The main process, through which all chunks pass in order, only copies bytes.
+Workers compress text, and decompress it for encoding. The main process, through which all chunks pass in order,
+mostly copies bytes.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class TextTranslator(ABC):
     """Translate text with a search for token ids, which subclasses provide.
 
     Any string is a line: normalization replaces its line breaks with spaces. The translation of white space is
-    empty. A line too long for the model is split at sentence ends into parts that are translated separately, or
-    truncated (`decode.long_lines`). Apart from rounding, the translation of a line does not depend on other lines.
+    empty. A line too long for the model is split, at sentence ends if possible, into parts that are translated
+    separately, or truncated (`decode.long_lines`). Apart from rounding, lines do not affect each other's translation.
 
     max_threads:  number of threads that may translate at the same time
     lines_split:  number of lines split or truncated so far because they were too long

@@ -18,7 +18,7 @@ class Translation:
 
     text:            the translation, without line breaks or tabs
     score:           (log_prob + phrase biases) / length penalty, or expected utility; higher is better. Lists are
-                     sorted by score, except lists of samples
+                     sorted by score, except samples, and alternatives, whose first tokens are sorted by probability
     log_prob:        natural logarithm of the probability
     pieces:          subword pieces
     token_log_probs: of each piece and of EOS; their sum is log_prob. A line that was split has one EOS per part

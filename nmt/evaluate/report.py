@@ -116,7 +116,7 @@ class Sample:
 class ScoredTestSet:
     """Scores of a test set.
 
-    seconds:      translation time
+    seconds:      time of translation, or of scoring by a language model
     groups:       scores by label, if sentences have labels
     leaks:        sentences in the training text; None if unknown
     clean_scores: scores of the sentences without a leak; empty if all or none leak, or if unknown
@@ -155,7 +155,7 @@ class RunReport:
     """Contents of a run report.
 
     summary:    one-line description of the recipe (`summarize`)
-    parameters: trained parameters; tied ones count once
+    parameters: number of parameters, frozen ones included; tied ones count once
     versions:   version by package
     git_commit: of the working tree, with `-dirty` if modified
     recipe:     non-default options as TOML

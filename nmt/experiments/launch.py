@@ -53,7 +53,7 @@ def is_complete(run: Run) -> bool:
 def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
     """Execute the runs that are not complete; return those that failed.
 
-    jobs: parallel processes, which divide the GPUs and cores evenly; None starts one per GPU, or one without a GPU
+    jobs: parallel processes, which divide the GPUs, or else the cores, evenly; None starts one per GPU, or else one
 
     Raises Interrupted after Ctrl-C or SIGTERM, once each process has saved a checkpoint.
     """

@@ -114,7 +114,7 @@ def beam_search(
 
     src: sentences that end with EOS, on the model's device
     prefixes: token ids that each translation begins with, or ANY_TOKEN where any is possible
-    required: requirements of each translation: lists of alternative phrases, as token ids; trees: makes them trees
+    required: requirements of each translation: lists of alternative phrases, as token ids; trees: allows only trees
     batch_size: sentences searched at a time; None: all. Fewer require a `RefillableModel`
     finished: receives the translations of each sentence, by index, as soon as it is done, so an error loses none
     """

@@ -274,7 +274,7 @@ class RecordWriter:
     def write(self, record: Record, translations: Sequence[Translation]) -> str:
         """Return the output lines of a record, each with a line feed.
 
-        The added fields of a null text are null in JSON Lines and empty elsewhere.
+        The added fields of a null text are null in JSON Lines and empty in TSV; otherwise it is an empty text.
         """
         if self.distinct:
             first_of_text: dict[str, Translation] = {}

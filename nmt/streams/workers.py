@@ -34,7 +34,7 @@ class LineCounts:
 
     split:  longer than the maximum length of the model, see `decode.long_lines`
     longer: not split, but longer than any sentence of the training text
-    reused: found in a translation memory
+    reused: found in a translation memory, or equal to an earlier line of the same window
     """
 
     split: int = 0

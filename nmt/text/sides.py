@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.integer[Any]]
 
-# English-German and English-French text with a BPE vocabulary has 1 to 4 nats, or -1 to -4 if its sides are right.
+# With a BPE vocabulary, swapped English-German and English-French text has 1 to 4 nats, and correct text -1 to -4.
 _MIN_GAIN = 0.5
 _MIN_TOKENS = 500
 _MAX_TOKENS = 1_000_000

@@ -70,7 +70,8 @@ def split_text(text: str, fits: Callable[[str], bool]) -> list[str]:
 def join_texts(texts: Sequence[str]) -> tuple[str, list[int]]:
     """Join the texts of parts; return the joined text and the index of the first word of each part.
 
-    Inserts a space, except between two characters of scripts without spaces.
+    Inserts a space, except next to Chinese or Japanese punctuation and between two characters of scripts without
+    spaces.
     """
     joined, first_words = "", []
     for text in texts:
