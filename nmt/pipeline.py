@@ -169,7 +169,7 @@ def require_test_sets(recipe: Recipe) -> None:
         return
     check_seed()
     for test in tests.values():
-        test.warn_of_wrong_references()
+        test.warn_of_wrong_references(recipe.data.unicode_form)
         first = [stream[:1] for stream in test.refs]
         score_corpus(first[0], first, recipe.evaluate.metrics, **_scoring_options(recipe, lowercase=False))
 

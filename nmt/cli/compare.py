@@ -24,7 +24,7 @@ from nmt.cli.metric_options import (
     print_results,
     read_test_set,
 )
-from nmt.evaluate.inputs import hint_at_case, read_systems, warn_of_identical
+from nmt.evaluate.inputs import hint_at_forms, read_systems, warn_of_identical
 from nmt.evaluate.result_tables import comparison_tables
 from nmt.evaluate.significance import compare_systems
 from nmt.experiments.run_comparison import ComparedRun, compare_runs, difference_table
@@ -97,7 +97,7 @@ def compare(
     test = read_test_set(ref, None, test_set, lang_pair)
     scorers = options.scorers(test)
     systems = read_systems([baseline, *others], test)
-    hint_at_case(systems, test, scorers)
+    hint_at_forms(systems, test, scorers)
     warn_of_identical(systems)
     comparisons = []
     with progress("comparing", len(scorers), "metrics") as bar:

@@ -25,7 +25,7 @@ from nmt.cli.metric_options import (
     read_test_set,
 )
 from nmt.evaluate.breakdown import training_frequencies
-from nmt.evaluate.inputs import hint_at_case, hint_at_case_of_training, read_systems
+from nmt.evaluate.inputs import hint_at_case_of_training, hint_at_forms, read_systems
 from nmt.evaluate.result_tables import Evaluation
 from nmt.evaluate.systems import EvaluatedSystems
 from nmt.logs import say
@@ -102,7 +102,7 @@ def evaluate(
     evaluated = EvaluatedSystems(
         read_systems(hypotheses, test), test.streams, test.source, scorers, options.ignores_case
     )
-    hint_at_case(evaluated.systems, test, scorers)
+    hint_at_forms(evaluated.systems, test, scorers)
     if differences and len(evaluated.systems) != 2:
         raise UserError(f"--differences compares two systems, got {len(evaluated.systems)}; give two files")
     if comet is not None:

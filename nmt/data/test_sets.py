@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nmt.data.corpus import Labels, ReadOptions, read_documents, read_labels, read_pairs, sacrebleu_files
 from nmt.logs import warn
 from nmt.recipe import Context, Corpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus, UserError
+from nmt.text.clean import UnicodeForm, warn_of_form
 from nmt.text.context import is_blank, with_previous
 from nmt.text.lines import warn_of_empty, warn_of_fields
 
@@ -36,8 +37,8 @@ class TestSet:
         """The first reference of each sentence."""
         return self.refs[0]
 
-    def warn_of_wrong_references(self) -> None:
-        """Warn of references that equal the source or each other or are empty, and of text in a format such as TSV.
+    def warn_of_wrong_references(self, form: UnicodeForm) -> None:
+        """Warn of references that equal others or the source, are empty, or not in `form`, and of formats such as TSV.
 
         Any translation of a sentence with an empty reference, such as null in JSON Lines, counts as wrong.
         """
@@ -48,6 +49,7 @@ class TestSet:
             warn_of_fields(f"{name} of data.test.{self.name}", stream)
             remark = "any translation of them counts as wrong; correct them"
             warn_of_empty(f"{name} of data.test.{self.name}", stream, [self.src], remark)
+            warn_of_form(f"{name} of data.test.{self.name}", stream, form)
             for other, lines in known.items():
                 if stream == lines:
                     warn(f"{name} of data.test.{self.name} is identical to {other}; is it the right file?")

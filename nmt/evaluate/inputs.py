@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from nmt.evaluate.metrics import Scorer, check_aligned
-from nmt.logs import say, warn
+from nmt.logs import counted, say, warn
 from nmt.recipe import UserError
 from nmt.text.lines import input_name, read_lines, warn_of_empty, warn_of_equal, warn_of_fields
+
+_MAX_OTHER_FORMS = 0.01  # fraction of lines
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,29 @@ def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> 
             warn(f"{where}{name} is identical to the baseline; its p-values are meaningless")
 
 
-def hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer]) -> None:
+def hint_at_forms(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer]) -> None:
+    """Log systems whose case or Unicode form differs from that of the references."""
+    _hint_at_case(systems, text, scorers)
+    for name, lines in systems.items():
+        count = sum(
+            any(map(partial(_differ_in_form, line), refs)) for line, *refs in zip(lines, *text.streams, strict=True)
+        )
+        if count > _MAX_OTHER_FORMS * len(lines):
+            say(
+                f"hint: in {count:,} of {counted(len(lines), 'line')}, {name} and the reference have the same letters "
+                "in different Unicode forms, which metrics count as errors; normalize the files to NFC"
+            )
+
+
+def _differ_in_form(first: str, second: str) -> bool:
+    """Return whether two lines have a character in common only after normalization."""
+    if all(unicodedata.is_normalized("NFC", line) for line in (first, second)):
+        return False
+    first_nfc, second_nfc = (set(unicodedata.normalize("NFC", line)) for line in (first, second))
+    return not first_nfc & second_nfc <= set(first) & set(second)
+
+
+def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer]) -> None:
     """Log systems that are lower-cased while the references are not, or vice versa, for case-sensitive metrics."""
     case_sensitive = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
     if not case_sensitive:

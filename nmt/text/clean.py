@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Literal, get_args
 
-from nmt.logs import warn
+from nmt.logs import counted, warn
 from nmt.recipe import NO_LANGUAGE, DataRecipe
 from nmt.recipe.removed_characters import CONTROL, INVISIBLE
 
@@ -25,6 +25,8 @@ _DAMAGE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
 _MAX_CHARACTERS_PER_TOKEN = 16
 _MIN_WORDS_FOR_RATIO = 10
 _MIN_WORDS_FOR_IDENTICAL = 3
+
+_MAX_OTHER_FORMS = 0.01  # fraction of lines
 
 _LATIN = "A-Za-zªºÀ-ÖØ-öø-\u02af\u1e00-\u1eff\u2c60-\u2c7f\ua720-\ua7ff\ufb00-\ufb06\uff21-\uff3a\uff41-\uff5a"
 _CYRILLIC = "\u0400-\u052f\u1c80-\u1c8f\u2de0-\u2dff\ua640-\ua69f"
@@ -97,6 +99,16 @@ def normalize(text: str, form: UnicodeForm) -> str:
     if printable and "  " not in text and text == text.strip():
         return text
     return " ".join(text.split())
+
+
+def warn_of_form(name: str, lines: Sequence[str], form: UnicodeForm) -> None:
+    """Warn of a reference in another Unicode form than translations."""
+    count = 0 if form == "none" else sum(not unicodedata.is_normalized(form, line) for line in lines)
+    if count > _MAX_OTHER_FORMS * len(lines):
+        warn(
+            f"{count:,} of {counted(len(lines), 'line')} of {name} are not in {form}, as translations are "
+            "(data.unicode_form), so the characters that differ count as errors; normalize the file"
+        )
 
 
 class Cleaner:

@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 import sys
+import unicodedata
 from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import sacrebleu
@@ -364,6 +366,29 @@ def test_hint_for_lower_cased_translations(texts: Path, lowered: Path, tmp_path:
     (tmp_path / "none").write_text("我\n" * 66)
     assert "hint: " not in nmt("evaluate", "--ref", tmp_path / "also", lowered)[2]
     assert "hint: " not in nmt("evaluate", "--ref", texts / "ref", tmp_path / "none")[2]
+
+
+@pytest.mark.parametrize(("first", "second"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_hint_for_other_unicode_forms(
+    tmp_path: Path, nmt: Nmt, first: Literal["NFC", "NFD"], second: Literal["NFC", "NFD"]
+) -> None:
+    def write(name: str, form: Literal["NFC", "NFD"], lines: list[str]) -> Path:
+        path = tmp_path / name
+        path.write_text(unicodedata.normalize(form, "".join(f"{line}\n" for line in lines)))
+        return path
+
+    lines = ["Grüße", "ヒ\u30d1ン", "a", "b"] * 10
+    ref, hypothesis, other = (
+        write("ref", second, lines),
+        write("hyp", first, lines),
+        write("other", second, ["Bär"] * 40),
+    )
+    (hint,) = nmt("evaluate", "--ref", ref, hypothesis, other)[2].splitlines()
+    assert hint == (
+        f"hint: in 20 of 40 lines, {hypothesis} and the reference have the same letters in different Unicode forms, "
+        "which metrics count as errors; normalize the files to NFC"
+    )
+    assert nmt("compare", "--ref", ref, hypothesis, other, "--trials", 0, "--resamples", 2)[2] == f"{hint}\n"
 
 
 def test_word_counts_are_equivalent_to_the_text(texts: Path, tmp_path: Path, nmt: Nmt) -> None:

@@ -1,12 +1,14 @@
 """Test sets with one or more references."""
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 import sacrebleu
 
 from nmt.data.test_sets import test_sets as read_test_sets
 from nmt.recipe import Recipe, UserError, parse_recipe
+from nmt.text.clean import UnicodeForm
 
 RECIPE = """
 name = "test"
@@ -88,7 +90,7 @@ def test_warning_for_sentences_without_reference(folder: Path, capsys: pytest.Ca
         "json={kind='jsonl',path='news.jsonl',src_field='s',tgt_field='t'}}"
     )
     for test in read_test_sets(recipe_for(folder, tests)).values():
-        test.warn_of_wrong_references()
+        test.warn_of_wrong_references("NFC")
     remark = "are empty (first: line 1); any translation of them counts as wrong; correct them"
     assert capsys.readouterr().err == f"warning: 2 of 3 lines of the reference of data.test.json {remark}\n"
 
@@ -97,7 +99,7 @@ def test_warning_for_markup_that_would_be_translated(folder: Path, capsys: pytes
     (folder / "news.en").write_text('<srcset setid="a">\n<seg id="1">a</seg>\n</srcset>\n')
     (folder / "news.de").write_text("0.5\tA\n0.1\tB\n0.2\tC\n")
     tests = "{news={kind='text',src='news.en',tgt='news.de'}}"
-    read_test_sets(recipe_for(folder, tests))["news"].warn_of_wrong_references()
+    read_test_sets(recipe_for(folder, tests))["news"].warn_of_wrong_references("NFC")
     source, reference = capsys.readouterr().err.splitlines()
     assert source.startswith("warning: the source of data.test.news looks like an SGM or XML test set")
     assert reference.startswith("warning: all lines of the reference of data.test.news have tabs")
@@ -110,5 +112,18 @@ def test_warning_for_a_reference_that_equals_another_text(folder: Path, capsys: 
         ("['news.de','other.de']", []),
     ):
         tests = f"{{news={{kind='text',src='news.en',tgt={tgt}}}}}"
-        read_test_sets(recipe_for(folder, tests))["news"].warn_of_wrong_references()
+        read_test_sets(recipe_for(folder, tests))["news"].warn_of_wrong_references("NFC")
         assert capsys.readouterr().err == "".join(f"warning: {text}; is it the right file?\n" for text in warnings)
+
+
+def test_warning_for_a_reference_in_another_unicode_form(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "news.en").write_text("a\n" * 100)
+    tests = "{news={kind='text',src='news.en',tgt='news.de'}}"
+    warning = (
+        "warning: {} of 100 lines of the reference of data.test.news are not in NFC, as translations are "
+        "(data.unicode_form), so the characters that differ count as errors; normalize the file\n"
+    )
+    for count, form, expected in ((2, "NFC", warning.format(2)), (2, "none", ""), (1, "NFC", "")):
+        (folder / "news.de").write_text("U\u0308ber\n" * count + "\u00dcber\n" * (100 - count))
+        read_test_sets(recipe_for(folder, tests))["news"].warn_of_wrong_references(cast(UnicodeForm, form))
+        assert capsys.readouterr().err == expected
