@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
+from nmt.decode.glossary import Required
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
@@ -187,11 +188,20 @@ class MemoryTranslator:
         """See `TextTranslator`."""
         return self._translator.unsupported
 
-    def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> MemoryTranslator:
+    @property
+    def require(self) -> Sequence[Required]:
+        """See `TextTranslator`."""
+        return self._translator.require
+
+    def with_constraints(
+        self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True
+    ) -> MemoryTranslator:
         """See `TextTranslator.with_constraints`."""
         settings = {**self._settings, "decode.forbid": [*self._settings.get("decode.forbid", ()), *forbidden]}
         settings |= {} if tag is None else {"decode.tag": tag}
-        return MemoryTranslator(self._translator.with_constraints(tag, forbidden), self._memory, settings)
+        settings |= {} if digits else {"digits": False}
+        translator = self._translator.with_constraints(tag, forbidden, digits=digits)
+        return MemoryTranslator(translator, self._memory, settings)
 
     def translate_inputs(self, inputs: Sequence[TranslatorInput], n_best: int | None = None) -> list[list[Translation]]:
         """See `TextTranslator.translate_inputs`; does not change `lines_reused`."""

@@ -49,13 +49,14 @@ class TextTranslator(ABC):
     lines_split:  number of lines split or truncated so far because they were too long
     lines_longer: number of lines so far that were not split, but were longer than any training sentence
     lines_reused: number of lines reused so far; 0 without a translation memory
+    require:      phrases that every translation contains
     """
 
     max_threads: int = 1
     lines_reused = lines_longer = 0
     longest_source: int | None = None  # see `ModelMetadata`
 
-    _shows_scores = True
+    _shows_scores = _allows_digits = True
     _on_tokens: Callable[[list[int]], None] | None = None
 
     def __init__(
@@ -105,15 +106,17 @@ class TextTranslator(ABC):
         other._on_tokens = lambda tokens: on_text(without_breaks(self._context.decode(tokens)))
         return other
 
-    def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> Self:
-        """Return a translator with another tag, if given, and additional forbidden phrases."""
+    def with_constraints(self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True) -> Self:
+        """Return a translator with another tag, if given, additional forbidden phrases, and optionally no digits."""
         changes = {"tag": self._decode.tag if tag is None else tag, "forbid": (*self._decode.forbid, *forbidden)}
-        return self.with_decode(self._decode.model_copy(update=changes), scores=self._shows_scores)
+        other = copy(self)
+        other._allows_digits &= digits
+        return other.with_decode(self._decode.model_copy(update=changes), scores=self._shows_scores)
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
         """Set everything that depends on `decode`."""
         require_options(decode)
-        self._decode = decode
+        self._decode, self.require = decode, decode.require
         self._context.require_supported(decode)
         if decode.glossary_mode == "annotate" and self._context.context.size:
             raise UserError("glossary_mode 'annotate' does not support models with context; set it to 'constrain'")
@@ -121,6 +124,7 @@ class TextTranslator(ABC):
         self._markers = TermMarkers.find(self._tokenizers, "glossary_mode 'annotate'") if annotates else None
         forbidden = [tokens for phrase in decode.forbid for tokens in self._encode_phrase(phrase, is_forbidden=True)]
         forbidden += [[token] for token in TermMarkers.ids_of(self._tokenizers.tgt)]
+        forbidden += [] if self._allows_digits else [[token] for token in self._tokenizers.tgt.tokens_with_digits()]
         bias = [(tokens, value) for phrase, value in decode.bias.items() for tokens in self._encode_phrase(phrase)]
         self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias)
         # Imported lazily: sacreBLEU takes longer to import than a short text to translate.
@@ -414,18 +418,14 @@ class TextTranslator(ABC):
             raise UserError(f"{_RIGHT_TO_LEFT}; remove the prefixes")
         if not prefix.strip():
             return [], b""
-        tokens, partial, max_tokens = (
-            self._tokenizers.tgt.encode(normalize(prefix, self._unicode_form)),
-            b"",
-            self._options.max_tokens,
-        )
+        tokens, partial = self._tokenizers.tgt.encode(normalize(prefix, self._unicode_form)), b""
         if partial_word and prefix[-1].isspace():
             partial = b" "
         elif partial_word:
             pieces = self._tokenizers.tgt.pieces(tokens)
             start = max((i for i, piece in enumerate(pieces) if piece.startswith(SPACE)), default=0)
             tokens, partial = tokens[:start], b"".join(map(spell, pieces[start:]))
-        return tokens[:max_tokens], partial
+        return tokens[: self._options.max_tokens], partial
 
     def _encode_required(self, required: Sequence[Required]) -> list[list[list[int]]]:
         """Tokenize the required phrases of a line and of the recipe."""
@@ -474,10 +474,8 @@ class TextTranslator(ABC):
         if not self._reverse_target:
             return self._context.remove(hypotheses, self._options)
         return [
-            replace(
-                hypothesis, tokens=hypothesis.tokens[::-1], token_log_probs=in_reading_order(hypothesis.token_log_probs)
-            )
-            for hypothesis in hypotheses
+            replace(one, tokens=one.tokens[::-1], token_log_probs=in_reading_order(one.token_log_probs))
+            for one in hypotheses
         ]
 
     def _translations(self, hypotheses: list[Hypothesis]) -> list[Translation]:

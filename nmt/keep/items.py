@@ -33,9 +33,6 @@ _PLACEHOLDER = (
 _NUMBER = r"\d++(?:[.,:/]\d++)*+(?![\w.+-]{0,64}@)"  # not the beginning of an address
 _SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?|"
 
-# A translation may write number words as digits.
-_NUMBER_WORD = re.compile("[0-9]{1,2}")
-
 
 class Item(NamedTuple):
     """An item and its position in a text."""
@@ -107,19 +104,15 @@ class ItemGrammar:
                     extra.remove(found)
         return Pairing(pairs, missing, extra)
 
-    def holds(self, sources: Sequence[Item], text: str, *, strict: bool = True) -> bool:
-        """Return whether a translation has exactly the items of its source, apart from number words written as digits.
+    def holds(self, sources: Sequence[Item], text: str, requested: Sequence[Item] = ()) -> bool:
+        """Return whether a translation has each item of its source equally often, and no others.
 
-        strict: accept an added number only if it has one or two digits; otherwise, accept any number that is not in
-                the source, such as 100
+        requested: items that it may have in addition
         """
         expected = Counter((item.kind, self.written(item)) for item in sources)
         found = Counter((item.kind, item.text) for item in self.find_target(text))
-        added = found - expected
-        return not expected - found and all(
-            kind == "numbers" and (_NUMBER_WORD.fullmatch(text) or not (strict or (kind, text) in expected))
-            for kind, text in added
-        )
+        added = found - expected - Counter((item.kind, item.text) for item in requested)
+        return not expected - found and not added
 
 
 def is_newly_joined(source: Item, line: str, target: Item, translation: str) -> bool:
@@ -129,11 +122,6 @@ def is_newly_joined(source: Item, line: str, target: Item, translation: str) -> 
     """
     before, after = _neighbors(source, line), _neighbors(target, translation)
     return source.kind == "numbers" and after.lower() != after.upper() and not any(map(str.isalpha, before))
-
-
-def is_number_word(item: Item) -> bool:
-    """Return whether an item may be the translation of a number word."""
-    return item.kind == "numbers" and _NUMBER_WORD.fullmatch(item.text) is not None
 
 
 def _neighbors(item: Item, text: str) -> str:

@@ -1,8 +1,9 @@
 """Translate lines and preserve their markup and items.
 
-A line is translated without its tags. If items are missing or added, the line is searched again with the missing items
-as required phrases, where the engine supports them. If that fails, the line is split at its items, and the text between
-them is translated separately. Tags are then inserted by word alignment.
+A line is translated without its tags. If items are missing or added, the line is searched again: with the missing items
+as required phrases, where the engine supports them, and without digits if the line has none. If that fails, the line is
+split at its items, and the text between them is translated separately, without digits. Tags are then inserted by word
+alignment.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from nmt.alignment.lexical import agreed_links
-from nmt.decode.glossary import Glossary
+from nmt.decode.glossary import Glossary, forms_of
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation, join_parts
-from nmt.keep.items import Item, ItemGrammar, is_newly_joined, is_number_word
+from nmt.keep.items import Item, ItemGrammar, is_newly_joined
 from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
 from nmt.logs import counted, warn
 from nmt.recipe import Context, MemoryFileError, UserError
@@ -38,7 +40,7 @@ Finish = Callable[[], list[list[Translation]]]
 class Fallbacks:
     """Numbers of lines for which the first translation did not preserve all items, by the fallback that did.
 
-    searched: a second search with required phrases
+    searched: a second search, with required phrases or without digits
     split:    splitting at the items
     copied:   leaving the line untranslated
     """
@@ -54,7 +56,7 @@ class Fallbacks:
     def describe(self) -> str:
         """Return a message with the numbers."""
         counts = {
-            "searched again with required phrases": self.searched,
+            "searched again": self.searched,
             "split at the items": self.split,
             "not translated": self.copied,
         }
@@ -72,11 +74,15 @@ def warn_of_unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) 
 
 
 class _Line(NamedTuple):
-    """A parsed line, its items, and the input of its first translation."""
+    """A parsed line, its items, and the input of its first translation.
+
+    requested: items of its prefix, required phrases and glossary terms, which the translation may have in addition
+    """
 
     marked: MarkedText
     items: list[Item]
     plain: TranslatorInput
+    requested: list[Item]
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ class PreservingTranslator:
         self.fallbacks = Fallbacks()
         self._translator = translator
         self._grammar = ItemGrammar(kinds, *languages)
-        self._keeps_markup, self._entities = "markup" in kinds, entities
+        self._keeps_markup, self._keeps_numbers, self._entities = "markup" in kinds, "numbers" in kinds, entities
 
     @property
     def context(self) -> Context:
@@ -137,6 +143,7 @@ class PreservingTranslator:
         """See `TextTranslator.with_constraints`."""
         other = copy(self)
         other._translator, other.fallbacks = self._translator.with_constraints(tag, forbidden), Fallbacks()
+        other.__dict__.pop("_without_digits", None)
         return other
 
     def take_fallbacks(self) -> Fallbacks:
@@ -163,7 +170,7 @@ class PreservingTranslator:
 
         def finish() -> list[list[Translation]]:
             found = finish_first()
-            kept = self._with_items(lines, found, strict=False)
+            kept = self._with_items(lines, found)
             self._search_again(lines, found, kept)
             self._split(lines, kept)
             return kept
@@ -174,7 +181,14 @@ class PreservingTranslator:
         marked = self._parse(item.text)
         context, glossary = tuple(map(self._plain, item.context)), self.own_glossary(item.glossary)
         plain = item._replace(text=marked.text, context=context, glossary=glossary)
-        return _Line(marked, self._grammar.find_source(marked.text), plain)
+        requested = self._grammar.find_target(self._requested(plain))
+        return _Line(marked, self._grammar.find_source(marked.text), plain, requested)
+
+    def _requested(self, item: TranslatorInput) -> str:
+        """Return the texts that a translation must or may contain, one per line."""
+        terms = [] if item.glossary is None else item.glossary.required(item.text)
+        phrases = (*self._translator.require, *item.required, *terms)
+        return "\n".join([item.prefix, *(form for phrase in phrases for form in forms_of(phrase))])
 
     def _parse(self, text: str) -> MarkedText:
         return MarkedText.parse(text, entities=self._entities) if self._keeps_markup else MarkedText.plain(text)
@@ -186,14 +200,14 @@ class PreservingTranslator:
         return self.without_tags(previous[0]), self.without_tags(previous[1])
 
     def _with_items(
-        self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]], *, strict: bool
+        self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]], *, allow_joined: bool = True
     ) -> list[list[Translation]]:
-        """Return the translations of each line that have its items, with its tags."""
+        """Return the translations of each line that have its items, with its tags. allow_joined: see `_insert`"""
         links = self._links(lines, found)
         kept: list[list[Translation]] = [[] for _ in lines]
         for kept_of_line, line, translations, links_of_line in zip(kept, lines, found, links, strict=True):
             for translation, own_links in zip(translations, links_of_line, strict=True):
-                text = self._insert(line, translation.text, own_links, strict=strict)
+                text = self._insert(line, translation.text, own_links, allow_joined=allow_joined)
                 if text is not None:
                     kept_of_line.append(replace(translation, text=text, alignment=None))
         return kept
@@ -213,19 +227,19 @@ class PreservingTranslator:
         links = iter(agreed_links(pairs))
         return [[sorted(next(links)) for _ in translations] for translations in found]
 
-    def _insert(self, line: _Line, translation: str, links: Links, *, strict: bool) -> str | None:
+    def _insert(self, line: _Line, translation: str, links: Links, *, allow_joined: bool) -> str | None:
         """Return a translation with the tags of its line and items in their written form; None if items differ.
 
-        strict: see `ItemGrammar.holds`; also reject numbers next to letters, because required phrases may occur within
-                words
+        allow_joined: whether a number may be newly joined to letters; required phrases may occur within words
         """
         pairing = self._grammar.pair(line.items, self._grammar.find_target(translation))
         text = line.marked.text
-        if strict and any(is_newly_joined(source, text, target, translation) for source, target in pairing.pairs):
+        joined = [pair for pair in pairing.pairs if is_newly_joined(pair[0], text, pair[1], translation)]
+        if joined and not allow_joined:
             return None
         pairs = sorted(pairing.pairs, key=lambda pair: pair[1].start)
         edits = [(target.start, target.end, self._grammar.written(source)) for source, target in pairs]
-        if not self._grammar.holds(line.items, apply_edits(translation, edits)[0], strict=strict):
+        if not self._grammar.holds(line.items, apply_edits(translation, edits)[0], line.requested):
             return None
         if line.marked.elements:
             links = _link_equal_words(line.marked.text, translation, links, pairs)
@@ -234,22 +248,45 @@ class PreservingTranslator:
     def _search_again(
         self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]], kept: list[list[Translation]]
     ) -> None:
-        """Search the lines without a translation in `kept` again, with the items that the best one lacks."""
-        again = [i for i, result in enumerate(kept) if not result and "required" not in self._translator.unsupported]
-        inputs = []
-        for i in again:
+        """Search lines without a translation in `kept` again, with the items that the best one lacks, see `_search`."""
+        can_require = "required" not in self._translator.unsupported
+        inputs: dict[int, TranslatorInput] = {}
+        for i in [i for i, result in enumerate(kept) if not result]:
             pairing = self._grammar.pair(lines[i].items, self._grammar.find_target(found[i][0].text))
-            missing = map(self._grammar.written, pairing.missing)
-            inputs.append(lines[i].plain._replace(required=(*lines[i].plain.required, *missing)))
+            missing = list(map(self._grammar.written, pairing.missing)) if can_require else []
+            item = lines[i].plain._replace(required=(*lines[i].plain.required, *missing))
+            adds_numbers = any(extra.kind == "numbers" for extra in pairing.extra)
+            if missing or (adds_numbers and not self._may_have_digits(item)):
+                inputs[i] = item
         try:
-            results = self._translator.translate_inputs(inputs) if again else []
+            results = self._search([*inputs.values()])
         except MemoryFileError:
             raise
         except UserError:  # some line has no output with all its phrases
             return
-        for i, result in zip(again, self._with_items([lines[i] for i in again], results, strict=True), strict=True):
+        with_items = self._with_items([lines[i] for i in inputs], results, allow_joined=False)
+        kept_again = dict(zip(inputs, with_items, strict=True))
+        for i, result in kept_again.items():
             kept[i] = result
-        self.fallbacks += Fallbacks(searched=sum(bool(kept[i]) for i in again))
+        self.fallbacks += Fallbacks(searched=sum(map(bool, kept_again.values())))
+
+    def _search(self, inputs: Sequence[TranslatorInput], n_best: int | None = None) -> list[list[Translation]]:
+        """Translate inputs; if numbers are kept, those without digits get translations without digits."""
+        results: dict[int, list[Translation]] = {}
+        for may_have_digits in (True, False):
+            own = [i for i, item in enumerate(inputs) if self._may_have_digits(item) is may_have_digits]
+            if own:
+                translator = self._translator if may_have_digits else self._without_digits
+                results |= zip(own, translator.translate_inputs([inputs[i] for i in own], n_best), strict=True)
+        return [results[i] for i in range(len(inputs))]
+
+    def _may_have_digits(self, item: TranslatorInput) -> bool:
+        """Return whether a translation may have digits: those of the line or of requested phrases, or any digits."""
+        return not self._keeps_numbers or any(map(str.isdecimal, item.text + self._requested(item)))
+
+    @cached_property
+    def _without_digits(self) -> TextTranslator | MemoryTranslator:
+        return self._translator.with_constraints(None, digits=False)
 
     def _split(self, lines: Sequence[_Line], kept: list[list[Translation]]) -> None:
         """Translate the text between the items of the lines without a translation in `kept`.
@@ -264,7 +301,7 @@ class PreservingTranslator:
             texts = [segment.text for segment in segments[i] if segment.is_translated]
             inputs += [first._replace(text=text) for text in texts[:1]]
             inputs += [TranslatorInput(text, glossary=first.glossary) for text in texts[1:]]
-        results = iter(self._translator.translate_inputs(inputs, 1) if inputs else [])
+        results = iter(self._search(inputs, 1))
         for i in split:
             translations = [next(results)[0] for segment in segments[i] if segment.is_translated]
             kept[i] = [self._join_segments(lines[i], segments[i], translations)]
@@ -272,11 +309,11 @@ class PreservingTranslator:
     def _join_segments(
         self, line: _Line, segments: Sequence[_Segment], translations: Sequence[Translation]
     ) -> Translation:
-        """Join the segments of a line; items in the translations of text between items are removed."""
+        """Join the segments of a line; if the translations of text between items have items, those are removed."""
         merged = replace(join_parts(translations), alignment=None)
-        for keeps_number_words in (True, False):
-            text, links = self._joined_text(line, segments, translations, keeps_number_words=keeps_number_words)
-            inserted = self._insert(line, text, links, strict=True)
+        for removes_items in (False, True):
+            text, links = self._joined_text(line, segments, translations, removes_items=removes_items)
+            inserted = self._insert(line, text, links, allow_joined=False)
             if inserted is not None:
                 self.fallbacks += Fallbacks(split=1)
                 return replace(merged, text=inserted)
@@ -291,9 +328,13 @@ class PreservingTranslator:
         segments: Sequence[_Segment],
         translations: Sequence[Translation],
         *,
-        keeps_number_words: bool,
+        removes_items: bool,
     ) -> tuple[str, Links]:
-        """Return the text of all segments and its word links to the line."""
+        """Return the text of all segments and its word links to the line.
+
+        removes_items: whether items in translations are removed, other than requested ones
+        """
+        requested = {(item.kind, item.text) for item in line.requested}
         results = iter(translations)
         text = ""
         joined: list[tuple[_Segment, int, Links]] = []
@@ -302,7 +343,7 @@ class PreservingTranslator:
             if segment.is_translated:
                 translation = _without_added_stop(next(results), segment.text)
                 found = self._grammar.find_target(translation.text)
-                removed = [item for item in found if not (keeps_number_words and is_number_word(item))]
+                removed = [item for item in found if removes_items and (item.kind, item.text) not in requested]
                 output = apply_edits(translation.text, [(item.start, item.end, "") for item in removed])[0]
                 own_links = [] if removed else list(translation.alignment or ())
             else:

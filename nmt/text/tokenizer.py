@@ -118,6 +118,11 @@ class Tokenizer:
             [token] for token, piece in enumerate(self._all_pieces) if text in piece and [token] not in forms
         ]
 
+    def tokens_with_digits(self) -> list[int]:
+        """Return the token ids of all pieces that contain decimal digits, in any script."""
+        spelled = [text.decode(errors="ignore") for text in self.spelled()]
+        return [token for token, text in enumerate(spelled) if any(map(str.isdecimal, text))]
+
     @cached_property
     def _all_pieces(self) -> list[str]:
         return self.pieces(range(self.vocab_size))

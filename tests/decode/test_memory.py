@@ -30,7 +30,9 @@ class FakeTranslator:
         self.requests: list[Request] = []
         self.inputs: Sequence[TranslatorInput] = ()
 
-    def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> FakeTranslator:
+    def with_constraints(
+        self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True
+    ) -> FakeTranslator:
         return self
 
     def start_translation(
@@ -106,6 +108,10 @@ def test_constraints_of_a_line_are_part_of_the_key(tmp_path: Path) -> None:
             constrained = translator.with_constraints(tag, forbidden)
             run(constrained, [("a", "", ())])
             assert constrained.lines_reused == (not is_new)
+    for is_new in (True, False):
+        constrained = translator.with_constraints(None, digits=False)
+        run(constrained, [("a", "", ())])
+        assert constrained.lines_reused == (not is_new)
 
 
 def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from nmt.recipe import DecodeRecipe, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.sealed import CorruptError
 from nmt.text.clean import normalize
-from nmt.text.tokenizer import Tokenizers
+from nmt.text.tokenizer import Tokenizer, Tokenizers
 from tests.export.rounding import perturbed_copies, stable_lines
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
@@ -468,6 +468,22 @@ def test_with_decode_shares_the_model(model: Path) -> None:
         assert without_scores.translate(["the cat sees a dog"]) == translator.translate(["the cat sees a dog"])
         with pytest.raises(UserError, match="tag '<no>' is unknown"):
             translator.with_decode(search(tag="<no>"))
+
+
+def test_digits_may_be_excluded(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens of a translation stand for digits."""
+    line, excluded = "the cat sees a dog", list[int]()
+    monkeypatch.setattr(Tokenizer, "tokens_with_digits", lambda _: excluded)
+
+    def tokens_of(translator: Translator | CTranslate2Translator) -> set[int]:
+        return {*Tokenizers.load(model).tgt.ids(translator.translate_n_best([line])[0][0].pieces)}
+
+    for translator in load_both(model, beam_size=4):
+        excluded = [*tokens_of(translator)]
+        without = translator.with_constraints(None, digits=False)
+        for constrained in (without, without.with_constraints(None), without.with_decode(search(beam_size=2))):
+            assert tokens_of(constrained).isdisjoint(excluded)
+        assert tokens_of(translator) == {*excluded}
 
 
 def test_sentences_of_a_batch_have_equal_lengths() -> None:

@@ -9,6 +9,7 @@ import pytest
 from keep_proof.marked_lines import marked_line
 from keep_proof.noisy_translator import NoisyTranslator
 
+from nmt.decode.glossary import Glossary, Term
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
@@ -56,12 +57,10 @@ def test_every_tag_and_item_is_kept(noise: float, can_require: bool, aligns: boo
         items = GRAMMAR.find_source(MarkedText.parse(line).text)
         expected = Counter((item.kind, GRAMMAR.written(item)) for item in items)
         found = Counter((item.kind, item.text) for item in GRAMMAR.find_target(found_text))
-        assert not expected - found, (line, best.text)
-        for kind, added in found - expected:
-            assert kind == "numbers" and (len(added) <= 2 or (kind, added) not in expected), (line, best.text)
+        assert found == expected, (line, best.text)
     total = translator.fallbacks.searched + translator.fallbacks.split + translator.fallbacks.copied
     assert (total == 0) is (noise == 0.0)
-    assert can_require or translator.fallbacks.searched == 0
+    assert translator.fallbacks.searched > 0 or noise == 0.0
 
 
 def test_a_translation_with_its_items_is_not_changed() -> None:
@@ -73,12 +72,19 @@ def test_a_translation_with_its_items_is_not_changed() -> None:
 class Script(NoisyTranslator):
     """Gives the scripted translation of each line, with links in order."""
 
-    def __init__(self, translations: dict[str, str], required: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        translations: dict[str, str],
+        required: dict[str, str] | None = None,
+        without_digits: dict[str, str] | None = None,
+    ) -> None:
         super().__init__(0.0, can_require=required is not None)
         self.translations, self.required = translations, required or {}
+        self.without_digits = without_digits or {}
 
     def _translate(self, line: str, prefix: str, required: object) -> "Translation":
         text = self.required[line] if required else self.translations[line]
+        text = text if self.digits else self.without_digits.get(line, text)
         links = [(word, word) for word in range(len(text.split()))]
         return Translation(text, -1.0, -1.0, [], [], links)
 
@@ -89,6 +95,52 @@ def test_searches_again_with_missing_items() -> None:
     translator = keeping(script)
     assert best_of(translator, line) == "kaufe 3 von {x} für 1.500 Euro"
     assert translator.fallbacks == Fallbacks(searched=1)
+
+
+@pytest.mark.parametrize("can_require", [True, False])
+def test_a_line_without_digits_is_searched_again_without_them(can_require: bool) -> None:
+    line, none = "two dogs sit", {"two dogs sit": "zwei Hunde sitzen"}
+    script = Script({line: "2 Hunde sitzen"}, {} if can_require else None, none)
+    translator = keeping(script)
+    assert best_of(translator, line) == "zwei Hunde sitzen"
+    assert translator.fallbacks == Fallbacks(searched=1)
+    assert translate(script, line, "urls", "markup") == "2 Hunde sitzen"
+
+
+def test_added_numbers_are_split_off() -> None:
+    line = "two dogs sit at 10 am."
+    script = Script(
+        {line: "zwei Hunde sitzen an 1 1 10.", "two dogs sit at": "2 Hunde sitzen um", "am.": "Uhr 1."},
+        required={},
+        without_digits={"two dogs sit at": "zwei Hunde sitzen um", "am.": "Uhr."},
+    )
+    translator = keeping(script)
+    assert best_of(translator, line) == "zwei Hunde sitzen um 10 Uhr."
+    assert translator.fallbacks == Fallbacks(split=1)
+
+
+def test_requested_items_may_be_added() -> None:
+    line = "two dogs"
+    script = Script({line: "2 Hunde"}, {line: "2 Hunde"}, {line: "zwei Hunde"})
+    for item in (
+        TranslatorInput(line, prefix="2"),
+        TranslatorInput(line, required=["2 Hunde"]),
+        TranslatorInput(line, required=[("zwei Hunde", "2 Hunde")]),
+        TranslatorInput(line, glossary=Glossary([Term("two dogs", ("2 Hunde",))])),
+    ):
+        translator = keeping(script)
+        assert translator.start_translation([item])()[0][0].text == "2 Hunde"
+        assert translator.fallbacks == Fallbacks()
+    script.require = ("2 Hunde",)
+    assert translate(script, line) == "2 Hunde"
+
+
+def test_requested_items_stay_when_added_ones_are_removed() -> None:
+    line = "two dogs sit at 10 am."
+    script = Script({line: "3 Hunde", "two dogs sit at": "2 Hunde 3", "am.": "Uhr."}, {"two dogs sit at": "2 Hunde 3"})
+    item = TranslatorInput(line, required=["2 Hunde"])
+    script.required[line] = "3 Hunde"
+    assert keeping(script).start_translation([item])()[0][0].text == "2 Hunde  10 Uhr."
 
 
 def test_a_required_number_is_not_joined_to_letters() -> None:
@@ -113,13 +165,13 @@ def test_splits_at_items() -> None:
         {
             "He wrote to info@example.org, and then left 17 dogs.": "Er schrieb.",
             "He wrote to": "Er schrieb an.",
-            "and then left": "und verließ 99 dann",
+            "and then left": "und verließ dann",
             "dogs.": "Hunde.",
         }
     )
     translator = keeping(script)
     text = best_of(translator, line)
-    assert text == "Er schrieb <b>an info@example.org</b>, und verließ 99 dann 17 Hunde."
+    assert text == "Er schrieb <b>an info@example.org</b>, und verließ dann 17 Hunde."
     assert translator.fallbacks == Fallbacks(split=1)
     script.translations["and then left"] = "und verließ 999 {x} dann"
     assert translate(script, line) == "Er schrieb <b>an info@example.org</b>, und verließ   dann 17 Hunde."

@@ -34,9 +34,8 @@ Random XML lines with nested elements, numbers, URLs, addresses, placeholders an
 that move, drop, repeat and damage words, and add items. `noise` is the probability of a change to a word. Engine
 `torch` outputs word alignments and accepts required phrases, some of which it omits; `ctranslate2` does neither.
 In each output, an XML parser must find the elements of the line with their attributes, and nmt's own patterns
-its items, each as often as in the line. Added numbers of one or two digits are allowed, because they may translate
-number words, and so are other numbers that the line does not have. The fractions are those of lines that were searched
-again with required phrases, split at their items, and copied without translation.
+its items, each as often as in the line, and no others. The fractions are those of lines that were searched again with
+required phrases or without digits, split at their items, and copied without translation.
 
 With MODEL, SRC and REF, a model translates SRC as it is, and with markup in two thirds of its lines. Tags are removed
 before scoring. ±: half width of the 95 % bootstrap interval.

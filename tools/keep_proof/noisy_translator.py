@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Callable, Sequence
-from typing import cast
+from copy import copy
+from typing import Self, cast
 
 from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
@@ -14,12 +15,14 @@ class NoisyTranslator:
     noise:       probability that one of these changes is made to a word
     can_require: whether it adds required phrases, of which it omits some
     aligns:      whether it returns links, some of them wrong
+    digits:      whether outputs have digits
     calls:       lines of each call
     context:     of the last call
     """
 
     def __init__(self, noise: float, *, can_require: bool = True, aligns: bool = True) -> None:
-        self.noise, self.aligns = noise, aligns
+        self.noise, self.aligns, self.digits = noise, aligns, True
+        self.require: Sequence[str] = ()
         self.lines_split = self.lines_longer = self.lines_reused = 0
         self.unsupported = {} if can_require else {"required": "a reason"}
         self.calls: list[list[str]] = []
@@ -33,6 +36,12 @@ class NoisyTranslator:
         self.context = [list(one.context) for one in inputs]
         found = [[self._translate(one.text, one.prefix, cast(Sequence[str], one.required))] for one in inputs]
         return lambda: found
+
+    def with_constraints(self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True) -> Self:
+        """See `TextTranslator.with_constraints`; tag and phrases are ignored."""
+        other = copy(self)
+        other.digits = digits
+        return other
 
     def translate_inputs(self, inputs: Sequence[TranslatorInput], n_best: int | None = None) -> list[list[Translation]]:
         """See `TextTranslator.translate_inputs`."""
@@ -61,5 +70,7 @@ class NoisyTranslator:
             output.append((index, word))
         output += [(rng.randint(0, len(words)), word) for word in required if rng.random() > self.noise]
         links = [(source if rng.random() > self.noise else 0, target) for target, (source, _) in enumerate(output)]
+        if not self.digits:
+            output = [(index, "".join(filter(str.isalpha, word)) or "word") for index, word in output]
         text = " ".join(word for _, word in output)
         return Translation(text, -1.0, -1.0, text.split(), [], links if self.aligns else None)
