@@ -193,6 +193,11 @@ class MemoryTranslator:
         """See `TextTranslator`."""
         return self._translator.require
 
+    @property
+    def forbid(self) -> Sequence[str]:
+        """See `TextTranslator`."""
+        return self._translator.forbid
+
     def with_constraints(
         self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True
     ) -> MemoryTranslator:

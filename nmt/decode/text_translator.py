@@ -50,6 +50,7 @@ class TextTranslator(ABC):
     lines_longer: number of lines so far that were not split, but were longer than any training sentence
     lines_reused: number of lines reused so far; 0 without a translation memory
     require:      phrases that every translation contains
+    forbid:       phrases that no translation contains
     """
 
     max_threads: int = 1
@@ -116,7 +117,7 @@ class TextTranslator(ABC):
     def _set_decode(self, decode: DecodeRecipe) -> None:
         """Set everything that depends on `decode`."""
         require_options(decode)
-        self._decode, self.require = decode, decode.require
+        self._decode, self.require, self.forbid = decode, decode.require, decode.forbid
         self._context.require_supported(decode)
         if decode.glossary_mode == "annotate" and self._context.context.size:
             raise UserError("glossary_mode 'annotate' does not support models with context; set it to 'constrain'")

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +26,7 @@ from nmt.keep.items import Item, ItemGrammar, is_newly_joined
 from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
 from nmt.logs import counted, warn
 from nmt.recipe import Context, MemoryFileError, UserError
-from nmt.text.clean import WITHOUT_SPACES
+from nmt.text.clean import WITHOUT_SPACES, normalize
 
 if TYPE_CHECKING:
     from nmt.decode.memory import MemoryTranslator
@@ -43,15 +43,17 @@ class Fallbacks:
     searched: a second search, with required phrases or without digits
     split:    splitting at the items
     copied:   leaving the line untranslated
+    unmet:    lines of `split` and `copied` that lack a required phrase or have a forbidden one
     """
 
     searched: int = 0
     split: int = 0
     copied: int = 0
+    unmet: int = 0
 
     def __add__(self, other: Fallbacks) -> Fallbacks:
         """Add each number."""
-        return Fallbacks(self.searched + other.searched, self.split + other.split, self.copied + other.copied)
+        return Fallbacks(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def describe(self) -> str:
         """Return a message with the numbers."""
@@ -62,6 +64,14 @@ class Fallbacks:
         }
         used = [f"{counted(count, 'line')} {how}" for how, count in counts.items() if count]
         return f"kept all items; {', '.join(used) or 'no line was translated twice'}"
+
+    def describe_unmet(self) -> str:
+        """Return a message about `unmet`."""
+        lacks, has = ("lacks", "has") if self.unmet == 1 else ("lack", "have")
+        return (
+            f"{counted(self.unmet, 'line')} {lacks} a required phrase or {has} a forbidden one, because --keep takes "
+            "precedence; check the output, or keep fewer kinds"
+        )
 
 
 def warn_of_unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) -> None:
@@ -291,13 +301,15 @@ class PreservingTranslator:
     def _split(self, lines: Sequence[_Line], kept: list[list[Translation]]) -> None:
         """Translate the text between the items of the lines without a translation in `kept`.
 
-        The first text of a line has its prefix and its required phrases.
+        The first text of a line has its prefix, and its required phrases except those that are items.
         """
         split = [i for i, result in enumerate(kept) if not result]
         segments = {i: _segments(lines[i]) for i in split}
         inputs: list[TranslatorInput] = []
         for i in split:
-            first = lines[i].plain._replace(context=())
+            written = set(map(self._grammar.written, lines[i].items))
+            required = tuple(phrase for phrase in lines[i].plain.required if written.isdisjoint(forms_of(phrase)))
+            first = lines[i].plain._replace(context=(), required=required)
             texts = [segment.text for segment in segments[i] if segment.is_translated]
             inputs += [first._replace(text=text) for text in texts[:1]]
             inputs += [TranslatorInput(text, glossary=first.glossary) for text in texts[1:]]
@@ -305,6 +317,17 @@ class PreservingTranslator:
         for i in split:
             translations = [next(results)[0] for segment in segments[i] if segment.is_translated]
             kept[i] = [self._join_segments(lines[i], segments[i], translations)]
+            if not self._meets_constraints(lines[i], kept[i][0].text):
+                self.fallbacks += Fallbacks(unmet=1)
+
+    def _meets_constraints(self, line: _Line, translation: str) -> bool:
+        """Return whether a translation has the required phrases and none of the forbidden ones."""
+        text = self.without_tags(translation)
+        folded = normalize(text, "NFKC").casefold()
+        return all(
+            any(normalize(form, "NFKC").casefold() in folded for form in forms_of(phrase))
+            for phrase in (*self._translator.require, *line.plain.required)
+        ) and not any(re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) for phrase in self._translator.forbid)
 
     def _join_segments(
         self, line: _Line, segments: Sequence[_Segment], translations: Sequence[Translation]

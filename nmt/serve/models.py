@@ -179,6 +179,8 @@ class ServedModel:
                 self._with_memory_for(options), options.keep, self.languages, entities=options.entities
             )
             n_best_lists = keeping.start_translation(inputs)()
+            if keeping.fallbacks.unmet:
+                log_warning(f"{self.name}: {keeping.fallbacks.describe_unmet()}")
         else:
             n_best_lists = self._with_memory_for(options).translate_inputs(inputs)
         self._report_long_lines(translator)

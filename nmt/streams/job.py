@@ -190,6 +190,8 @@ class TranslationJob:
         self._warn_of_long(lines)
         if fallbacks:
             say(fallbacks.describe())
+        if fallbacks and fallbacks.unmet:
+            warn(fallbacks.describe_unmet())
         self.report.log()
         translated, seconds = done - done_before, monotonic() - self.started
         speed = f"{translated / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"

@@ -48,6 +48,14 @@ def test_a_random_model_keeps_everything(model: Path, marked: Path, nmt: Nmt, en
     assert {"torch": "searched again", "ctranslate2": "2 lines split at the items"}[engine] in err
 
 
+def test_a_forbidden_item_gives_a_warning(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("visit http://a.org\na dog\n")
+    options = ("--keep", "urls", "--device", "cpu", "--set", 'forbid=["http://a.org"]')
+    status, out, err = nmt("translate", model, tmp_path / "in", *options)
+    assert status == 0 and out.count("http://a.org") == 1
+    assert "warning: 1 line lacks a required phrase or has a forbidden one, because --keep takes precedence" in err
+
+
 def test_markup_selects_torch(model: Path, marked: Path, nmt: Nmt) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     _, _, err = nmt("translate", model, marked, "--keep", "markup", "--device", "cpu")

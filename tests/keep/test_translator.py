@@ -9,7 +9,7 @@ import pytest
 from keep_proof.marked_lines import marked_line
 from keep_proof.noisy_translator import NoisyTranslator
 
-from nmt.decode.glossary import Glossary, Term
+from nmt.decode.glossary import Glossary, Required, Term
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
@@ -175,6 +175,42 @@ def test_splits_at_items() -> None:
     assert translator.fallbacks == Fallbacks(split=1)
     script.translations["and then left"] = "und verließ 999 {x} dann"
     assert translate(script, line) == "Er schrieb <b>an info@example.org</b>, und verließ   dann 17 Hunde."
+
+
+@pytest.mark.parametrize(
+    ("required", "forbid", "unmet"),
+    [
+        (("Hund",), (), 0),
+        (("http://a.org",), (), 0),  # an item of the line
+        (("http://b.org",), (), 1),
+        ((("Katze", "hunde"),), (), 0),
+        ((("Katze", "Kater"),), (), 1),
+        ((), ("a.org",), 1),
+        ((), ("{x}",), 1),
+        ((), ("ttp", "Hund"), 0),  # parts of words
+    ],
+)
+@pytest.mark.parametrize("for_all", [True, False])
+def test_split_lines_that_do_not_meet_the_constraints_are_counted(
+    required: tuple[Required, ...], forbid: tuple[str, ...], unmet: int, for_all: bool
+) -> None:
+    line = "see http://a.org with {x} dogs"
+    translations = {line: "", "see": "siehe", "with": "mit", "dogs": "Hunde"}
+    script = Script(translations, translations)
+    script.forbid = forbid
+    item = TranslatorInput(line, required=() if for_all else required)
+    script.require = required if for_all else ()
+    translator = keeping(script)
+    ((best,),) = translator.start_translation([item])()
+    assert best.text == "siehe http://a.org mit {x} Hunde"
+    assert translator.fallbacks == Fallbacks(split=1, unmet=unmet)
+
+
+def test_required_items_are_not_required_of_the_text_between_items() -> None:
+    script = Script({"see http://a.org": "", "see": "siehe"}, {"see http://a.org": "", "see": "http://a.org"})
+    translator = keeping(script)
+    ((best,),) = translator.start_translation([TranslatorInput("see http://a.org", required=["http://a.org"])])()
+    assert best.text == "siehe http://a.org"
 
 
 def test_text_without_markup_and_items_is_not_changed() -> None:

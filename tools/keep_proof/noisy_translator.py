@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Self, cast
 
+from nmt.decode.glossary import Required
 from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
 
@@ -22,7 +23,8 @@ class NoisyTranslator:
 
     def __init__(self, noise: float, *, can_require: bool = True, aligns: bool = True) -> None:
         self.noise, self.aligns, self.digits = noise, aligns, True
-        self.require: Sequence[str] = ()
+        self.require: Sequence[Required] = ()
+        self.forbid: Sequence[str] = ()
         self.lines_split = self.lines_longer = self.lines_reused = 0
         self.unsupported = {} if can_require else {"required": "a reason"}
         self.calls: list[list[str]] = []
