@@ -201,7 +201,7 @@ GOALS = (
     ),
     Goal(
         "file-transformers",
-        "Multi30k model, complete command, fp32: transformers generate",
+        "Multi30k model, complete command, fp32: `generate` of transformers",
         "ratio",
         4.0,
         f"{_FILE} nmt:precision=fp32 transformers --goal file-transformers",
@@ -234,7 +234,7 @@ GOALS = (
         "ratio",
         1.5,
         f"{_SERVE} nmt one-call --goal serve-one-call",
-        "Measured with a base model. With half its width, batches save less: 1.07 (1.03 to 1.12).",
+        "Measured with a base model. With half its width and depth, batches save less: 1.07 (1.03 to 1.12).",
     ),
     Goal(
         "serve-translate",

@@ -19,7 +19,7 @@ _SPLITS = {"train": ("train",), "valid": ("val", "valid", "dev"), "test": ("test
 
 
 def text_recipe(data: Path, folder: Path, *, src_lang: str, tgt_lang: str, vocab_size: int) -> Recipe:
-    """Recipe that prepares a folder of parallel text, such as raw Multi30k; pairs are dropped only for length."""
+    """Recipe that prepares parallel text, such as raw Multi30k; keeps duplicates, identical sides and other scripts."""
     names = {split: _find(data, split, src_lang) for split in _SPLITS}
     corpora = {
         split: {"kind": "text", "src": f"{name}.{src_lang}", "tgt": f"{name}.{tgt_lang}"}
