@@ -11,11 +11,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmt.cli.arguments import Overrides, RecipeArgument, Threads, require_at_most_one
+from nmt.cli.arguments import MAX_THREADS, Overrides, RecipeArgument, require_at_most_one
 from nmt.logs import say
 from nmt.recipe import Recipe, UserError, describe_recipe, is_dumped, load_recipe
 
 Seed = Annotated[int | None, typer.Option(help="Seed of weights, dropout and data order; same as the override seed=N.")]
+Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads; same as train.threads=N.")]
 
 
 def run(recipe: RecipeArgument, overrides: Overrides = None, seed: Seed = None, threads: Threads = None) -> None:
@@ -52,8 +53,7 @@ def train(recipe: RecipeArgument, overrides: Overrides = None, seed: Seed = None
 
 def _load_for_training(path: Path, overrides: Sequence[str], seed: int | None, threads: int | None) -> Recipe:
     """Load the recipe; raises UserError if training would overwrite it, or another file, with the saved recipe."""
-    options = {"seed": seed, "train.threads": threads}
-    given = [f"{name}={value}" for name, value in options.items() if value is not None]
+    given = [f"{name}={value}" for name, value in (("seed", seed), ("train.threads", threads)) if value is not None]
     recipe = load_recipe(path, [*overrides, *given])
     saved = recipe.directory / "recipe.toml"
     if saved.is_file() and not _is_replaceable(saved):

@@ -126,7 +126,7 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 # --- Speed ------------------------------------------------------------------------------------------------------------
 
 _THREADS = "CPU threads (default: one per core). Mutually exclusive with --processes."
-_WINDOW = "Lines that are translated together; more is faster, 1 translates line by line (default: by the input size)."
+_WINDOW = "Lines translated together; more is faster, 1 translates line by line (default: by engine and input)."
 _MAX_DELAY = "For a pipe: seconds to wait for further lines of a window (default: 0.1); inf waits for a full window."
 _PROCESSES = (
     "Batches translated in parallel; 0 is one per core. With CTranslate2: threads (default: one per core). With torch: "
