@@ -47,7 +47,8 @@ Each run is prepared, forecast with `nmt plan`, and trained with `nmt run` for t
 --seconds. Both times are those of the report: updates only, without validation and saving checkpoints. The machine must
 be otherwise idle. Ten runs take about 20 minutes.
 
-exit status: 0 if all ratios are from 0.9 to 1.1, 1 if not or if a command fails, 2 invalid command line
+exit status: 0 if all ratios are from 0.9 to 1.1; 1 if not, if a command fails, or if --only names an unknown run;
+2 for another invalid command line
 """
 
 

@@ -57,7 +57,7 @@ EXAMPLES = """\
 examples:
   tools/torture                       all cases, about 20 minutes on two cores
   tools/torture --only save           one case; --only is repeatable
-  tools/torture --quick               a few trials of each single-process case, half a minute
+  tools/torture --quick               single-process cases with fewer trials, half a minute
   tools/torture --out torture.jsonl   append a line of JSON per case
 
 Each trial runs `nmt` on a small corpus, with dropout, gradient accumulation, EMA and subword sampling. "Bit-identical"
@@ -231,7 +231,7 @@ def _read_command_line() -> argparse.Namespace:
     parser.add_argument(
         "--only", action="append", choices=names, metavar="CASE", help="run only this case; repeatable (see below)"
     )
-    parser.add_argument("--quick", action="store_true", help="few trials, and no torchrun unless with --only")
+    parser.add_argument("--quick", action="store_true", help="fewer trials, and no torchrun unless with --only")
     parser.add_argument("--out", type=Path, metavar="FILE", help="append one line of JSON per case to this file")
     parser.add_argument("--seed", type=int, default=1, help="random seed (%(default)s)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="parent of the working folder (system default)")

@@ -346,7 +346,7 @@ class Case:
 
     title:   the fault and the pass criterion
     seconds: approximate duration of the full case on two cores
-    trials:  runs the trials; True selects a few fast ones
+    trials:  runs the trials; True selects fewer
     multi_process: needs torchrun; not part of quick runs
     """
 
