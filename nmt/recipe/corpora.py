@@ -239,8 +239,8 @@ class SacrebleuCorpus(TrainingOptions):
 
 
 class TreesCorpus(TrainingOptions):
-    """Constituency trees, one per line, for parsing as translation (Vinyals et al. 2015; Vaswani et al. 2017, section
-    6.3): the source is the words, the target the labeled brackets. Use metric `bracket-f1`."""
+    """Constituency trees for parsing as translation (Vinyals et al. 2015; Vaswani et al. 2017, section 6.3): the source
+    is the words, the target the labeled brackets. Use metric `bracket-f1`."""
 
     kind: Literal["trees"] = "trees"
     path: Path

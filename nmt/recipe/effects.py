@@ -124,7 +124,7 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
         ("decode.trees",),
         _has_tree_tokens,
         "on this text; it needs corpora of kind 'trees', tokenizer.joint = false, and neither data.reverse_target nor "
-        "data.context; set these",
+        "data.context; change these",
     ),
     _Need(
         ("train.rdrop", "train.dropout_ramp_steps"),

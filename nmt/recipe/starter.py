@@ -56,7 +56,7 @@ _SMALL = """\
 [tokenizer]
 vocab_size = 10_000  # fairseq's setting for IWSLT14
 
-[model]  # small, for 100,000 to 1,000,000 pairs: fairseq's setting for IWSLT14, as in recipe iwslt14-de-en
+[model]  # small, for 100,000 to 1,000,000 pairs: fairseq's sizes for IWSLT14, as in recipe iwslt14-de-en
 d_model = 512
 d_ff = 1_024
 num_heads = 4
@@ -106,7 +106,7 @@ class StarterRecipe:
 def starter_recipe(
     name: str, languages: tuple[str, str], train: Mapping[str, str], valid: Mapping[str, str], pairs: int, tokens: int
 ) -> StarterRecipe:
-    """Write a recipe for a corpus, with a comment for each choice.
+    """Write a recipe for a corpus, with comments that explain the choices.
 
     name:         of the recipe; characters that a name cannot have are replaced
     languages:    source and target
