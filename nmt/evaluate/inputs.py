@@ -13,6 +13,7 @@ from nmt.evaluate.metrics import Scorer, check_aligned
 from nmt.logs import counted, say, warn
 from nmt.recipe import UserError
 from nmt.text.lines import input_name, read_lines, warn_of_empty, warn_of_equal, warn_of_fields
+from nmt.text.words import has_spaces
 
 _MAX_OTHER_FORMS = 0.01  # fraction of lines
 
@@ -86,8 +87,14 @@ def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> 
 
 
 def hint_at_forms(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer]) -> None:
-    """Log systems whose case or Unicode form differs from that of the references."""
+    """Log systems whose case or Unicode form differs from that of the references, and references without spaces."""
     _hint_at_case(systems, text, scorers)
+    tokenizers = {getattr(scorer.metric, "tokenizer_signature", "") for scorer in scorers if scorer.name == "bleu"}
+    if "13a" in tokenizers and not has_spaces(text.streams[0]):
+        say(
+            "hint: the reference has no spaces between words, which tokenizer 13a of bleu needs; set --lang zh or "
+            "--lang ja, or use --tokenize char"
+        )
     for name, lines in systems.items():
         count = sum(
             any(map(partial(_differ_in_form, line), refs)) for line, *refs in zip(lines, *text.streams, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate, groupby, takewhile
 from typing import NamedTuple
@@ -15,6 +16,7 @@ _UNSPACED += "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 _END_OF_MARKS = 0x20000  # later marks only select variants of Chinese characters
 
 _MIN_STEM = 3
+_MIN_RUN = 6  # characters; few words of Chinese and Japanese are as long
 
 
 class Word(NamedTuple):
@@ -42,6 +44,12 @@ def find_words(text: str) -> list[Word]:
         Word(match[0], starts[origin[match.start()]], starts[origin[match.end() - 1] + 1])
         for match in _word_pattern().finditer("".join(normalized))
     ]
+
+
+def has_spaces(lines: Sequence[str]) -> bool:
+    """Return whether a text has spaces between its words: False if most lines have long runs without them."""
+    runs = re.compile(f"[{_UNSPACED}]{{{_MIN_RUN},}}")
+    return 2 * sum(runs.search(line) is not None for line in lines) <= len(lines)
 
 
 def share_stem(first: str, second: str) -> bool:

@@ -391,6 +391,23 @@ def test_hint_for_other_unicode_forms(
     assert nmt("compare", "--ref", ref, hypothesis, other, "--trials", 0, "--resamples", 2)[2] == f"{hint}\n"
 
 
+def test_hint_for_text_without_spaces(tmp_path: Path, nmt: Nmt) -> None:
+    for name, line in (
+        ("ref", "我喜欢读书。今天天气很好。"),
+        ("hyp", "我喜欢读书。今天天气不错。"),
+        ("spaced", "我 喜欢 读书 。"),
+    ):
+        (tmp_path / name).write_text(f"{line}\n" * 9 + "NATO\n")
+    command = ("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp")
+    assert nmt(*command)[2] == (
+        "hint: the reference has no spaces between words, which tokenizer 13a of bleu needs; set --lang zh or --lang "
+        "ja, or use --tokenize char\n"
+    )
+    for options in (["--lang", "zh"], ["--tokenize", "char"], ["--metrics", "chrf"]):
+        assert nmt(*command, *options)[2] == ""
+    assert nmt("evaluate", "--ref", tmp_path / "spaced", tmp_path / "hyp")[2] == ""
+
+
 def test_word_counts_are_equivalent_to_the_text(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     words = Counter(word for line in (texts / "ref2").read_text().splitlines() for word in line.split())
     (tmp_path / "counts").write_text("".join(f"{word}\t{count}\n" for word, count in words.items()))
