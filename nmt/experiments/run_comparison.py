@@ -15,7 +15,7 @@ from nmt.evaluate.tables import Table
 from nmt.evaluate.translated import has_other_output, has_other_source
 from nmt.logs import warn
 from nmt.recipe import Recipe, UserError, load_saved_recipe, parse_saved_recipe
-from nmt.storage.run_folder import read_json_object
+from nmt.storage.run_folder import read_json_object, require_run
 from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizers
 
@@ -38,6 +38,7 @@ class ComparedRun:
         path = directory / "recipe.toml"
         if not path.is_file():
             raise UserError(f"{directory} is not a run directory: it has no recipe.toml, which `nmt run` writes")
+        require_run(directory)
         recipe = load_saved_recipe(path)
         report = read_json_object(directory / "report.json")
         try:

@@ -107,6 +107,14 @@ def test_invalid_calls(runs: Path, nmt: Nmt, words: tuple[str, ...], reason: str
     assert reason in one_line(err)
 
 
+def test_the_run_of_a_classifier_is_named(runs: Path, nmt: Nmt) -> None:
+    description = runs / "b" / "checkpoints" / "step-00000001" / "classifier.toml"
+    description.parent.mkdir(parents=True)
+    description.touch()
+    status, out, err = nmt("compare", "a", "b")
+    assert (status, out) == (1, "") and "b is the run of a classifier" in one_line(err)
+
+
 def test_a_run_that_is_not_complete_is_named(runs: Path, nmt: Nmt) -> None:
     (runs / "b" / "translations" / "heldout.de").unlink()
     status, _, err = nmt("compare", "a", "b")
