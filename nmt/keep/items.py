@@ -10,10 +10,12 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from nmt.text.clean import normalize
+from nmt.text.words import FRACTIONS
 
 Kind = Literal["markup", "numbers", "urls", "emails", "placeholders"]
 
 _SPACES = " \u00a0\u202f"
+_SIGNS = "+\u00b1\u2013\u2212-"
 _POINT, _COMMA = (".", ","), (",", ".")  # decimal separator, thousands separators
 # By ISO 639 code; numbers in other languages stay as they are.
 _LANGUAGES = {
@@ -30,7 +32,13 @@ _PLACEHOLDER = (
     r"\{\{[^{}\n]{1,80}\}\}|\$?\{[^{}\n]{0,80}\}"
     r"|%(?:\(\w+\))?(?:\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:hh?|ll?)?[sdifuxXeEgGcr@](?!\w)"
 )
-_NUMBER = r"\d++(?:[.,:/]\d++)*+(?![\w.+-]{0,64}@)"  # not the beginning of an address
+# A sign or a decimal point at the beginning, as in -5 and .5, unlike the signs of 5-10, A-5, C++11 and 3.-5. May.
+_SIGN = rf"(?:(?<![\w)\]}}.%\u00b0\u20ac'\u2019\"{_SIGNS}])[{_SIGNS}](?=\.?[\d{FRACTIONS}]))?"
+_POINT_BEFORE = r"(?:(?<![\w)\]}.,:/%\u00b0'\u2019\"])\.)?"
+_NUMBER = (
+    rf"(?:{_POINT_BEFORE}\d++(?:[.,:/\u2044]\d++)*+[{FRACTIONS}]?|[{FRACTIONS}])"
+    r"(?![\w.+-]{0,64}@)"  # not the beginning of an address
+)
 _SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?|"
 
 
@@ -81,11 +89,11 @@ class ItemGrammar:
         if number is None or self.tgt_lang not in _SEPARATORS:
             return item.text
         decimal, group = _SEPARATORS[self.tgt_lang]
-        whole, fraction, is_grouped = number
+        sign, whole, fraction, is_grouped = number
         if is_grouped:
             separator = _WRITTEN_SPACE.get(self.tgt_lang, "\u00a0") if group == _SPACES else group
             whole = f"{int(whole):,}".replace(",", separator)
-        return f"{whole}{decimal}{fraction}" if fraction else whole
+        return f"{sign}{whole}{decimal}{fraction}" if fraction else sign + whole
 
     def pair(self, sources: Sequence[Item], targets: Sequence[Item]) -> Pairing:
         """Pair equal items: first those in their target form, then those of equal value, then copied ones."""
@@ -133,7 +141,7 @@ def _neighbors(item: Item, text: str) -> str:
 def _pattern(language: str) -> re.Pattern[str]:
     spaced = _SPACED_NUMBER if _SEPARATORS.get(language, _POINT)[1] == _SPACES else ""
     return re.compile(
-        f"(?P<urls>{_URL})|(?P<emails>{_EMAIL})|(?P<placeholders>{_PLACEHOLDER})|(?P<numbers>{spaced}{_NUMBER})"
+        f"(?P<urls>{_URL})|(?P<emails>{_EMAIL})|(?P<placeholders>{_PLACEHOLDER})|(?P<numbers>{_SIGN}(?:{spaced}{_NUMBER}))"
     )
 
 
@@ -144,21 +152,25 @@ def _find(text: str, kinds: Collection[str], language: str) -> list[Item]:
     return [Item(str(match.lastgroup), match[0], *match.span()) for match in matches if match.lastgroup in kinds]
 
 
-def _parse(text: str, language: str) -> tuple[str, str, bool] | None:
-    """Return whole part, fraction and whether thousands are separated; None for other notations, such as 10:30."""
+def _parse(text: str, language: str) -> tuple[str, str, str, bool] | None:
+    """Return sign, whole part, fraction and whether thousands are separated; None for notations such as 10:30."""
     if language not in _SEPARATORS:
         return None
     decimal, group = _SEPARATORS[language]
-    found = re.fullmatch(rf"([0-9]{{1,3}}(?:[{group}][0-9]{{3}})+|[0-9]+)(?:[{decimal}]([0-9]+))?", text)
+    found = re.fullmatch(rf"([{_SIGNS}]?)([0-9]{{1,3}}(?:[{group}][0-9]{{3}})+|[0-9]+)(?:[{decimal}]([0-9]+))?", text)
     if found is None:
         return None
-    whole = re.sub("[^0-9]", "", found[1])
-    return whole, found[2] or "", whole != found[1]
+    whole = re.sub("[^0-9]", "", found[2])
+    return found[1], whole, found[3] or "", whole != found[2]
 
 
 def _value(item: Item, language: str) -> str:
     """Return the normalized value of an item, which ignores case because models may change it."""
-    number = _parse(item.text, language) if item.kind == "numbers" else None
-    if number is not None:
-        return f"{number[0]}.{number[1]}"
-    return normalize(item.text, "NFKC").casefold()
+    text = item.text
+    if item.kind == "numbers":
+        decimal, _ = _SEPARATORS.get(language, _POINT)
+        text = re.sub(r"^(\W?)\.", rf"\g<1>0{decimal}", re.sub("^[\u2013\u2212]", "-", text))
+        if (number := _parse(text, language)) is not None:
+            sign, whole, fraction, _ = number
+            return f"{sign}{whole}.{fraction}"
+    return normalize(text, "NFKC").casefold()

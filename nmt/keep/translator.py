@@ -27,6 +27,7 @@ from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
 from nmt.logs import counted, warn
 from nmt.recipe import Context, MemoryFileError, UserError
 from nmt.text.clean import WITHOUT_SPACES, normalize
+from nmt.text.words import has_digits
 
 if TYPE_CHECKING:
     from nmt.decode.memory import MemoryTranslator
@@ -292,7 +293,7 @@ class PreservingTranslator:
 
     def _may_have_digits(self, item: TranslatorInput) -> bool:
         """Return whether a translation may have digits: those of the line or of requested phrases, or any digits."""
-        return not self._keeps_numbers or any(map(str.isdecimal, item.text + self._requested(item)))
+        return not self._keeps_numbers or has_digits(item.text + self._requested(item))
 
     @cached_property
     def _without_digits(self) -> TextTranslator | MemoryTranslator:

@@ -37,6 +37,7 @@ from nmt.text.subword_file import (
     spell,
     without_rule_file,
 )
+from nmt.text.words import has_digits
 
 _JOINT_FILE, _SRC_FILE, _TGT_FILE = "tokenizer.model", "tokenizer.src.model", "tokenizer.tgt.model"
 
@@ -119,9 +120,9 @@ class Tokenizer:
         ]
 
     def tokens_with_digits(self) -> list[int]:
-        """Return the token ids of all pieces that contain decimal digits, in any script."""
+        """Return the token ids of all pieces with decimal digits, in any script, or fractions in one character."""
         spelled = [text.decode(errors="ignore") for text in self.spelled()]
-        return [token for token, text in enumerate(spelled) if any(map(str.isdecimal, text))]
+        return [token for token, text in enumerate(spelled) if has_digits(text)]
 
     @cached_property
     def _all_pieces(self) -> list[str]:

@@ -18,6 +18,10 @@ _END_OF_MARKS = 0x20000  # later marks only select variants of Chinese character
 _MIN_STEM = 3
 _MIN_RUN = 6  # characters; few words of Chinese and Japanese are as long
 
+FRACTIONS = "\u00bc-\u00be\u2150-\u215e\u2189"
+"""Ranges of fractions in one character, such as \u00bd."""
+_DIGIT = re.compile(rf"[\d{FRACTIONS}]")
+
 
 class Word(NamedTuple):
     """A word in NFKC, and its character span in the original text."""
@@ -25,6 +29,11 @@ class Word(NamedTuple):
     text: str
     start: int
     end: int
+
+
+def has_digits(text: str) -> bool:
+    """Return whether a text contains decimal digits, in any script, or fractions in one character."""
+    return _DIGIT.search(text) is not None
 
 
 def split_words(text: str) -> list[str]:

@@ -23,6 +23,13 @@ def found(text: str, *kinds: str, language: str = "en") -> list[str]:
         ("Hi {name}, {{ count }} of ${total} %s %(x)d %1$s %.2f%%", "{name}|{{ count }}|${total}|%s|%(x)d|%1$s|%.2f"),
         ("50% die, 5 %", ["50", "5"]),
         ("In 1990, 1,234.5 of 3rd, A4 at 10:30 on 1/2/2020.", "1990|1,234.5|3|4|10:30|1/2/2020"),
+        ("-5 to +3.5, (-1), \u22122, =-3, \u00b11, a \u20131% loss, $-7", "-5|+3.5|-1|\u22122|-3|\u00b11|\u20131|-7"),
+        (
+            "5-10, 5\u201310, A-5, C++11, 3.-5. May, 5%-10%, (030)-12, 9'-10', --7",
+            "5|10|5|10|5|11|3|5|5|10|030|12|9|10|7",
+        ),
+        (".5 of $.75, -.38-caliber, the end.5, v.6, 1.7.", ".5|.75|-.38|5|6|1.7"),
+        ("½ of 2½, 1\u20442 or 1/2 of -¾, m² of H₂O", "½|2½|1\u20442|1/2|-¾"),
         ("5,663a.b@example.org", ["663a.b@example.org"]),
         ("nothing here", []),
     ],
@@ -53,6 +60,10 @@ def test_numbers_of_other_kinds_do_not_count() -> None:
         (("en", "xx"), "1,234.5", "1,234.5"),
         (("xx", "de"), "1,234.5", "1,234.5"),
         (("en", "de"), "007", "007"),
+        (("en", "de"), "-1,234.5", "-1.234,5"),
+        (("en", "fr"), "\u22121,234", "\u22121\u202f234"),
+        (("en", "de"), ".38", ".38"),
+        (("en", "de"), "2½", "2½"),
     ],
 )
 def test_written_form(languages: tuple[str, str], source: str, written: str) -> None:
@@ -76,6 +87,12 @@ def test_pairs_prefer_the_written_form() -> None:
     assert pairs("1,234 1.234", "1,234 1.234") == ([("1,234", "1.234"), ("1.234", "1,234")], [], [])
     assert pairs("1,234", "1,234") == ([("1,234", "1,234")], [], [])  # copied
     assert pairs("1,234", "1234") == ([("1,234", "1234")], [], [])
+
+
+def test_signs_and_decimal_points_at_the_beginning_count() -> None:
+    assert pairs("-0.5 \u22121 .25 ½", "\u22120,5 -1 0,25 1\u20442")[1:] == ([], [])
+    for source, target in (("-5", "5"), ("5", "-5"), ("+44", "44"), (".5", "5"), ("½", "2"), ("2½", "21/2")):
+        assert pairs(source, target) == ([], [source], [target])
 
 
 def test_pairs_ignore_case_and_are_one_to_one() -> None:
@@ -106,3 +123,4 @@ def test_holds(target: str, requested: str, expected: bool) -> None:
 def test_long_words_take_linear_time() -> None:
     assert found("a" * 200_000) == []
     assert found("{" * 20_000 + "%" * 20_000 + "1." * 20_000, "placeholders") == []
+    assert found("-" * 20_000 + "-." * 20_000 + ".1" * 20_000 + "½" * 20_000, "urls") == []
