@@ -85,7 +85,9 @@ class Batching:
             masks = "; dropout masks may differ from here on" if recipe.train.micro_batches == "auto" else ""
             say(f"the number of processes is now {work.processes}, was {state.processes}{masks}")
         say(describe_workload(work))
-        if work.efficiency < _MIN_USEFUL:
+        if work.efficiency < _MIN_USEFUL and work.processes == 1:
+            warn(f"{1 - work.efficiency:.0%} of the time is spent on padding; raise train.batch_tokens")
+        elif work.efficiency < _MIN_USEFUL:
             warn(
                 f"{work.processes} processes spend {1 - work.efficiency:.0%} of their time on padding and waiting; "
                 "use fewer processes, or raise train.batch_tokens"

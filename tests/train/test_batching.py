@@ -92,6 +92,18 @@ def test_micro_batching_is_logged_once(
     assert "warning" not in messages
 
 
+def test_padding_of_a_single_process_is_named(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for batch_tokens, is_named in ((150, True), (1_000, False)):
+        run_dir = tiny_recipe.directory / str(batch_tokens)
+        sizes = {"batch_tokens": batch_tokens, "micro_batch_tokens": batch_tokens // 2, "max_steps": 1}
+        train_tiny(with_train(tiny_recipe, run_dir=run_dir, shapes="fixed", **sizes), tiny_data)
+        err = capsys.readouterr().err
+        assert ("16% of the time is spent on padding; raise train.batch_tokens" in err) is is_named
+        assert "processes spend" not in err
+
+
 def test_pairs_larger_than_an_update_are_named(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
