@@ -39,7 +39,7 @@ def shell_lines(path: Path) -> Iterator[list[str]]:
 
 
 def calls(words: list[str]) -> list[str] | None:
-    """Return the arguments of `nmt` in the words of a line, up to a pipe or a redirection; variables are 1."""
+    """Return the arguments of `nmt` in the words of a line, up to a pipe or a redirection; variables become 1."""
     if "nmt" not in words:
         return None
     words = words[words.index("nmt") + 1 :]

@@ -74,7 +74,7 @@ for words in json.loads(sys.argv[1]):
 
 
 def shrink(words: list[str]) -> list[str]:
-    """Reduce model and updates of a training command, and name an update that such a run has."""
+    """Reduce model and updates of a command that trains; let `replay` repeat an update that such a run has."""
     if words[0] == "replay":
         return ["3" if word == "31337" else word for word in words]
     if words[0] not in ("run", "train", "plan", "lr-range"):

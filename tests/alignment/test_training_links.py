@@ -51,7 +51,7 @@ def sentences(seed: int, count: int = 80) -> list[tuple[str, str, str]]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Text with dropped pairs: an empty one, a duplicate, one that is too long, one in another script."""
+    """Text with dropped pairs: an empty one, two duplicates, one that is too long, one in another script."""
     lines = sentences(1)
     lines[3:3] = [("", "leer", ""), lines[1]]
     lines[9:9] = [("cats " * 40, "Katzen " * 40, "0-0 39-39"), ("это не так", "das ist falsch", "0-0")]

@@ -298,7 +298,7 @@ def test_similar_labels_are_named_and_renamed_ones_are_an_error(
     reviews: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def name_labels(*names: str) -> None:
-        """Replace the labels 0 and 1, of examples in turn by the names from the second on."""
+        """Replace label 0 by the first name, and label 1 by the other names in turn."""
         for path in (reviews / "train.jsonl", reviews / "test.jsonl"):
             records = list(map(json.loads, (reviews / f"{path.stem}.numbers").read_text().splitlines()))
             for index, record in enumerate(records):

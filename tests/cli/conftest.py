@@ -37,7 +37,7 @@ AWKWARD = [
 
 
 def corrupt_words(line: str, random_numbers: random.Random, fraction: float) -> str:
-    """Drop, double, move or capitalize about this fraction of the words."""
+    """Drop, double, move or uppercase about this fraction of the words."""
     words = line.split(" ")
     for index in range(len(words)):
         if random_numbers.random() < fraction:

@@ -142,7 +142,7 @@ def test_engine_auto_considers_other_options(translate: Nmt, model: Path, text: 
 
 
 def test_precision_auto_of_torch(model: Path) -> None:
-    """A partial output records it: a machine where `auto` selects another precision must not resume it."""
+    """A partial output records the precision, so it is not resumed where `auto` selects another one."""
     for engine in ("torch", "auto"):
         decode = DecodeRecipe(stop="exact")
         chosen = choose_engine(engine, "auto", "cpu", decode, [model], load=Mock(), required=False)

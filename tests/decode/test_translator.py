@@ -682,7 +682,7 @@ def test_load_splits_at_the_models_max_tokens(model_directory: Path, tokenizers:
 
 
 def test_fp16_is_closer_to_fp32_than_bf16(model_directory: Path) -> None:
-    """fp16 has 11 significant bits and bf16 has 8, so its errors are an eighth; a quarter is allowed."""
+    """fp16 has 11 significant bits and bf16 has 8, so errors of fp16 are an eighth; a quarter is allowed."""
     lines = text_lines(40)
     precisions: tuple[SearchPrecision, ...] = ("fp32", "fp16", "bf16")
     exact, fp16, bf16 = (

@@ -160,7 +160,7 @@ def test_a_language_name_is_an_error(language: str) -> None:
     assert score_corpus(HYPOTHESES, [REFERENCES], ["chrf"], tgt_lang=language)
 
 
-def test_only_bleu_tokenized_lc_ignores_case() -> None:
+def test_bleu_tokenized_lc_ignores_case() -> None:
     upper = [line.upper() for line in HYPOTHESES]
     assert value("bleu-tokenized-lc", upper, HYPOTHESES) == pytest.approx(100)
     assert value("bleu-tokenized", upper, HYPOTHESES) < 1

@@ -34,7 +34,7 @@ def perturbed_copies(model: Path, folder: Path) -> list[Path]:
 def stable_lines(
     copies: list[Path], decode: DecodeRecipe, lines: list[str], prefixes: list[str] | None = None
 ) -> list[int]:
-    """Return the indices of the lines that all copies translate the same; fails if these are under 80 %."""
+    """Return the indices of the lines that all copies translate the same; fails if they are fewer than 80 %."""
     pieces_of_copies = [
         [
             best.pieces

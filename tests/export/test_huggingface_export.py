@@ -64,7 +64,7 @@ def test_translations_match(
             for n_best, text, finished in zip(ours, texts, is_finished, strict=True)
             if finished
         ]
-        # Only nmt's maximum length depends on the source, so live hypotheses compete longer.
+        # Only nmt's maximum length depends on the source, so its live hypotheses compete longer.
         assert sum(own != text for own, text in pairs) <= 1
 
 

@@ -43,7 +43,7 @@ def sure_links(links: Links) -> Links:
 
 
 def alignment_error_rate(found: list[Links], true: list[Links]) -> float:
-    """Return the alignment error rate (Och and Ney 2003) over linked target words; links not sure are possible."""
+    """Return the alignment error rate (Och and Ney 2003) over linked target words; `sure_links` are the sure ones."""
     hits = total = 0
     for own, possible in zip(found, true, strict=True):
         sure, targets = sure_links(possible), {target for _, target in possible}

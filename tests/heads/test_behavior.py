@@ -60,7 +60,7 @@ def values_of(attention: SelfAttention | CrossAttention, inputs: tuple[Any, ...]
 def measure(
     monkeypatch: pytest.MonkeyPatch, pairs: Pairs, choose: dict[AttentionId, Any], model: Transformer | None = None
 ) -> dict[Head, Behavior]:
-    """Behavior of a head that attends from each query to the keys `choose(query, number of keys)` equally."""
+    """Behavior of heads that attend from each query equally to the keys `choose[attention](query, number of keys)`."""
 
     @contextmanager
     def hand_made(_: Transformer, read: Reader) -> Iterator[None]:

@@ -23,7 +23,7 @@ for rows in [*range(1, 201)] * 2:
 
 
 def compiled_kernels(environment: dict[str, str]) -> int:
-    """Count the kernels that oneDNN compiles for a model and 200 batch sizes, each of which occurs twice."""
+    """Count the kernels that oneDNN compiles for a layer of a model and 200 batch sizes, each of which occurs twice."""
     inherited = {name: value for name, value in os.environ.items() if "CACHE_CAPACITY" not in name}
     command = [sys.executable, "-c", SHAPES_TWICE]
     verbose = inherited | {"OMP_NUM_THREADS": "1", "ONEDNN_VERBOSE": "profile_create"} | environment

@@ -93,7 +93,7 @@ def leave_first(world: World, folder: Path) -> None:
 
 
 def die_once(world: World, folder: Path) -> None:
-    """Rank 1 dies, except after torchrun restarted the job; SIGTERM does not exit at once, as in training."""
+    """Rank 1 dies, unless torchrun has restarted the job; as in training, SIGTERM does not end a process at once."""
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # torchrun may send it before rank 0 reports
     world.barrier()
     if world.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":

@@ -17,7 +17,7 @@ NEG_INF = float("-inf")
 class Task:
     """One sentence with its options and constraints.
 
-    required: lists of phrases of which the output contains one
+    required: lists of alternative phrases; the output contains a phrase of each list
     """
 
     table: Table

@@ -107,7 +107,7 @@ def test_equals_reference_with_all_options_when_refilled(
 
 
 def test_free_slots_are_refilled() -> None:
-    """All slots are in use until the queue is empty, and sentences are encoded in groups."""
+    """Most slots are in use until the queue is empty, and sentences are encoded in groups."""
     options = SearchOptions(beam_size=2, max_extra_tokens=20)
     tasks = [Task(random_table(5, 6), source_of(length % 5, length), options) for length in range(80)]
     together, model = search(tasks, batch_size=80)

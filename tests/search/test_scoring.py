@@ -24,7 +24,7 @@ VOCAB = 24
 
 
 def make_batch(pairs: list[tuple[list[int], list[int]]]) -> Batch:
-    """Random pairs without special tokens."""
+    """Return a batch of the pairs, which are given without special tokens."""
     return Batch(
         src=PackedSequences.from_lists([[*src, EOS_ID] for src, _ in pairs]),
         tgt=PackedSequences.from_lists([[BOS_ID, *tgt] for _, tgt in pairs]),

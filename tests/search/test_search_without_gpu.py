@@ -1,4 +1,4 @@
-"""Search on a simulated GPU: no mix of devices, and one synchronization per step, two with a bias.
+"""Search on a simulated GPU: no mix of devices, one synchronization per step (two with a bias) and per departure.
 
 Tensors have no contents, so values that search reads are made up: after each step some sentences are declared done,
 leave the batch, and are replaced if the model supports it. `fake_cuda` documents the limits of the simulation.

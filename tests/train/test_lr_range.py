@@ -69,7 +69,7 @@ def test_summary_of_a_curve() -> None:
 
 
 def test_losses_are_those_of_updates_with_constant_rates(recipe: Path, tmp_path: Path) -> None:
-    """Two updates at rates 1e-3 and 1e-2 equal those of a trainer whose schedule is set by hand."""
+    """The losses at rates 1e-3 and 1e-2 equal those of a trainer whose schedule is set by hand."""
     loaded = load_recipe(recipe)
     prepared = load_prepared(loaded.data_directory)
     with start_world("cpu") as world:
@@ -81,7 +81,7 @@ def test_losses_are_those_of_updates_with_constant_rates(recipe: Path, tmp_path:
         with other.batches() as batches:
             updates = [next(batches) for _ in range(2)]
             losses = [float(other.update(update).loss) / update.tgt_tokens for update in updates]
-    # Both updates see the same weights: the rate of an update affects the next loss only.
+    # The second rates differ, but the rate of an update affects later losses only.
     assert [point.loss for point in found.points] == losses
     assert found.points[0].smoothed == pytest.approx(losses[0])
     assert found.points[1].smoothed == pytest.approx((0.09 * losses[0] + 0.1 * losses[1]) / 0.19)
