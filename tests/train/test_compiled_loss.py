@@ -225,6 +225,6 @@ def test_validation_and_other_shapes_do_not_use_the_graph(one_graph_for_all: Non
     larger = BatchShape(shape.src_tokens + 8, shape.tgt_tokens, shape.num_sentences + 1, shape.max_length)
     with pytest.raises(torch._dynamo.exc.RecompileError):  # what the other tests rely on
         loss.train()(batches[0][1].pad_to_shape(larger))
-    loss.model.use_kernel(None)  # rows of this kernel are laid out by numpy, which a graph cannot contain
+    loss.model.use_kernel(None)  # rows of this kernel are computed and cached on the host, which a graph cannot do
     with pytest.raises(torch._dynamo.exc.TorchDynamoException):
         loss(batches[0][0])
