@@ -453,7 +453,7 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
 
 
 def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
-    """Return the directory of a dataset, None if it is on the Hub; raise UserError for a file and a missing path."""
+    """Return a dataset's directory, None if on the Hub; UserError for a file, a missing path or a local revision."""
     path = _resolve(Path(corpus.dataset), root)
     if corpus.dataset.startswith((".", "/", "~")):
         _existing(Path(corpus.dataset), root)

@@ -93,9 +93,9 @@ def measure_behavior(
 class _Collector:
     """Sums over the queries of all batches.
 
-    frequencies: occurrences of each source and of each target token, as a table by token id
-    pairs:       indices of the pairs of the current batch
-    attended:    of each cross-attention and pair, the most attended source token, (num_heads, queries)
+    src_frequency, tgt_frequency: occurrences of each token, as a table by token id
+    pairs:    indices of the pairs of the current batch
+    attended: of each cross-attention and pair, the most attended source token, (num_heads, queries)
     """
 
     def __init__(self, src_frequency: Tensor, tgt_frequency: Tensor, tag_length: int) -> None:

@@ -21,7 +21,7 @@ from nmt.train.state import Change, TrainState
 
 AnyRecipe = Recipe | ClassificationRecipe
 
-# Options of the train section that may change when a run resumes.
+# Options of the train section that may change during a run, but not once it is finished.
 _UPDATE_OPTIONS = (
     *("max_epochs", "batch_tokens", "learning_rate", "schedule", "warmup_steps", "schedule_start"),
     *("plateau_factor", "plateau_patience"),
