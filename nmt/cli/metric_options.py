@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nmt.cli.arguments import missing_option
-from nmt.data.corpus import sacrebleu_files
 from nmt.evaluate.inputs import ReferenceSet
 from nmt.evaluate.metrics import Scorer, bleu_tokenizer, make_scorer
 from nmt.evaluate.moses import LANGUAGES
@@ -21,6 +20,7 @@ from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import is_first_rank, warn
 from nmt.recipe import UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
+from nmt.text.sacrebleu_sets import sacrebleu_files
 
 RefOption = Annotated[
     list[Path] | None, typer.Option("--ref", help="Reference translations; repeatable for several references.")

@@ -15,8 +15,6 @@ from typing import Any, Literal, assert_never
 
 import pyarrow.parquet
 from pyarrow.lib import ArrowException
-from sacrebleu.dataset import DATASETS
-from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt.data.store import Side
 from nmt.grammar import generate, source_files
@@ -39,10 +37,12 @@ from nmt.recipe import (
     UserError,
     named_files,
 )
+from nmt.storage.shards import require_all_shards
 from nmt.text.clean import Pair
 from nmt.text.context import join_lines, last_lines
 from nmt.text.json_fields import one_line, parse_json, text_field
 from nmt.text.lines import InvalidUtf8, count_lines, decompressed, read_lines, reject_pipe, unreadable
+from nmt.text.sacrebleu_sets import sacrebleu_documents, sacrebleu_files
 from nmt.text.trees import linearize, read_tree, words
 from nmt.text.wmt_files import check_language, check_same_order, sgm_documents, sgm_segments, xml_documents
 
@@ -169,11 +169,8 @@ def read_documents(corpus: Corpus, options: ReadOptions) -> Iterator[Hashable] |
                 return _xml_document_numbers(src, options)
             return sgm_documents("\n".join(read_lines(src, options.invalid_utf8)))
         case SacrebleuCorpus():
-            lang_pair = f"{options.src_lang}-{options.tgt_lang}"
-            sacrebleu_files(corpus.test_set, lang_pair)  # downloads the test set
-            files = DATASETS[corpus.test_set].get_files(lang_pair)
-            ids = next((file for file in files if str(file).endswith(".docid")), None)
-            return None if ids is None else read_lines(Path(ids))
+            ids = sacrebleu_documents(corpus.test_set, f"{options.src_lang}-{options.tgt_lang}")
+            return None if ids is None else read_lines(ids)
         case ToyCorpus() if corpus.documents:
             return (number // 2 for number in range(corpus.pairs))
         case _:
@@ -453,7 +450,7 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
 
 
 def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
-    """Return a dataset's directory, None if on the Hub; UserError for a file, a missing path or a local revision."""
+    """Return a dataset's directory, None if on the Hub; UserError for a file, missing files or a local revision."""
     path = _resolve(Path(corpus.dataset), root)
     if corpus.dataset.startswith((".", "/", "~")):
         _existing(Path(corpus.dataset), root)
@@ -461,31 +458,10 @@ def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
         raise UserError(f"dataset {path} is a file; it must be a directory; name its directory, or use another kind")
     if path.is_dir() and corpus.revision is not None:
         raise UserError(f"the local dataset {path} has no revisions; only the Hub has them; remove revision")
-    return path if path.is_dir() else None
-
-
-def sacrebleu_files(name: str, lang_pair: str) -> tuple[Path, list[Path]]:
-    """Return the source file and the reference files of a sacreBLEU test set; download them if they are not cached.
-
-    lang_pair: such as `en-de`
-
-    Raises UserError for an unknown name or pair, and if the download fails.
-    """
-    if name not in DATASETS:
-        raise UserError(f"unknown sacreBLEU test set {name!r}; `sacrebleu --list` shows the names; correct test_set")
-    test_set: Any = DATASETS[name]
-    if lang_pair not in test_set.langpairs:
-        pairs = ", ".join(sorted(test_set.langpairs))
-        raise UserError(f"sacreBLEU test set {name} has no pair {lang_pair}; it has {pairs}; choose one")
-    try:
-        src = Path(test_set.get_source_file(lang_pair))
-        refs = [Path(file) for file in test_set.get_reference_files(lang_pair)]
-    except (Exception, SystemExit) as error:  # network, archives, XML; sys.exit for a wrong checksum
-        remedy = f"on a machine with network access, run `sacrebleu -t {name} -l {lang_pair} --echo src`"
-        raise UserError(
-            f"sacreBLEU cannot download {name} ({error}); {remedy} and copy its ~/.sacrebleu to {SACREBLEU_DIR}"
-        ) from error
-    return src, refs
+    if not path.is_dir():
+        return None
+    require_all_shards(file for file in input_files(corpus, root) if corpus.split in str(file.relative_to(path)))
+    return path
 
 
 def _fields(record: Any, src_field: str, tgt_field: str, where: str, options: ReadOptions) -> Pair:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nmt.data.corpus import Labels, ReadOptions, read_documents, read_labels, read_pairs, sacrebleu_files
+from nmt.data.corpus import Labels, ReadOptions, read_documents, read_labels, read_pairs
 from nmt.logs import warn
 from nmt.recipe import Context, Corpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus, UserError
 from nmt.text.clean import UnicodeForm, warn_of_form
 from nmt.text.context import is_blank, with_previous
 from nmt.text.lines import warn_of_empty, warn_of_fields
+from nmt.text.sacrebleu_sets import sacrebleu_files
 
 
 @dataclass(frozen=True)
