@@ -23,7 +23,7 @@ from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.store import Split
 from nmt.logs import progress, say, warn
 from nmt.recipe import TERM_MARKERS, Corpus, HuggingFaceCorpus, Recipe
-from nmt.storage.run_folder import read_json_object
+from nmt.storage.checksums import read_checked
 from nmt.text.lines import read_blocks
 
 REPORT_FILE = "prepare.json"
@@ -166,8 +166,8 @@ def _changed_on_hub(split: Split, recipe: Recipe, report: dict[str, Any]) -> boo
 
 
 def read_report(directory: Path) -> dict[str, Any] | None:
-    """Return the report of a prepared corpus; None if it is missing or the sizes of the files differ from it."""
-    report = read_json_object(directory / REPORT_FILE)
+    """Return the report of a prepared corpus; None if it or a file is incomplete. Raises UserError if it is damaged."""
+    report = read_checked(directory / REPORT_FILE)
     if report.get("format") != FORMAT or not report.keys() >= _REPORT_KEYS:
         return None
     paths = {name: directory / name for name in report["files"]}

@@ -46,7 +46,7 @@ from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.parallel import num_cores
 from nmt.recipe import NO_LANGUAGE, SEPARATOR, TERM_MARKERS, Corpus, Recipe, TreesCorpus, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
-from nmt.storage.checksums import require_undamaged, sha256_of
+from nmt.storage.checksums import require_undamaged, sha256_of, write_checked
 from nmt.text.clean import DROP_REASONS, Pair, normalize, warn_of_unknown_scripts
 from nmt.text.context import (
     count_previous,
@@ -412,7 +412,7 @@ def _write_report(
     }
     stamps = [file.stamp() for file in inputs]
     write_stamps(stamps, directory)  # not listed in the report, because stamps may be rewritten later
-    (directory / REPORT_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_checked(directory / REPORT_FILE, report)
     return report
 
 

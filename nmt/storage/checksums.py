@@ -13,7 +13,10 @@ from typing import Any
 from nmt.logs import progress
 from nmt.processes.parallel import num_cores
 from nmt.recipe import UserError
+from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import sync, write_synced
+
+_CHECKSUM = "checksum"
 
 
 def sha256_of(paths: Sequence[Path]) -> dict[str, str]:
@@ -48,6 +51,27 @@ def require_undamaged(directory: Path, expected: Mapping[str, str], report: str)
         )
 
 
+def write_checked(path: Path, report: Mapping[str, Any]) -> None:
+    """Write a report with the SHA-256 of its own content."""
+    content = {**report, _CHECKSUM: _content_digest(report)}
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_checked(path: Path) -> dict[str, Any]:
+    """Return a report of `write_checked` without its checksum; raise UserError if its content differs from it.
+
+    Otherwise as `read_json_object`. Reports of earlier versions have no checksum.
+    """
+    report = read_json_object(path)
+    checksum = report.pop(_CHECKSUM, None)
+    if checksum is not None and checksum != _content_digest(report):
+        raise UserError(
+            f"{path} is damaged: its content differs from its checksum; it must be unchanged; restore it, or remove "
+            f"{path.parent} and rerun to create it again"
+        )
+    return report
+
+
 def write_report(directory: Path, name: str, report: Mapping[str, Any]) -> None:
     """Write a report with the SHA-256 of all files of a directory, and sync all of them to disk."""
     paths = sorted(directory.iterdir())
@@ -55,6 +79,10 @@ def write_report(directory: Path, name: str, report: Mapping[str, Any]) -> None:
     write_synced(directory / name, (json.dumps(content, indent=1) + "\n").encode())
     for path in paths:
         sync(path)
+
+
+def _content_digest(report: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(report, sort_keys=True).encode()).hexdigest()
 
 
 def _size(path: Path) -> int:

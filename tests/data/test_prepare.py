@@ -593,6 +593,21 @@ def test_damaged_reports_are_replaced(folder: Path, name: str, damaged: str) -> 
     assert contents(directory) == before
 
 
+def test_a_changed_digit_in_the_report_is_an_error(folder: Path) -> None:
+    path = prepare(recipe_for(folder)).directory / "prepare.json"
+    before = path.read_text(encoding="utf-8")
+    for found in list(re.finditer("[0-9]", before))[::7]:
+        changed = str((int(found[0]) + 1) % 10)
+        path.write_text(before[: found.start()] + changed + before[found.end() :], encoding="utf-8")
+        with pytest.raises(UserError, match=r"prepare\.json is damaged: its content differs from its checksum"):
+            prepare(recipe_for(folder))
+        with pytest.raises(UserError, match=r"prepare\.json is damaged"):
+            load_prepared(path.parent)
+    path.write_text(before, encoding="utf-8")
+    prepare(recipe_for(folder))
+    assert path.read_text(encoding="utf-8") == before
+
+
 def test_wrong_number_of_pairs_in_the_report(folder: Path) -> None:
     recipe = recipe_for(folder)
     prepared = prepare(recipe)
