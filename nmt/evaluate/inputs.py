@@ -16,6 +16,8 @@ from nmt.text.lines import input_name, read_lines, warn_of_empty, warn_of_equal,
 from nmt.text.words import has_spaces
 
 _MAX_OTHER_FORMS = 0.01  # fraction of lines
+# Of metrics that separate words at spaces, for references without spaces.
+_REMEDIES = {"bleu": "for bleu, set --lang zh or --lang ja, or use --tokenize char", "ter": "leave out ter"}
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,10 @@ def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> 
 def hint_at_forms(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer]) -> None:
     """Log systems whose case or Unicode form differs from that of the references, and references without spaces."""
     _hint_at_case(systems, text, scorers)
-    tokenizers = {getattr(scorer.metric, "tokenizer_signature", "") for scorer in scorers if scorer.name == "bleu"}
-    if "13a" in tokenizers and not has_spaces(text.streams[0]):
-        say(
-            "hint: the reference has no spaces between words, which tokenizer 13a of bleu needs; set --lang zh or "
-            "--lang ja, or use --tokenize char"
-        )
+    remedies = {scorer.name: _REMEDIES.get(scorer.name, "") for scorer in scorers if _separates_at_spaces(scorer)}
+    if remedies and not has_spaces(text.streams[0]):
+        metrics, advice = " and ".join(remedies), ", and ".join(remedies.values())
+        say(f"hint: the reference has no spaces between words, so whole clauses are words for {metrics}; {advice}")
     for name, lines in systems.items():
         count = sum(
             any(map(partial(_differ_in_form, line), refs)) for line, *refs in zip(lines, *text.streams, strict=True)
@@ -104,6 +104,11 @@ def hint_at_forms(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scor
                 f"hint: in {count:,} of {counted(len(lines), 'line')}, {name} and the reference have the same letters "
                 "in different Unicode forms, which metrics count as errors; normalize the files to NFC"
             )
+
+
+def _separates_at_spaces(scorer: Scorer) -> bool:
+    """Return whether the words of a metric are separated by spaces in scripts without spaces too."""
+    return scorer.name == "ter" or getattr(scorer.metric, "tokenizer_signature", "") == "13a"
 
 
 def _differ_in_form(first: str, second: str) -> bool:

@@ -9,6 +9,8 @@ from nmt.evaluate.breakdown import WordScore, length_classes, score_words
 from nmt.evaluate.comet import comet_scores
 from nmt.evaluate.differences import Difference, largest_differences
 from nmt.evaluate.metrics import GroupScore, Score, Scorer, score_groups
+from nmt.logs import say
+from nmt.text.words import has_spaces
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ class EvaluatedSystems:
         }
 
     def by_length(self) -> dict[str, list[GroupScore]]:
-        """Score by length of the source sentence."""
+        """Score by length of the source sentence; log if its words are not separated by spaces."""
+        if not has_spaces(self._known_sources):
+            say("hint: the source has no spaces between words, so --by-length counts whole clauses as words")
         classes = length_classes(self._known_sources)
         return {
             name: score_groups(lines, self.references, classes, self.scorers, lowercase=self.ignores_case)

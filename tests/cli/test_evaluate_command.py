@@ -399,12 +399,20 @@ def test_hint_for_text_without_spaces(tmp_path: Path, nmt: Nmt) -> None:
     ):
         (tmp_path / name).write_text(f"{line}\n" * 9 + "NATO\n")
     command = ("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp")
-    assert nmt(*command)[2] == (
-        "hint: the reference has no spaces between words, which tokenizer 13a of bleu needs; set --lang zh or --lang "
-        "ja, or use --tokenize char\n"
+    hint, ter = "hint: the reference has no spaces between words, so whole clauses are words for ", "leave out ter\n"
+    bleu = "for bleu, set --lang zh or --lang ja, or use --tokenize char"
+    assert nmt(*command)[2] == f"{hint}bleu and ter; {bleu}, and {ter}"
+    assert nmt(*command, "--metrics", "chrf,bleu")[2] == f"{hint}bleu; {bleu}\n"
+    for options in (["--lang", "zh"], ["--tokenize", "char"]):
+        assert nmt(*command, *options)[2] == f"{hint}ter; {ter}"
+        assert nmt(*command, *options, "--metrics", "bleu,chrf")[2] == ""
+    assert nmt(*command, "--metrics", "chrf")[2] == ""
+    assert nmt(*command, "--metrics", "chrf", "--src", tmp_path / "spaced", "--by-length")[2] == ""
+    by_length = ("--metrics", "chrf", "--src", tmp_path / "also", "--by-length")
+    (tmp_path / "also").write_text("今天天气很好\n" * 10)
+    assert nmt(*command, *by_length)[2].startswith(
+        "hint: the source has no spaces between words, so --by-length counts"
     )
-    for options in (["--lang", "zh"], ["--tokenize", "char"], ["--metrics", "chrf"]):
-        assert nmt(*command, *options)[2] == ""
     assert nmt("evaluate", "--ref", tmp_path / "spaced", tmp_path / "hyp")[2] == ""
 
 
