@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
 
 from nmt.cli.arguments import (
     Device,
@@ -23,10 +21,12 @@ from nmt.cli.arguments import (
     require_output,
 )
 from nmt.decode.scoring import TextScorer
-from nmt.evaluate.sentence_counts import sentence_counts
+from nmt.evaluate.inputs import hint_at_unicode_form
+from nmt.evaluate.metrics import make_scorer
+from nmt.evaluate.sentence_counts import SentenceMetric, sentence_counts
 from nmt.logs import counted, progress, say
 from nmt.recipe import NO_LANGUAGE, UserError
-from nmt.rerank.corpus_counts import CorpusMetric
+from nmt.rerank.corpus_counts import CorpusMetric, Counts
 from nmt.rerank.mert import TunedWeights, TuningSet, tune_from_list_score
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 from nmt.rerank.rerank import (
@@ -69,10 +69,7 @@ def rerank(
     restarts: Annotated[int | None, typer.Option(min=0, help="Random restarts of --tune (default: 10).")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of --tune (default: 1).")] = None,
     weights_out: WeightsOut = None,
-    n_best: Annotated[
-        int,
-        typer.Option(min=1, help="Translations per line; if above 1: number, score, text."),
-    ] = 1,
+    n_best: Annotated[int, typer.Option(min=1, help="Translations per line; if above 1: number, score, text.")] = 1,
     device: Device = "auto",
 ) -> None:
     """Print the best translation of each n-best list by a weighted sum of features.
@@ -91,14 +88,16 @@ def rerank(
     require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories), replaces=b"[weights]")
     check_inputs([src, nbest, tune_on])
     sources, lists = _read_lists(src, nbest)
-    references = [] if tune_on is None else _read_references(tune_on, src, sources)
+    references = [] if tune_on is None else _read_references(tune_on, src, sources, lists)
+    scorer = None if tune_on is None else make_scorer(metric or "bleu", tgt_lang=languages(model)[1]).metric
     feature_models = _load_models([model, *(models or ())], reverse_models or (), device)
     names = feature_names(feature_models)
     chosen = None if weights is None else load_weights(weights, names)
     values = _all_features(sources, lists, feature_models)
     if chosen is None:
+        assert scorer is not None, "either --weights or --tune is given"
         metric, seed = metric or "bleu", 1 if seed is None else seed
-        tuning_set = _tuning_set(values, lists, references, metric)
+        tuning_set = TuningSet.from_lists(values, _count_matches(scorer, lists, references), metric)
         tuned = tune_from_list_score(tuning_set, restarts=10 if restarts is None else restarts, seed=seed)
         say(f"{metric} {tuned.before:.2f} with the scores in the list, {tuned.after:.2f} tuned")
         _save(tuned, names, {"metric": metric, "seed": seed}, weights_out)
@@ -137,23 +136,20 @@ def _save(tuned: TunedWeights, names: Sequence[str], options: Mapping[str, objec
         save_weights(out, weights, {**options, **scores})
 
 
-def _tuning_set(
-    values: Sequence[Floats], lists: Sequence[list[Candidate]], references: Sequence[str], metric: CorpusMetric
-) -> TuningSet:
-    """Count the matches of all candidates with their references."""
-    scorer = BLEU() if metric == "bleu" else CHRF()
-    counts = [
+def _count_matches(scorer: SentenceMetric, lists: Sequence[list[Candidate]], references: Sequence[str]) -> list[Counts]:
+    """Count the matches of the candidates of each line with its reference."""
+    return [
         sentence_counts(scorer, [candidate.text for candidate in candidates], [[reference] * len(candidates)])
         for candidates, reference in zip(lists, references, strict=True)
     ]
-    return TuningSet.from_lists(values, counts, metric)
 
 
-def _read_references(tune_on: Path, src: Path, sources: Sequence[str]) -> list[str]:
+def _read_references(tune_on: Path, src: Path, sources: Sequence[str], lists: Sequence[list[Candidate]]) -> list[str]:
     references = list(read_lines(tune_on, allow_pipe=True))
     require_same_length(tune_on, len(references), src, len(sources))
     warn_of_empty(input_name(tune_on), references, [sources], "any translation of them counts as wrong")
     warn_of_equal(src, sources, tune_on, references)
+    hint_at_unicode_form("the n-best list", [candidates[0].text for candidates in lists], [references])
     return references
 
 

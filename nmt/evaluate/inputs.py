@@ -96,14 +96,17 @@ def hint_at_forms(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scor
         metrics, advice = " and ".join(remedies), ", and ".join(remedies.values())
         say(f"hint: the reference has no spaces between words, so whole clauses are words for {metrics}; {advice}")
     for name, lines in systems.items():
-        count = sum(
-            any(map(partial(_differ_in_form, line), refs)) for line, *refs in zip(lines, *text.streams, strict=True)
+        hint_at_unicode_form(name, lines, text.streams)
+
+
+def hint_at_unicode_form(name: str, lines: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    """Log that translations are in another Unicode form than their references."""
+    count = sum(any(map(partial(_differ_in_form, line), refs)) for line, *refs in zip(lines, *references, strict=True))
+    if count > _MAX_OTHER_FORMS * len(lines):
+        say(
+            f"hint: in {count:,} of {counted(len(lines), 'line')}, {name} and the reference have the same letters in "
+            "different Unicode forms, which metrics count as errors; normalize the files to NFC"
         )
-        if count > _MAX_OTHER_FORMS * len(lines):
-            say(
-                f"hint: in {count:,} of {counted(len(lines), 'line')}, {name} and the reference have the same letters "
-                "in different Unicode forms, which metrics count as errors; normalize the files to NFC"
-            )
 
 
 def _separates_at_spaces(scorer: Scorer) -> bool:

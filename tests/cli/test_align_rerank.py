@@ -1,6 +1,7 @@
 """`nmt align`, `nmt plot alignment`, `nmt rerank` and related options, with tiny, randomly initialized models."""
 
 import tomllib
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,39 @@ def test_tune_and_apply_weights(folder: Path, nbest: Path, tmp_path: Path, nmt: 
     assert compute(as_given, [TARGETS]).score == pytest.approx(saved["tuned"]["before"], abs=1e-3)
     assert saved["tuned"]["after"] >= saved["tuned"]["before"]
     assert nmt(*command, "--weights", weights)[:2] == (0, tuned)
+
+
+def test_tuning_uses_the_tokenizer_of_the_target_language(
+    folder: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("arguments", "rerank"):
+        monkeypatch.setattr(f"nmt.cli.{module}.languages", lambda path: ("en", "zh"))
+    for name, text in (("src", "a"), ("ref", "我喜欢读书。"), ("nbest", "1\t0.5\t我喜欢读报。\n1\t0.1\t我喜欢读书。")):
+        (tmp_path / name).write_text(f"{text}\n")
+    command = (
+        "rerank",
+        folder / "forward",
+        *(tmp_path / name for name in ("src", "nbest")),
+        "--tune",
+        tmp_path / "ref",
+    )
+    status, out, err = nmt(*command, "--restarts", 1)
+    assert (status, out) == (0, "我喜欢读书。\n"), err
+    before = sacrebleu.corpus_bleu(["我喜欢读报。"], [["我喜欢读书。"]], tokenize="zh").score
+    assert f"bleu {before:.2f} with the scores in the list, 100.00 tuned" in err
+
+
+def test_hint_at_the_unicode_form_of_references(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+    for name, text in (("src", "a"), ("ref", unicodedata.normalize("NFD", "Grüße")), ("nbest", "1\t0.5\tGrüße")):
+        (tmp_path / name).write_text(f"{text}\n")
+    command = (
+        "rerank",
+        folder / "forward",
+        *(tmp_path / name for name in ("src", "nbest")),
+        "--tune",
+        tmp_path / "ref",
+    )
+    assert "hint: in 1 of 1 line, the n-best list and the reference have the same letters" in nmt(*command)[2]
 
 
 def test_empty_lines_are_named(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
