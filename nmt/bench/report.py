@@ -15,6 +15,7 @@ from nmt.bench.decoding import DecodingResult
 from nmt.bench.statistics import Spread
 from nmt.bench.training import TrainingResult
 from nmt.evaluate.report import describe_machine, describe_software, find_git_commit
+from nmt.logs import counted
 from nmt.storage.sealed import write_file
 
 Rows = list[tuple[str, str]]
@@ -47,9 +48,10 @@ def training_rows(result: TrainingResult) -> Rows:
         ),
     ]
     if result.skipped:
-        rows.append(("warning", f"{result.skipped} updates were skipped because of non-finite gradients"))
+        rows.append(("warning", f"{counted(result.skipped, 'update')} skipped because of non-finite gradients"))
     if result.compiled_while_timed:
-        rows.append(("warning", f"{result.compiled_while_timed} graphs were compiled during timing; raise --warm-up"))
+        graphs = counted(result.compiled_while_timed, "graph")
+        rows.append(("warning", f"{graphs} compiled during timing; raise --warm-up"))
     return rows
 
 

@@ -315,7 +315,7 @@ def _read_tsv(corpus: TsvCorpus, path: Path, invalid_utf8: InvalidUtf8) -> Itera
     for number, line in lines:
         columns = line.split("\t") if line.strip("\r") else [""] * needed  # an empty line ends a document
         if len(columns) < needed:
-            wrong = f"{path}, line {number} has {len(columns)} columns"
+            wrong = f"{path}, line {number} has {counted(len(columns), 'column')}"
             raise UserError(f"{wrong}; expected at least {needed}; correct the line, or the columns in the recipe")
         yield columns[src], columns[tgt]
 

@@ -1,7 +1,6 @@
 """Temporary storage of training text between stages: compressed text, or tokens if the tokenizer is known early.
 
-Workers compress text, and decompress it for encoding. The main process, through which all chunks pass in order,
-mostly copies bytes.
+Workers compress and decompress; the main process, through which all chunks pass in order, mostly copies bytes.
 """
 
 from __future__ import annotations

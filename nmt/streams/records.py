@@ -14,7 +14,7 @@ from nmt.decode.glossary import Term
 from nmt.decode.task import Previous
 from nmt.decode.translation import Translation
 from nmt.keep.documents import Segment, has_subtitles, html_segments, srt_segments
-from nmt.logs import warn
+from nmt.logs import counted, warn
 from nmt.recipe import NO_CONTEXT, CommandError, Context, UserError
 from nmt.streams.line_constraints import read_constraints
 from nmt.text.json_fields import json_values, parse_json, text_or_null
@@ -201,8 +201,8 @@ class RecordReader:
         self._check_columns(columns, self.column, where)
         if self.names is not None and len(columns) != len(self.names):
             raise UserError(
-                f"{where} has {len(columns)} columns and the header has {len(self.names)}; the numbers must be equal; "
-                "fix the line"
+                f"{where} has {counted(len(columns), 'column')} and the header has {len(self.names)}; the numbers must "
+                "be equal; fix the line"
             )
         return columns[self.column]
 
@@ -210,7 +210,7 @@ class RecordReader:
     def _check_columns(columns: Sequence[str], position: int, where: str) -> None:
         if position >= len(columns):
             raise UserError(
-                f"{where} has {len(columns)} columns; --column {position}, counted from 0, needs at least "
+                f"{where} has {counted(len(columns), 'column')}; --column {position}, counted from 0, needs at least "
                 f"{position + 1}; fix the line, or choose another --column"
             )
 

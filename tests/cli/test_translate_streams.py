@@ -182,7 +182,7 @@ def test_formats_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, t
         ("in.tsv", b"a\n", ("--column", ""), "in.tsv, line 1 has no column ''; it has 'a'"),
         ("in.tsv", b"a\n", ("--column=--1",), "in.tsv, line 1 has no column '--1'"),
         ("in.jsonl", b'{"text": "a"}\n', ("--field", ""), "in.jsonl, line 1 has no field ''"),
-        ("in.tsv", b"a\tb\nc\n", ("--column", 1), "in.tsv, line 2 has 1 columns"),
+        ("in.tsv", b"a\tb\nc\n", ("--column", 1), "in.tsv, line 2 has 1 column;"),
         ("in.txt", b"a\n\xff\n", (), "in.txt, line 2: byte 0xff is not UTF-8"),
         ("in.txt", b"a\n", ("-o", "out.zst"), "out.zst: only .gz compression"),
         ("in.txt", b"a\n", ("--tag", "<talks>"), "tag '<talks>' is unknown to the tokenizer; it must be one of <web>,"),

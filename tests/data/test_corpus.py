@@ -264,6 +264,8 @@ def test_tsv(tmp_path: Path) -> None:
     assert count_pairs(corpus, tmp_path) == len(SRC)
     write(tmp_path / "pairs.tsv", ["a\tb\tc", "a\tb"])
     one_line_error(corpus, tmp_path, r"pairs\.tsv, line 2 has 2 columns; expected at least 3")
+    write(tmp_path / "pairs.tsv", ["a b c"])
+    one_line_error(corpus, tmp_path, r"pairs\.tsv, line 1 has 1 column; expected at least 3")
 
 
 def test_tsv_with_a_header(tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ def test_read(reader: RecordReader, line: str, text: str | None) -> None:
 @pytest.mark.parametrize(
     ("reader", "line", "expected"),
     [
-        (TSV, "one column", "in, line 7 has 1 columns; --column 1"),
-        (TSV, "", "has 1 columns"),
+        (TSV, "one column", "in, line 7 has 1 column; --column 1"),
+        (TSV, "", "has 1 column;"),
         (JSONL, "{'page': 1}", "in, line 7 is not JSON"),
         (JSONL, '{"page": {"text": "a"', "is not JSON"),
         (JSONL, '{"page": {"text": "a"}, "page": {"text": "b"}}', "in, line 7 is not JSON (field 'page' is repeated)"),
