@@ -66,10 +66,15 @@ def find_model(path: Path, description: str = MODEL) -> Path:
 def require_own_files(run: Path, translations: Sequence[str]) -> None:
     """Raise UserError if the directory of a new run has files that the run would overwrite.
 
-    Also raises it if `checkpoints` is a link to those of another run: both runs would write there.
+    Also raises it for the directory of a model or a prepared corpus, and if `checkpoints` is a link to those of another
+    run: both runs would write there.
 
     translations: names of the translated test sets
     """
+    is_model = (run / MANIFEST).is_file() and any((run / name).is_file() for name in (MODEL, CLASSIFIER))
+    if is_model or (run / "stamps.json").is_file():
+        kind = "a model or checkpoint" if is_model else "a prepared corpus"
+        raise UserError(f"{run} is {kind}; a run must have its own directory; set another run_dir")
     other = Path(os.path.realpath(run / "checkpoints")).parent
     if other != Path(os.path.realpath(run)) and (other / "recipe.toml").is_file():
         raise UserError(

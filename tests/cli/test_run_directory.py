@@ -160,6 +160,21 @@ def test_symbolic_links_to_the_folders_of_a_run_stay(tmp_path: Path, nmt: Nmt, m
     assert "step-00000002" in (tmp_path / "disk" / "model" / "model.toml").read_text()
 
 
+def test_a_run_within_a_checkpoint_or_its_text_is_an_error(
+    tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(RECIPE + TINY)
+    assert nmt("run", "mine.toml", "train.max_steps=1")[0] == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for name, kind in (("checkpoints/step-00000001", "a model or"), ("model", "a model or"), ("data", "a prepared")):
+        for command in ("run", "train", "prepare", "plan"):
+            status, _, err = nmt(command, "mine.toml", f"run_dir={name}", "train.max_steps=2")
+            assert status == 1
+            assert f"{name} is {kind}" in one_line(err)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
 def test_a_new_run_does_not_overwrite_files(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
