@@ -44,7 +44,7 @@ class Fallbacks:
     searched: a second search, with required phrases or without digits
     split:    splitting at the items
     copied:   leaving the line untranslated
-    unmet:    lines of `split` and `copied` that lack a required phrase or have a forbidden one
+    unmet:    lines of `split` and `copied` that lack their prefix or a required phrase, or have a forbidden one
     """
 
     searched: int = 0
@@ -68,10 +68,10 @@ class Fallbacks:
 
     def describe_unmet(self) -> str:
         """Return a message about `unmet`."""
-        lacks, has = ("lacks", "has") if self.unmet == 1 else ("lack", "have")
+        lacks, has = ("lacks its", "has") if self.unmet == 1 else ("lack their", "have")
         return (
-            f"{counted(self.unmet, 'line')} {lacks} a required phrase or {has} a forbidden one, because --keep takes "
-            "precedence; check the output, or keep fewer kinds"
+            f"{counted(self.unmet, 'line')} {lacks} prefix or a required phrase, or {has} a forbidden one, because "
+            "--keep takes precedence; check the output, or keep fewer kinds"
         )
 
 
@@ -322,13 +322,16 @@ class PreservingTranslator:
                 self.fallbacks += Fallbacks(unmet=1)
 
     def _meets_constraints(self, line: _Line, translation: str) -> bool:
-        """Return whether a translation has the required phrases and none of the forbidden ones."""
+        """Return whether a translation has the prefix and required phrases, and none of the forbidden ones."""
         text = self.without_tags(translation)
-        folded = normalize(text, "NFKC").casefold()
-        return all(
-            any(normalize(form, "NFKC").casefold() in folded for form in forms_of(phrase))
+        folded = _folded(text)
+        has_required = all(
+            any(_folded(form) in folded for form in forms_of(phrase))
             for phrase in (*self._translator.require, *line.plain.required)
-        ) and not any(re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) for phrase in self._translator.forbid)
+        )
+        forbidden = (rf"(?<!\w){re.escape(phrase)}(?!\w)" for phrase in self._translator.forbid)
+        has_forbidden = any(re.search(phrase, text) for phrase in forbidden)
+        return folded.startswith(_folded(line.plain.prefix)) and has_required and not has_forbidden
 
     def _join_segments(
         self, line: _Line, segments: Sequence[_Segment], translations: Sequence[Translation]
@@ -399,6 +402,11 @@ def _segments(line: _Line) -> list[_Segment]:
             segments.append(_Segment(item.start, item.text, item))
             end = item.end
     return segments
+
+
+def _folded(text: str) -> str:
+    """Return a text without differences of case, spaces and compatible characters."""
+    return " ".join(normalize(text, "NFKC").casefold().split())
 
 
 def _without_added_stop(translation: Translation, source: str) -> Translation:

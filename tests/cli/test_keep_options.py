@@ -53,7 +53,7 @@ def test_a_forbidden_item_gives_a_warning(model: Path, nmt: Nmt, tmp_path: Path)
     options = ("--keep", "urls", "--device", "cpu", "--set", 'forbid=["http://a.org"]')
     status, out, err = nmt("translate", model, tmp_path / "in", *options)
     assert status == 0 and out.count("http://a.org") == 1
-    assert "warning: 1 line lacks a required phrase or has a forbidden one, because --keep takes precedence" in err
+    assert "warning: 1 line lacks its prefix or a required phrase, or has a forbidden one, because --keep takes" in err
 
 
 def test_markup_selects_torch(model: Path, marked: Path, nmt: Nmt) -> None:

@@ -206,6 +206,14 @@ def test_split_lines_that_do_not_meet_the_constraints_are_counted(
     assert translator.fallbacks == Fallbacks(split=1, unmet=unmet)
 
 
+@pytest.mark.parametrize(("line", "prefix", "unmet"), [("see {x} now", "S\u00edehe", 0), ("{x} see now", "siehe", 1)])
+def test_split_lines_without_their_prefix_are_counted(line: str, prefix: str, unmet: int) -> None:
+    script = Script({line: "", "see": "S\u00edehe  da", "see now": "siehe", "now": "jetzt"})
+    translator = keeping(script)
+    translator.start_translation([TranslatorInput(line, prefix=prefix)])()
+    assert translator.fallbacks == Fallbacks(split=1, unmet=unmet)
+
+
 def test_required_items_are_not_required_of_the_text_between_items() -> None:
     script = Script({"see http://a.org": "", "see": "siehe"}, {"see http://a.org": "", "see": "http://a.org"})
     translator = keeping(script)
