@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from nmt.alignment.lexical import agreed_links
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from nmt.decode.memory import MemoryTranslator
 
 _STOPS = ".!?\u2026\u3002\uff01\uff1f"
+_MAX_UNIT = 4
 
 Finish = Callable[[], list[list[Translation]]]
 
@@ -387,12 +389,16 @@ class PreservingTranslator:
 
 
 def _segments(line: _Line) -> list[_Segment]:
-    """Split a line at its items; punctuation and white space next to an item are copied."""
+    """Split a line at its items.
+
+    Next to an item, punctuation and white space are copied, and up to four letters with case of 10km, 4th and A4.
+    """
     text, segments, end = line.marked.text, list[_Segment](), 0
+    before: Item | None = None
     for item in (*line.items, None):
         gap = text[end : item.start if item else len(text)]
-        first = 0 if end == 0 else len(gap) - len(re.sub(r"^\W+", "", gap))
-        last = len(gap.rstrip()) if item is None else len(re.sub(r"\W+$", "", gap))
+        first = 0 if before is None else _length_of_copied(gap, before)
+        last = len(gap.rstrip()) if item is None else len(gap) - _length_of_copied(gap[::-1], item)
         if any(map(str.isalpha, gap[first:last])):
             parts = [(0, first, False), (first, last, True), (last, len(gap), False)]
         else:
@@ -400,8 +406,15 @@ def _segments(line: _Line) -> list[_Segment]:
         segments += [_Segment(end + a, gap[a:b], None, translated) for a, b, translated in parts if a < b]
         if item:
             segments.append(_Segment(item.start, item.text, item))
-            end = item.end
+            before, end = item, item.end
     return segments
+
+
+def _length_of_copied(text: str, item: Item) -> int:
+    """Return the number of characters from an item to the first one to translate."""
+    letters = sum(1 for _ in takewhile(lambda character: character.lower() != character.upper(), text))
+    start = letters if item.kind == "numbers" and letters <= _MAX_UNIT else 0
+    return start + len(text[start:]) - len(re.sub(r"^\W+", "", text[start:]))
 
 
 def _folded(text: str) -> str:

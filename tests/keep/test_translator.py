@@ -119,6 +119,15 @@ def test_added_numbers_are_split_off() -> None:
     assert translator.fallbacks == Fallbacks(split=1)
 
 
+def test_letters_next_to_numbers_are_copied_from_split_lines() -> None:
+    line = "A4, 10km to gate B12b, 4th {x}s of 37Hunde"
+    parts = {"to gate": "bis Tor", "s of": "s von", "Hunde": "DOGS"}
+    assert translate(Script({line: "", **parts}), line) == "A4, 10km bis Tor B12b, 4th {x}s von 37DOGS"
+    script = Script({"37\u5c81": "", "\u5c81": "years"})
+    chinese = PreservingTranslator(cast(TextTranslator, script), ["numbers"], ("zh", "en"))
+    assert best_of(chinese, "37\u5c81") == "37years"
+
+
 def test_requested_items_may_be_added() -> None:
     line = "two dogs"
     script = Script({line: "2 Hunde"}, {line: "2 Hunde"}, {line: "zwei Hunde"})
