@@ -27,7 +27,7 @@ from nmt.data.corpus import ReadOptions, pair_location, read_chunks, read_pairs
 from nmt.data.fingerprint import text_identity
 from nmt.data.store import Side
 from nmt.data.test_sets import test_sets
-from nmt.logs import progress, say, warn
+from nmt.logs import counted, progress, say, warn
 from nmt.recipe import DataRecipe, Recipe, UserError
 from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import write_file
@@ -323,8 +323,8 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
         if set_leaks.leaks:
             count = set_leaks.counts().any
             say(
-                f"{set_leaks.name}: {count.exact:,} of {set_leaks.sentences:,} sentences have an exact match in the "
-                f"training text, {count.near:,} a near match; `nmt leaks` lists them"
+                f"{set_leaks.name}: exact matches in the training text for {count.exact:,} of "
+                f"{counted(set_leaks.sentences, 'sentence')}, near matches for {count.near:,}; `nmt leaks` lists them"
             )
     record = {"key": key, "sets": list(map(asdict, leaks))}
     write_file(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())

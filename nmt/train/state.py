@@ -230,7 +230,7 @@ def _differences(key: str, now: Any, then: Any) -> Iterator[str]:
         for index, (a, b) in enumerate(zip(now, then, strict=True)):
             yield from _differences(f"{key}.{index}", a, b)
     elif _is_long(now, then):
-        yield f"{key} has {len(now)} entries, had {len(then)}"
+        yield f"the number of entries of {key} is {len(now)}, was {len(then)}"
     elif now != then:
         yield f"{key} is {_shorten(now)}, was {_shorten(then)}"
 

@@ -46,7 +46,7 @@ def test_a_report_has_leaks_and_the_score_of_clean_sentences(recipe: Path, tmp_p
     run = tmp_path / "run"
     status, out, err = nmt("run", recipe, f"run_dir={run}", *OPTIONS)
     assert status == 0, err
-    assert "data.test.news: 3 of 12 sentences have an exact match in the training text, 1 a near match" in err
+    assert "data.test.news: exact matches in the training text for 3 of 12 sentences, near matches for 1" in err
     report = json.loads((run / "report.json").read_text())
     (test,) = report["tests"]
     assert test["leaks"] == {
@@ -93,7 +93,7 @@ def test_the_training_text_is_read_once_for_each_test_set(
     assert (run / "leaks.json").read_text() == written
     write(tmp_path, "news", [4, 3_000])
     _, out, err = nmt("run", recipe, *options)
-    assert "data.test.news: 1 of 2 sentences have an exact match in the training text, 0 a near match" in err
+    assert "data.test.news: exact matches in the training text for 1 of 2 sentences, near matches for 0" in err
     assert "| exact | 1 | 1 | 1 | 1 |" in out
 
 

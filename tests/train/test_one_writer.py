@@ -205,7 +205,7 @@ def test_a_changed_option_of_a_corpus_is_named(recipe: Path, tmp_path: Path, nmt
     added = "data.train=[{kind='text', src='train.en', tgt='train.de'}, {kind='text', src='train.en', tgt='train.de'}]"
     status, _, err = nmt("train", recipe, f"run_dir={run}", added)
     assert status == 1
-    assert "another recipe: data.train has 2 entries, had 1; these must not change" in err
+    assert "another recipe: the number of entries of data.train is 2, was 1; these must not change" in err
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "manifest.json"])
