@@ -41,7 +41,7 @@ from nmt.data.folder import link_or_copy, replacing
 from nmt.data.mixture import Mixture
 from nmt.data.reused_tokenizers import reused_tokenizers
 from nmt.data.store import PairStore, PairWriter, Split, token_dtype
-from nmt.data.test_sets import TestSet
+from nmt.data.test_sets import TestSet, warn_of_swapped_sides
 from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.parallel import num_cores
 from nmt.recipe import NO_LANGUAGE, SEPARATOR, TERM_MARKERS, Corpus, Recipe, TreesCorpus, UserError
@@ -57,7 +57,6 @@ from nmt.text.context import (
     normalize_joined,
 )
 from nmt.text.lines import read_lines, warn_of_sides, with_format_warnings
-from nmt.text.sides import are_swapped
 from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
@@ -331,12 +330,9 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
     src, tgt = (list(read_lines(directory / name)) for name in _VALID_FILES)
     remark = "they make the loss and BLEU wrong; correct them"
     warn_of_sides("data.valid", None if recipe.is_language_model else src, tgt, remark)
-    stores = PairStore(directory, "valid"), PairStore(directory, "train")
-    valid, train = ((store.src.tokens, store.tgt.tokens) for store in stores)
-    has_tags = any(corpus.tag is not None for corpus in recipe.data.train)  # they may stand for directions
-    if tokenizers.joint and not has_tags and are_swapped(valid, train):
-        wrong = "the source of data.valid resembles the target of data.train, and its target the source"
-        warn(f"{wrong}; the sides of one of them are probably swapped; correct src and tgt")
+    valid = PairStore(directory, "valid")
+    if tokenizers.joint:
+        warn_of_swapped_sides("data.valid", (valid.src.tokens, valid.tgt.tokens), recipe, directory)
     return counts
 
 

@@ -9,7 +9,7 @@ from nmt.decode.scoring import Likelihood, TextScorer
 from nmt.evaluate.metrics import Score
 from nmt.recipe import Recipe
 from nmt.text.clean import normalize
-from nmt.text.tokenizer import Tokenizer, require_lengths
+from nmt.text.tokenizer import Tokenizers, require_lengths
 
 _BATCH_TEXTS = 64
 
@@ -28,9 +28,9 @@ def score_text(scorer: TextScorer, texts: Sequence[str]) -> tuple[Score, ...]:
     )
 
 
-def require_test_lengths(recipe: Recipe, tokenizer: Tokenizer) -> None:
+def require_test_lengths(recipe: Recipe, tokenizers: Tokenizers) -> None:
     """Raise UserError, before training, if a test text of a language model is too long for it."""
     form, limit = recipe.data.unicode_form, recipe.model.max_positions - 1
     for name, test in test_sets(recipe).items():
-        pairs = ((list[int](), tokenizer.encode(normalize(text, form))) for text in test.ref)
+        pairs = ((list[int](), tokenizers.tgt.encode(normalize(text, form))) for text in test.ref)
         require_lengths(pairs, limit, names=("source", f"data.test.{name}"))

@@ -175,6 +175,20 @@ def test_a_run_within_a_checkpoint_or_its_text_is_an_error(
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
+def test_a_test_set_with_swapped_sides_is_named(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("en", "de"):
+        lines = {"en": "the old dog sees a small cat in the house\n", "de": "der alte hund sieht im haus eine katze\n"}
+        (tmp_path / f"test.{name}").write_text(lines[name] * 60)
+    test = "test = { right = { kind = 'text', src = 'test.en', tgt = 'test.de' }, wrong = { kind = 'text', src = "
+    test += "'test.de', tgt = 'test.en' } }\n"
+    (tmp_path / "mine.toml").write_text(RECIPE.replace("[tokenizer]", test + "[tokenizer]") + TINY)
+    status, _, err = nmt("run", "mine.toml", "train.max_steps=1", "decode.max_extra_tokens=0")
+    assert status == 0
+    assert "the source of data.test.wrong resembles the target of data.train, and its target the source; the" in err
+    assert "data.test.right" not in err
+
+
 def test_a_new_run_does_not_overwrite_files(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
