@@ -26,10 +26,19 @@ _LANGUAGES = {
 _SEPARATORS = {language: separators for languages, separators in _LANGUAGES.items() for language in languages.split()}
 _WRITTEN_SPACE = {"fr": "\u202f"}
 
-_URL = r"""(?:(?:https?|ftp)://|\bwww\.)[^\s<>"\u201c\u201d]*[^\s<>"\u201c\u201d.,;:!?'\u2019()\[\]{}]/?"""
-_EMAIL = r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+"
+_NOT_IN_URL = r"\s<>\"\u201c\u201d"
+_AFTER_URL = r".,;:!?'\u2019()\[\]{}"
+# A closing parenthesis at the end belongs to an address with an opening one, as in https://example.org/Mercury_(planet).
+_URL = (
+    rf"(?:\b[A-Za-z][A-Za-z0-9+.-]{{1,15}}+://|\b[Ww]{{3}}\.)(?:[^{_NOT_IN_URL}]*\([^{_NOT_IN_URL}()]*\)"
+    rf"(?=[{_AFTER_URL}]*(?:[{_NOT_IN_URL}]|\Z))|[^{_NOT_IN_URL}]*[^{_NOT_IN_URL}{_AFTER_URL}]/?)"
+)
+_EMAIL = r"(?<![\w.+-])[\w.+-]++(?:'[\w.+-]++){0,3}@[\w-]+(?:\.[\w-]+)+"
+_BRACES = r"\{[^{}\n]{0,80}\}"
+for _ in range(2):  # nested, as in {count, plural, one {# dog} other {# dogs}}
+    _BRACES = rf"(?:{_BRACES}|\{{[^{{}}\n]{{0,80}}+(?:{_BRACES}[^{{}}\n]{{0,80}}+){{1,20}}+\}})"
 _PLACEHOLDER = (
-    r"\{\{[^{}\n]{1,80}\}\}|\$?\{[^{}\n]{0,80}\}"
+    rf"[$%#]?{_BRACES}"
     r"|%(?:\(\w+\))?(?:\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:hh?|ll?)?[sdifuxXeEgGcr@](?!\w)"
 )
 # A sign or a decimal point at the beginning, as in -5 and .5, unlike the signs of 5-10, A-5, C++11 and 3.-5. May.

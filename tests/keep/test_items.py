@@ -19,6 +19,16 @@ def found(text: str, *kinds: str, language: str = "en") -> list[str]:
             ["https://example.org/a?b=1&c=2", "www.example.org"],
         ),
         ("(http://example.org/)", ["http://example.org/"]),
+        (
+            "(HTTPS://a.org/b_(c)), [x](ssh://a.org/b)? sftp://a.org/b_(c)d. WWW.a.org/(b)! http://a.org/b)",
+            ["HTTPS://a.org/b_(c)", "ssh://a.org/b", "sftp://a.org/b_(c)d", "WWW.a.org/(b)", "http://a.org/b"],
+        ),
+        ("Mail o'neil.b@example.org, 'c@example.org'", ["o'neil.b@example.org", "c@example.org"]),
+        (
+            "{n, plural, one {# dog} other {{m} dogs}} of {{{a}}} or {{b {c}}}",
+            "{n, plural, one {# dog} other {{m} dogs}}|{{{a}}}|{{b {c}}}",
+        ),
+        ("%{count} #{user} {b}bold{/b} {x {y}", "%{count}|#{user}|{b}|{/b}|{y}"),
         ("Mail a.b+c@mail.example.org.", ["a.b+c@mail.example.org"]),
         ("Hi {name}, {{ count }} of ${total} %s %(x)d %1$s %.2f%%", "{name}|{{ count }}|${total}|%s|%(x)d|%1$s|%.2f"),
         ("50% die, 5 %", ["50", "5"]),
@@ -123,4 +133,6 @@ def test_holds(target: str, requested: str, expected: bool) -> None:
 def test_long_words_take_linear_time() -> None:
     assert found("a" * 200_000) == []
     assert found("{" * 20_000 + "%" * 20_000 + "1." * 20_000, "placeholders") == []
+    assert found("{x" * 20_000 + "{{x}" * 20_000 + "{{{}" * 20_000 + "{}a" * 20_000, "urls") == []
+    assert found("a'" * 20_000 + "a@" * 20_000 + "a://" + "(a" * 20_000 + "a)" * 20_000 + "(" * 20_000, "emails") == []
     assert found("-" * 20_000 + "-." * 20_000 + ".1" * 20_000 + "½" * 20_000, "urls") == []
