@@ -106,8 +106,8 @@ def _notes(recipe: Recipe, forecast: Forecast) -> Iterator[str]:
     train = recipe.train
     if forecast.disk > forecast.disk_free:
         yield "The disk is too small: lower train.keep_last or train.keep_best, or set run_dir to another disk."
-    if forecast.text is not None and train.patience:
-        yield "train.patience may end the run earlier."
+    if forecast.text is not None and (train.patience or (train.max_minutes is not None and forecast.speed is None)):
+        yield f"{'train.patience' if train.patience else 'train.max_minutes'} may end the run earlier."
     if forecast.speed is not None and train.max_minutes is not None and forecast.speed.high > train.max_minutes * 60:
         yield f"train.max_minutes ends the run after {format_duration(train.max_minutes * 60)}."
     if forecast.text is not None and train.subword_sampling:

@@ -133,6 +133,8 @@ def test_text_and_forecast_file(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert not (tmp_path / "run" / "data" / "epochs").exists()
     assert f"{'processes':27}  1, 2, 4\n" in out
     assert "train.patience may end the run earlier" in out and "sampled text has more tokens" in out
+    _, out, _ = nmt("plan", recipe, "--seconds", 0, "train.max_minutes=1")
+    assert "train.max_minutes may end the run earlier" in out
     forecast = read_forecast(tmp_path / "run")
     assert forecast is not None and forecast.text is not None and forecast.text.updates == 25
     assert read_forecast(write_forecast(forecast, tmp_path).parent) == forecast
