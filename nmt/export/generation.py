@@ -34,6 +34,9 @@ _NOT_READ: Mapping[str, Any] = {
     "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0,
     "exponential_decay_length_penalty": None,
+    "min_length": 0,
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
     "forced_bos_token_id": None,
     "sequence_bias": None,
 }

@@ -182,14 +182,15 @@ def test_import_of_an_export_round_trips(
 def test_generation_options_that_are_not_read_are_named(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = exported / "generation_config.json"
     neutral = {"repetition_penalty": 1.0, "do_sample": False, "forced_bos_token_id": None, "bad_words_ids": [[0]]}
-    change(path, **neutral, renormalize_logits=True)
+    change(path, **neutral, min_length=0, suppress_tokens=[], renormalize_logits=True)
     read_marian(exported)
     assert capsys.readouterr().err == ""
-    change(path, repetition_penalty=1.3, bad_words_ids=[[0], [7, 8]])
+    change(path, repetition_penalty=1.3, bad_words_ids=[[0], [7, 8]], min_length=5, suppress_tokens=[9])
     read_marian(exported)
     err = capsys.readouterr().err
     assert f"warning: {exported} has repetition_penalty = 1.3, which nmt does not read; translations may differ" in err
-    assert "has bad_words_ids = [[0], [7, 8]], which nmt does not read" in err
+    for option in ("bad_words_ids = [[0], [7, 8]]", "min_length = 5", "suppress_tokens = [9]"):
+        assert f"has {option}, which nmt does not read" in err
 
 
 # --- Invalid input ----------------------------------------------------------------------------------------------------
