@@ -143,12 +143,16 @@ def _labels_of_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[str]:
 
 
 def class_names(recipe: ClassificationRecipe, train: LabeledTexts) -> tuple[str, ...]:
-    """Return the names of the classes; raises UserError for fewer than two."""
+    """Return the names of the classes; raises UserError for fewer than two, and for a name that is not one column."""
     if recipe.data.noise:
         return (TRANSLATION, *dict.fromkeys(recipe.data.noise))
+    found = sorted(recipe.data.labels or set(train.labels))
+    if wrong := [name for name in found if "\t" in name or "\n" in name]:
+        raise UserError(
+            f"label {wrong[0]!r} has a tab or a line break; `nmt classify` prints it as a column; rename it"
+        )
     if recipe.data.labels:
         return recipe.data.labels
-    found = sorted(set(train.labels))
     if len(found) < 2:
         raise UserError(
             f"data.train has only the label {found[0]!r}; a classifier needs two or more; correct data.train"
@@ -163,10 +167,10 @@ def _loosely(label: str) -> str:
     return "".join(label.split()).casefold()
 
 
-def class_indices(labels: Sequence[str], names: Sequence[str], split: str) -> list[int]:
+def class_indices(labels: Sequence[str], names: Sequence[str], split: str, *, accept_indices: bool = True) -> list[int]:
     """Return the class index of each label, a name or an index; raises UserError for an unknown or empty label."""
     known = {name: index for index, name in enumerate(names)}
-    if not any(name.isdecimal() for name in names):
+    if accept_indices and not any(name.isdecimal() for name in names):
         known |= {str(index): index for index in range(len(names))}
     for number, label in enumerate(labels, start=1):
         if not label.strip():

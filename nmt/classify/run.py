@@ -82,7 +82,10 @@ def _build(recipe: ClassificationRecipe, device: torch.device) -> tuple[Classifi
         **{f"test.{name}": read_labeled([corpus], recipe, f"test.{name}") for name, corpus in recipe.data.test.items()},
     }
     names = class_names(recipe, texts["train"])
-    labels = {split: class_indices(one.labels, names, f"data.{split}") for split, one in texts.items()}
+    labels = {
+        split: class_indices(one.labels, names, f"data.{split}", accept_indices=bool(recipe.data.labels))
+        for split, one in texts.items()
+    }
     if newest is not None and (trained := read_description(newest[0] / CLASSIFIER)[1].labels) != names:
         raise UserError(
             f"the labels of data.train are {', '.join(names)}, but {newest[0]} was trained with {', '.join(trained)}; "

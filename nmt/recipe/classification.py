@@ -76,8 +76,9 @@ class LabeledDataRecipe(Section):
             raise ValueError("data.labels has no effect with data.noise, which names the classes; remove data.labels")
         if len(set(self.labels)) < len(self.labels) or len(self.labels) == 1:
             raise ValueError("data.labels must have at least two distinct names, or none; correct it")
-        for option, default in (("weight", 1.0), ("tag", None)):
-            if any(getattr(corpus, option) != default for corpus in corpora):
+        for option in ("weight", "tag", "alignment", "document_column", "document_field"):
+            default = 1.0 if option == "weight" else None
+            if any(getattr(corpus, option, default) != default for corpus in corpora):
                 raise ValueError(f"{option} of a corpus has no effect on a classifier; remove {option}")
         return self
 

@@ -247,6 +247,10 @@ WRONG: list[tuple[str, str]] = [
         "weight of a corpus has no effect on a classifier; remove weight",
     ),
     (
+        'data.valid=[{kind="tsv", path="x", document_column=2}]',
+        "document_column of a corpus has no effect on a classifier; remove document_column",
+    ),
+    (
         'data.valid=[{kind="tsv", path="x", label_column=2}]',
         "some corpora have label_column or label_field and others do not; all must have pairs of texts, or all "
         "single texts; correct the corpora",
@@ -280,6 +284,8 @@ def replace_labels(value: object) -> Callable[[Path], None]:
         (replace_labels("x"), "data.labels=[]", r"^data.train has only the label 'x'; a classifier needs two or more;"),
         (replace_labels(""), "seed=1", r"^data.train, example 1 has no label; it must have one; correct"),
         (replace_labels(" "), "seed=1", r"^data.train, example 1 has no label; it must have one; correct"),
+        (replace_labels("a\tb"), "data.labels=[]", r"^label 'a\\tb' has a tab or a line break; .* rename it"),
+        (lambda folder: None, 'data.labels=["bad\\n", "good"]', r"^label 'bad\\n' has a tab or a line break;"),
         (replace_labels(0.5), "seed=1", r"^train.jsonl, line 1: field 'label' is of type float; it must be text;"),
         (
             lambda folder: (folder / "train.jsonl").write_text(""),
@@ -319,6 +325,20 @@ def test_similar_labels_are_named_and_renamed_ones_are_an_error(
     train(*options, "name=similar")
     err = " ".join(capsys.readouterr().err.split())
     assert "labels 'Good ' and 'good' of data.train differ only in case or spaces; they are two classes" in err
+
+
+def test_class_indices_need_the_names_of_the_classes(reviews: Path) -> None:
+    """The order of the names is that of the indices, which is unknown if the names are labels of the training text."""
+    path = reviews / "train.jsonl"
+    records = list(map(json.loads, path.read_text().splitlines()))
+    for record in records:
+        record["label"] = ("negative", "positive")[record["label"]]
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    train("train.max_steps=1")
+    with pytest.raises(
+        UserError, match=r"^data.test.\S+, example 1 has label '[01]'; it must be one of negative, posit"
+    ):
+        train("train.max_steps=1", "data.labels=[]", "name=unnamed")
 
 
 def test_unrelated_files_are_not_overwritten(reviews: Path) -> None:
