@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nmt.classify.noise import TRANSLATION, with_noise
 from nmt.data.corpus import ReadOptions, read_labels, read_pairs
-from nmt.logs import warn
+from nmt.logs import counted, say, warn
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import ClassificationRecipe, Corpus, UserError, has_label
 from nmt.special_ids import BOS_ID, EOS_ID
@@ -25,16 +25,19 @@ Texts = tuple[str, ...]
 """The one or two texts of an example."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class TextEncoder:
     """Encodes examples: normalized, each text truncated to its first `max_tokens` tokens.
 
     One text is followed by EOS. Two texts are separated by BOS, which no text contains, and followed by EOS.
+
+    num_truncated: number of texts truncated so far
     """
 
     tokenizer: Tokenizer
     unicode_form: UnicodeForm
     max_tokens: int
+    num_truncated: int = 0
 
     def __call__(self, examples: Sequence[Texts]) -> list[list[int]]:
         """Return the token ids of each example."""
@@ -42,10 +45,19 @@ class TextEncoder:
             self.tokenizer.encode_batch([normalize(text, self.unicode_form) for text in side])
             for side in zip(*examples, strict=True)
         ]
+        self.num_truncated += sum(len(ids) > self.max_tokens for side in encoded for ids in side)
         return [
             [*(token for ids in sides for token in (BOS_ID, *ids[: self.max_tokens])), EOS_ID][1:]
             for sides in zip(*encoded, strict=True)
         ]
+
+    def report_truncated(self) -> None:
+        """Print how many texts were truncated, if any."""
+        if self.num_truncated:
+            say(
+                f"truncated {counted(self.num_truncated, 'text')} to the first {self.max_tokens:,} tokens "
+                "(data.max_tokens)"
+            )
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ def classify_files(
             for row in probabilities:
                 yield f"{row[column]:.6f}" if column is not None else f"{names[row.argmax()]}\t{row.max():.6f}"
             bar.advance(len(window))
+    classifier.encode.report_truncated()
     if answers is not None and gold is not None:
         found = np.concatenate(collected) if collected else np.empty((0, len(names)))
         if len(found) != len(answers) or not answers:

@@ -104,6 +104,7 @@ def _build(recipe: ClassificationRecipe, device: torch.device) -> tuple[Classifi
     model = Classifier(recipe.model, tokenizer.vocab_size, len(names)).to(device)
     classifier = TextClassifier(model, tokenizer, metadata, device, recipe.train.precision)
     encoded = {split: Examples.encode(one.texts, labels[split], classifier.encode) for split, one in texts.items()}
+    classifier.encode.report_truncated()
     say(
         f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters, {len(names)} classes, "
         f"{len(encoded['train'].labels):,} training examples of {encoded['train'].lengths.mean():.0f} tokens, {device}"

@@ -1,5 +1,6 @@
 """`nmt train-classifier` and `nmt classify`."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,13 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path)
     _, _, err = nmt("classify", model, "texts", "--gold", "gold")
     assert "0.5000" in err
     assert "gold: 2 examples" in err
+
+    assert "truncated" not in err
+    (reviews / "long").write_text(TEXTS + "film " * 2_000 + "\n")
+    _, out, err = nmt("classify", model, "long")
+    assert (len(out.splitlines()), err) == (3, "truncated 1 text to the first 256 tokens (data.max_tokens)\n")
+    _, _, err = nmt("train-classifier", "reviews.toml", "train.max_steps=1", "name=short", "data.max_tokens=3")
+    assert re.search(r"^truncated \d+ texts to the first 3 tokens", err, re.MULTILINE)
 
     # Errors, of the same model to save time.
     def error(*arguments: object) -> str:
