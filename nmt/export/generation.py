@@ -35,8 +35,6 @@ _NOT_READ: Mapping[str, Any] = {
     "encoder_no_repeat_ngram_size": 0,
     "exponential_decay_length_penalty": None,
     "min_length": 0,
-    "suppress_tokens": [],
-    "begin_suppress_tokens": [],
     "forced_bos_token_id": None,
     "sequence_bias": None,
 }

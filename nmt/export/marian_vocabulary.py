@@ -105,6 +105,10 @@ def _read_vocabulary(path: Path, config: Mapping[str, Any], size: int) -> _Vocab
         raise UserError(
             f"{path} must map each piece to a unique id below the vocabulary size {size}; download it again"
         )
+    if len({pad, eos, unk}) < 3:
+        raise UserError(
+            f"{path.parent / 'config.json'} must have different ids of padding, EOS and <unk>; download it again"
+        )
     return _Vocabulary(ids, size, pad, unk, bos, eos)
 
 

@@ -20,7 +20,7 @@ from nmt.export.parity import load_huggingface
 from nmt.grammar import ToyPair
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, UserError
-from nmt.special_ids import EOS_ID
+from nmt.special_ids import EOS_ID, PAD_ID
 from nmt.text.tokenizer import Tokenizers
 from tests.export.rounding import perturbed_copies, stable_lines
 
@@ -180,16 +180,18 @@ def test_import_of_an_export_round_trips(
 
 
 def test_generation_options_that_are_not_read_are_named(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = exported / "generation_config.json"
-    neutral = {"repetition_penalty": 1.0, "do_sample": False, "forced_bos_token_id": None, "bad_words_ids": [[0]]}
-    change(path, **neutral, min_length=0, suppress_tokens=[], renormalize_logits=True)
     read_marian(exported)
     assert capsys.readouterr().err == ""
-    change(path, repetition_penalty=1.3, bad_words_ids=[[0], [7, 8]], min_length=5, suppress_tokens=[9])
+    path = exported / "generation_config.json"
+    neutral = {"repetition_penalty": 1.0, "do_sample": False, "forced_bos_token_id": None, "bad_words_ids": [[0]]}
+    change(path, **neutral, min_length=0, renormalize_logits=True)
+    read_marian(exported)
+    assert capsys.readouterr().err == ""
+    change(path, repetition_penalty=1.3, bad_words_ids=[[0], [7, 8]], min_length=5)
     read_marian(exported)
     err = capsys.readouterr().err
     assert f"warning: {exported} has repetition_penalty = 1.3, which nmt does not read; translations may differ" in err
-    for option in ("bad_words_ids = [[0], [7, 8]]", "min_length = 5", "suppress_tokens = [9]"):
+    for option in ("bad_words_ids = [[0], [7, 8]]", "min_length = 5"):
         assert f"has {option}, which nmt does not read" in err
 
 
@@ -274,6 +276,8 @@ def test_weights_must_match_the_configuration(exported: Path) -> None:
     assert "encoder.layers.0.feed_forward.inner.weight is (48, 32)" in error_of(exported)
     change(exported / "config.json", encoder_ffn_dim=48, decoder_ffn_dim=48, encoder_layers=3)
     assert "model.encoder.layers.2" in error_of(exported)
+    change(exported / "config.json", encoder_layers=2, eos_token_id=PAD_ID)
+    assert "config.json must have different ids of padding, EOS and <unk>; download it again" in error_of(exported)
 
 
 @pytest.mark.parametrize(
