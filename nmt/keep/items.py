@@ -133,12 +133,13 @@ class ItemGrammar:
 
 
 def is_newly_joined(source: Item, line: str, target: Item, translation: str) -> bool:
-    """Return whether a number that stands alone in a line is next to a letter in its translation.
+    """Return whether a number or placeholder that stands alone in a line is next to a letter in its translation.
 
     In the translation, only letters with case count: Korean and Arabic write numbers and words without a space.
     """
     before, after = _neighbors(source, line), _neighbors(target, translation)
-    return source.kind == "numbers" and after.lower() != after.upper() and not any(map(str.isalpha, before))
+    is_word = source.kind in ("numbers", "placeholders")
+    return is_word and after.lower() != after.upper() and not any(map(str.isalpha, before))
 
 
 def _neighbors(item: Item, text: str) -> str:

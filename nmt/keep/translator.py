@@ -243,7 +243,7 @@ class PreservingTranslator:
     def _insert(self, line: _Line, translation: str, links: Links, *, allow_joined: bool) -> str | None:
         """Return a translation with the tags of its line and items in their written form; None if items differ.
 
-        allow_joined: whether a number may be newly joined to letters; required phrases may occur within words
+        allow_joined: whether an item may be newly joined to letters; required phrases may occur within words
         """
         pairing = self._grammar.pair(line.items, self._grammar.find_target(translation))
         text = line.marked.text

@@ -152,10 +152,12 @@ def test_requested_items_stay_when_added_ones_are_removed() -> None:
     assert keeping(script).start_translation([item])()[0][0].text == "2 Hunde  10 Uhr."
 
 
-def test_a_required_number_is_not_joined_to_letters() -> None:
+def test_a_required_item_is_not_joined_to_letters() -> None:
     line = "he is 37"
     script = Script({line: "er ist alt", "he is": "er ist"}, {line: "er ist 37en"})
     assert translate(script, line) == "er ist 37"
+    script = Script({"he is {x}": "er ist alt", "he is": "er ist"}, {"he is {x}": "er ist {x}en"})
+    assert translate(script, "he is {x}") == "er ist {x}"
     script = Script({"the 1990s": "die Neunziger"}, {"the 1990s": "die 1990er"})
     assert translate(script, "the 1990s") == "die 1990er"
     korean = PreservingTranslator(
