@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
@@ -63,12 +63,27 @@ def _print(line: str) -> None:
 
 
 def print_line(line: str) -> None:
-    """Print a line to stderr at every verbosity, above the progress bar if there is one."""
-    if bars := sys.modules.get("nmt.terminal_bar"):
-        bars.console.print(line, markup=False)
-    elif sys.stderr is not None:  # None if the caller closed it
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+    """Print a line to stderr at every verbosity, above the progress bar if there is one.
+
+    A line that cannot be written, such as to a full disk, is lost. Raises BrokenPipeError if the reader has exited.
+    """
+    try:
+        if bars := sys.modules.get("nmt.terminal_bar"):
+            bars.console.print(line, markup=False)
+        elif sys.stderr is not None:  # None if the caller closed it
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _discard_unwritten()
+
+
+def _discard_unwritten() -> None:
+    """Replace sys.stderr, whose buffer has the line that failed and would fail at exit."""
+    old = sys.stderr
+    with suppress(OSError):
+        sys.stderr = os.fdopen(old.fileno(), "w", 1, encoding=old.encoding, errors=old.errors, closefd=False)
 
 
 class ProgressBar:
@@ -106,7 +121,8 @@ class ProgressBar:
     def close(self) -> None:
         """Stop the bar; its last state stays on the terminal."""
         if self._bar is not None:
-            self._bar.close()
+            with suppress(OSError):  # see `print_line`
+                self._bar.close()
 
     def _plain_line(self) -> str:
         total = "" if self._total is None else f" of {self._total:,.0f}"

@@ -179,6 +179,17 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_of_the_log_loses_only_the_log(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("the dog\n")
+    files = (str(tmp_path / "in"), "-o", str(tmp_path / "out"))
+    command = [sys.executable, "-m", "nmt", "translate", str(model), *files]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([*command, "--engine", "torch", "--device", "cpu"], stderr=full, check=False)
+    assert done.returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
 @pytest.mark.slow
 def test_a_full_disk_is_one_line(start: Start, tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
