@@ -66,8 +66,8 @@ def find_model(path: Path, description: str = MODEL) -> Path:
 def require_own_files(run: Path, translations: Sequence[str]) -> None:
     """Raise UserError if the directory of a new run has files that the run would overwrite.
 
-    Also raises it for the directory of a model or a prepared corpus, and if `checkpoints` is a link to those of another
-    run: both runs would write there.
+    Also raises it for the directory of a model or a prepared corpus, for a file in place of a folder of the run, and if
+    `checkpoints` is a link to those of another run: both runs would write there.
 
     translations: names of the translated test sets
     """
@@ -75,6 +75,9 @@ def require_own_files(run: Path, translations: Sequence[str]) -> None:
     if is_model or (run / "stamps.json").is_file():
         kind = "a model or checkpoint" if is_model else "a prepared corpus"
         raise UserError(f"{run} is {kind}; a run must have its own directory; set another run_dir")
+    for name in ("data", "checkpoints", "tensorboard", "translations"):
+        if (run / name).is_file():
+            raise UserError(f"{run / name} is a file; the run needs a folder there; move it, or set another run_dir")
     other = Path(os.path.realpath(run / "checkpoints")).parent
     if other != Path(os.path.realpath(run)) and (other / "recipe.toml").is_file():
         raise UserError(

@@ -189,6 +189,20 @@ def test_a_test_set_with_swapped_sides_is_named(tmp_path: Path, nmt: Nmt, monkey
     assert "data.test.right" not in err
 
 
+def test_a_file_in_place_of_a_folder_is_found_before_the_work(
+    tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(RECIPE + TINY)
+    for name in ("data", "checkpoints", "tensorboard", "translations"):
+        (tmp_path / name).write_text("mine")
+        status, _, err = nmt("run", "mine.toml")
+        assert (status, (tmp_path / name).read_text()) == (1, "mine")
+        assert f"{name} is a file; the run needs a folder there; move it, or" in one_line(err)
+        (tmp_path / name).unlink()
+    assert {path.name for path in tmp_path.iterdir()} <= {"mine.toml", ".lock"}
+
+
 def test_a_new_run_does_not_overwrite_files(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
