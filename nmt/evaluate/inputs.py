@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,11 @@ from nmt.text.words import has_spaces
 
 _MAX_OTHER_FORMS = 0.01  # fraction of lines
 # Of metrics that separate words at spaces, for references without spaces.
-_REMEDIES = {"bleu": "for bleu, set --lang zh or --lang ja, or use --tokenize char", "ter": "leave out ter"}
+_REMEDIES = {
+    "bleu": "for bleu, set --lang zh or --lang ja, or use --tokenize char",
+    "ter": "leave out ter",
+    **dict.fromkeys(("bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"), "compute bleu instead"),
+}
 
 
 @dataclass(frozen=True)
@@ -91,10 +96,15 @@ def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> 
 def hint_at_forms(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer]) -> None:
     """Log systems whose case or Unicode form differs from that of the references, and references without spaces."""
     _hint_at_case(systems, text, scorers)
-    remedies = {scorer.name: _REMEDIES.get(scorer.name, "") for scorer in scorers if _separates_at_spaces(scorer)}
-    if remedies and not has_spaces(text.streams[0]):
-        metrics, advice = " and ".join(remedies), ", and ".join(remedies.values())
+    unsplit = [scorer.name for scorer in scorers if scorer.name in _REMEDIES and _separates_at_spaces(scorer)]
+    if unsplit and not has_spaces(text.streams[0]):
+        metrics, advice = " and ".join(unsplit), ", and ".join(dict.fromkeys(_REMEDIES[name] for name in unsplit))
         say(f"hint: the reference has no spaces between words, so whole clauses are words for {metrics}; {advice}")
+    rouge = [scorer.name for scorer in scorers if scorer.name.startswith("rouge")]
+    letters = Counter(letter.isascii() for line in text.streams[0] for letter in line if letter.isalpha())
+    if rouge and letters[False] > letters[True]:
+        metrics = ", ".join(rouge)
+        say(f"hint: {metrics} only count letters from a to z and digits; most letters of the reference are others")
     for name, lines in systems.items():
         hint_at_unicode_form(name, lines, text.streams)
 
@@ -110,8 +120,8 @@ def hint_at_unicode_form(name: str, lines: Sequence[str], references: Sequence[S
 
 
 def _separates_at_spaces(scorer: Scorer) -> bool:
-    """Return whether the words of a metric are separated by spaces in scripts without spaces too."""
-    return scorer.name == "ter" or getattr(scorer.metric, "tokenizer_signature", "") == "13a"
+    """Return whether a metric of `_REMEDIES` separates words at spaces only."""
+    return scorer.name != "bleu" or getattr(scorer.metric, "tokenizer_signature", "") == "13a"
 
 
 def _differ_in_form(first: str, second: str) -> bool:

@@ -413,7 +413,20 @@ def test_hint_for_text_without_spaces(tmp_path: Path, nmt: Nmt) -> None:
     assert nmt(*command, *by_length)[2].startswith(
         "hint: the source has no spaces between words, so --by-length counts"
     )
+    older = nmt(*command, "--metrics", "bleu-tokenized,bleu-tokenized-lc", "--lang", "zh")[2]
+    assert older == f"{hint}bleu-tokenized and bleu-tokenized-lc; compute bleu instead\n"
     assert nmt("evaluate", "--ref", tmp_path / "spaced", tmp_path / "hyp")[2] == ""
+
+
+def test_hint_for_rouge_of_other_scripts(tmp_path: Path, nmt: Nmt) -> None:
+    for name, line in (("ref", "Он читает книгу."), ("hyp", "Он читает NATO."), ("latin", "Er läuft über die Brücke.")):
+        (tmp_path / name).write_text(f"{line}\n")
+    metrics = ("--metrics", "rouge-1,rouge-l")
+    assert nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp", *metrics)[2] == (
+        "hint: rouge-1, rouge-l only count letters from a to z and digits; most letters of the reference are others\n"
+    )
+    assert nmt("evaluate", "--ref", tmp_path / "latin", tmp_path / "hyp", *metrics)[2] == ""
+    assert nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp")[2] == ""
 
 
 def test_word_counts_are_equivalent_to_the_text(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
