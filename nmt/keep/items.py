@@ -16,6 +16,7 @@ Kind = Literal["markup", "numbers", "urls", "emails", "placeholders"]
 
 _SPACES = " \u00a0\u202f"
 _SIGNS = "+\u00b1\u2013\u2212-"
+_EXPONENTS = "\u00b9\u00b2\u00b3\u2070\u2074-\u207b"
 _POINT, _COMMA = (".", ","), (",", ".")  # decimal separator, thousands separators
 # By ISO 639 code; numbers in other languages stay as they are.
 _LANGUAGES = {
@@ -45,7 +46,7 @@ _PLACEHOLDER = (
 _SIGN = rf"(?:(?<![\w)\]}}.%\u00b0\u20ac'\u2019\"{_SIGNS}])[{_SIGNS}](?=\.?[\d{FRACTIONS}]))?"
 _POINT_BEFORE = r"(?:(?<![\w)\]}.,:/%\u00b0'\u2019\"])\.)?"
 _NUMBER = (
-    rf"(?:{_POINT_BEFORE}\d++(?:[.,:/\u2044]\d++)*+[{FRACTIONS}]?|[{FRACTIONS}])"
+    rf"(?:{_POINT_BEFORE}\d++(?:[.,:/\u2044]\d++)*+[{FRACTIONS}{_EXPONENTS}]*|[{FRACTIONS}])"
     r"(?![\w.+-]{0,64}@)"  # not the beginning of an address
 )
 _SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?|"

@@ -39,7 +39,7 @@ def found(text: str, *kinds: str, language: str = "en") -> list[str]:
             "5|10|5|10|5|11|3|5|5|10|030|12|9|10|7",
         ),
         (".5 of $.75, -.38-caliber, the end.5, v.6, 1.7.", ".5|.75|-.38|5|6|1.7"),
-        ("½ of 2½, 1\u20442 or 1/2 of -¾, m² of H₂O", "½|2½|1\u20442|1/2|-¾"),
+        ("½ of 2½, 1\u20442 or 1/2 of -¾, m² of H₂O, 10⁸ 3⁻² m", "½|2½|1\u20442|1/2|-¾|10⁸|3⁻²"),
         ("5,663a.b@example.org", ["663a.b@example.org"]),
         ("nothing here", []),
     ],
