@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +45,7 @@ def new(
     write_new(path, recipe.text)
     if {path.resolve() for path in train.files} & {path.resolve() for path in valid.files}:
         warn("the validation text is also training text; it must be disjoint to show overfitting; hold out some text")
-    say(f"{pairs:,} pairs: {recipe.size} model; next: nmt run {path}")
+    say(f"{pairs:,} pairs: {recipe.size} model; next: nmt run {shlex.quote(str(path))}")
     typer.echo(path)
 
 

@@ -31,10 +31,11 @@ def options(folder: Path, pairs: int) -> list[object]:
 def test_the_size_fits_the_text(
     pairs: int, d_model: int, dropout: float, batch_tokens: int, tmp_path: Path, nmt: Nmt
 ) -> None:
-    out = tmp_path / "own.toml"
+    (tmp_path / "a folder").mkdir()
+    out = tmp_path / "a folder" / "own.toml"
     status, printed, err = nmt("new", "en", "de", *options(tmp_path, pairs), "-o", out)
     assert (status, printed) == (0, f"{out}\n"), err
-    assert f"{pairs:,} pairs: " in err
+    assert f"{pairs:,} pairs: " in err and f"next: nmt run '{out}'" in err
     recipe = load_recipe(out)
     assert (recipe.name, recipe.src_lang, recipe.tgt_lang) == ("own", "en", "de")
     assert (recipe.model.d_model, recipe.model.dropout, recipe.train.batch_tokens) == (d_model, dropout, batch_tokens)
