@@ -25,7 +25,7 @@ from nmt.cli.metric_options import (
     read_test_set,
 )
 from nmt.evaluate.breakdown import training_frequencies
-from nmt.evaluate.inputs import hint_at_case_of_training, hint_at_forms, read_systems
+from nmt.evaluate.inputs import hint_at_form_of_training, hint_at_forms, read_systems
 from nmt.evaluate.result_tables import Evaluation
 from nmt.evaluate.systems import EvaluatedSystems
 from nmt.logs import say
@@ -114,7 +114,7 @@ def evaluate(
     if train_tgt or word_counts:
         words, description = options.words(test)
         frequencies = training_frequencies(train_tgt or [], word_counts, words, lowercase=lowercase)
-        hint_at_case_of_training(frequencies, test, words)
+        hint_at_form_of_training(frequencies, test, words)
         results = replace(results, by_frequency=evaluated.by_frequency(frequencies, words), words=description)
     if differences:
         ahead, behind = evaluated.differences(differences)

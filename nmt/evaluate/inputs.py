@@ -150,10 +150,18 @@ def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scor
         )
 
 
-def hint_at_case_of_training(
+def hint_at_form_of_training(
     frequencies: Mapping[str, int], text: ReferenceSet, words: Callable[[str], Sequence[str]]
 ) -> None:
-    """Log that the training text is lower-cased while the words of the reference are not."""
+    """Log that the training text is lower-cased or in another Unicode form than the words of the reference."""
+    unseen = Counter(word for line in text.streams[0] for word in words(line) if word not in frequencies)
+    known = {unicodedata.normalize("NFC", word) for word in frequencies if not word.isascii()} if unseen else set()
+    count = sum(number for word, number in unseen.items() if unicodedata.normalize("NFC", word) in known)
+    if count > _MAX_OTHER_FORMS * len(text.streams[0]):
+        say(
+            f"hint: the training text has {counted(count, 'word')} of the reference in another Unicode form, which "
+            "count as unseen; normalize the files to NFC"
+        )
     if not _has_upper_case(frequencies) and any(_has_upper_case(words(line)) for line in text.streams[0]):
         say(
             "hint: the training text is lower-cased and the reference is not, so words with capitals count as unseen; "

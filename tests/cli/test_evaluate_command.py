@@ -429,6 +429,18 @@ def test_hint_for_rouge_of_other_scripts(tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp")[2] == ""
 
 
+def test_hint_for_training_text_in_another_unicode_form(tmp_path: Path, nmt: Nmt) -> None:
+    for name, form in (("ref", "NFC"), ("nfc", "NFC"), ("nfd", "NFD")):
+        (tmp_path / name).write_text(unicodedata.normalize(form, "Die Grüße über Lübeck\n" * 3))  # type: ignore[arg-type]
+    (tmp_path / "hyp").write_text("Die Stadt\n" * 3)
+    command = ("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp", "--metrics", "bleu", "--train-tgt")
+    assert nmt(*command, tmp_path / "nfc")[2] == ""
+    assert nmt(*command, tmp_path / "nfd")[2] == (
+        "hint: the training text has 9 words of the reference in another Unicode form, which count as unseen; "
+        "normalize the files to NFC\n"
+    )
+
+
 def test_word_counts_are_equivalent_to_the_text(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     words = Counter(word for line in (texts / "ref2").read_text().splitlines() for word in line.split())
     (tmp_path / "counts").write_text("".join(f"{word}\t{count}\n" for word, count in words.items()))
