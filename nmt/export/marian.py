@@ -91,8 +91,8 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
         warn(f"{source} has {option} = {generation[option]}, which nmt does not read; translations may differ")
     names = read_json(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
     metadata = ModelMetadata(
-        src_lang=src_lang or str(names.get("source_lang") or "und"),
-        tgt_lang=tgt_lang or str(names.get("target_lang") or "und"),
+        src_lang=src_lang or _language(names, "source_lang", "--src-lang"),
+        tgt_lang=tgt_lang or _language(names, "target_lang", "--tgt-lang"),
         src_vocab_size=len(src.rows),
         tgt_vocab_size=len(tgt.rows),
         unicode_form="NFC" if src.is_nmt else "none",
@@ -105,6 +105,15 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
         else {"tokenizer.src.model": src.subword_model, "tokenizer.tgt.model": tgt.subword_model}
     )
     return Imported(recipe, tensors, files, metadata)
+
+
+def _language(config: Config, name: str, option: str) -> str:
+    """Return a language of a tokenizer's configuration, `und` if it is not known. Warns of an invalid one."""
+    language = str(config.get(name) or "und")
+    if re.fullmatch(LANGUAGE_PATTERN, language):
+        return language
+    warn(f"tokenizer_config.json has {name} = {language!r}, which is not an ISO 639 code; add {option}")
+    return "und"
 
 
 def read_json(path: Path) -> Config:
@@ -131,7 +140,8 @@ def _require_files(source: Path) -> None:
             "AutoModelForSeq2SeqLM.from_pretrained(OLD).save_pretrained(NEW)"
         )
     if missing:
-        problem = "does not exist" if not source.is_dir() else f"lacks {', '.join(missing)}"
+        problem = f"lacks {', '.join(missing)}" if source.is_dir() else "is not a directory"
+        problem = problem if source.exists() else "does not exist"
         raise UserError(f"{source} {problem}; it must be a Hugging Face Marian model; download all its files")
 
 

@@ -152,6 +152,13 @@ def test_invalid_languages_are_rejected(options: dict[str, str], tmp_path: Path)
         import_marian(tmp_path, tmp_path / "model", **options)
 
 
+def test_an_invalid_language_of_a_tokenizer_is_unknown(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(exported / "tokenizer_config.json", source_lang="english", target_lang="deu")
+    metadata = read_marian(exported).metadata
+    assert (metadata.src_lang, metadata.tgt_lang) == ("und", "deu")
+    assert "source_lang = 'english', which is not an ISO 639 code; add --src-lang" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "variant",
     [
@@ -225,6 +232,7 @@ def test_a_pickle_is_never_read(exported: Path) -> None:
 
 def test_missing_files_are_named(exported: Path, tmp_path: Path) -> None:
     assert "does not exist" in error_of(tmp_path / "nowhere")
+    assert "config.json is not a directory" in error_of(exported / "config.json")
     (exported / "vocab.json").unlink()
     (exported / "source.spm").unlink()
     assert "lacks source.spm, vocab.json" in error_of(exported)
