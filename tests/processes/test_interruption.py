@@ -8,6 +8,7 @@ import time
 import pytest
 
 from nmt.processes.interruption import Interrupted, ended_by_reader, interruptible
+from nmt.recipe import JobEnded
 
 
 def test_a_reader_that_exits_ends_a_block_that_writes_nothing() -> None:
@@ -18,6 +19,18 @@ def test_a_reader_that_exits_ends_a_block_that_writes_nothing() -> None:
         time.sleep(20.0)
     os.close(writer)
     assert time.monotonic() - started < 10.0
+
+
+def test_the_end_of_a_job_by_a_reader_is_not_an_interruption() -> None:
+    reader, writer = os.pipe()
+    with pytest.raises(JobEnded), interruptible():
+        try:
+            with ended_by_reader(writer):
+                os.close(reader)
+                time.sleep(20.0)
+        except BrokenPipeError as error:  # as `start_world`
+            raise JobEnded("") from error
+    os.close(writer)
 
 
 def test_a_block_that_ends_first_is_not_interrupted() -> None:
