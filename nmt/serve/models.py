@@ -180,7 +180,7 @@ class ServedModel:
             )
             n_best_lists = keeping.start_translation(inputs)()
             if keeping.fallbacks.unmet:
-                log_warning(f"{self.name}: {keeping.fallbacks.describe_unmet()}")
+                self._report("translated without a required or with a forbidden phrase, because of keep")
         else:
             n_best_lists = self._with_memory_for(options).translate_inputs(inputs)
         self._report_long_lines(translator)
@@ -196,9 +196,14 @@ class ServedModel:
             (translator.lines_split > own.lines_split, f"too long for the model and was {result}"),
             (translator.lines_longer > own.lines_longer, longer),
         ):
-            if is_counted and problem not in self._reported:
-                self._reported.add(problem)
-                log_warning(f"a line for {self.name} was {problem}; later ones are not reported")
+            if is_counted:
+                self._report(problem)
+
+    def _report(self, problem: str) -> None:
+        """Warn of the first line with a problem."""
+        if problem not in self._reported:
+            self._reported.add(problem)
+            log_warning(f"a line for {self.name} was {problem}; later ones are not reported")
 
     def _add_memory(self, options: RequestOptions) -> TextTranslator | MemoryTranslator:
         """Return the translator for these options, with the memory if there is one."""

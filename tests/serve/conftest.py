@@ -34,6 +34,8 @@ class EchoTranslator:
     max_threads = 1
     context = NO_CONTEXT
     lines_split = lines_longer = 0
+    require: Sequence[str] = ()
+    forbid: Sequence[str] = ()
 
     def __init__(self) -> None:
         self.may_run = threading.Event()

@@ -70,6 +70,13 @@ def test_items(client: TestClient) -> None:
     assert re.search("<i>.*</i>", text)
 
 
+def test_the_first_contradicting_phrase_is_logged(client: TestClient, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        body = {"text": "Visit http://a.org", "keep": ["urls"], "forbidden": ["http://a.org"]}
+        assert "http://a.org" in post(client, "/v1/translate", body)["translations"][0][0]["text"]
+    assert capfd.readouterr().err.count("without a required or with a forbidden phrase, because of keep; later") == 1
+
+
 def test_terms_within_items_are_not_required(client: TestClient) -> None:
     body = {"text": "A {cat}", "keep": ["placeholders"], "glossary": [["cat", "2x"]]}
     assert "2x" not in post(client, "/v1/translate", body)["translations"][0][0]["text"]
