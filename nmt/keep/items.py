@@ -31,7 +31,7 @@ _NOT_IN_URL = r"\s<>\"\u201c\u201d"
 _AFTER_URL = r".,;:!?'\u2019()\[\]{}"
 # A closing parenthesis at the end belongs to an address with an opening one, as in https://example.org/Mercury_(planet).
 _URL = (
-    rf"(?:\b[A-Za-z][A-Za-z0-9+.-]{{1,15}}+://|\b[Ww]{{3}}\.)(?:[^{_NOT_IN_URL}]*\([^{_NOT_IN_URL}()]*\)"
+    rf"(?:(?i:https?|s?ftps?|ssh|git|file|wss?)://|\b[Ww]{{3}}\.)(?:[^{_NOT_IN_URL}]*\([^{_NOT_IN_URL}()]*\)"
     rf"(?=[{_AFTER_URL}]*(?:[{_NOT_IN_URL}]|\Z))|[^{_NOT_IN_URL}]*[^{_NOT_IN_URL}{_AFTER_URL}]/?)"
 )
 _EMAIL = r"(?<![\w.+-])[\w.+-]++(?:'[\w.+-]++){0,3}@[\w-]+(?:\.[\w-]+)+"

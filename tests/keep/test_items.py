@@ -23,6 +23,7 @@ def found(text: str, *kinds: str, language: str = "en") -> list[str]:
             "(HTTPS://a.org/b_(c)), [x](ssh://a.org/b)? sftp://a.org/b_(c)d. WWW.a.org/(b)! http://a.org/b)",
             ["HTTPS://a.org/b_(c)", "ssh://a.org/b", "sftp://a.org/b_(c)d", "WWW.a.org/(b)", "http://a.org/b"],
         ),
+        ("street46,375http://a.org/9", ["46,375", "http://a.org/9"]),
         ("Mail o'neil.b@example.org, 'c@example.org'", ["o'neil.b@example.org", "c@example.org"]),
         (
             "{n, plural, one {# dog} other {{m} dogs}} of {{{a}}} or {{b {c}}}",
