@@ -247,6 +247,10 @@ def test_translator_needs_a_translation_model(language_model: Path) -> None:
         (["tokenizer.joint=false", "model.tied_embeddings=decoder"], "tokenizer.joint is false"),
         (["data.context=1"], "data.context needs a source"),
         (["train.validate_bleu_every=20"], "train.validate_bleu_every needs translations"),
+        (
+            ["tokenizer.algorithm=bpe", "train.subword_sampling=0.1", "train.subword_sampling_sides=src"],
+            "train.subword_sampling_sides has no effect on a language model",
+        ),
     ],
 )
 def test_recipe_of_a_language_model_has_no_source(tmp_path: Path, overrides: list[str], message: str) -> None:

@@ -101,7 +101,7 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
         "on a single training corpus; add another corpus",
     ),
     _Need(
-        ("data.max_length_ratio", "data.drop_identical", "data.long_sources"),
+        ("data.max_length_ratio", "data.drop_identical", "data.long_sources", "train.subword_sampling_sides"),
         lambda recipe: not recipe.is_language_model,
         "on a language model, which has no source; set src_lang",
     ),
