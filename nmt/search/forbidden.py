@@ -49,13 +49,24 @@ class ForbiddenPhrases:
         log_probs: (batch, beam, vocab), PAD_ID already impossible; nodes: (batch, beam) of the outputs so far
         """
         suffixes = self._matcher.suffixes[nodes]  # (batch, beam, max_suffixes)
-        counts = self._counts[suffixes]
-        # On a GPU, reading the actual maximum would synchronize.
-        max_count = self._max_count if counts.is_cuda else int(counts.max())
-        positions = torch.arange(max_count, device=counts.device)
+        # On a GPU, reading the actual numbers of tokens would synchronize.
+        forbid = self.forbid_padded if log_probs.is_cuda else self.forbid_listed
+        forbid(log_probs, self._counts[suffixes], self._offsets[suffixes])
+
+    def forbid_listed(self, log_probs: Tensor, counts: Tensor, offsets: Tensor) -> None:
+        """Make last tokens impossible, in place. counts, offsets: (batch, beam, max_suffixes) of each list of them."""
+        batch, beam, suffix = counts.nonzero(as_tuple=True)
+        counts, offsets = counts[batch, beam, suffix], offsets[batch, beam, suffix]  # (lists,)
+        shifts = (offsets - counts.cumsum(0) + counts).repeat_interleave(counts)
+        tokens = self._last_tokens[shifts + torch.arange(len(shifts))]
+        log_probs[batch.repeat_interleave(counts), beam.repeat_interleave(counts), tokens] = -math.inf
+
+    def forbid_padded(self, log_probs: Tensor, counts: Tensor, offsets: Tensor) -> None:
+        """As `forbid_listed`, without synchronization, but with all lists padded to the longest."""
+        positions = torch.arange(self._max_count, device=counts.device)
         exists = positions < counts[..., None]
-        offsets = (self._offsets[suffixes][..., None] + positions).where(exists, 0)
-        log_probs.scatter_(2, self._last_tokens[offsets].where(exists, PAD_ID).flatten(2), -math.inf)
+        tokens = self._last_tokens[(offsets[..., None] + positions).where(exists, 0)]
+        log_probs.scatter_(2, tokens.where(exists, PAD_ID).flatten(2), -math.inf)
 
 
 @lru_cache(maxsize=4)

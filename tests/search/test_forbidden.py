@@ -19,9 +19,14 @@ def expected(phrases: list[tuple[int, ...]], output: list[int], vocab: int) -> l
     return [token == 0 or any(o[-len(p) :] == p for p in phrases) for token, o in enumerate(grown)]
 
 
-def found(phrases: list[tuple[int, ...]], outputs: list[list[int]], vocab: int) -> list[list[bool]]:
-    """The same from `ForbiddenPhrases`, for outputs of equal length as hypotheses of one sentence."""
+def found(phrases: list[tuple[int, ...]], outputs: list[list[int]], vocab: int, padded: bool) -> list[list[bool]]:
+    """The same from `ForbiddenPhrases`, for outputs of equal length as hypotheses of one sentence.
+
+    padded: as on a GPU
+    """
     forbidden = ForbiddenPhrases(phrases, CPU)
+    if padded:
+        forbidden.forbid_listed = forbidden.forbid_padded  # type: ignore[method-assign]
     log_probs = torch.zeros(1, len(outputs), vocab)
     log_probs[:, :, 0] = float("-inf")
     nodes = torch.zeros(1, len(outputs), dtype=torch.int64)
@@ -41,13 +46,17 @@ tokens = st.integers(3, VOCAB - 1)
         lambda length: st.lists(st.lists(tokens, min_size=length, max_size=length), min_size=1, max_size=3)
     ),
 )
-def test_tokens_that_complete_a_phrase_are_impossible(phrases: list[tuple[int, ...]], outputs: list[list[int]]) -> None:
-    assert found(phrases, outputs, VOCAB) == [expected(phrases, output, VOCAB) for output in outputs]
+@pytest.mark.parametrize("padded", [False, True])
+def test_tokens_that_complete_a_phrase_are_impossible(
+    phrases: list[tuple[int, ...]], outputs: list[list[int]], padded: bool
+) -> None:
+    assert found(phrases, outputs, VOCAB, padded) == [expected(phrases, output, VOCAB) for output in outputs]
 
 
 @pytest.mark.slow
-def test_ten_thousand_phrases() -> None:
+@pytest.mark.parametrize("padded", [False, True])
+def test_ten_thousand_phrases(padded: bool) -> None:
     rng = random.Random(0)
     phrases = [tuple(rng.randrange(3, 60) for _ in range(rng.randint(2, 4))) for _ in range(10_000)]
     outputs = [[rng.randrange(3, 60) for _ in range(9)] for _ in range(20)]
-    assert found(phrases, outputs, 60) == [expected(phrases, output, 60) for output in outputs]
+    assert found(phrases, outputs, 60, padded) == [expected(phrases, output, 60) for output in outputs]
