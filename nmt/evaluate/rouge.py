@@ -6,6 +6,7 @@ digits, so ROUGE is for English. It stems words, as publications on summarizatio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from sacrebleu.metrics.base import Metric, Score, Signature
 
 from nmt.export.packages import load_package
+from nmt.logs import warn
 from nmt.text.sentences import split_sentences
 
 Counts = NDArray[np.float64]
@@ -22,6 +24,10 @@ Counts = NDArray[np.float64]
 
 # The names of rouge-score.
 _TYPES = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL", "rouge-lsum": "rougeLsum"}
+
+
+_WORD = re.compile("[a-z0-9]", re.IGNORECASE)
+_MAX_LOST = 0.1  # fraction of references without words
 
 
 class RougeScore(Score):
@@ -67,6 +73,16 @@ class Rouge(Metric):
     def _preprocess_segment(self, sent: str) -> str:
         # rougeLsum matches each sentence of the reference with all of the text, and separates sentences by lines.
         return "\n".join(split_sentences(sent)) if self.type == "rougeLsum" else sent
+
+    def _cache_references(self, references: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        texts = [text for stream in references for text in stream if text]
+        if (lost := sum(_WORD.search(text) is None for text in texts)) > _MAX_LOST * len(texts):
+            warn(
+                f"{self.type} reads only the letters a to z and digits, which are absent in {lost:,} of {len(texts):,} "
+                "references; use a metric such as chrf"
+            )
+        cached: list[dict[str, Any]] = super()._cache_references(references)
+        return cached
 
     def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
         return {"references": refs}

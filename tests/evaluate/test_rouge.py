@@ -88,6 +88,17 @@ def test_words_are_stemmed_and_the_signature_says_so() -> None:
 
 
 @needs_rouge
+def test_other_scripts_give_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    score_corpus(["a dog"], [["the dog"]], ["rouge-1"], tgt_lang="en")
+    assert capsys.readouterr().err == ""
+    (score,) = score_corpus(["собака"], [["собака"]], ["rouge-1"], tgt_lang="ru")
+    assert score.value == 0
+    assert (
+        "rouge1 reads only the letters a to z and digits, which are absent in 1 of 1 references"
+        in capsys.readouterr().err
+    )
+
+
 def test_the_best_of_several_references_counts() -> None:
     (score,) = score_corpus(["a b", "c d"], [["a x", "c d"], ["a b", "y z"]], ["rouge-1"], tgt_lang="en")
     assert score.value == 100
