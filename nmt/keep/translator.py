@@ -121,16 +121,19 @@ class PreservingTranslator:
         languages: tuple[str, str],
         *,
         entities: bool = True,
+        aligns_jointly: bool = True,
     ) -> None:
         """To keep markup, the translator should output alignments.
 
-        languages: ISO 639 codes of source and target, for the written form of numbers
-        entities:  whether & begins an entity of markup
+        languages:      ISO 639 codes of source and target, for the written form of numbers
+        entities:       whether & begins an entity of markup
+        aligns_jointly: whether a statistical aligner learns from all lines of a call, not from each line alone
         """
         self.fallbacks = Fallbacks()
         self._translator = translator
         self._grammar = ItemGrammar(kinds, *languages)
         self._keeps_markup, self._keeps_numbers, self._entities = "markup" in kinds, "numbers" in kinds, entities
+        self._aligns_jointly = aligns_jointly
 
     @property
     def context(self) -> Context:
@@ -231,13 +234,13 @@ class PreservingTranslator:
             return [[()] * len(translations) for translations in found]
         if all(translation.alignment is not None for translations in found for translation in translations):
             return [[translation.alignment or () for translation in translations] for translations in found]
-        words: dict[str, int] = {}
         pairs = [
-            (_word_ids(line.marked.text, words), _word_ids(translation.text, words))
+            (line.marked.text, translation.text)
             for line, translations in zip(lines, found, strict=True)
             for translation in translations
         ]
-        links = iter(agreed_links(pairs))
+        groups = [pairs] if self._aligns_jointly else [[pair] for pair in pairs]
+        links = iter([links_of_pair for group in groups for links_of_pair in _statistical_links(group)])
         return [[sorted(next(links)) for _ in translations] for translations in found]
 
     def _insert(self, line: _Line, translation: str, links: Links, *, allow_joined: bool) -> str | None:
@@ -427,6 +430,12 @@ def _without_added_stop(translation: Translation, source: str) -> Translation:
     if source[-1] in _STOPS:
         return translation
     return replace(translation, text=translation.text.rstrip(_STOPS).rstrip())
+
+
+def _statistical_links(pairs: Sequence[tuple[str, str]]) -> list[set[tuple[int, int]]]:
+    """Return the word links of each pair of a text and its translation, by an aligner trained on these pairs."""
+    words: dict[str, int] = {}
+    return agreed_links([(_word_ids(text, words), _word_ids(translation, words)) for text, translation in pairs])
 
 
 def _word_ids(text: str, words: dict[str, int]) -> list[int]:

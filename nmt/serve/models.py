@@ -176,7 +176,11 @@ class ServedModel:
             n_best_lists = translator.translate_inputs(inputs, partial_word=options.partial_word)
         elif options.keep:
             keeping = PreservingTranslator(
-                self._with_memory_for(options), options.keep, self.languages, entities=options.entities
+                self._with_memory_for(options),
+                options.keep,
+                self.languages,
+                entities=options.entities,
+                aligns_jointly=False,
             )
             n_best_lists = keeping.start_translation(inputs)()
             if keeping.fallbacks.unmet:

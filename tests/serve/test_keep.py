@@ -1,11 +1,16 @@
 """Markup and items in translations of the server."""
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
 
+from nmt.decode.task import TranslatorInput
+from nmt.decode.text_translator import TextTranslator
+from nmt.decode.translation import Translation
+from nmt.keep.translator import PreservingTranslator
 from nmt.serve.app import build_app
 from nmt.serve.service import Limits
 from tests.serve.conftest import EchoTranslator, MakeService
@@ -50,6 +55,24 @@ def test_lines_of_documents(echo_service: MakeService, path: str, field: str) ->
         413,
         "the request has 3 lines; the limit is 2; split it",
     )
+
+
+def test_tags_do_not_depend_on_other_lines(
+    echo_service: MakeService, echo: EchoTranslator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reverse(inputs: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
+        return [[Translation(" ".join(one.text.upper().split()[::-1]), 0.0, 0.0, [])] for one in inputs]
+
+    monkeypatch.setattr(echo, "translate_inputs", reverse)
+    lines = ["a <b>b</b> c d", *"abcd"]
+    with TestClient(build_app(echo_service())) as client:
+        alone, together = (
+            post(client, "/v1/translate", {"text": text, "keep": ["markup"]})["translations"][0][0]["text"]
+            for text in (lines[0], lines)
+        )
+    assert alone == together
+    jointly = PreservingTranslator(cast(TextTranslator, echo), ["markup"], ("en", "de"))
+    assert jointly.start_translation(list(map(TranslatorInput, lines)))()[0][0].text != alone
 
 
 def test_documents_without_text(echo_service: MakeService, echo: EchoTranslator) -> None:
