@@ -100,11 +100,6 @@ def hint_at_forms(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scor
     if unsplit and not has_spaces(text.streams[0]):
         metrics, advice = " and ".join(unsplit), ", and ".join(dict.fromkeys(_REMEDIES[name] for name in unsplit))
         say(f"hint: the reference has no spaces between words, so whole clauses are words for {metrics}; {advice}")
-    rouge = [scorer.name for scorer in scorers if scorer.name.startswith("rouge")]
-    letters = Counter(letter.isascii() for line in text.streams[0] for letter in line if letter.isalpha())
-    if rouge and letters[False] > letters[True]:
-        metrics = ", ".join(rouge)
-        say(f"hint: {metrics} only count letters from a to z and digits; most letters of the reference are others")
     for name, lines in systems.items():
         hint_at_unicode_form(name, lines, text.streams)
 

@@ -418,17 +418,6 @@ def test_hint_for_text_without_spaces(tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("evaluate", "--ref", tmp_path / "spaced", tmp_path / "hyp")[2] == ""
 
 
-def test_hint_for_rouge_of_other_scripts(tmp_path: Path, nmt: Nmt) -> None:
-    for name, line in (("ref", "Он читает книгу."), ("hyp", "Он читает NATO."), ("latin", "Er läuft über die Brücke.")):
-        (tmp_path / name).write_text(f"{line}\n")
-    metrics = ("--metrics", "rouge-1,rouge-l")
-    assert nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp", *metrics)[2] == (
-        "hint: rouge-1, rouge-l only count letters from a to z and digits; most letters of the reference are others\n"
-    )
-    assert nmt("evaluate", "--ref", tmp_path / "latin", tmp_path / "hyp", *metrics)[2] == ""
-    assert nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp")[2] == ""
-
-
 def test_hint_for_training_text_in_another_unicode_form(tmp_path: Path, nmt: Nmt) -> None:
     for name, form in (("ref", "NFC"), ("nfc", "NFC"), ("nfd", "NFD")):
         (tmp_path / name).write_text(unicodedata.normalize(form, "Die Grüße über Lübeck\n" * 3))  # type: ignore[arg-type]
