@@ -10,15 +10,17 @@ impossible.
 
 The cost of a step does not grow with the number of phrases. The reward of a token depends on the phrases that an output
 has started and on those that it contains. Without any, the rewards are one vector over the vocabulary, computed once.
-For all other hypotheses the host overrides the rewards of a few tokens. It reads the last token of every hypothesis at
-each step, which synchronizes a GPU once more.
+For all other hypotheses the host overrides the rewards of a few tokens. A met phrase changes the reward of a token only
+if it ends there or earns the credit, so few rewards are computed again, and they are cached. The host reads the last
+token of every hypothesis at each step, which synchronizes a GPU once more.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,41 +35,51 @@ from nmt.search.phrases import PhraseTrie
 # Biases are rounded to multiples of this. Sums are then exact and independent of their order.
 _RESOLUTION = 2.0**-30
 
+# Maximum number of entries of each cache of `BiasedPhrases`.
+_CACHE_SIZE = 1 << 16
+
 Biases = tuple[tuple[tuple[int, ...], float], ...]
 
 
 class Rewards(NamedTuple):
-    """Rewards of some tokens. tokens: (count,) int64, distinct; values: (count,) float32."""
+    """Rewards of some tokens. tokens: (count,) int64; values: (count,) float32."""
 
     tokens: NDArray[np.int64]
     values: NDArray[np.float32]
 
 
-_NO_REWARDS = Rewards(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))
-
-
-@dataclass(frozen=True, eq=False)
-class MetPhrases:
+class MetPhrases(NamedTuple):
     """Preferred phrases that a hypothesis contains; shared between hypotheses.
 
-    phrases:       indices of these phrases
-    remaining:     sum of the positive biases of all other phrases
-    first_rewards: rewards of their first tokens at the root of the trie
-    overrides:     by node, rewards of the tokens that would earn more if these phrases were not met
+    phrases:   indices of these phrases
+    remaining: sum of the positive biases of all other phrases
+    rewards:   rewards at the root of the trie that differ from `root_rewards`, by token
     """
 
     phrases: frozenset[int]
     remaining: float
-    first_rewards: dict[int, float] = field(default_factory=dict)
-    overrides: dict[int, dict[int, float]] = field(default_factory=dict)
+    rewards: dict[int, float]
 
 
 class Progress(NamedTuple):
-    """Progress of a hypothesis in the phrases. node: node of the trie; earned: total bias if it ended now."""
+    """Progress of a hypothesis in the phrases.
+
+    node:      node of the trie
+    earned:    total bias if the hypothesis ended now
+    overrides: rewards at the node that differ from `node_rewards` because phrases are met, by token
+    """
 
     node: int
     met: MetPhrases
     earned: float
+    overrides: dict[int, float]
+
+
+class StepReward(NamedTuple):
+    """Reward of the step to a node of the trie. best: the phrase whose credit is included, -1 without credit."""
+
+    reward: float
+    best: int
 
 
 class BiasedPhrases:
@@ -101,78 +113,94 @@ class BiasedPhrases:
         for index in sorted(range(len(rates)), key=lambda index: -rates[index]):
             for node in self._paths[index][1:] if self._gains[index] else ():
                 self._begun[node].append(index)
-        self._none_met = MetPhrases(frozenset(), sum(self._gains))
-        self._rewards_by_node = {0: _NO_REWARDS}
+        self.node_rewards = lru_cache(_CACHE_SIZE)(self._compute_node_rewards)
+        self._critical = lru_cache(_CACHE_SIZE)(self._compute_critical)
+        self._step = lru_cache(_CACHE_SIZE)(self._compute_step)
         self._root_rewards: dict[tuple[int, torch.device], Tensor] = {}
-        self.start = Progress(0, self._none_met, 0.0)
+        self.start = Progress(0, MetPhrases(frozenset(), sum(self._gains), {}), 0.0, {})
 
     def extend(self, progress: Progress, token: int) -> Progress:
         """Return the progress after one more token."""
         node, met = self._trie.step(progress.node, token), progress.met
         if not node:
-            return progress if not progress.node else Progress(0, met, progress.earned)
-        gain = 0.0
+            return progress if not progress.node else Progress(0, met, progress.earned, {})
+        earned = progress.earned + self._penalties[node]
         if new := [index for index in self._ends[node] if index not in met.phrases]:
-            gain = sum(self._gains[index] for index in new)
-            more = MetPhrases(met.phrases.union(new), met.remaining - gain, dict(met.first_rewards))
-            for first in {self._phrases[index][0] for index in new}:
-                more.first_rewards[first] = self._reward(self._trie.children[0][first], more)
-            met = more
-        return Progress(node, met, progress.earned + self._penalties[node] + gain)
+            met = self._add(met, new)
+            earned += progress.met.remaining - met.remaining
+        return Progress(node, met, earned, self._overrides(node, met.phrases) if met.phrases else {})
+
+    def _add(self, met: MetPhrases, new: list[int]) -> MetPhrases:
+        """Return `met` with more phrases."""
+        phrases, rewards = met.phrases.union(new), met.rewards
+        for index in new:
+            first, node = self._phrases[index][0], self._paths[index][1]
+            if (reward := self._reward(node, phrases)) != self._step(node, ()).reward:
+                rewards = {**rewards, first: reward}
+        return MetPhrases(phrases, met.remaining - sum([self._gains[index] for index in new]), rewards)
 
     def root_rewards(self, vocab: int, device: torch.device) -> Tensor:
         """Return the reward of each token if no phrase is begun or met, (vocab,) float32."""
         if (vocab, device) not in self._root_rewards:
             rewards = np.zeros(vocab, dtype=np.float32)
             for token, node in self._trie.children[0].items():
-                rewards[token] = self._reward(node, self._none_met)
+                rewards[token] = self._step(node, ()).reward
             self._root_rewards[vocab, device] = to_device(rewards, device)
         return self._root_rewards[vocab, device]
 
-    def node_rewards(self, node: int) -> Rewards:
+    def _compute_node_rewards(self, node: int) -> Rewards:
         """Return the rewards at a node that differ from `root_rewards` if no phrase is met."""
-        if node not in self._rewards_by_node:
-            rewards, children = self.node_rewards(self._trie.suffix_links[node]), self._trie.children[node]
-            if children:
-                others = ~np.isin(rewards.tokens, [*children])
-                child_rewards = [self._reward(child, self._none_met) for child in children.values()]
-                rewards = Rewards(
-                    np.concatenate([rewards.tokens[others], np.array([*children], dtype=np.int64)]),
-                    np.concatenate([rewards.values[others], np.array(child_rewards, dtype=np.float32)]),
-                )
-            self._rewards_by_node[node] = rewards
-        return self._rewards_by_node[node]
+        if node and not self._trie.children[node]:
+            return self.node_rewards(self._trie.suffix_links[node])
+        rewards: dict[int, float] = {}
+        for suffix in reversed([*self._trie.suffixes(node)]):
+            rewards |= {token: self._step(child, ()).reward for token, child in self._trie.children[suffix].items()}
+        return Rewards(np.array([*rewards], dtype=np.int64), np.array([*rewards.values()], dtype=np.float32))
 
-    def overrides(self, node: int, met: MetPhrases) -> dict[int, float]:
-        """Return the rewards of tokens that continue a met phrase; those of `node_rewards` are too high."""
+    def _overrides(self, node: int, met: frozenset[int]) -> dict[int, float]:
+        """Return the rewards that differ from `node_rewards` because phrases are met, by token."""
+        critical = self._critical(node)
+        rewards: dict[int, float] = {}
+        for index in critical.keys() & met:
+            for token, child in critical[index]:
+                rewards[token] = self._reward(child, met)
+        return rewards
+
+    def _compute_critical(self, node: int) -> dict[int, list[tuple[int, int]]]:
+        """Return, by phrase, tokens whose rewards at a node may change if the phrase is met, and their next nodes."""
         if not node:
-            return met.first_rewards
-        if node not in met.overrides:
-            children = {token: self._trie.step(node, token) for token in met.first_rewards}
-            for suffix in self._trie.suffixes(node):
-                depth = self._trie.depths[suffix]
-                for index in met.phrases:
-                    if depth < len(self._phrases[index]) and self._paths[index][depth] == suffix:
-                        token = self._phrases[index][depth]
-                        children[token] = self._trie.step(node, token)
-            met.overrides[node] = {
-                token: met.first_rewards[token] if self._trie.depths[child] == 1 else self._reward(child, met)
-                for token, child in children.items()
-            }
-        return met.overrides[node]
+            return {}
+        critical, children = self._critical(self._trie.suffix_links[node]), self._trie.children[node]
+        if children:
+            others = {index: [step for step in steps if step[0] not in children] for index, steps in critical.items()}
+            critical = defaultdict(list, {index: steps for index, steps in others.items() if steps})
+            for token, child in children.items():
+                for index in {*self._ends[child], self._step(child, ()).best}:
+                    critical[index].append((token, child))
+        return critical
 
-    def _reward(self, node: int, met: MetPhrases) -> float:
-        """Return the reward of the step to a node, credit included."""
+    def _reward(self, node: int, met: frozenset[int]) -> float:
+        """Return the reward of the step to a node. met: indices of the met phrases."""
+        # Of the met phrases, consider only those that change the reward: there are few combinations to cache.
+        relevant = tuple([index for index in self._ends[node] if index in met])
+        reward, best = self._step(node, relevant)
+        while best in met:
+            relevant = (*relevant, best)
+            reward, best = self._step(node, relevant)
+        return reward
+
+    def _compute_step(self, node: int, met: tuple[int, ...]) -> StepReward:
+        """Return the reward of the step to a node, credit included. met: indices of the met phrases."""
         ends = self._ends[node]
-        reward = self._penalties[node] + sum(self._gains[index] for index in ends if index not in met.phrases)
-        credit = 0.0
+        reward = self._penalties[node] + sum(self._gains[index] for index in ends if index not in met)
+        best = (0.0, -1)
         for suffix in self._trie.suffixes(node):
             for index in self._begun[suffix]:
-                if index not in met.phrases and index not in ends:
-                    phrase_credit = self._trie.depths[suffix] * self._highest[index] / len(self._phrases[index])
-                    credit = max(credit, phrase_credit)
+                if index not in met and index not in ends:
+                    credit = self._trie.depths[suffix] * self._highest[index] / len(self._phrases[index])
+                    best = max(best, (credit, index))
                     break
-        return reward + credit
+        return StepReward(reward + best[0], best[1])
 
 
 @lru_cache(maxsize=4)
@@ -203,26 +231,21 @@ class Bias(Batched):
 
         Bias that the hypothesis has earned before is not included.
         """
-        vocab, live = log_probs.shape[2], [progress for beam in self.progress for progress in beam]
-        biased = log_probs + self.phrases.root_rewards(vocab, self.device)
-        rewards = [self.phrases.node_rewards(progress.node) for progress in live]
-        offsets = np.repeat(np.arange(len(live)) * vocab, [len(tokens) for tokens, _ in rewards])
-        tokens, values = (np.concatenate(parts) for parts in zip(*rewards, strict=True))
-        self._set_rewards(biased, log_probs, offsets + tokens, values)
-        overrides = [self.phrases.overrides(progress.node, progress.met) for progress in live]
-        indices = [row * vocab + token for row, by_token in enumerate(overrides) for token in by_token]
-        values = np.array([value for by_token in overrides for value in by_token.values()], dtype=np.float32)
-        self._set_rewards(biased, log_probs, np.array(indices, dtype=np.int64), values)
+        phrases, live = self.phrases, list(chain.from_iterable(self.progress))
+        biased = log_probs + phrases.root_rewards(log_probs.shape[2], self.device)
+        # Later rewards replace earlier ones.
+        self._set_rewards(biased, log_probs, *_flatten([progress.met.rewards for progress in live]))
+        self._set_rewards(biased, log_probs, *_concat([phrases.node_rewards(progress.node) for progress in live]))
+        self._set_rewards(biased, log_probs, *_flatten([progress.overrides for progress in live]))
         return biased
 
-    def _set_rewards(
-        self, biased: Tensor, log_probs: Tensor, indices: NDArray[np.int64], values: NDArray[np.float32]
-    ) -> None:
-        """Replace the rewards at indices (count,) of the flat tensor."""
-        if len(indices):
-            device_indices = to_device(indices, self.device)
-            rewarded = log_probs.reshape(-1)[device_indices] + to_device(values, self.device)
-            biased.view(-1).index_copy_(0, device_indices, rewarded)
+    def _set_rewards(self, biased: Tensor, log_probs: Tensor, counts: list[int], rewards: Rewards) -> None:
+        """Replace rewards. counts: number of rewards of each hypothesis; rewards: those of all, concatenated."""
+        if len(rewards.tokens):
+            starts = np.repeat(np.arange(len(counts)) * log_probs.shape[2], counts)
+            indices = to_device(starts + rewards.tokens, self.device)
+            rewarded = log_probs.reshape(-1)[indices] + to_device(rewards.values, self.device)
+            biased.view(-1).index_copy_(0, indices, rewarded)
 
     @cached_property
     def earned(self) -> Tensor:
@@ -244,3 +267,16 @@ class Bias(Batched):
 
     def _to_device(self, values: list[list[float]]) -> Tensor:
         return to_device(np.array(values, dtype=np.float32), self.device)
+
+
+def _flatten(rewards: list[dict[int, float]]) -> tuple[list[int], Rewards]:
+    """Concatenate rewards by token; also return their counts."""
+    tokens = np.fromiter(chain.from_iterable(rewards), dtype=np.int64)
+    values = np.fromiter(chain.from_iterable(map(dict.values, rewards)), dtype=np.float32)
+    return list(map(len, rewards)), Rewards(tokens, values)
+
+
+def _concat(rewards: list[Rewards]) -> tuple[list[int], Rewards]:
+    """Concatenate rewards; also return their counts."""
+    tokens, values = zip(*rewards, strict=True)
+    return list(map(len, tokens)), Rewards(np.concatenate(tokens), np.concatenate(values))

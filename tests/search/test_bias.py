@@ -8,10 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+import nmt.search.bias
 from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import beam_search
-from nmt.search.bias import Bias
+from nmt.search.bias import Bias, biased_phrases
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
@@ -145,6 +147,26 @@ def test_select_and_concat_keep_the_progress() -> None:
     bias = Bias.start((((4, 5), 1.0), ((5,), -0.5)), 3, 1, CPU).extend(parents, torch.tensor([[4], [5], [6]]))
     bias = bias.select([2, 0], torch.tensor([2, 0])).concat(bias.select([1], torch.tensor([1])))
     assert bias.extend(parents, torch.tensor([[5]] * 3)).earned.tolist() == [[-0.5], [0.5], [-1.0]]
+
+
+def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewards after a long output are the same with caches of four entries."""
+    rng = random.Random(0)
+    biases = tuple((tuple(rng.choices(range(4, 9), k=rng.randint(1, 4))), 0.5) for _ in range(100))
+
+    def rewards() -> Tensor:
+        bias = Bias.start(biases, 1, 1, CPU)
+        for token in random.Random(1).choices(range(4, 9), k=50):
+            bias = bias.extend(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[token]]))
+        caches = [cache.cache_info() for cache in vars(bias.phrases).values() if hasattr(cache, "cache_info")]
+        assert caches and all(cache.currsize <= cache.maxsize == nmt.search.bias._CACHE_SIZE for cache in caches)
+        return bias.apply(torch.zeros(1, 1, 9))
+
+    expected = rewards()
+    biased_phrases.cache_clear()
+    monkeypatch.setattr(nmt.search.bias, "_CACHE_SIZE", 4)
+    assert rewards().equal(expected)
+    biased_phrases.cache_clear()
 
 
 def test_ten_thousand_phrases_equal_the_reference() -> None:
