@@ -184,7 +184,8 @@ class ServedModel:
             )
             n_best_lists = keeping.start_translation(inputs)()
             if keeping.fallbacks.unmet:
-                self._report("translated without a required or with a forbidden phrase, because of keep")
+                problem = "translated without its prefix or a required phrase, or with a forbidden one"
+                self._report(f"{problem}, because of keep")
         else:
             n_best_lists = self._with_memory_for(options).translate_inputs(inputs)
         self._report_long_lines(translator)

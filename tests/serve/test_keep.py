@@ -97,7 +97,12 @@ def test_the_first_contradicting_phrase_is_logged(client: TestClient, capfd: pyt
     for _ in range(2):
         body = {"text": "Visit http://a.org", "keep": ["urls"], "forbidden": ["http://a.org"]}
         assert "http://a.org" in post(client, "/v1/translate", body)["translations"][0][0]["text"]
-    assert capfd.readouterr().err.count("without a required or with a forbidden phrase, because of keep; later") == 1
+    assert (
+        capfd.readouterr().err.count(
+            "without its prefix or a required phrase, or with a forbidden one, because of keep; later"
+        )
+        == 1
+    )
 
 
 def test_terms_within_items_are_not_required(client: TestClient) -> None:
