@@ -49,6 +49,7 @@ _NUMBER = (
     rf"(?:{_POINT_BEFORE}\d++(?:[.,:/\u2044]\d++)*+[{FRACTIONS}{_EXPONENTS}]*|[{FRACTIONS}])"
     r"(?![\w.+-]{0,64}@)"  # not the beginning of an address
 )
+_VERSION = r"(?<!\w)[vV]\d++(?:\.\d++)++(?![\w.+-]{0,64}@)"  # its points are no decimal points
 _SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?|"
 
 
@@ -152,7 +153,7 @@ def _neighbors(item: Item, text: str) -> str:
 def _pattern(language: str) -> re.Pattern[str]:
     spaced = _SPACED_NUMBER if _SEPARATORS.get(language, _POINT)[1] == _SPACES else ""
     return re.compile(
-        f"(?P<urls>{_URL})|(?P<emails>{_EMAIL})|(?P<placeholders>{_PLACEHOLDER})|(?P<numbers>{_SIGN}(?:{spaced}{_NUMBER}))"
+        f"(?P<urls>{_URL})|(?P<emails>{_EMAIL})|(?P<placeholders>{_PLACEHOLDER})|(?P<numbers>{_VERSION}|{_SIGN}(?:{spaced}{_NUMBER}))"
     )
 
 

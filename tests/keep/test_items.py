@@ -42,6 +42,7 @@ def found(text: str, *kinds: str, language: str = "en") -> list[str]:
         (".5 of $.75, -.38-caliber, the end.5, v.6, 1.7.", ".5|.75|-.38|5|6|1.7"),
         ("½ of 2½, 1\u20442 or 1/2 of -¾, m² of H₂O, 10⁸ 3⁻² m", "½|2½|1\u20442|1/2|-¾|10⁸|3⁻²"),
         ("5,663a.b@example.org", ["663a.b@example.org"]),
+        ("nginx v1.9, V2.0.1 and v12, rev1.9, v1.5@example.org", "v1.9|V2.0.1|12|1.9|v1.5@example.org"),
         ("nothing here", []),
     ],
 )
@@ -66,6 +67,8 @@ def test_numbers_of_other_kinds_do_not_count() -> None:
         (("fr", "en"), "1 234 567,5", "1,234,567.5"),
         (("en", "ja"), "1,234.5", "1,234.5"),
         (("en", "de"), "1.2.3", "1.2.3"),  # a version
+        (("en", "de"), "v1.9", "v1.9"),
+        (("de", "en"), "V1.900", "V1.900"),
         (("en", "de"), "10:30", "10:30"),
         (("en", "de"), "1,23", "1,23"),  # not an English number
         (("en", "xx"), "1,234.5", "1,234.5"),
