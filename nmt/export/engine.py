@@ -100,6 +100,8 @@ class CTranslate2Engine:
                 max_queued_batches=-1,  # a full queue would block and delay signals; `_post` limits it instead
             )
         self.num_translators = translators
+        # Sums of integers are exact. Those of floats depend on the number of sentences in a batch.
+        self._scores_alone = device.kind == "cpu" and compute_type != "int8"
         self._lock = Lock()
         self._max_posted = _MAX_POSTED_BATCHES * translators
         self._waiting: deque[_Batch] = deque()
@@ -199,9 +201,9 @@ class CTranslate2Engine:
             return [list(pending[i].result().log_probs) for i in range(len(pairs))]
 
     def _rescore(self, tasks: Sequence[Task], outputs: dict[int, list[_Output]], batch_tokens: int) -> None:
-        """Set the true log-probabilities of the outputs of each task."""
+        """Set the true log-probabilities of the outputs of each task, which do not depend on the batch on a CPU."""
         pairs = [(tasks[i].sentence, output.tokens) for i, found in outputs.items() for output in found]
-        log_probs = iter(self.score(pairs, batch_tokens))
+        log_probs = iter(self.score(pairs, 0 if self._scores_alone else batch_tokens))
         for i, found in outputs.items():
             outputs[i] = [
                 output._replace(log_prob=math.fsum(scores), token_log_probs=scores)

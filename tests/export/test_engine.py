@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import Mock
 
 import pytest
@@ -496,8 +496,11 @@ def test_sentences_of_a_batch_have_equal_lengths() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "The "])
-def test_int8_results_do_not_depend_on_the_batch(model: Path, lines: list[str], prefix: str) -> None:
-    translator = CTranslate2Translator.load(model, "cpu", "int8", search(n_best=2), translators=1)
+@pytest.mark.parametrize("precision", ["int8", "fp32"])
+def test_results_do_not_depend_on_the_batch(
+    model: Path, lines: list[str], prefix: str, precision: Literal["int8", "fp32"]
+) -> None:
+    translator = CTranslate2Translator.load(model, "cpu", precision, search(n_best=2), translators=1)
     prefixes = [prefix * (number % 3) for number in range(len(lines))]
     alone = [translator.translate_n_best([line], prefixes=[own])[0] for line, own in zip(lines, prefixes, strict=True)]
     assert translator.translate_n_best(lines, prefixes=prefixes) == alone
