@@ -20,7 +20,7 @@ LINE = 'a <b id="1">red</b><br/>car for 1,234.5 or {x}'
     ("translation", "expected"),
     [
         ('ein <b id="1">rotes</b><br/>Auto für 1.234,5 oder {x}', ""),
-        ('ein <b id="1">rotes</b><br/>Auto für 1.234,5 oder 2 {x} 100', ""),
+        ('ein <b id="1">rotes</b><br/>Auto für 1.234,5 oder 2 {x} 100', "added"),
         ('ein <b id="1">rotes<br/></b>Auto für 1.234,5 oder {x}', ""),
         ('ein <b id="1">rotes<br/>Auto für 1.234,5 oder {x}', "not well-formed"),
         ('ein <b id="2">rotes</b><br/>Auto für 1.234,5 oder {x}', "different elements"),
