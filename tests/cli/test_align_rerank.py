@@ -178,6 +178,11 @@ def test_tune_and_apply_weights(folder: Path, nbest: Path, tmp_path: Path, nmt: 
     assert nmt(*command, "--weights", weights)[:2] == (0, tuned)
 
 
+def tuning(folder: Path, texts: Path) -> tuple[object, ...]:
+    """Return the command that tunes weights with the files src, nbest and ref in `texts`."""
+    return ("rerank", folder / "forward", texts / "src", texts / "nbest", "--tune", texts / "ref")
+
+
 def test_tuning_uses_the_tokenizer_of_the_target_language(
     folder: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,14 +190,7 @@ def test_tuning_uses_the_tokenizer_of_the_target_language(
         monkeypatch.setattr(f"nmt.cli.{module}.languages", lambda path: ("en", "zh"))
     for name, text in (("src", "a"), ("ref", "我喜欢读书。"), ("nbest", "1\t0.5\t我喜欢读报。\n1\t0.1\t我喜欢读书。")):
         (tmp_path / name).write_text(f"{text}\n")
-    command = (
-        "rerank",
-        folder / "forward",
-        *(tmp_path / name for name in ("src", "nbest")),
-        "--tune",
-        tmp_path / "ref",
-    )
-    status, out, err = nmt(*command, "--restarts", 1)
+    status, out, err = nmt(*tuning(folder, tmp_path), "--restarts", 1)
     assert (status, out) == (0, "我喜欢读书。\n"), err
     before = sacrebleu.corpus_bleu(["我喜欢读报。"], [["我喜欢读书。"]], tokenize="zh").score
     assert f"bleu {before:.2f} with the scores in the list, 100.00 tuned" in err
@@ -201,14 +199,8 @@ def test_tuning_uses_the_tokenizer_of_the_target_language(
 def test_hint_at_the_unicode_form_of_references(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     for name, text in (("src", "a"), ("ref", unicodedata.normalize("NFD", "Grüße")), ("nbest", "1\t0.5\tGrüße")):
         (tmp_path / name).write_text(f"{text}\n")
-    command = (
-        "rerank",
-        folder / "forward",
-        *(tmp_path / name for name in ("src", "nbest")),
-        "--tune",
-        tmp_path / "ref",
-    )
-    assert "hint: in 1 of 1 line, the n-best list and the reference have the same letters" in nmt(*command)[2]
+    _, _, err = nmt(*tuning(folder, tmp_path))
+    assert "hint: in 1 of 1 line, the n-best list and the reference have the same letters" in err
 
 
 def test_empty_lines_are_named(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
