@@ -43,12 +43,12 @@ def damaged_files(directory: Path, expected: Mapping[str, str]) -> list[Path]:
 
 
 def require_undamaged(directory: Path, expected: Mapping[str, str], report: str) -> None:
-    """Raise UserError if a file differs from its expected SHA-256. report: name of the file with the digests"""
+    """Raise UserError if a file is missing or differs from its SHA-256. report: name of the file with the digests"""
+    again = f"remove {directory}, then rerun to create it again"
+    if missing := [path for name in expected if not (path := directory / name).exists()]:
+        raise UserError(f"{missing[0]} is missing, but {report} lists it; {again}")
     if damaged := damaged_files(directory, expected):
-        raise UserError(
-            f"{damaged[0]} is damaged: its SHA-256 is not the one in {report}; "
-            f"remove {directory}, then rerun to create it again"
-        )
+        raise UserError(f"{damaged[0]} is damaged: its SHA-256 is not the one in {report}; {again}")
 
 
 def write_checked(path: Path, report: Mapping[str, Any]) -> None:

@@ -82,6 +82,9 @@ def test_damaged_markup_is_an_error(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(UserError, match="is damaged"):
         open_markup(prepared, recipe)
+    path.unlink()
+    with pytest.raises(UserError, match=f"tokens.npy is missing.*remove {path.parent}, then rerun"):
+        open_markup(prepared, recipe)
 
 
 @pytest.mark.parametrize(
