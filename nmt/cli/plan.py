@@ -66,8 +66,8 @@ def plan(
 
 def _numbers(text: str) -> list[int]:
     numbers = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
-    if min(numbers) < 1:
-        raise CommandError(f"--processes must be numbers such as 1,2,4, got {text!r}; correct it")
+    if not 1 <= min(numbers) <= max(numbers) <= 4096:
+        raise CommandError(f"--processes must be numbers from 1 to 4096, such as 1,2,4, got {text!r}; correct it")
     return numbers
 
 

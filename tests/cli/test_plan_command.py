@@ -143,9 +143,11 @@ def test_text_and_forecast_file(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
 
 
 def test_wrong_input(recipe: Path, nmt: Nmt) -> None:
-    for wrong in ("0", "1,x", ""):
+    for wrong in ("0", "1,x", "", "2,100000"):
         status, _, err = nmt("plan", recipe, "--processes", wrong)
-        assert status == 2 and one_line(err).startswith("--processes must be numbers such as 1,2,4, got")
+        assert status == 2 and one_line(err).startswith(
+            "--processes must be numbers from 1 to 4096, such as 1,2,4, got"
+        )
     assert nmt("plan", recipe, "--seconds", -1)[0] == 2
 
 
