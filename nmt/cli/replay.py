@@ -16,6 +16,7 @@ from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say, warn
 from nmt.processes.distributed import start_world
 from nmt.recipe import Recipe, UserError
+from nmt.storage.finite import finite
 from nmt.train.replay import Replay, ReplaySource, Verification, logged_metrics, start_replay
 
 
@@ -56,7 +57,8 @@ def replay(
     if verify and verification is None:
         warn(f"{run_dir} has no checkpoint at or after update {step:,}; nothing to verify")
     document = _as_json(source, found, verification, pairs)
-    typer.echo(json.dumps(document, indent=1, ensure_ascii=False) if as_json else _text(document, top), nl=as_json)
+    text = json.dumps(finite(document), indent=1, ensure_ascii=False) if as_json else _text(document, top)
+    typer.echo(text, nl=as_json)
 
 
 def _read_pairs(prepared: Prepared, recipe: Recipe, found: Replay, top: int) -> list[StoredPair]:

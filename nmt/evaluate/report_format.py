@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from nmt.data.leaks import LeakCounts
 from nmt.evaluate.forecast import Forecast
@@ -24,6 +23,7 @@ from nmt.evaluate.result_tables import (
 )
 from nmt.evaluate.tables import escape_markdown, markdown_rows
 from nmt.logs import format_duration
+from nmt.storage.finite import finite
 from nmt.storage.sealed import write_file
 
 
@@ -40,7 +40,7 @@ def format_json(report: RunReport) -> str:
     tree = dataclasses.asdict(report)
     tree["training"]["tokens_per_second"] = report.training.tokens_per_second
     tree["training"]["valid_perplexity"] = report.training.valid_perplexity
-    return json.dumps(_finite(tree), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    return json.dumps(finite(tree), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
 def format_markdown(report: RunReport) -> str:
@@ -216,15 +216,3 @@ def _pairs(rows: dict[str, str]) -> str:
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(markdown_rows(header, rows))
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {key: _finite(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_finite(item) for item in value]
-        case _:
-            return value

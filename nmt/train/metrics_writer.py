@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from nmt.recipe import UserError
+from nmt.storage.finite import finite
 from nmt.storage.sealed import write_file
 
 
 class MetricsWriter:
-    """Writes metrics per update to `metrics.jsonl` (one JSON object per line) and TensorBoard."""
+    """Writes metrics per update to `metrics.jsonl` (one JSON object per line, non-finite ones null) and TensorBoard."""
 
     def __init__(self, directory: Path, after_step: int = 0, *, validates_again: bool = False) -> None:
         """Open the files in `directory`, and drop metrics after `after_step`, which a resumed run writes again.
@@ -46,7 +47,7 @@ class MetricsWriter:
                 f"{self._path} was moved or deleted during training; the run directory must stay in place; restore "
                 "it, then rerun to resume from the newest checkpoint"
             )
-        self._lines.write(json.dumps({"step": step, **values}) + "\n")
+        self._lines.write(json.dumps(finite({"step": step, **values}), allow_nan=False) + "\n")
         self._lines.flush()
         self._tensorboard.write_scalars(step, values)
 

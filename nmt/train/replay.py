@@ -261,11 +261,8 @@ def start_replay(source: ReplaySource, world: World) -> Iterator[Replayer]:
 
 def logged_metrics(run: Path, step: int) -> dict[str, float]:
     """Return the training metrics that a run logged at an update; empty if it logged none."""
-    metrics = dict[str, float]()
-    for entry in _read_metrics(run):
-        if entry.get("step") == step:
-            metrics |= {name: value for name, value in entry.items() if name.startswith("train/")}
-    return metrics
+    values = (item for entry in _read_metrics(run) if entry.get("step") == step for item in entry.items())
+    return {name: float("nan" if value is None else value) for name, value in values if name.startswith("train/")}
 
 
 def _read_metrics(run: Path) -> Iterator[dict[str, Any]]:

@@ -174,6 +174,19 @@ def test_options_that_changed_at_the_next_checkpoint_are_reported(train: Train, 
     assert message in " ".join(err.split())
 
 
+def test_a_diverged_update(train: Train, nmt: Nmt) -> None:
+    run = train("run", "train.max_steps=3", "train.learning_rate=1e30", "train.log_every=1")
+    status, out, _ = nmt("replay", run, "--step", 3, "--json")
+    assert status == 0
+    assert "NaN" not in out, "JSON has no NaN"
+    found = json.loads(out)
+    assert (found["skipped"], found["nll"], found["gradient_norm"], found["logged_gradient_norm"]) == (
+        True,
+        *[None] * 3,
+    )
+    assert "nan (the run logged nan)" in nmt("replay", run, "--step", 3)[1]
+
+
 def test_an_update_after_the_last_record_of_the_run_is_reported(train: Train, nmt: Nmt) -> None:
     run = train("run", "train.max_steps=6")
     shutil.rmtree(checkpoint_directory(run, 6))  # as after a kill

@@ -2,12 +2,14 @@
 
 import errno
 import json
+import math
 import shutil
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from nmt.plots.curves import read_metrics
 from nmt.recipe import UserError
 from nmt.train.metrics_writer import MetricsWriter
 
@@ -28,6 +30,19 @@ def test_resumed_run_does_not_repeat_metrics(tmp_path: Path) -> None:
         {"step": 2, "train/loss": 8.0},
         {"step": 3, "train/loss": 0.5},
     ]
+
+
+def test_non_finite_metrics_are_null(tmp_path: Path) -> None:
+    """JSON has no NaN and no infinity: other programs reject a file with them."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "train/loss": NaN, "train/perplexity": Infinity}\n')  # of earlier versions
+    writer = MetricsWriter(tmp_path, after_step=1)
+    writer.write(2, {"train/loss": 2.5, "train/nll": math.nan, "train/perplexity": math.inf})
+    writer.close()
+    old, new = path.read_text().splitlines()
+    assert json.loads(old)["train/perplexity"] == math.inf
+    assert new == '{"step": 2, "train/loss": 2.5, "train/nll": null, "train/perplexity": null}'
+    assert read_metrics(path) == {"train/loss": [(2, 2.5)]}
 
 
 def test_a_resume_never_loses_earlier_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,19 @@
+"""Non-finite numbers, which JSON does not have."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def finite(value: Any) -> Any:
+    """Replace NaN and infinite numbers in JSON values by None, which is written as null."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [finite(item) for item in value]
+        case _:
+            return value
