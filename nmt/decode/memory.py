@@ -199,13 +199,14 @@ class MemoryTranslator:
         return self._translator.forbid
 
     def with_constraints(
-        self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True
+        self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True, requires: bool = True
     ) -> MemoryTranslator:
         """See `TextTranslator.with_constraints`."""
         settings = {**self._settings, "decode.forbid": [*self._settings.get("decode.forbid", ()), *forbidden]}
         settings |= {} if tag is None else {"decode.tag": tag}
         settings |= {} if digits else {"digits": False}
-        translator = self._translator.with_constraints(tag, forbidden, digits=digits)
+        settings |= {} if requires else {"decode.require": []}
+        translator = self._translator.with_constraints(tag, forbidden, digits=digits, requires=requires)
         return MemoryTranslator(translator, self._memory, settings)
 
     def translate_inputs(self, inputs: Sequence[TranslatorInput], n_best: int | None = None) -> list[list[Translation]]:

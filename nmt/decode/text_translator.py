@@ -78,10 +78,8 @@ class TextTranslator(ABC):
         reverse_target: whether the model decodes from right to left; texts are always in reading order
         """
         self.lines_split = 0
-        self._tokenizers = tokenizers
-        self._unicode_form = unicode_form
-        self._reverse_target = reverse_target
-        self._max_positions = max_positions
+        self._tokenizers, self._unicode_form = tokenizers, unicode_form
+        self._reverse_target, self._max_positions = reverse_target, max_positions
         self._max_tokens = min(max_tokens, max_positions - 1)  # EOS needs a position too
         self._context = ContextEncoder(context, tokenizers, unicode_form)
         self._set_decode(decode)
@@ -107,9 +105,12 @@ class TextTranslator(ABC):
         other._on_tokens = lambda tokens: on_text(without_breaks(self._context.decode(tokens)))
         return other
 
-    def with_constraints(self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True) -> Self:
-        """Return a translator with another tag, if given, additional forbidden phrases, and optionally no digits."""
+    def with_constraints(
+        self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True, requires: bool = True
+    ) -> Self:
+        """Return a translator with another tag, more forbidden phrases, and optionally no digits or no `require`."""
         changes = {"tag": self._decode.tag if tag is None else tag, "forbid": (*self._decode.forbid, *forbidden)}
+        changes |= {} if requires else {"require": ()}
         other = copy(self)
         other._allows_digits &= digits
         return other.with_decode(self._decode.model_copy(update=changes), scores=self._shows_scores)

@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from dataclasses import astuple, dataclass, replace
-from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from nmt.alignment.lexical import agreed_links
-from nmt.decode.glossary import Glossary, forms_of
+from nmt.decode.glossary import Glossary, Required, forms_of
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation, join_parts
@@ -134,6 +133,7 @@ class PreservingTranslator:
         self._grammar = ItemGrammar(kinds, *languages)
         self._keeps_markup, self._keeps_numbers, self._entities = "markup" in kinds, "numbers" in kinds, entities
         self._aligns_jointly = aligns_jointly
+        self._variants: dict[tuple[bool, bool], TextTranslator | MemoryTranslator] = {(True, True): translator}
 
     @property
     def context(self) -> Context:
@@ -159,7 +159,7 @@ class PreservingTranslator:
         """See `TextTranslator.with_constraints`."""
         other = copy(self)
         other._translator, other.fallbacks = self._translator.with_constraints(tag, forbidden), Fallbacks()
-        other.__dict__.pop("_without_digits", None)
+        other._variants = {(True, True): other._translator}
         return other
 
     def take_fallbacks(self) -> Fallbacks:
@@ -197,13 +197,13 @@ class PreservingTranslator:
         marked = self._parse(item.text)
         context, glossary = tuple(map(self._plain, item.context)), self.own_glossary(item.glossary)
         plain = item._replace(text=marked.text, context=context, glossary=glossary)
-        requested = self._grammar.find_target(self._requested(plain))
+        requested = self._grammar.find_target(self._requested(plain, self._translator.require))
         return _Line(marked, self._grammar.find_source(marked.text), plain, requested)
 
-    def _requested(self, item: TranslatorInput) -> str:
-        """Return the texts that a translation must or may contain, one per line."""
+    def _requested(self, item: TranslatorInput, require: Sequence[Required]) -> str:
+        """Return the texts that a translation must or may contain, one per line. require: phrases of all inputs"""
         terms = [] if item.glossary is None else item.glossary.required(item.text)
-        phrases = (*self._translator.require, *item.required, *terms)
+        phrases = (*require, *item.required, *terms)
         return "\n".join([item.prefix, *(form for phrase in phrases for form in forms_of(phrase))])
 
     def _parse(self, text: str) -> MarkedText:
@@ -272,7 +272,7 @@ class PreservingTranslator:
             missing = list(map(self._grammar.written, pairing.missing)) if can_require else []
             item = lines[i].plain._replace(required=(*lines[i].plain.required, *missing))
             adds_numbers = any(extra.kind == "numbers" for extra in pairing.extra)
-            if missing or (adds_numbers and not self._may_have_digits(item)):
+            if missing or (adds_numbers and not self._may_have_digits(item, self._translator.require)):
                 inputs[i] = item
         try:
             results = self._search([*inputs.values()])
@@ -286,23 +286,31 @@ class PreservingTranslator:
             kept[i] = result
         self.fallbacks += Fallbacks(searched=sum(map(bool, kept_again.values())))
 
-    def _search(self, inputs: Sequence[TranslatorInput], n_best: int | None = None) -> list[list[Translation]]:
-        """Translate inputs; if numbers are kept, those without digits get translations without digits."""
+    def _search(
+        self, inputs: Sequence[TranslatorInput], n_best: int | None = None, *, requires: bool = True
+    ) -> list[list[Translation]]:
+        """Translate inputs; if numbers are kept, those without digits get translations without digits.
+
+        requires: whether translations must contain the phrases of the wrapped translator
+        """
+        require = self._translator.require if requires else ()
         results: dict[int, list[Translation]] = {}
-        for may_have_digits in (True, False):
-            own = [i for i, item in enumerate(inputs) if self._may_have_digits(item) is may_have_digits]
+        for digits in (True, False):
+            own = [i for i, item in enumerate(inputs) if self._may_have_digits(item, require) is digits]
             if own:
-                translator = self._translator if may_have_digits else self._without_digits
+                translator = self._variant(digits=digits, requires=requires)
                 results |= zip(own, translator.translate_inputs([inputs[i] for i in own], n_best), strict=True)
         return [results[i] for i in range(len(inputs))]
 
-    def _may_have_digits(self, item: TranslatorInput) -> bool:
+    def _may_have_digits(self, item: TranslatorInput, require: Sequence[Required]) -> bool:
         """Return whether a translation may have digits: those of the line or of requested phrases, or any digits."""
-        return not self._keeps_numbers or has_digits(item.text + self._requested(item))
+        return not self._keeps_numbers or has_digits(item.text + self._requested(item, require))
 
-    @cached_property
-    def _without_digits(self) -> TextTranslator | MemoryTranslator:
-        return self._translator.with_constraints(None, digits=False)
+    def _variant(self, *, digits: bool, requires: bool) -> TextTranslator | MemoryTranslator:
+        key = digits, requires or not self._translator.require
+        if key not in self._variants:
+            self._variants[key] = self._translator.with_constraints(None, digits=digits, requires=key[1])
+        return self._variants[key]
 
     def _split(self, lines: Sequence[_Line], kept: list[list[Translation]]) -> None:
         """Translate the text between the items of the lines without a translation in `kept`.
@@ -314,12 +322,13 @@ class PreservingTranslator:
         inputs: list[TranslatorInput] = []
         for i in split:
             written = set(map(self._grammar.written, lines[i].items))
-            required = tuple(phrase for phrase in lines[i].plain.required if written.isdisjoint(forms_of(phrase)))
+            phrases = (*self._translator.require, *lines[i].plain.required)
+            required = tuple(phrase for phrase in phrases if written.isdisjoint(forms_of(phrase)))
             first = lines[i].plain._replace(context=(), required=required)
             texts = [segment.text for segment in segments[i] if segment.is_translated]
             inputs += [first._replace(text=text) for text in texts[:1]]
             inputs += [TranslatorInput(text, glossary=first.glossary) for text in texts[1:]]
-        results = iter(self._search(inputs, 1))
+        results = iter(self._search(inputs, 1, requires=False))
         for i in split:
             translations = [next(results)[0] for segment in segments[i] if segment.is_translated]
             kept[i] = [self._join_segments(lines[i], segments[i], translations)]

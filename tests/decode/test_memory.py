@@ -31,7 +31,7 @@ class FakeTranslator:
         self.inputs: Sequence[TranslatorInput] = ()
 
     def with_constraints(
-        self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True
+        self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True, requires: bool = True
     ) -> FakeTranslator:
         return self
 
@@ -109,9 +109,12 @@ def test_constraints_of_a_line_are_part_of_the_key(tmp_path: Path) -> None:
             run(constrained, [("a", "", ())])
             assert constrained.lines_reused == (not is_new)
     for is_new in (True, False):
-        constrained = translator.with_constraints(None, digits=False)
-        run(constrained, [("a", "", ())])
-        assert constrained.lines_reused == (not is_new)
+        for constrained in (
+            translator.with_constraints(None, digits=False),
+            translator.with_constraints(None, requires=False),
+        ):
+            run(constrained, [("a", "", ())])
+            assert constrained.lines_reused == (not is_new)
 
 
 def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class Script(NoisyTranslator):
         self.without_digits = without_digits or {}
 
     def _translate(self, line: str, prefix: str, required: object) -> "Translation":
-        text = self.required[line] if required else self.translations[line]
+        text = self.required[line] if required or self.require else self.translations[line]
         text = text if self.digits else self.without_digits.get(line, text)
         links = [(word, word) for word in range(len(text.split()))]
         return Translation(text, -1.0, -1.0, [], [], links)
@@ -230,6 +230,16 @@ def test_required_items_are_not_required_of_the_text_between_items() -> None:
     translator = keeping(script)
     ((best,),) = translator.start_translation([TranslatorInput("see http://a.org", required=["http://a.org"])])()
     assert best.text == "siehe http://a.org"
+
+
+def test_phrases_of_the_recipe_are_required_once_in_split_lines() -> None:
+    line, parts = "see 7 dogs", {"see": "siehe", "dogs": "Hunde"}
+    script = Script({line: "", **parts}, {line: "", **dict.fromkeys(parts, "Kater")})
+    script.require = ["Kater"]
+    translator = keeping(script)
+    assert best_of(translator, line) == "Kater 7 Hunde"
+    assert translator.fallbacks == Fallbacks(split=1)
+    assert script.require
 
 
 def test_text_without_markup_and_items_is_not_changed() -> None:

@@ -39,10 +39,13 @@ class NoisyTranslator:
         found = [[self._translate(one.text, one.prefix, cast(Sequence[str], one.required))] for one in inputs]
         return lambda: found
 
-    def with_constraints(self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True) -> Self:
+    def with_constraints(
+        self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True, requires: bool = True
+    ) -> Self:
         """See `TextTranslator.with_constraints`; tag and phrases are ignored."""
         other = copy(self)
         other.digits = digits
+        other.require = self.require if requires else ()
         return other
 
     def translate_inputs(self, inputs: Sequence[TranslatorInput], n_best: int | None = None) -> list[list[Translation]]:
