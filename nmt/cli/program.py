@@ -28,6 +28,7 @@ from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserErro
 from nmt.storage.sealed import describe_write_error
 
 _HOME = re.compile(r"^(-\w|--[\w-]+=|)~(?=/|\Z)")  # at the start of a path
+_DASH = re.compile(r"^(-\w|--[\w-]+=|)(?:\./+)+-\Z")  # pathlib shortens it to -
 
 
 class _OneValueEach(TyperCommand):
@@ -36,9 +37,10 @@ class _OneValueEach(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments; raises BadParameter for a repeated option that takes one value.
 
-        ~ is the home directory, also where the shell does not expand it, such as in --out=~/NAME.
+        ~ is the home directory, also where the shell does not expand it, such as in --out=~/NAME. ./- is a file.
         """
         args = [_HOME.sub(lambda found: found[1] + os.path.expanduser("~"), arg) for arg in args]  # noqa: PTH111
+        args = [_DASH.sub(lambda found: f"{found[1]}{Path.cwd() / '-'}", arg) for arg in args]
         _, _, given = self.make_parser(ctx).parse_args(list(args))
         for index, option in enumerate(given):
             if isinstance(option, TyperOption) and not option.multiple and option in given[:index]:

@@ -238,6 +238,19 @@ def test_standard_output_as_a_new_directory_or_recipe_is_an_error(
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize("out", ["-o ./-", "-o././/-", "--out=./-"])
+def test_a_file_named_like_standard_streams(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    monkeypatch.chdir(folder)
+    Path("src").rename("./-")
+    named = nmt("translate", "model", "./-")
+    assert named[0] == 0 and named[1]
+    Path("./-").rename("src")
+    status, shown, err = nmt("translate", "model", "src", *out.split())
+    assert (status, shown) == (0, ""), err
+    assert (folder / "-").read_text() == named[1]
+    (folder / "-").unlink()
+
+
 @pytest.mark.parametrize("option", ["-o ~/new", "-o~/new", "--out=~/new", "--out ~/new"])
 def test_a_tilde_is_the_home_directory(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     monkeypatch.chdir(folder)
