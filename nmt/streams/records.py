@@ -304,10 +304,14 @@ class RecordWriter:
         return "".join(f"{record.number}\t{row}\n" for row in rows)
 
     def _moses(self, index: int, translation: Translation) -> str:
-        """Format a line of a Moses n-best list: index from 0, text, features, score, and optionally alignment."""
+        """Format a line of a Moses n-best list: index from 0, text, features, score, and optionally alignment.
+
+        Three or more bars in the text would end the column; they are escaped as in Moses.
+        """
+        text = re.sub(r"\|{3,}", lambda bars: "&#124;" * len(bars[0]), translation.text)
         scores = f"LogProb= {translation.log_prob:.4f} ||| {translation.score:.4f}"
         links = f" ||| {format_links(translation.alignment or [])}" if self.with_alignments else ""
-        return f"{index} ||| {translation.text} ||| {scores}{links}\n"
+        return f"{index} ||| {text} ||| {scores}{links}\n"
 
     def _with_alignment(self, translation: Translation) -> str:
         """Return the translation, with a tab and its alignment if requested."""

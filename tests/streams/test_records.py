@@ -156,6 +156,8 @@ def test_moses() -> None:
     second = "6 ||| der Hund ||| LogProb= -2.0000 ||| -0.7500 ||| 0-0 1-1\n"
     assert RecordWriter(TEXT, "moses", 2, with_alignments=True).write(record, [SECOND]) == second
     assert RecordWriter(TEXT, "moses").is_numbered
+    line = RecordWriter(TEXT, "moses").write(record, [replace(BEST, text="a ||| b || c||||")])
+    assert line.split("|||")[1] == " a &#124;&#124;&#124; b || c&#124;&#124;&#124;&#124; "
 
 
 def test_text() -> None:
