@@ -5,7 +5,6 @@ Exit status: 0 success, 1 failure, 2 invalid command line or recipe, 130 or 143 
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import re
@@ -24,8 +23,8 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from nmt.logs import is_first_rank, is_verbose, print_line, set_verbosity
 from nmt.processes.interruption import Interrupted
-from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError, advice_on
-from nmt.storage.sealed import describe_write_error
+from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
+from nmt.storage.sealed import describe_os_error
 
 _HOME = re.compile(r"^(-\w|--[\w-]+=|)~(?=/|\Z)")  # at the start of a path
 _DASH = re.compile(r"^(-\w|--[\w-]+=|)(?:\./+)+-\Z")  # pathlib shortens it to -
@@ -104,6 +103,8 @@ COMMANDS = {
     "guide": Command("nmt.cli.guide", "guide", "Print a page of the guide."),
 }
 
+_ALONE = {"score", "classify", "align", "heads", "rerank", "shortlist", "export", "import"}  # one process
+
 
 class Program(TyperGroup):
     """The group of all commands, which imports only the one that is called."""
@@ -119,6 +120,9 @@ class Program(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command that the arguments call."""
         name, _, rest = super().resolve_command(ctx, args)
+        size = os.environ.get("WORLD_SIZE", "1")
+        if name in _ALONE and size != "1" and "TORCHELASTIC_RUN_ID" in os.environ:
+            raise CommandError(f"nmt {name} uses one process, got {size}; run it without torchrun")
         command = COMMANDS[str(name)].load(str(name))
         if not gc.isenabled():
             gc.freeze()  # modules stay until the end: collections skip them
@@ -190,21 +194,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:  # e.g. a full disk
-        sys.exit(_fail(_describe(error), 1))
-
-
-def _describe(error: OSError) -> str:
-    """Return a one-line message."""
-    if error.errno == errno.ENOENT and error.filename is None:
-        try:
-            Path.cwd()
-        except FileNotFoundError:
-            return "the current directory no longer exists; it must exist; change to another one, or back to it"
-    file = f" ({error.filename})" if error.filename is not None else ""
-    advice = "check the path and its permissions, then rerun the command"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return describe_write_error(error, str(error.filename or "a file"), advice)
-    return f"{error.strerror or error}{file}; {advice_on(error, advice)}"
+        sys.exit(_fail(describe_os_error(error), 1))
 
 
 def _wrong_usage(error: typer.TyperException) -> str:

@@ -243,6 +243,20 @@ def describe_write_error(error: OSError, name: str, advice: str, *, needed: str 
     return "; ".join(filter(None, (wrong, needed, remedy)))
 
 
+def describe_os_error(error: OSError) -> str:
+    """Return a one-line message for an error of any operation."""
+    if error.errno == errno.ENOENT and error.filename is None:
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            return "the current directory no longer exists; it must exist; change to another one, or back to it"
+    file = f" ({error.filename})" if error.filename is not None else ""
+    advice = "check the path and its permissions, then rerun the command"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return describe_write_error(error, str(error.filename or "a file"), advice)
+    return f"{error.strerror or error}{file}; {advice_on(error, advice)}"
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -101,6 +101,17 @@ def test_only_rank_0_of_torchrun_prints_results(
         assert outputs[0] and not outputs[1]
 
 
+@pytest.mark.parametrize("name", ["score", "align", "rerank", "export", "classify"])
+def test_commands_of_one_process_are_refused_under_torchrun(
+    nmt: Nmt, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    status, out, err = nmt(name, "a", "b", "c")
+    assert (status, out) == (2, "")
+    assert one_line(err) == f"nmt {name} uses one process, got 2; run it without torchrun"
+
+
 @pytest.mark.parametrize(("arguments", "expected"), [(["--help"], 0), (["translate", "-h"], 0), ([], 2), (["plot"], 2)])
 def test_help_is_printed_on_stdout(nmt: Nmt, arguments: list[str], expected: int) -> None:
     status, out, err = nmt(*arguments)
