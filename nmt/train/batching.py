@@ -62,8 +62,7 @@ class Batching:
         if has_fixed_shapes(recipe, world, updater.precision):
             shapes = partial(statistics.shape, multiple=multiple)
         plan = plan_of_epoch(recipe, text, statistics, multiple)
-        budget = _known_budget(recipe, world, state)
-        if budget is None:
+        if (budget := _known_budget(recipe, world, state)) is None:
             reserve = missing_moment_bytes(updater.optimizer) + checkpoint_copy_bytes(
                 updater.model, averages, world.device
             )

@@ -51,8 +51,7 @@ def choose_checkpoint(run_dir: Path, world: World) -> tuple[Path, Checkpoint] | 
     newest, chosen = None, ""
     if world.is_main:
         remove_leftovers(run_dir)
-        newest = newest_checkpoint(run_dir, warn)
-        if newest is not None:
+        if (newest := newest_checkpoint(run_dir, warn)) is not None:
             chosen = f"{checkpoint_step(newest[0])} {manifest_digest(newest[0])}"
     chosen = world.broadcast_text(chosen)
     if not chosen or newest is not None:
@@ -121,12 +120,10 @@ def _text_error(recipe: Recipe, what: str) -> str:
 
 def log_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None:
     """Log the options that changed since a checkpoint was saved; raise UserError for invalid changes."""
-    before = _recipe_of(checkpoint, recipe)
-    if before is None:
+    if (before := _recipe_of(checkpoint, recipe)) is None:
         say(f"{checkpoint / 'recipe.toml'} was written by another version of nmt; changed options are unknown")
         return
-    changes = _changes(recipe, before, state.step)
-    if not changes:
+    if not (changes := _changes(recipe, before, state.step)):
         return
     changed = "; ".join(f"{change.option} is {change.now}, was {change.before}" for change in changes)
     say(f"changed options: {changed}")
@@ -144,8 +141,7 @@ def record_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path, *, is
     For a finished run, only `max_steps` is recorded. If it was lowered to end training, the schedule used the old
     value.
     """
-    before = _recipe_of(checkpoint, recipe)
-    if before is None:
+    if (before := _recipe_of(checkpoint, recipe)) is None:
         return
     changes = _changes(recipe, before, state.step)
     score_options = _score_options(recipe) if isinstance(recipe, Recipe) else {}
@@ -189,8 +185,7 @@ def require_used_options(recipe: AnyRecipe, state: TrainState, checkpoint: Path)
 
     The report would list them as training options.
     """
-    before = _recipe_of(checkpoint, recipe)
-    if before is None:
+    if (before := _recipe_of(checkpoint, recipe)) is None:
         return
     names = _UPDATE_OPTIONS if recipe.train.max_steps == state.step else ("max_steps", *_UPDATE_OPTIONS)
     pairs = [(name, getattr(recipe.train, name), getattr(before.train, name)) for name in names]

@@ -37,6 +37,7 @@ class TrainState:
     pair:               pairs of the epoch in earlier updates
     micro_batch_tokens: token budget of a micro-batch; 0 before the start
     processes:          world size of the last start; 0 before the start
+    device, precision:  of the last start; "" if unknown
     workload:           load balance, see `nmt.train.workload.Workload`
     start:              SHA-256 of the start model; "" without one
     text:               fingerprint of the training text, see `nmt.data.fingerprint.text_identity`
@@ -62,6 +63,8 @@ class TrainState:
     seconds: float = 0.0
     micro_batch_tokens: int = 0
     processes: int = 0
+    device: str = ""
+    precision: str = ""
     workload: dict[str, Any] = field(default_factory=dict)
     start: str = ""
     text: str = ""
@@ -200,8 +203,7 @@ def require_same_run(recipe: Recipe) -> None:
             f"{recipe.directory} holds the run of a classifier; expected a translation model; choose another "
             "name or run_dir"
         )
-    first = _newest_recipe(recipe.directory)
-    if first is None:
+    if (first := _newest_recipe(recipe.directory)) is None:
         return
     reused = bool(tokenizer_sources(recipe) or tokenizer_sources(first))
     now, then = (_identity(one, reused_tokenizer=reused) for one in (recipe, first))

@@ -130,17 +130,26 @@ class Trainer:
                 compile_layers(self.model, self.loss.guidance)
 
     def _record_start(self) -> None:
-        """Log and record the batching and the text; a finished run keeps the world size of its updates."""
-        state, batching, size = self.state, self.batching, self.world.size
+        """Log and record batching, text and machine; a finished run keeps the machine of its updates."""
+        state, batching = self.state, self.batching
         if not self._is_finished():
             if self.world.is_main:
                 batching.announce(self.recipe, state)
                 warn_of_long_pairs(self.recipe, self.text)
-            if state.processes not in (0, size):
-                state.changes.append(Change(state.step, "processes", state.processes, size))
-            state.processes, state.workload = size, asdict(batching.workload)
+            self._record("processes", self.world.size)
+            self._record("device", str(self.world.device))
+            self._record("precision", self.updater.precision)
+            state.workload = asdict(batching.workload)
         state.text, state.valid = self.text.identity, self.text.valid_identity
         state.micro_batch_tokens = batching.micro_batch_tokens
+
+    def _record(self, name: str, now: int | str) -> None:
+        """Record a property of the start in the state, and its change, unless an option of this name sets it."""
+        if (before := getattr(self.state, name)) not in (0, "", now) and now != getattr(self.train_recipe, name, None):
+            self.state.changes.append(Change(self.state.step, name, before, now))
+            if self.world.is_main and name != "processes":  # the batching logs these
+                say(f"the {name} is now {now}, was {before}")
+        setattr(self.state, name, now)
 
     # --- Loop ---------------------------------------------------------------------------------------------------------
 
@@ -394,8 +403,7 @@ class Trainer:
             average=self.average.tensors() if self.average is not None else {},
             state=asdict(state),
         )
-        best = state.best_steps(self.train_recipe.keep_best)
-        self.writer.submit(partial(self._write, state.step, checkpoint, best))
+        self.writer.submit(partial(self._write, state.step, checkpoint, state.best_steps(self.train_recipe.keep_best)))
 
     def _write(self, step: int, checkpoint: Checkpoint, best_steps: list[int]) -> None:
         run_dir, files = self.recipe.directory, self.model_files(checkpoint.model, step)
@@ -445,8 +453,7 @@ def build_trainer(recipe: Recipe, prepared: Prepared, world: World) -> Trainer:
     tokenizers = prepared.tokenizers
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
-    text = TrainingData.from_prepared(prepared, recipe, world)
-    return Trainer(recipe, world, model, text, lambda tensors, step: {})
+    return Trainer(recipe, world, model, TrainingData.from_prepared(prepared, recipe, world), lambda tensors, step: {})
 
 
 def _describe(state: TrainState, values: Mapping[str, float]) -> str:

@@ -251,6 +251,27 @@ def test_the_report_has_the_validation_that_chose_the_best_step(tiny_recipe: Rec
         assert (summary.valid_step, summary.valid_nll) == (6, state.best_validation[f"valid/{name}"])
 
 
+def test_the_report_has_the_machine_of_the_updates(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that was trained on a GPU may be reported on a computer without one."""
+    recipe, precision = with_train(tiny_recipe, max_steps=6, schedule="constant", precision="auto"), "bf16"
+    for module in ("nmt.train.update", "nmt.pipeline"):
+        monkeypatch.setattr(f"{module}.choose_precision", lambda *_: precision)
+    train_tiny(recipe, tiny_data)
+    precision, other = "fp32", World(0, 1, torch.device("cuda"))
+    state = train_tiny(recipe, tiny_data)
+    summary = pipeline._summarize_training(recipe, other, state, [])
+    assert (summary.device, summary.precision, state.changes) == ("cpu", "bf16", [])
+    capsys.readouterr()
+    state = train_tiny(with_train(recipe, max_steps=12), tiny_data)
+    assert "the precision is now fp32, was bf16" in capsys.readouterr().err
+    assert state.changes[1:] == [Change(6, "precision", "bf16", "fp32")]
+    assert pipeline._summarize_training(recipe, other, state, []).precision == "fp32"
+    state = train_tiny(with_train(recipe, max_steps=18, precision="bf16"), tiny_data)
+    assert [change.option for change in state.changes[2:]] == ["train.max_steps", "train.precision"]
+
+
 @pytest.mark.parametrize("average", ["last", "ema"])
 def test_the_model_has_the_search_options_of_the_report(
     average: str, tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
