@@ -27,7 +27,8 @@ two systems in alternating rounds on one machine, one suspended while the other 
 without padding per second (preparation: tokens of both sides; files and servers: lines), as median (minimum to
 maximum). Ratios are geometric means over the rounds with Student's 95 % interval; **one system is faster only if the
 interval excludes 1**. Machines differ: the Intel Xeon computes bf16 matmuls with AMX, seven times as fast as float32
-(2.3 and 0.31 TFLOP/s on two cores); the AMD EPYC with AVX512_BF16, three times as fast (0.39 and 0.12).
+(2.3 and 0.31 TFLOP/s on two cores); the AMD EPYC with AVX512_BF16, three times as fast (0.39 and 0.12); a newer
+AMD EPYC (measurements of 2026-11-26 from 16:00 UTC on), twice as fast (528 and 261 GFLOP/s per core).
 """
 
 
