@@ -26,8 +26,9 @@ from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
 from nmt.evaluate.baselines import find_baseline
 from nmt.evaluate.forecast import read_forecast
+from nmt.evaluate.inputs import check_scoring
 from nmt.evaluate.likelihood import require_test_lengths, score_text
-from nmt.evaluate.metrics import Score, check_seed, make_scorer, score_corpus, score_labels
+from nmt.evaluate.metrics import Score, make_scorer, score_corpus, score_labels
 from nmt.evaluate.report import (
     DataSummary,
     RunReport,
@@ -167,11 +168,10 @@ def require_test_sets(recipe: Recipe) -> None:
     tests = test_sets(recipe)
     if recipe.is_language_model:
         return
-    check_seed()
+    options = _scoring_options(recipe, lowercase=False)
     for test in tests.values():
         test.warn_of_wrong_references(recipe.data.unicode_form)
-        first = [stream[:1] for stream in test.refs]
-        score_corpus(first[0], first, recipe.evaluate.metrics, **_scoring_options(recipe, lowercase=False))
+        check_scoring(f"data.test.{test.name}", test.refs, recipe.evaluate.metrics, options)
 
 
 def _require_validation_bleu(recipe: Recipe) -> None:

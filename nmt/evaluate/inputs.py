@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from nmt.evaluate.metrics import Scorer, check_aligned
+from nmt.evaluate.metrics import Scorer, check_aligned, check_seed, make_scorer
 from nmt.logs import counted, say, warn
 from nmt.recipe import UserError
 from nmt.text.lines import input_name, read_lines, warn_of_empty, warn_of_equal, warn_of_fields
@@ -96,12 +96,35 @@ def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> 
 def hint_at_forms(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer]) -> None:
     """Log systems whose case or Unicode form differs from that of the references, and references without spaces."""
     _hint_at_case(systems, text, scorers)
-    unsplit = [scorer.name for scorer in scorers if scorer.name in _REMEDIES and _separates_at_spaces(scorer)]
-    if unsplit and not has_spaces(text.streams[0]):
-        metrics, advice = " and ".join(unsplit), ", and ".join(dict.fromkeys(_REMEDIES[name] for name in unsplit))
-        say(f"hint: the reference has no spaces between words, so whole clauses are words for {metrics}; {advice}")
+    _hint_at_missing_spaces("the reference", text.streams[0], scorers, _REMEDIES)
     for name, lines in systems.items():
         hint_at_unicode_form(name, lines, text.streams)
+
+
+def check_scoring(
+    name: str, references: Sequence[Sequence[str]], metrics: Sequence[str], options: Mapping[str, Any]
+) -> None:
+    """Raise UserError if a test set of a recipe cannot be scored; log a reference without spaces.
+
+    options: of `make_scorer`
+    """
+    check_seed()
+    first = [stream[:1] for stream in references]
+    scorers = [make_scorer(metric, **options) for metric in metrics]
+    for scorer in scorers:
+        scorer.score(first[0], first)
+    remedies = _REMEDIES | {"bleu": "for bleu, set evaluate.tokenize to 'char'", "ter": "omit ter in evaluate.metrics"}
+    _hint_at_missing_spaces(f"the reference of {name}", references[0], scorers, remedies)
+
+
+def _hint_at_missing_spaces(
+    name: str, reference: Sequence[str], scorers: Sequence[Scorer], remedies: Mapping[str, str]
+) -> None:
+    """Log a reference without spaces for metrics that separate words there. remedies: by metric"""
+    unsplit = [scorer.name for scorer in scorers if scorer.name in remedies and _separates_at_spaces(scorer)]
+    if unsplit and not has_spaces(reference):
+        metrics, advice = " and ".join(unsplit), ", and ".join(dict.fromkeys(remedies[name] for name in unsplit))
+        say(f"hint: {name} has no spaces between words, so whole clauses are words for {metrics}; {advice}")
 
 
 def hint_at_unicode_form(name: str, lines: Sequence[str], references: Sequence[Sequence[str]]) -> None:

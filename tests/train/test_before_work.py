@@ -69,6 +69,22 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_reference_without_spaces_is_reported_for_metrics_of_words(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "news.de").write_text("我喜欢读书今天天气很好\n" * 3)
+    bleu = "for bleu, set evaluate.tokenize to 'char'"
+    for options, metrics, advice in (
+        (["tgt_lang=yue"], "bleu and ter", f"{bleu}, and omit ter in evaluate.metrics"),
+        (["tgt_lang=zh"], "ter", "omit ter in evaluate.metrics"),
+        (["tgt_lang=yue", "evaluate.metrics=['bleu']"], "bleu", bleu),
+        (["tgt_lang=yue", "evaluate.metrics=['chrf']"], "", ""),
+    ):
+        pipeline.require_test_sets(load_recipe(recipe, options))
+        hint = "hint: the reference of data.test.news has no spaces between words, so whole clauses are words for "
+        assert capsys.readouterr().err == (f"{hint}{metrics}; {advice}\n" if metrics else "")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
