@@ -152,9 +152,10 @@ def _report(
         "recipe": dump_recipe(recipe),
     }
     write_file(run / "report.json", (json.dumps(tree, indent=1, ensure_ascii=False) + "\n").encode())
+    device = state.device or trainer.device  # unknown in checkpoints of earlier versions
     summary = (
-        f"# Classifier {recipe.name}\n\n{state.step:,} updates in {format_duration(state.seconds)} on "
-        f"{trainer.device}; the model is checkpoint {state.best_step:,}, which has the lowest validation nll "
+        f"# Classifier {recipe.name}\n\n{state.step:,} updates in {format_duration(state.seconds)} on {device}; the "
+        f"model is checkpoint {state.best_step:,}, which has the lowest validation nll "
         f"({state.best_validation['valid/nll']:.4f}).\n\n"
     )
     tables = [table for name, score in scores.items() for table in score_tables(name, score)]

@@ -32,7 +32,7 @@ from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimiz
 from nmt.train.resume import log_changes, record_changes, require_used_options
 from nmt.train.schedule import learning_rate, unreached_peak
 from nmt.train.signals import Stopped, StopRequest, stop_requests
-from nmt.train.state import TrainState, require_equal_options
+from nmt.train.state import Change, TrainState, require_equal_options
 from nmt.train.update import dropout_seed
 
 _KEEP_LAST = 2
@@ -68,6 +68,11 @@ class ClassifierTrainer:
             return state
         if problem := unreached_peak(self.recipe.train):
             warn(problem)
+        if (device := str(self.device)) != state.device:
+            if state.device:  # not at the first start
+                state.changes.append(Change(state.step, "device", state.device, device))
+                say(f"the device is now {device}, was {state.device}")
+            state.device = device
         metrics = MetricsWriter(self.recipe.directory, state.step, validates_again=state.validation_due)
         try:
             with progress("training", limit, "updates", done=state.step) as bar, stop_requests() as stop:

@@ -139,6 +139,25 @@ def test_changed_options_are_logged_on_resuming(reviews: Path, capsys: pytest.Ca
     assert json.loads(Path("runs/reviews/report.json").read_text())["changes"] == changes
 
 
+def test_the_report_has_the_device_of_the_updates(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was trained on a GPU may be reported on a computer without one."""
+    save = ClassifierTrainer._save
+
+    def save_on_gpu(trainer: ClassifierTrainer) -> None:
+        trainer.state.device = "cuda:0"
+        save(trainer)
+
+    with monkeypatch.context() as first:
+        first.setattr(ClassifierTrainer, "_save", save_on_gpu)
+        train("train.max_steps=10")
+    report = reviews / "runs/reviews/report.md"
+    train("train.max_steps=10")
+    assert " on cuda:0; the model is checkpoint" in report.read_text()
+    train("train.max_steps=20")
+    assert " on cpu; the model is checkpoint" in report.read_text()
+    assert "| 10 | device | cuda:0 | cpu |" in report.read_text()
+
+
 def test_several_processes_are_an_error(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(CommandError, match="a classifier is trained by one process, got 2; start it without torchrun"):
