@@ -12,9 +12,9 @@ from nmt.classify.examples import Texts, class_indices
 from nmt.classify.text_classifier import ClassifierMetadata, TextClassifier
 from nmt.evaluate.classification import score_classes, score_tables
 from nmt.evaluate.tables import format_tables
-from nmt.logs import counted, progress, say
+from nmt.logs import counted, progress, say, warn
 from nmt.recipe import UserError
-from nmt.text.lines import input_name, read_lines
+from nmt.text.lines import input_name, read_lines, warn_of_fields
 
 _WINDOW = 4_096
 
@@ -36,9 +36,14 @@ def classify_files(
     if gold is not None:
         lines = [line.removesuffix("\r") for line in read_lines(gold, allow_pipe=True)]
         answers = class_indices(lines, names, str(gold))
-    collected = []
+    collected, num_lines, num_empty = [], 0, 0
     with progress("classifying", None, "lines") as bar:
         for window in _windows(files, classifier.metadata):
+            if not num_lines:
+                for file, texts_of_file in zip(files, zip(*window, strict=True), strict=True):
+                    warn_of_fields(f"{input_name(file)}, lines 1 to {len(window):,},", texts_of_file)
+            num_lines += len(window)
+            num_empty += sum(not all(map(str.strip, texts)) for texts in window)
             probabilities = classifier.probabilities(window)
             if answers is not None:
                 collected.append(probabilities)
@@ -46,6 +51,8 @@ def classify_files(
                 yield f"{row[column]:.6f}" if column is not None else f"{names[row.argmax()]}\t{row.max():.6f}"
             bar.advance(len(window))
     classifier.encode.report_truncated()
+    if num_empty:
+        warn(f"{num_empty:,} of {counted(num_lines, 'line')} have an empty text; their probabilities mean nothing")
     if answers is not None and gold is not None:
         found = np.concatenate(collected) if collected else np.empty((0, len(names)))
         if len(found) != len(answers) or not answers:

@@ -44,6 +44,13 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path)
     _, _, err = nmt("train-classifier", "reviews.toml", "train.max_steps=1", "name=short", "data.max_tokens=3")
     assert re.search(r"^truncated \d+ texts to the first 3 tokens", err, re.MULTILINE)
 
+    (reviews / "columns").write_text("a good film\tpositive\n \t \n\nfilm\tnegative\n")
+    _, out, err = nmt("classify", model, "columns")
+    assert len(out.splitlines()) == 4
+    columns, empty = err.splitlines()
+    assert columns.startswith("warning: all lines of columns, lines 1 to 4, have tabs; columns such as scores count")
+    assert empty == "warning: 2 of 4 lines have an empty text; their probabilities mean nothing"
+
     # Errors, of the same model to save time.
     def error(*arguments: object) -> str:
         status, _, err = nmt(*arguments)
