@@ -32,16 +32,16 @@ def run_lock(run_dir: Path) -> Iterator[None]:
     processes do not inherit it.
 
     Raises:
-        UserError: another process holds the lock; the message names it.
+        UserError: another process holds the lock, or another thread of this one; the message names the process.
     """
-    path = run_dir / LOCK_FILE
+    path, real_path = run_dir / LOCK_FILE, Path(os.path.realpath(run_dir))
+    _require_not_locked_here(real_path)
     created = [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         file = _lock(path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; set run_dir to a writable folder") from error
-    real_path = Path(os.path.realpath(run_dir))
     _locked[real_path] = file
     try:
         yield
@@ -54,6 +54,23 @@ def run_lock(run_dir: Path) -> Iterator[None]:
         with suppress(OSError):
             for folder in created:
                 folder.rmdir()  # fails unless empty
+
+
+def _require_not_locked_here(real_path: Path) -> None:
+    """Raise UserError if another thread of this process has locked a run directory: record locks do not see it."""
+    file = _locked.get(real_path)
+    if file is None or not _is_at(real_path / LOCK_FILE, file):
+        return
+    holder = os.pread(file.fileno(), 100, 0)  # closing a second file would release the lock
+    if holder.startswith(f"process {os.getpid()} ".encode()):  # not a process from which this one was forked
+        raise _in_use(real_path, "another thread of this process")
+
+
+def _in_use(run_dir: Path, holder: str) -> UserError:
+    return UserError(
+        f"{run_dir} is in use by {holder}; only one process may write to a run; wait for it, end it, or choose another "
+        "name"
+    )
 
 
 def require_lock(path: Path) -> None:
@@ -87,10 +104,7 @@ def _lock(path: Path) -> IO[str]:
             except BlockingIOError:
                 holder = _holder(file)
                 file.close()
-                raise UserError(
-                    f"{path.parent} is in use by {holder}; only one process may write to a run; "
-                    "wait for it, end it, or choose another name"
-                ) from None
+                raise _in_use(path.parent, holder) from None
         if _is_at(path, file):
             break
         file.close()  # the previous holder removed it meanwhile

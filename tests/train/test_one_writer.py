@@ -27,6 +27,11 @@ from nmt.train import trainer
 from tests.calling import Nmt, one_line
 
 ROOT = Path(__file__).resolve().parents[2]
+LOCK_ONCE = """
+import pathlib, sys
+from nmt.processes.run_lock import run_lock
+with run_lock(pathlib.Path(sys.argv[1])): pass
+"""
 RECIPE = """
 name = "small"
 src_lang = "en"
@@ -275,6 +280,23 @@ def test_a_locked_run_is_rejected(command: str, recipe: Path, tmp_path: Path, ho
     assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK_FILE]
 
 
+def test_a_run_locked_by_another_thread_is_rejected(tmp_path: Path) -> None:
+    """The kernel's record locks belong to a process, and closing a second file would release them."""
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "run")
+    message = "run is in use by another thread of this process; only"
+    with run_lock(tmp_path / "run"):
+        for path in (tmp_path / "run", link):
+            with pytest.raises(UserError, match=message), run_lock(path):
+                pass
+        held = subprocess.run(
+            [sys.executable, "-c", LOCK_ONCE, str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True
+        )
+        assert f"is in use by process {os.getpid()} on " in held.stderr
+    with run_lock(tmp_path / "run"):
+        pass
+
+
 def test_the_lock_of_a_killed_process_is_released(recipe: Path, tmp_path: Path, holder: BaseProcess, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert holder.pid is not None
@@ -305,9 +327,7 @@ def test_children_do_not_hold_the_lock(tmp_path: Path) -> None:
             time.sleep(60)
             os._exit(0)
     try:
-        check = "import sys, pathlib\nfrom nmt.processes.run_lock import run_lock\n"
-        check += "with run_lock(pathlib.Path(sys.argv[1])): pass"
-        subprocess.run([sys.executable, "-c", check, str(tmp_path / "run")], check=True, cwd=ROOT)
+        subprocess.run([sys.executable, "-c", LOCK_ONCE, str(tmp_path / "run")], check=True, cwd=ROOT)
     finally:
         child.kill()
         child.wait()
