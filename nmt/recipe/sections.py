@@ -408,6 +408,8 @@ class Recipe(Section):
                 "train.compile is true; architecture 'gru' runs in torch's own kernels, which are not compiled; set "
                 "train.compile to false"
             )
+        if self.model.architecture == "gru" and self.train.shapes == "fixed":
+            raise ValueError("train.shapes is 'fixed', which architecture 'gru' does not support; set it to 'auto'")
         layers, heads = self.model.cross_attentions
         if self.decode.alignment_layer is not None and self.decode.alignment_layer >= layers:
             raise ValueError(

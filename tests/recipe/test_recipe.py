@@ -604,6 +604,10 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             "train.compile to false",
         ),
         (
+            ["model.architecture=gru", "train.shapes=fixed"],
+            "train.shapes is 'fixed', which architecture 'gru' does not support; set it to 'auto'",
+        ),
+        (
             ["model.architecture=gru", "decode.alignment_layer=1"],
             "decode.alignment_layer is 1; the decoder has layers 0 to 0; choose one of them",
         ),
