@@ -165,8 +165,7 @@ class TextTranslator(ABC):
                   length are left out
         context:  previous sentences of each line, see `nmt.decode.context`
         """
-        n_best = 1 if self._utility is None else None  # MBR needs all candidates
-        n_best_lists = self.translate_n_best(lines, n_best, prefixes, required, glossary=glossary, context=context)
+        n_best_lists = self.translate_n_best(lines, 1, prefixes, required, glossary=glossary, context=context)
         return [translations[0].text for translations in n_best_lists]
 
     def translate_n_best(
@@ -210,7 +209,8 @@ class TextTranslator(ABC):
         require_flag("partial_word", partial_word)
         if n_best is not None:
             require_count("n_best", n_best)
-        options = self._options if n_best is None else replace(self._options, n_best=n_best)
+        count = n_best or self._options.n_best  # MBR needs at least the candidates of the recipe
+        options = replace(self._options, n_best=count if self._utility is None else max(count, self._options.n_best))
         parts_of_lines = [self._split(item.text) for item in inputs]
         tasks = [
             task
@@ -224,7 +224,7 @@ class TextTranslator(ABC):
             outputs = [hypotheses[: options.n_best] for hypotheses in finish_search()]
             translations = [self._translations(hypotheses) for hypotheses in outputs]
             aligned = iter(self._align([item.text for item in inputs], parts_of_lines, outputs, translations))
-            return [self._combine([next(aligned) for _ in parts]) for parts in parts_of_lines]
+            return [self._combine([next(aligned) for _ in parts])[:count] for parts in parts_of_lines]
 
         return finish
 

@@ -486,6 +486,15 @@ def test_digits_may_be_excluded(model: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert tokens_of(translator) == {*excluded}
 
 
+def test_mbr_selects_from_the_candidates_of_the_recipe(model: Path) -> None:
+    lines = ["the cat sees a dog", "a dog"]
+    for translator in load_both(model, beam_size=4, n_best=4, mbr_metric="chrf"):
+        ranked = translator.translate_n_best(lines)
+        assert translator.translate_n_best(lines, 2) == [one[:2] for one in ranked]
+        assert translator.translate_n_best(lines, 1) == [one[:1] for one in ranked]
+        assert translator.translate(lines) == [one[0].text for one in ranked]
+
+
 def test_sentences_of_a_batch_have_equal_lengths() -> None:
     rng = random.Random(1)
     lengths = [(rng.randint(1, 9), rng.randint(0, 1)) for _ in range(300)]
