@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import nmt.search.bias
+import nmt.search.phrase_rewards
 from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import beam_search
 from nmt.search.bias import Bias, biased_phrases
@@ -149,6 +149,20 @@ def test_select_and_concat_keep_the_progress() -> None:
     assert bias.extend(parents, torch.tensor([[5]] * 3)).earned.tolist() == [[-0.5], [0.5], [-1.0]]
 
 
+def test_concat_joins_sentences_that_have_met_different_numbers_of_phrases() -> None:
+    biases: Biases = (((4,), 1.0), ((5,), 0.5), ((4, 5), 0.25))
+    two, one = (Bias.start(biases, 1, 1, CPU) for _ in range(2))
+    parent = torch.zeros(1, 1, dtype=torch.int64)
+    for token in (4, 5):
+        two = two.extend(parent, torch.tensor([[token]]))
+    one = one.extend(parent, torch.tensor([[4]]))
+    log_probs = torch.zeros(1, 1, 9)
+    expected = torch.cat([one.apply(log_probs), two.apply(log_probs)])
+    assert one.concat(two).apply(log_probs.repeat(2, 1, 1)).equal(expected)
+    assert two.concat(one).apply(log_probs.repeat(2, 1, 1)).equal(expected.flip(0))
+    assert one.concat(two).earned.tolist() == [[1.0], [1.75]]
+
+
 def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rewards after a long output are the same with caches of four entries."""
     rng = random.Random(0)
@@ -158,13 +172,14 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         bias = Bias.start(biases, 1, 1, CPU)
         for token in random.Random(1).choices(range(4, 9), k=50):
             bias = bias.extend(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[token]]))
-        caches = [cache.cache_info() for cache in vars(bias.phrases).values() if hasattr(cache, "cache_info")]
-        assert caches and all(cache.currsize <= cache.maxsize == nmt.search.bias._CACHE_SIZE for cache in caches)
+        caches = [cache.cache_info() for cache in vars(bias.phrases.rewards).values() if hasattr(cache, "cache_info")]
+        assert caches
+        assert all(cache.currsize <= cache.maxsize == nmt.search.phrase_rewards._CACHE_SIZE for cache in caches)
         return bias.apply(torch.zeros(1, 1, 9))
 
     expected = rewards()
     biased_phrases.cache_clear()
-    monkeypatch.setattr(nmt.search.bias, "_CACHE_SIZE", 4)
+    monkeypatch.setattr(nmt.search.phrase_rewards, "_CACHE_SIZE", 4)
     assert rewards().equal(expected)
     biased_phrases.cache_clear()
 

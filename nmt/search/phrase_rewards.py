@@ -1,0 +1,293 @@
+"""Rewards of the next token by phrases with a bias, for many hypotheses at a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.search.phrases import PhraseTrie
+
+# Biases are rounded to multiples of this. Sums are then exact and independent of their order.
+_RESOLUTION = 2.0**-30
+
+# Maximum number of nodes whose rewards are cached.
+_CACHE_SIZE = 1 << 16
+
+# Hashes of `_PairTable` are below this power of two.
+_HASH_BITS = 20
+
+Biases = tuple[tuple[tuple[int, ...], float], ...]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Phrases = NDArray[np.int32]
+
+
+class TokenRewards(NamedTuple):
+    """Rewards of some tokens after some hypotheses; all fields (count,).
+
+    rows:   int64, index of the hypothesis
+    tokens: int64
+    values: float32
+    """
+
+    rows: Integers
+    tokens: Integers
+    values: NDArray[np.float32]
+
+
+class PhraseRewards:
+    """Phrases with a bias, and the reward of each token after any output.
+
+    Met phrases are preferred phrases that an output contains, (hypotheses, width) int32, padded with `padding`.
+
+    padding: number of phrases
+    gains:   (phrases + 1,) float64, sum of the positive biases of each phrase; 0 for padding
+    ends:    (nodes, width) int32, preferred phrases that end at a node, padded
+    costs:   (nodes,) float64, sum of the negative biases of phrases that end at a node
+    """
+
+    def __init__(self, biases: Biases) -> None:
+        """biases: token ids and bias of each phrase; a phrase may occur several times."""
+        by_phrase: dict[tuple[int, ...], list[float]] = defaultdict(list)
+        for phrase, bias in biases:
+            by_phrase[phrase].append(round(bias / _RESOLUTION) * _RESOLUTION)
+        phrases = [*by_phrase]
+        self._trie = trie = PhraseTrie(phrases)
+        self.padding = len(phrases)
+        self.gains = np.array([*(sum(max(0.0, bias) for bias in by_phrase[phrase]) for phrase in phrases), 0.0])
+        costs = [sum(min(0.0, bias) for bias in by_phrase[phrase]) for phrase in phrases]
+        self.costs, self.ends = self._sum_by_node(costs)
+        suffixes = [[*trie.suffixes(node), 0] for node in range(len(trie.children))]
+        self._suffixes = _pad_rows(suffixes, -1).astype(np.int64)
+        paths = [trie.path(phrase) for phrase in phrases]
+        self._first_nodes = np.array([*(path[1] for path in paths), 0])
+        rates = [max(0.0, *by_phrase[phrase]) / len(phrase) for phrase in phrases]
+        self._begun = _BegunPhrases(paths, rates, len(suffixes))
+        self._depths = np.array(trie.depths)
+        parents, self._tokens = np.zeros((2, len(suffixes)), dtype=np.int64)
+        for node, children in enumerate(trie.children):
+            parents[[*children.values()]], self._tokens[[*children.values()]] = node, [*children]
+        nodes = np.arange(len(suffixes))
+        self._edges = _PairTable(parents[1:], self._tokens[1:], nodes[1:])
+        credits, best = self._credits(nodes, nodes, np.empty((len(nodes), 0), dtype=np.int32))
+        self._rewards_of_nodes = self.costs + self.gains[self.ends].sum(axis=1) + credits
+        self._critical = _CriticalSteps(parents, self.ends, best, self.padding)
+        self._of_node = lru_cache(_CACHE_SIZE)(self._compute_of_node)
+
+    def _sum_by_node(self, costs: list[float]) -> tuple[Floats, Phrases]:
+        """Return `costs` and `ends`. costs: by phrase."""
+        trie = self._trie
+        sums = np.zeros(len(trie.children))
+        ends: list[list[int]] = [[] for _ in trie.children]
+        sums[trie.ends] = costs
+        for phrase, node in enumerate(trie.ends):
+            ends[node] = [phrase] if self.gains[phrase] else []
+        for node in range(1, len(ends)):  # suffixes are shorter and have lower numbers
+            sums[node] += sums[trie.suffix_links[node]]
+            ends[node] += ends[trie.suffix_links[node]]
+        return sums, _pad_rows(ends, self.padding)
+
+    def at_root(self, vocab: int) -> NDArray[np.float32]:
+        """Return the reward of each token if no phrase is started or met, (vocab,)."""
+        rewards = np.zeros(vocab, dtype=np.float32)
+        children = self._trie.children[0]
+        rewards[[*children]] = self._rewards_of_nodes[[*children.values()]]
+        return rewards
+
+    def same_first_token(self, met: Phrases, phrases: Phrases) -> NDArray[np.bool_]:
+        """Return which met phrases begin with the first token of another phrase, (rows, width); phrases: (rows,)."""
+        is_same: NDArray[np.bool_] = self._first_nodes[met] == self._first_nodes[phrases, None]
+        return is_same
+
+    def of_first_token(self, phrases: Phrases, met: Phrases) -> NDArray[np.float32]:
+        """Return the reward of each phrase's first token if no phrase is started, (rows,).
+
+        phrases, met: (rows,), (rows, width)
+        """
+        return self._rewards(self._first_nodes[phrases], np.arange(len(phrases)), met)
+
+    def first_tokens(self, met: Phrases, rewards: NDArray[np.float32]) -> TokenRewards:
+        """Return the rewards that differ from those `at_root` because phrases are met.
+
+        met, rewards: (hypotheses, width), rewards: `of_first_token` of each met phrase
+        """
+        rows, columns = self._critical.at_root[met].nonzero()
+        tokens = self._tokens[self._first_nodes[met[rows, columns]]]
+        return TokenRewards(rows, tokens, rewards[rows, columns])
+
+    def next_tokens(self, nodes: Integers) -> TokenRewards:
+        """Return the rewards after a started phrase if no phrase is met. nodes: (hypotheses,)."""
+        rewards = [self._of_node(node) for node in nodes.tolist()]
+        tokens, values = ([*parts] for parts in zip(*rewards, strict=True))
+        rows = np.arange(len(nodes)).repeat([len(part) for part in tokens])
+        return TokenRewards(rows, np.concatenate(tokens), np.concatenate(values))
+
+    def next_tokens_after(self, nodes: Integers, met: Phrases) -> TokenRewards:
+        """Return the rewards that differ from those of `next_tokens` because phrases are met.
+
+        nodes, met: (hypotheses,), (hypotheses, width)
+        """
+        rows, columns = self._critical.is_parent[self._suffixes[nodes]].nonzero()
+        pairs, children = self._critical.find(self._suffixes[nodes[rows], columns], met[rows])
+        rows, columns, tokens = rows[pairs], columns[pairs], self._tokens[children]
+        # A longer suffix may continue with the same token.
+        is_longest = columns == 0
+        (others,) = (~is_longest).nonzero()
+        is_longest[others] = self.step(nodes[rows[others]], tokens[others]) == children[others]
+        rows, children = rows[is_longest], children[is_longest]
+        return TokenRewards(rows, tokens[is_longest], self._rewards(children, rows, met))
+
+    def step(self, nodes: Integers, tokens: Integers) -> Integers:
+        """Return the nodes after one more token each, (hypotheses,)."""
+        suffixes = self._suffixes[nodes]
+        (rows, _), children = self._edges.find(suffixes, tokens[:, None])
+        # The longest match has the highest node number.
+        stepped = np.zeros_like(nodes)
+        np.maximum.at(stepped, rows, children)
+        return stepped
+
+    def _compute_of_node(self, node: int) -> _NodeRewards:
+        """Return the rewards after a started phrase that differ from those at the root if no phrase is met."""
+        if node and not self._trie.children[node]:
+            return self._of_node(self._trie.suffix_links[node])
+        children: dict[int, int] = {}
+        for suffix in reversed([*self._trie.suffixes(node)]):
+            children |= self._trie.children[suffix]
+        values = self._rewards_of_nodes[[*children.values()]].astype(np.float32)
+        return _NodeRewards(np.array([*children], dtype=np.int64), values)
+
+    def _rewards(self, nodes: Integers, rows: Integers, met: Phrases) -> NDArray[np.float32]:
+        """Return the reward of the step to each node, credit included, (steps,).
+
+        nodes, rows: (steps,); met: (hypotheses, width); rows: hypothesis of each step
+        """
+        ends, known = self.ends[nodes], met[rows]
+        is_met = (ends[:, :, None] == known[:, None, :]).any(axis=2)
+        gains = np.where(is_met, 0.0, self.gains[ends]).sum(axis=1)
+        rewards: Floats = self.costs[nodes] + gains + self._credits(nodes, rows, met)[0]
+        return rewards.astype(np.float32)
+
+    def _credits(self, nodes: Integers, rows: Integers, met: Phrases) -> tuple[Floats, Phrases]:
+        """Return the highest credit at each node and its phrase; arguments as for `_rewards`."""
+        done = np.concatenate([met[rows], self.ends[nodes]], axis=1)
+        suffixes = self._suffixes[nodes]
+        steps, columns = self._begun.exists[suffixes].nonzero()
+        started = suffixes[steps, columns]
+        credits, best = np.zeros(suffixes.shape), np.full(suffixes.shape, self.padding, dtype=np.int32)
+        positions = self._begun.first_not_in(done, steps, started)
+        credits[steps, columns] = self._depths[started] * self._begun.rates[positions]
+        best[steps, columns] = self._begun.phrases[positions]
+        columns = credits.argmax(axis=1)
+        every = np.arange(len(nodes))
+        return credits[every, columns], best[every, columns]
+
+
+def _pad_rows(rows: list[list[int]], padding: int) -> Phrases:
+    """Return an array of at least one column."""
+    padded = np.full((len(rows), max(1, *map(len, rows))), padding, dtype=np.int32)
+    for row, values in zip(padded, rows, strict=True):
+        row[: len(values)] = values
+    return padded
+
+
+class _NodeRewards(NamedTuple):
+    """Rewards of some tokens. tokens: (count,) int64; values: (count,) float32."""
+
+    tokens: Integers
+    values: NDArray[np.float32]
+
+
+class _BegunPhrases:
+    """Preferred phrases that begin with each node and do not end there, the highest credit per token first.
+
+    exists:  (nodes + 1,) bool, whether there is one; the last entry is of padding
+    phrases: (entries,) int32, lists of all nodes, each followed by an end mark
+    rates:   (entries,) float64, credit per token; 0 for an end mark
+    """
+
+    _END = -1
+
+    def __init__(self, paths: list[list[int]], rates: list[float], nodes: int) -> None:
+        """paths, rates: nodes of all prefixes and credit per token of each phrase; nodes: their number."""
+        begun: list[list[int]] = [[] for _ in range(nodes)]
+        for phrase in sorted(range(len(rates)), key=lambda phrase: -rates[phrase]):
+            for node in paths[phrase][1:-1] if rates[phrase] else ():
+                begun[node].append(phrase)
+        self.exists = np.array([*map(bool, begun), False])
+        self._starts = np.cumsum([0, *(len(phrases) + 1 for phrases in begun[:-1])])
+        self.phrases = np.array([*chain.from_iterable((*phrases, self._END) for phrases in begun)], dtype=np.int32)
+        self.rates = np.array([*rates, 0.0])[self.phrases]
+
+    def first_not_in(self, done: Phrases, steps: Integers, nodes: Integers) -> Integers:
+        """Return the entry of the first phrase of each node that is not in its row of `done`, or of the end mark.
+
+        done: (rows, width); steps, nodes: (pairs,), steps: row of `done`
+        """
+        positions = self._starts[nodes]
+        left = np.arange(len(nodes))
+        while len(left):
+            left = left[(done[steps[left]] == self.phrases[positions[left], None]).any(axis=1)]
+            positions[left] += 1
+        return positions
+
+
+class _CriticalSteps:
+    """Steps whose reward may change if a phrase is met: it ends there, or it earns the credit if no phrase is met.
+
+    at_root:   (phrases + 1,) bool, whether this holds for the phrase's first token
+    is_parent: (nodes + 1,) bool, whether any such step leaves the node; False for the root, and padding at the end
+    """
+
+    def __init__(self, parents: Integers, ends: Phrases, best: Phrases, padding: int) -> None:
+        """parents, best: (nodes,); best: phrase that earns the credit; ends: (nodes, width) padded."""
+        phrases = np.concatenate([ends, best[:, None]], axis=1)
+        children, columns = (phrases != padding).nonzero()
+        phrases = phrases[children, columns]
+        self.at_root = np.zeros(padding + 1, dtype=bool)
+        self.at_root[phrases[parents[children] == 0]] = True
+        self.is_parent = np.zeros(len(ends) + 1, dtype=bool)
+        later = parents[children] != 0
+        self.is_parent[parents[children[later]]] = True
+        self._table = _PairTable(parents[children[later]], phrases[later], children[later])
+
+    def find(self, nodes: Integers, phrases: Phrases) -> tuple[Integers, Integers]:
+        """Return the critical steps from each node: its index, and the next node.
+
+        nodes: (rows,); phrases: (rows, width), met and padded
+        """
+        (rows, _), children = self._table.find(nodes[:, None], phrases)
+        return rows, children
+
+
+class _PairTable:
+    """Values of pairs of numbers; a pair may have several."""
+
+    def __init__(self, first: Integers, second: Integers | Phrases, values: Integers) -> None:
+        """All (entries,)."""
+        keys = (first << 32) + second
+        order = keys.argsort(kind="stable")
+        self._keys, self._values = keys[order], values[order]
+        # Most pairs that are looked up have no value, which a table of hashes shows faster than binary search.
+        self._may_exist = np.zeros(1 << _HASH_BITS, dtype=bool)
+        self._may_exist[_hashes(keys)] = True
+
+    def find(self, first: Integers, second: Integers | Phrases) -> tuple[tuple[Integers, ...], Integers]:
+        """Return the position of each value in the arguments, which are broadcast to each other, and the values."""
+        keys = (first << 32) + second
+        positions = self._may_exist.take(_hashes(keys)).nonzero()
+        keys = keys[positions]
+        start = self._keys.searchsorted(keys)
+        counts = self._keys.searchsorted(keys, side="right") - start
+        shifts = start - counts.cumsum() + counts
+        values = self._values[shifts.repeat(counts) + np.arange(counts.sum())]
+        return tuple(position.repeat(counts) for position in positions), values
+
+
+def _hashes(keys: Integers) -> Integers:
+    # Fibonacci hashing: the high bits of the product depend on all bits of the key.
+    return (keys * -7046029254386353131 >> 64 - _HASH_BITS) & (1 << _HASH_BITS) - 1
