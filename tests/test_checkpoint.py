@@ -34,7 +34,7 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.storage import sealed
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
-from nmt.storage.sealed import CorruptError, verify_directory, write_directory, write_file
+from nmt.storage.sealed import CorruptError, new_directory, verify_directory, write_directory, write_file
 from nmt.train.state import TrainState
 
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
@@ -305,6 +305,22 @@ def test_replacing_a_checkpoint_is_crash_safe(tmp_path: Path, monkeypatch: pytes
         found.append(newest[1].state["step"])
         assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000001"]
     assert found == [2, 2, 2, 1]  # the original checkpoint is from step 2
+
+
+def test_an_interruption_right_after_its_creation_removes_a_new_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Path.mkdir
+
+    def interrupted(path: Path, parents: bool) -> None:
+        create(path, parents=parents)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", interrupted)
+        with pytest.raises(KeyboardInterrupt), new_directory(tmp_path / "data"):
+            pass
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("state", [b"\x80\x04N.", b"[1]", b'{"of": "another version"}'])

@@ -60,8 +60,8 @@ def new_directory(directory: Path) -> Iterator[Path]:
     require_lock(directory)
     temporary = directory.with_name(f".{directory.name}.part-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
     try:
+        temporary.mkdir(parents=True)
         yield temporary
         sync(temporary)
         require_lock(directory)
