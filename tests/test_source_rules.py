@@ -35,7 +35,15 @@ LAYERS = (
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
 # Packages with lazy imports, because every process imports them and some do not need their contents.
-LAZY_IMPORTERS = {"nmt", "nmt.cli", "nmt.cli.engines", "nmt.cli.recipes", "nmt.logs", "nmt.train.metrics_writer"}
+LAZY_IMPORTERS = {
+    "nmt",
+    "nmt.cli",
+    "nmt.cli.engines",
+    "nmt.cli.recipes",
+    "nmt.keep.translator",
+    "nmt.logs",
+    "nmt.train.metrics_writer",
+}
 
 MOST_FILE_LINES = 500
 MOST_FUNCTION_LINES = 60

@@ -17,7 +17,6 @@ from dataclasses import astuple, dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from nmt.alignment.lexical import agreed_links
 from nmt.decode.glossary import Glossary, Required, forms_of
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
@@ -443,6 +442,8 @@ def _without_added_stop(translation: Translation, source: str) -> Translation:
 
 def _statistical_links(pairs: Sequence[tuple[str, str]]) -> list[set[tuple[int, int]]]:
     """Return the word links of each pair of a text and its translation, by an aligner trained on these pairs."""
+    from nmt.alignment.lexical import agreed_links  # noqa: PLC0415 - imports numpy, which only markup needs
+
     words: dict[str, int] = {}
     return agreed_links([(_word_ids(text, words), _word_ids(translation, words)) for text, translation in pairs])
 

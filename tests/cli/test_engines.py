@@ -5,6 +5,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -242,3 +244,18 @@ def test_engine_auto_uses_torch_for_a_read_only_model(
         0,
         f"{SLOW}{model} is not writable, so the converted model cannot be stored",
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "unneeded"), [("auto", {"torch", "numpy", "sacrebleu", "pyarrow"})])
+def test_no_unneeded_package_is_imported(engine: str, unneeded: set[str], model: Path, text: Path) -> None:
+    CTranslate2Translator.load(model, "cpu")  # stores the conversion
+    program = (
+        "import sys; from nmt import cli; sys.argv[0] = 'nmt'\n"
+        "try: cli.main()\n"
+        f"finally: print(*({unneeded} & sys.modules.keys()) or ['none'])"
+    )
+    options = ["--engine", engine, "--device", "cpu", "-o", str(text.with_name("out"))]
+    command: list[str | Path] = [sys.executable, "-c", program, "translate", model, text, *options]
+    assert subprocess.check_output(command, text=True) == "none\n"
+    assert text.with_name("out").read_text().count("\n") == 3
