@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from nmt.alignment import stored_pairs
 from nmt.alignment.lexical import PASSES, LexicalAligner, Pairs
+from nmt.alignment.pair_chunks import Ids, in_chunks
 from nmt.alignment.stored_pairs import PairReader, StoredCorpus, TokenLink, stored_corpora
 from nmt.alignment.words import Links, parse_links, words_as_given, words_of_starts
 from nmt.data.corpus import ReadOptions, alignment_file, count_pairs, read_pairs
@@ -143,7 +143,7 @@ class _ChunkAligner:
     def __init__(self, directory: Path, reverse_target: bool, lexicons: Path, vocab: int) -> None:
         self._reader, self._aligner = PairReader(directory, reverse_target), LexicalAligner.load(lexicons, vocab)
 
-    def __call__(self, job: tuple[stored_pairs.Ids, bool]) -> list[set[TokenLink]]:
+    def __call__(self, job: tuple[Ids, bool]) -> list[set[TokenLink]]:
         pairs, tagged = self._reader.pairs(*job), job[1]
         links = zip(self._aligner.links(pairs), pairs, strict=True)
         return [self._reader.as_stored(pair_links, tagged, len(tgt)) for pair_links, (_, tgt) in links]
@@ -169,7 +169,7 @@ class _Builder:
                 if corpus.file is not None:
                     chunks = self._file_chunks(corpus, corpus.file)
                 else:
-                    jobs = [(ids, corpus.tagged) for ids in stored_pairs.in_chunks(self._store, corpus.ids())]
+                    jobs = [(ids, corpus.tagged) for ids in in_chunks(self._store, corpus.ids())]
                     chunks = map_in_order(make, jobs, min(workers, max(len(jobs), 1)))
                 with closing(chunks):
                     for links in chunks:
@@ -186,7 +186,7 @@ class _Builder:
 
             def read() -> Iterator[Pairs]:
                 for corpus in corpora:
-                    for ids in stored_pairs.in_chunks(self._store, corpus.ids(fraction)):
+                    for ids in in_chunks(self._store, corpus.ids(fraction)):
                         yield self._reader.pairs(ids, corpus.tagged)
                         bar.advance(len(ids))
 
@@ -195,7 +195,7 @@ class _Builder:
     def _file_chunks(self, corpus: StoredCorpus, path: Path) -> Generator[list[set[TokenLink]]]:
         """Yield the links of a corpus with a file of word alignments."""
         links_of_pairs = self._file_links(corpus, path)
-        for ids in stored_pairs.in_chunks(self._store, corpus.ids()):
+        for ids in in_chunks(self._store, corpus.ids()):
             lengths = self._store.tgt.lengths[ids].tolist()
             links = islice(links_of_pairs, len(ids))
             yield list(map(self._reader.as_stored, links, repeat(corpus.tagged), lengths))
@@ -205,7 +205,7 @@ class _Builder:
         """Yield the links of the tokens of each stored pair from a file of word alignments."""
         recipe = self._recipe
         cleaner = Cleaner(recipe.data, recipe.src_lang, recipe.tgt_lang)
-        chunks = stored_pairs.in_chunks(self._store, corpus.ids())
+        chunks = in_chunks(self._store, corpus.ids())
         stored = (pair for ids in chunks for pair in self._reader.pairs(ids, corpus.tagged))
         expected = next(stored, None)
         pairs = read_pairs(corpus.corpus, ReadOptions.from_recipe(recipe))

@@ -23,7 +23,7 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from nmt.alignment.lexical import Pairs, estimate_lexicon
-from nmt.alignment.stored_pairs import in_chunks, read_pairs
+from nmt.alignment.pair_chunks import in_chunks, read_pairs
 from nmt.data.store import PairStore, SideStore
 from nmt.recipe import UserError
 from nmt.special_ids import EOS_ID

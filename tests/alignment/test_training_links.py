@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.alignment import stored_pairs
+from nmt.alignment import pair_chunks
 from nmt.alignment.lexical import LexicalAligner, agreed_links
 from nmt.alignment.training import LINKS_FOLDER, link_tokens, open_links, prepare_links, require_alignment_files
 from nmt.alignment.words import parse_links
@@ -98,7 +98,7 @@ GIVEN = corpus("alignment='train.links'")
 
 
 def test_statistical_links_are_those_of_the_stored_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_pairs, "CHUNK_CELLS", 100)
+    monkeypatch.setattr(pair_chunks, "CHUNK_CELLS", 100)
     _, prepared, links = prepared_links(folder)
     store = PairStore(prepared.directory, "train")
     pairs = []
@@ -112,7 +112,7 @@ def test_statistical_links_are_those_of_the_stored_tokens(folder: Path, monkeypa
 
 @pytest.mark.slow
 def test_links_do_not_depend_on_the_number_of_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_pairs, "CHUNK_CELLS", 100)
+    monkeypatch.setattr(pair_chunks, "CHUNK_CELLS", 100)
     options = (corpus("tag='<web>'"), "data.reverse_target=true")
     results = []
     for workers in (1, 2):

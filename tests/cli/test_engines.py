@@ -247,7 +247,10 @@ def test_engine_auto_uses_torch_for_a_read_only_model(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "unneeded"), [("auto", {"torch", "numpy", "sacrebleu", "pyarrow"})])
+@pytest.mark.parametrize(
+    ("engine", "unneeded"),
+    [("auto", {"torch", "numpy", "sacrebleu", "pyarrow"}), ("torch", {"sacrebleu", "pyarrow", "nmt.grammar"})],
+)
 def test_no_unneeded_package_is_imported(engine: str, unneeded: set[str], model: Path, text: Path) -> None:
     CTranslate2Translator.load(model, "cpu")  # stores the conversion
     program = (

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from nmt.alignment import stored_pairs
+from nmt.alignment import pair_chunks
 from nmt.alignment.lexical import PASSES, estimate_lexicon
 from nmt.data.store import PairStore, PairWriter
 from nmt.decode import shortlist as module
@@ -99,7 +99,7 @@ def test_lists_do_not_depend_on_chunks_or_direction(
     assert lists(make_shortlist(backward, tokenizers, best=4)) != lists(whole)
     assert lists(make_shortlist(backward, tokenizers, best=4, reverse_target=True)) == lists(whole)
     measured = coverage(whole, forward)
-    monkeypatch.setattr(stored_pairs, "CHUNK_CELLS", 50)
+    monkeypatch.setattr(pair_chunks, "CHUNK_CELLS", 50)
     monkeypatch.setattr(module, "_CHUNK_TOKENS", 7)
     chunked = make_shortlist(forward, tokenizers, best=4)
     assert lists(chunked) == lists(whole)
