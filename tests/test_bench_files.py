@@ -1,19 +1,30 @@
 """Comparison of complete translation commands."""
 
+import importlib
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Self, cast
 
 import pytest
+import torch
 
 from nmt.bench.random_model import number_tokenizers, write_random_model
+from nmt.decode.translator import Translator
 from nmt.export.packages import is_installed
 from nmt.recipe import UserError, parse_recipe
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
-from bench import ledger
-from bench.file_comparison import FileWorkload, compare_files, compare_loaded, session_memory
+from bench import __main__ as bench_main
+from bench import file_comparison, ledger
+from bench.comparison import TOOLS, Comparison, Measurement
+from bench.file_comparison import DEFAULTS, FileWorkload, compare_files, compare_loaded, session_memory
+from bench.ratio import Ratio
 from bench.serving import ServingWorkload, compare_servers
 
 from tests.cli.nasty_lines import as_bytes, nasty_lines
@@ -62,9 +73,10 @@ def test_two_commands_are_compared(work: FileWorkload, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_installed("ctranslate2"), reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
-def test_two_loaded_systems_are_compared(work: FileWorkload) -> None:
-    result = compare_loaded(work, ("nmt", {"precision": "fp32"}), ("ctranslate2", {"inter_threads": "1"}), 2)
+@pytest.mark.parametrize(("name", "settings"), [("ctranslate2", {"inter_threads": "1"}), ("transformers", {})])
+def test_two_loaded_systems_are_compared(work: FileWorkload, name: str, settings: dict[str, str]) -> None:
+    pytest.importorskip(name)
+    result = compare_loaded(work, ("nmt", {"precision": "fp32"}), (name, settings), 2)
     for side in (result.ours, result.theirs):
         assert len(side.rates) == 2
         assert min(side.rates) > 0.0
@@ -84,6 +96,25 @@ def test_memory_includes_all_processes_of_a_command() -> None:
         assert 70 << 20 < session_memory(process.pid) < 110 << 20
         process.communicate()
     assert session_memory(process.pid) == 0
+
+
+def test_a_command_ends_with_the_process_that_measures_it(tmp_path: Path) -> None:
+    code = f"import os, time; os.chdir({str(tmp_path)!r}); print(os.getpid(), file=open('pid', 'w')); "
+    command = [sys.executable, "-c", code + "os.rename('pid', 'ready'); time.sleep(600)"]
+    script = f"from bench.file_comparison import run_command; run_command({command!r})"
+    path = os.pathsep.join(map(str, [TOOLS, TOOLS.parent]))
+    with subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": path}) as process:
+        wait_until((tmp_path / "ready").exists)
+        process.kill()
+    state = Path(f"/proc/{(tmp_path / 'ready').read_text().strip()}/stat")
+    wait_until(lambda: not state.exists() or " Z " in state.read_text())
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_failing_command_is_an_error(work: FileWorkload, tmp_path: Path) -> None:
@@ -128,3 +159,118 @@ def test_an_unknown_server_is_an_error(work: FileWorkload) -> None:
         compare_servers(workload, ("nmt", {}), ("other", {}), rounds=2)
     with pytest.raises(UserError, match="nmt has no setting 'threads'; its settings are: none; omit it"):
         compare_servers(workload, ("nmt", {"threads": "2"}), ("translate", {}), rounds=2)
+
+
+# --- Devices ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("settings", "device"), [({}, "cuda"), ({"device": "cpu"}, "cpu")])
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_the_device_reaches_every_system(
+    work: FileWorkload,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    settings: dict[str, str],
+    device: str,
+) -> None:
+    monkeypatch.setattr(file_comparison, "run_command", lambda _: (0.0, 0))  # the export
+    monkeypatch.setattr(file_comparison, "SystemProcess", lambda *arguments: arguments)
+    monkeypatch.setenv("NMT_BENCH_SHARED", "packages")
+    on_gpu = replace(work, device="cuda")
+    command = file_comparison._command(on_gpu, name, settings, tmp_path / "command")
+    assert f"{'--' * (name == 'nmt')}device={device}" in command.words
+    assert command.settings["device"] == device
+    _, shown, words, environment, _ = cast("Any", file_comparison._loaded(on_gpu, name, settings, tmp_path / "loaded"))
+    assert f"device={device}" in words and shown["device"] == device
+    assert environment["PYTHONPATH"].startswith(f"packages{os.pathsep}")
+
+
+def test_nmt_and_ctranslate2_load_on_the_device(work: FileWorkload, monkeypatch: pytest.MonkeyPatch) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    given = list[object]()
+    for module, name in ((ctranslate2, "Translator"), (Translator, "load")):
+        monkeypatch.setattr(module, name, lambda *_, **options: given.append(options["device"]))
+    options = {"model": str(work.model), "beam_size": "2", "device": "cuda", "precision": "fp32", "engine": "torch"}
+    importlib.import_module("bench.peers.nmt_file").load(options | {"threads": "1"})
+    monkeypatch.setattr("sentencepiece.SentencePieceProcessor", lambda **_: None)
+    module = importlib.import_module("bench.peers.ctranslate2_file")
+    module.load(options | {"compute_type": "float16", "inter_threads": "1", "intra_threads": "1"})
+    assert given == ["cuda", "cuda"]
+
+
+class FakeGenerator:
+    """A model and a batch of transformers that record their device."""
+
+    device = "cpu"
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def eval(self) -> Self:
+        return self
+
+    def to(self, device: str) -> Self:
+        self.device = device
+        return self
+
+
+def test_transformers_loads_on_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    made = list[FakeGenerator]()
+
+    class Batch(dict[str, str]):
+        def to(self, device: str) -> dict[str, str]:
+            return {"device": device}
+
+    class Tokenizer:
+        def __call__(self, *_: object, **__: object) -> Batch:
+            return Batch()
+
+        def batch_decode(self, ids: str, **_: object) -> list[str]:
+            return [ids]
+
+    def load_model(_: str, dtype: torch.dtype) -> FakeGenerator:
+        made.append(FakeGenerator(dtype))
+        return made[-1]
+
+    monkeypatch.setattr(FakeGenerator, "generate", lambda _, device, **__: device, raising=False)
+    monkeypatch.setattr(transformers.AutoModelForSeq2SeqLM, "from_pretrained", load_model)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda _: Tokenizer())
+    options = {"model": "model", "threads": "1", "beam_size": "2", "batch_sentences": "4"}
+    module = importlib.import_module("bench.peers.transformers_file")
+    threads = torch.get_num_threads()
+    translate = module.load(options | {"device": "cuda", "precision": "fp16"})
+    torch.set_num_threads(threads)
+    (tmp_path / "source").write_text("w1\n")
+    translate(tmp_path / "source", tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "cuda\n"
+    assert [model.dtype for model in made] == [torch.float16]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_ledger_has_the_command_with_its_device(
+    work: FileWorkload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    given = list[FileWorkload]()
+
+    def measured(workload: FileWorkload, *_: object) -> Comparison:
+        given.append(workload)
+        side = Measurement("nmt", {}, {}, 0.0, [1.0, 1.0])
+        return Comparison(side, side, Ratio(1.0, 1.0, 1.0))
+
+    monkeypatch.setattr(bench_main, "compare_files", measured)
+    files = ["--model", str(work.model), "--source", str(work.source), "--ledger", str(tmp_path)]
+    assert bench_main.main(["file", "nmt", "ctranslate2", "--device", device, "--warm-up", "3", *files]) == 0
+    (entry,) = ledger.read_ledger(tmp_path)
+    assert (given[0].device, given[0].warm_up, given[0].model, given[0].ref) == (device, 3, work.model, None)
+    assert entry["command"].endswith("--source FILE" + " --device cuda" * (device == "cuda"))
+    with pytest.raises(SystemExit):
+        bench_main.main(["file", "nmt", "ctranslate2", "--device", "tpu", *files])
+
+
+def test_a_failing_system_is_named(work: FileWorkload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_comparison, "_export", lambda *_: tmp_path / "absent")
+    command = file_comparison._command(work, "ctranslate2", {}, tmp_path / "command")
+    with pytest.raises(UserError, match=r"^ctranslate2 failed: .* failed with exit status 1"):
+        command.run()

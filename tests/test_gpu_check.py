@@ -8,15 +8,19 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 from bench.__main__ import _parser as bench_parser
+from bench.comparison import Comparison, Measurement
 from bench.environments import PEERS
-from bench.goals import GOALS
-from gpu_check import packages
+from bench.goals import BY_NAME, GOALS, Goal
+from bench.ledger import add_entries, comparison_entry
+from bench.ratio import Ratio
+from gpu_check import measured_goals, packages, speed_stage
 from gpu_check.driver import GPU_GOALS, STAGES, Driver, Stage
 from gpu_check.losses_stage import LIMITS, _distances
 from gpu_check.measured_goals import training_command
@@ -26,6 +30,8 @@ from gpu_check.settings import Settings
 from gpu_check.speed_stage import other_system
 from gpu_check.tests_stage import _read
 from gpu_check.translate_stage import equal_fraction
+
+from nmt.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {**os.environ, "NMT_PYTHON": sys.executable}
@@ -86,7 +92,12 @@ def test_a_killed_dry_run_resumes(tmp_path: Path) -> None:
         assert row in last.stdout.split("\n")
     assert (tmp_path / "report.md").read_text().startswith("# GPU check\n")
     entries = json.loads((tmp_path / "ledger" / "results.json").read_text())
-    assert [entry["goal"] for entry in entries] == ["train-gpu-big", "decode-gpu-batch32"]
+    assert [entry["goal"] for entry in entries] == [
+        "train-gpu-big",
+        "decode-gpu-batch32",
+        "file-gpu-float16",
+        "file-gpu-loaded-bf16",
+    ]
     curves = json.loads((results / "losses-of-each-update.txt").read_text())
     assert set(curves["0"]) == {"cpu fp32", "cpu bf16", "cpu fp16"} and curves["0"].keys() == curves["0.1"].keys()
     assert curves["0"]["cpu fp32"] != curves["0"]["cpu bf16"] != curves["0"]["cpu fp16"]
@@ -249,6 +260,58 @@ def test_every_gpu_goal_is_a_stage_with_a_valid_command() -> None:
         if peer is not None:
             options = bench_parser().parse_args(goal.command.split()[1:])
             assert peer in PEERS and options.goal == goal.name and options.device == "cuda"
+            assert options.theirs.partition(":")[0] == peer
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("goal", [goal for goal in GPU_GOALS if goal.name.startswith("file-")], ids=lambda g: g.name)
+def test_goals_of_files_translate_with_the_quickstart_model(
+    goal: Goal, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes, commands = list[Recipe](), list[Sequence[str]]()
+
+    def train(recipe: Recipe) -> Path:
+        recipes.append(recipe)
+        return tmp_path / "model"
+
+    def run(command: Sequence[str]) -> str:
+        commands.append(command)
+        side = Measurement("nmt", {"BLEU": "95.00"}, {}, 0.0, [1.5, 1.5])
+        comparison = Comparison(side, side, Ratio(5.0, 5.0, 5.0))
+        work = {"task": "file", "num_lines": 3, "beam_size": 5}
+        add_entries([comparison_entry(goal.name, work, comparison, "command", "")], tmp_path / "ledger")
+        return ""
+
+    monkeypatch.setattr(measured_goals, "trained_model", train)
+    monkeypatch.setattr(measured_goals, "_run", run)
+    results = Results(f"speed:{goal.name}", tmp_path / "results")
+    measured_goals.measure(Settings(device, True, str(tmp_path)), results, goal)
+    assert recipes[0].train.device == device
+    options = bench_parser().parse_args(commands[0][len(measured_goals._BENCH) :])
+    assert (options.device, options.model, options.rounds) == (device, tmp_path / "model", 2)
+    source, ref = (path.read_text().splitlines() for path in (options.source, options.ref))
+    assert len(source) == len(ref) == 3 and not set(source) & set(ref)
+    assert options.loaded == ("--loaded" in goal.command)
+    own = bench_parser().parse_args(shlex.split(goal.command)[1:])
+    systems = (own.ours, own.theirs) if device == "cuda" else ("nmt", other_system(goal))
+    assert (options.ours, options.theirs) == systems
+    assert results.outcome.notes[:2] == ["nmt: 2.00 s (median), BLEU 95.00."] * 2
+    assert [check.verdict for check in results.outcome.checks] == ["passed" if device == "cuda" else "not measured"]
+
+
+def test_a_system_that_is_missing_or_fails_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, settings = Results("speed", tmp_path / "results"), Settings("cuda", False, str(tmp_path))
+    monkeypatch.setattr(speed_stage, "find_spec", lambda _: None)
+    speed_stage.run(settings, results, "file-gpu-int8")
+    monkeypatch.setattr(measured_goals, "_file_options", lambda _: [])
+    output = "bench: ctranslate2 failed: python failed with exit status 1; its last output:\n  no libcublas"
+    script = f"import sys; sys.exit({output!r})"
+    monkeypatch.setattr(measured_goals, "_BENCH", (sys.executable, "-c", script))
+    measured_goals.measure(settings, results, BY_NAME["file-gpu-int8"])
+    assert [(check.verdict, check.actual) for check in results.outcome.checks] == [
+        ("not measured", "ctranslate2 is not installed"),
+        ("not measured", f"{output.partition(chr(10))[0]} no libcublas"),
+    ]
 
 
 # --- Packages ---------------------------------------------------------------------------------------------------------

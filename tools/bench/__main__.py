@@ -111,12 +111,14 @@ def _compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
 
 def _compare_files(options: argparse.Namespace) -> None:
     """Compare systems that translate a file, and add the result to the ledger."""
-    workload = FileWorkload(options.model, options.source, options.ref, options.beam_size, options.warm_up)
+    names = [field.name for field in fields(FileWorkload)]
+    workload = FileWorkload(**{name: getattr(options, name) for name in names})
     compare_both = compare_loaded if options.loaded else compare_files
     comparison = compare_both(workload, _parse_system(options.ours), _parse_system(options.theirs), options.rounds)
     work = {"task": "file", "num_lines": count_lines(workload.source), "beam_size": workload.beam_size}
     command = f"tools/bench/run file {options.ours} {options.theirs} --model RUN --source FILE"
     command += " --loaded" if options.loaded else ""
+    command += "" if workload.device == FileWorkload.device else f" --device {workload.device}"
     command += "" if workload.beam_size == FileWorkload.beam_size else f" --beam-size {workload.beam_size}"
     _publish(options, work, comparison, command)
 
@@ -236,6 +238,7 @@ def _add_file(parser: argparse.ArgumentParser) -> None:
     _add_systems(parser, _default_settings(["nmt"]), _default_settings(["ctranslate2", "transformers"]))
     _add_translation(parser, "file to translate")
     parser.add_argument("--ref", type=Path, help="reference translations, for BLEU")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of both systems (%(default)s)")
     loaded = _default_settings(["nmt"], LOADED_DEFAULTS)
     parser.add_argument("--loaded", action="store_true", help=f"time loaded systems, without startup; {loaded}")
     parser.add_argument("--warm-up", type=int, default=1, help="untimed rounds (%(default)s)")

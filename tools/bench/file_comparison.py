@@ -22,7 +22,9 @@ from time import perf_counter
 from sacrebleu.metrics.bleu import BLEU
 
 from bench.comparison import TOOLS, Comparison, Measurement, System, SystemProcess, alternate
+from bench.environments import shared_packages
 from bench.ratio import paired_ratio
+from bench.worker import end_with_parent
 from nmt.logs import say
 from nmt.recipe import UserError
 from nmt.storage.run_folder import find_model
@@ -32,25 +34,36 @@ from nmt.text.tokenizer import Tokenizers
 _SAMPLING_SECONDS = 1.0
 _NMT = [sys.executable, "-m", "nmt"]
 
-# Systems and the defaults of their settings.
+# Systems and the defaults of their settings. The default device is that of the workload.
 DEFAULTS = {
-    "nmt": {"precision": "auto", "engine": "auto", "processes": "auto"},
-    "ctranslate2": {"compute_type": "int8", "inter_threads": "2", "intra_threads": "1", "batch_sentences": "32"},
-    "transformers": {"precision": "fp32", "threads": "2", "batch_sentences": "64"},
+    "nmt": {"device": "cpu", "precision": "auto", "engine": "auto", "processes": "auto"},
+    "ctranslate2": {
+        "device": "cpu",
+        "compute_type": "int8",
+        "inter_threads": "2",
+        "intra_threads": "1",
+        "batch_sentences": "32",
+    },
+    "transformers": {"device": "cpu", "precision": "fp32", "threads": "2", "batch_sentences": "64"},
 }
 # The same for a loaded system, where they differ.
-LOADED_DEFAULTS = DEFAULTS | {"nmt": {"precision": "auto", "engine": "torch", "threads": "1"}}
+LOADED_DEFAULTS = DEFAULTS | {"nmt": {"device": "cpu", "precision": "auto", "engine": "torch", "threads": "1"}}
 
 
 @dataclass(frozen=True)
 class FileWorkload:
-    """A model and a file to translate with it. ref: reference translations for BLEU."""
+    """A model and a file to translate with it.
+
+    ref:    reference translations for BLEU
+    device: `cpu` or `cuda`, for systems without a setting `device`
+    """
 
     model: Path
     source: Path
     ref: Path | None = None
     beam_size: int = 5
     warm_up: int = 1
+    device: str = "cpu"
 
 
 @dataclass
@@ -65,8 +78,11 @@ class _Command:
     memory: int = 0
 
     def run(self) -> None:
-        """Translate the file once."""
-        seconds, memory = run_command(self.words)
+        """Translate the file once; raises UserError if the command fails."""
+        try:
+            seconds, memory = run_command(self.words)
+        except UserError as error:
+            raise UserError(f"{self.name} failed: {error}") from error
         self.seconds.append(seconds)
         self.memory = max(self.memory, memory)
 
@@ -114,18 +130,19 @@ def compare_loaded(workload: FileWorkload, ours: System, theirs: System, rounds:
 
 
 def _loaded(workload: FileWorkload, name: str, settings: dict[str, str], folder: Path) -> SystemProcess:
-    settings = _all_settings(name, settings, LOADED_DEFAULTS)
+    settings = _all_settings(workload, name, settings, LOADED_DEFAULTS)
     folder.mkdir()
     model = workload.model.absolute() if name == "nmt" else _export(workload, name, settings, folder)
     words = [sys.executable, "-m", "bench.file_worker", f"bench.peers.{name}_file", str(max(1, workload.warm_up))]
     words += [str(workload.source.absolute()), str(folder / "out.txt"), *_assignments(workload, settings, model)]
     threads = settings.get("threads") or settings["intra_threads"]
-    environment = os.environ | {"PYTHONPATH": f"{TOOLS}{os.pathsep}{TOOLS.parent}", "OMP_NUM_THREADS": threads}
+    path = os.pathsep.join([*filter(None, [shared_packages()]), str(TOOLS), str(TOOLS.parent)])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": threads}
     return SystemProcess(name, settings, words, environment, folder / "log")
 
 
 def _command(workload: FileWorkload, name: str, settings: dict[str, str], folder: Path) -> _Command:
-    settings = _all_settings(name, settings, DEFAULTS)
+    settings = _all_settings(workload, name, settings, DEFAULTS)
     folder.mkdir()
     source, out = workload.source.absolute(), folder / "out.txt"
     if name == "nmt":
@@ -139,14 +156,16 @@ def _command(workload: FileWorkload, name: str, settings: dict[str, str], folder
     return _Command(name, settings, words, out)
 
 
-def _all_settings(name: str, settings: dict[str, str], defaults: dict[str, dict[str, str]]) -> dict[str, str]:
+def _all_settings(
+    workload: FileWorkload, name: str, settings: dict[str, str], defaults: dict[str, dict[str, str]]
+) -> dict[str, str]:
     """Add the defaults; raises UserError for an unknown system or setting."""
     if name not in defaults:
         raise UserError(f"{name!r} does not support files; it must be one of {', '.join(defaults)}; choose one")
     if unknown := settings.keys() - defaults[name].keys():
         known = ", ".join(defaults[name])
         raise UserError(f"{name} has no setting {min(unknown)!r}; it must be one of {known}; choose one")
-    return defaults[name] | settings
+    return defaults[name] | {"device": workload.device} | settings
 
 
 def _export(workload: FileWorkload, name: str, settings: dict[str, str], folder: Path) -> Path:
@@ -178,7 +197,9 @@ def run_command(command: Sequence[str]) -> tuple[float, int]:
     ended, memory = Event(), [0]
     with tempfile.TemporaryFile("w+") as log:
         start = perf_counter()
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=TOOLS.parent, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, cwd=TOOLS.parent, start_new_session=True, preexec_fn=end_with_parent
+        )
 
         def sample_memory() -> None:  # seldom in long commands, which it would slow down, and often in short ones
             while not ended.wait(min(_SAMPLING_SECONDS, 0.005 + (perf_counter() - start) / 10)):

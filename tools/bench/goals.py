@@ -55,6 +55,9 @@ _NO_GPU_FOR_SEARCH = (
 
 _FILE = "tools/bench/run file --model runs/multi30k-en-de --source FILE"
 _BASE = "tools/bench/run file --model runs/base --source FILE"
+# Systems come first in commands of GPU goals; `gpu_check` replaces model and file.
+_FILE_GPU = "--model RUN --source FILE --device cuda"
+_CTRANSLATE2_GPU = "ctranslate2:compute_type=float16,inter_threads=1,batch_sentences=256"
 _SERVE = "tools/bench/run serve --model runs/multi30k-en-de --source FILE"
 _SMALL_STEPS = (
     "One decoder step of a small model is a hundred operations of a few microseconds, which torch launches one by one. "
@@ -277,6 +280,57 @@ GOALS = (
         1.0,
         "tools/bench/run decode nmt:precision=bf16 ctranslate2:compute_type=float16 --device cuda --batch-sentences 1 "
         "--goal decode-gpu-latency",
+        _NO_GPU_FOR_SEARCH,
+    ),
+    Goal(
+        "file-gpu-float16",
+        "GPU, a file with outputs until EOS, complete command, beam 5: CTranslate2 itself in float16",
+        "ratio",
+        1.0,
+        f"tools/bench/run file nmt {_CTRANSLATE2_GPU} {_FILE_GPU} --goal file-gpu-float16",
+        _NO_GPU_FOR_SEARCH,
+    ),
+    Goal(
+        "file-gpu-int8",
+        "GPU, a file, complete command, beam 5: CTranslate2 itself in int8_float16",
+        "ratio",
+        1.0,
+        f"tools/bench/run file nmt {_CTRANSLATE2_GPU.replace('float16', 'int8_float16')} {_FILE_GPU} "
+        "--goal file-gpu-int8",
+        _NO_GPU_FOR_SEARCH,
+    ),
+    Goal(
+        "file-gpu-loaded-bf16",
+        "GPU, a file, loaded models, beam 5, our torch engine in bf16: CTranslate2 in float16",
+        "ratio",
+        1.0,
+        f"tools/bench/run file nmt:precision=bf16 {_CTRANSLATE2_GPU} {_FILE_GPU} --loaded --goal file-gpu-loaded-bf16",
+        _NO_GPU_FOR_SEARCH,
+    ),
+    Goal(
+        "file-gpu-loaded-fp16",
+        "GPU, a file, loaded models, beam 5, both in float16: CTranslate2",
+        "ratio",
+        1.0,
+        f"tools/bench/run file nmt:precision=fp16 {_CTRANSLATE2_GPU} {_FILE_GPU} --loaded --goal file-gpu-loaded-fp16",
+        _NO_GPU_FOR_SEARCH,
+    ),
+    Goal(
+        "file-gpu-greedy",
+        "GPU, a file, loaded models, greedy search, both in float16: CTranslate2",
+        "ratio",
+        1.0,
+        f"tools/bench/run file nmt:precision=fp16 {_CTRANSLATE2_GPU} {_FILE_GPU} --loaded --beam-size 1 "
+        "--goal file-gpu-greedy",
+        _NO_GPU_FOR_SEARCH,
+    ),
+    Goal(
+        "file-gpu-transformers",
+        "GPU, a file, loaded models, beam 5, both in float16: `generate` of transformers",
+        "ratio",
+        4.0,
+        f"tools/bench/run file nmt:precision=fp16 transformers:precision=fp16,batch_sentences=256 {_FILE_GPU} --loaded "
+        "--rounds 5 --goal file-gpu-transformers",
         _NO_GPU_FOR_SEARCH,
     ),
     Goal(

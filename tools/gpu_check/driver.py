@@ -49,7 +49,7 @@ class Stage:
         return self.name == name or self.name.startswith(f"{name}:")
 
 
-GPU_GOALS = tuple(goal for goal in GOALS if goal.name.startswith(("train-gpu-", "decode-gpu-")))
+GPU_GOALS = tuple(goal for goal in GOALS if goal.name.startswith(("train-gpu-", "decode-gpu-", "file-gpu-")))
 STAGES = (
     Stage("machine", "machine and F.linear rates", 40),
     Stage("tests", "pytest: all tests marked gpu", 240),

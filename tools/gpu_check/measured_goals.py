@@ -10,8 +10,9 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.goals import Goal
@@ -19,6 +20,7 @@ from bench.ledger import Entry, add_entries, format_result, is_reached, read_led
 from bench.worker import end_with_parent
 
 from gpu_check.outcome import Results
+from gpu_check.quickstart import quickstart_recipe, trained_model
 from gpu_check.settings import Settings
 from nmt.grammar import generate
 
@@ -34,6 +36,7 @@ _SMALL_TRAINING = {
 _SMALL_COMPARISON = {
     "train": "--shape tiny --rounds 2 --updates 1 --batch-tokens 200 --threads 1",
     "decode": "--shape tiny --rounds 2 --num-sentences 4 --output-tokens 4 --batch-sentences 2 --threads 1",
+    "file": "--rounds 2 --warm-up 0 --beam-size 1",
 }
 
 
@@ -47,6 +50,8 @@ def measure(settings: Settings, results: Results, goal: Goal) -> None:
         if failed in ("eole", "transformers", "ctranslate2"):
             return results.not_measured(*row, problem)
         return results.check(*row, problem, False)
+    for line in _times_and_scores(entry):
+        results.note(line)
     if not settings.on_gpu:
         results.note(f"On a CPU: {format_result(entry)}.")
         return results.not_measured(*row, "no GPU; measured on the CPU")
@@ -91,9 +96,9 @@ def training_command(words: Sequence[str], path: Path, *, is_small: bool, on_gpu
 
 def _compare(settings: Settings, words: Sequence[str]) -> tuple[Entry | None, str]:
     """Compare two systems with `tools/bench/run`."""
-    folder, note = _comparison_text(settings)
     ledger = _ledger(settings)
-    command = [*_BENCH, *words[1:], "--ledger", str(ledger), "--folder", str(folder), "--note", note]
+    command = [*_BENCH, *words[1:], "--ledger", str(ledger)]
+    command += _file_options(settings) if words[1] == "file" else _text_options(settings)
     if settings.small:
         command += shlex.split(_SMALL_COMPARISON[words[1]])
     if not settings.on_gpu:  # no compilation, which is slow, and no float16
@@ -114,11 +119,31 @@ def _run(command: Sequence[str]) -> str:
     if not done.returncode:
         return ""
     errors = [line for line in lines if re.match("bench: ", line)]
-    return (errors or lines or [f"exit status {done.returncode}"])[-1][:300]
+    problem = (errors or lines or [f"exit status {done.returncode}"])[-1]
+    return (f"{problem} {lines[-1]}" if problem.endswith("output:") else problem)[:300]
 
 
-def _comparison_text(settings: Settings) -> tuple[Path, str]:
-    """Return the prepared text of the comparisons and its description; prepares it if missing."""
+def _times_and_scores(entry: Entry) -> Iterator[str]:
+    """Describe the time and the BLEU of each system that translated a file."""
+    for side in (entry["ours"], entry["theirs"]) if entry.get("work", {}).get("task") == "file" else ():
+        seconds, bleu = entry["work"]["num_lines"] / median(side["rates"]), side["settings"]["BLEU"]
+        yield f"{side['name']}: {seconds:.2f} s (median), BLEU {bleu}."
+
+
+def _file_options(settings: Settings) -> list[str]:
+    """Return the options of a comparison that translates a file; trains the model and writes the file if missing."""
+    model = trained_model(quickstart_recipe(settings, [f"train.device={settings.device}"]))
+    folder, size = settings.folder("work/file"), settings.pick(10_000, 3)
+    pairs = list(generate("test", size, seed=1))
+    source, ref = folder / "source.en", folder / "reference.de"
+    source.write_text("".join(f"{pair.src}\n" for pair in pairs), encoding="utf-8")
+    ref.write_text("".join(f"{pair.tgt}\n" for pair in pairs), encoding="utf-8")
+    note = "Quickstart model; test sentences of the built-in toy corpus."
+    return ["--model", str(model), "--source", str(source), "--ref", str(ref), "--note", note]
+
+
+def _text_options(settings: Settings) -> list[str]:
+    """Return the options that name and describe the prepared text of comparisons; prepares it if missing."""
     given = settings.data
     note = "Text: raw files of --data." if given else "Text: the built-in toy corpus."
     folder = settings.folder("work") / f"comparison-text{'-given' * bool(given)}"
@@ -128,7 +153,7 @@ def _comparison_text(settings: Settings) -> tuple[Path, str]:
         command = ["data", "--data", str(raw), "--folder", str(folder), "--vocab-size", vocabulary]
         if problem := _run([*_BENCH, *command]):
             raise SystemExit(problem)
-    return folder, note
+    return ["--folder", str(folder), "--note", note]
 
 
 def _write_toy_corpus(settings: Settings) -> Path:

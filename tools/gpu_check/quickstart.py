@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from gpu_check.packages import ROOT
 from gpu_check.settings import Settings
+from nmt import pipeline
 from nmt.data.prepare import Prepared, load_prepared, prepare
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, load_recipe
+from nmt.storage.run_folder import list_checkpoints
 from nmt.train.trainer import Trainer, build_trainer
 
 # Dry run: a minimal vocabulary and model.
@@ -38,6 +41,16 @@ def quickstart_recipe(settings: Settings, overrides: Sequence[str] = ()) -> Reci
     run_dir = settings.folder("work") / "quickstart"
     chosen = [f"run_dir={run_dir}", *settings.pick((), _SMALL), *overrides]  # the last value of an option counts
     return load_recipe(ROOT / "recipes/quickstart.toml", list({one.partition("=")[0]: one for one in chosen}.values()))
+
+
+def trained_model(recipe: Recipe) -> Path:
+    """Train, or resume training, and average the last checkpoints; the stages share the model."""
+    out = recipe.directory / "averaged"
+    if not out.exists():
+        pipeline.train(recipe)
+        count = min(recipe.train.average_count, len(list_checkpoints(recipe.directory)))
+        pipeline.average(recipe.directory, out, "last", count)
+    return out
 
 
 def prepared_corpus(recipe: Recipe) -> Prepared:

@@ -11,8 +11,8 @@ from bench.goals import BY_NAME, Goal
 from gpu_check.outcome import Results
 from gpu_check.settings import Settings
 
-# A dry run measures one goal of nmt alone and one comparison.
-_IN_DRY_RUN = ("train-gpu-big", "decode-gpu-batch32")
+# A dry run measures one goal of nmt alone, and one comparison of steps, of commands and of loaded systems.
+_IN_DRY_RUN = ("train-gpu-big", "decode-gpu-batch32", "file-gpu-float16", "file-gpu-loaded-bf16")
 
 
 def run(settings: Settings, results: Results, part: str) -> None:
@@ -29,6 +29,6 @@ def run(settings: Settings, results: Results, part: str) -> None:
 
 
 def other_system(goal: Goal) -> str | None:
-    """Return the system that nmt is compared with, if any."""
+    """Return the system that nmt is compared with, if any. `tools/bench/run TASK OURS THEIRS` starts the command."""
     words = shlex.split(goal.command)
     return None if words[0] == "nmt" else words[3].partition(":")[0]

@@ -12,14 +12,12 @@ from pathlib import Path
 from bench.worker import end_with_parent
 
 from gpu_check.outcome import Results
-from gpu_check.quickstart import quickstart_recipe
+from gpu_check.quickstart import quickstart_recipe, trained_model
 from gpu_check.settings import NO_GPU, Settings
-from nmt import pipeline
 from nmt.data.test_sets import test_sets
 from nmt.decode.translator import Translator
 from nmt.evaluate.metrics import score_corpus
 from nmt.recipe import Recipe, SearchPrecision, UserError
-from nmt.storage.run_folder import list_checkpoints
 
 # The quickstart model reaches about 95.
 _MIN_BLEU = 85.0
@@ -84,7 +82,7 @@ def run(settings: Settings, results: Results, _part: str) -> None:
     """Train, translate, compare."""
     recipe = quickstart_recipe(settings, [f"train.device={settings.device}"])
     started = time.monotonic()
-    model = _trained_model(recipe)
+    model = trained_model(recipe)
     results.note(f"Training (possibly resumed): {time.monotonic() - started:.0f} s on {settings.device}.\n")
     test = test_sets(recipe)["heldout"]
     found: dict[Variant, Translations | str] = {}
@@ -101,16 +99,6 @@ def run(settings: Settings, results: Results, _part: str) -> None:
     for pair in comparisons(settings):
         _check(results, pair, found)
     _check_command(settings, results, model, test.src, found)
-
-
-def _trained_model(recipe: Recipe) -> Path:
-    """Train, or resume training, and average the last checkpoints."""
-    pipeline.train(recipe)
-    out = recipe.directory / "averaged"
-    if not out.exists():
-        count = min(recipe.train.average_count, len(list_checkpoints(recipe.directory)))
-        pipeline.average(recipe.directory, out, "last", count)
-    return out
 
 
 def _translate(

@@ -1,7 +1,7 @@
 """Translate a file with CTranslate2 as its documentation shows: `ctranslate2_file.py IN OUT KEY=VALUE...`.
 
-Settings: model (an export of `nmt export --to ctranslate2`), beam_size, compute_type, inter_threads, intra_threads,
-batch_sentences.
+Settings: model (an export of `nmt export --to ctranslate2`), beam_size, device, compute_type, inter_threads,
+intra_threads, batch_sentences.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ def load(options: dict[str, str]) -> Callable[[Path, Path], None]:
     folder, beam_size = Path(options["model"]), int(options["beam_size"])
     translator = ctranslate2.Translator(
         str(folder),
+        device=options["device"],
         compute_type=options["compute_type"],
         inter_threads=int(options["inter_threads"]),
         intra_threads=int(options["intra_threads"]),

@@ -1,6 +1,6 @@
 """Translate files with nmt in one process, for comparisons of loaded systems.
 
-Settings: model, beam_size, engine (torch or ctranslate2), precision, threads.
+Settings: model, beam_size, device, engine (torch or ctranslate2), precision, threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def load(options: dict[str, str]) -> Callable[[Path, Path], None]:
     decode = DecodeRecipe(beam_size=int(options["beam_size"]), length_penalty="power", length_alpha=1.0)
     engine = CTranslate2Translator if options["engine"] == "ctranslate2" else Translator
     precision = cast(SearchPrecision, options["precision"])
-    translator = engine.load(options["model"], device="cpu", precision=precision, decode=decode)
+    translator = engine.load(options["model"], device=options["device"], precision=precision, decode=decode)
 
     def translate(source: Path, target: Path) -> None:
         outputs = translator.translate(list(read_lines(source)))
