@@ -17,7 +17,7 @@ from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from nmt.recipe import UserError
 
@@ -49,7 +49,7 @@ def map_in_order(
         option: the option that sets the number of processes, for the error message.
 
     Raises:
-        UserError: the system killed a worker. Exceptions of a worker propagate.
+        UserError: the system killed a worker. Exceptions of a worker and of `make_worker` propagate.
     """
     if num_processes == 1:
         yield from map(make_worker(), (job for job in jobs if job is not None))
@@ -147,13 +147,21 @@ def _start_worker(make_worker: Callable[[], Callable[[Any], Any]], pipe: Connect
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for spawned workers
     threading.Thread(target=_exit_with_parent, args=(pipe,), daemon=True).start()
-    _worker = make_worker()
+    try:
+        _worker = make_worker()
+    except Exception as error:
+        # Raised by each job. The pool would print a traceback and report only that it is broken.
+        _worker = partial(_raise, error)
     # Collecting these permanent objects would take 0.1 s and copy the pages shared with the fork server.
     gc.freeze()
 
 
 def _work(job: Any) -> Any:
     return _worker(job)
+
+
+def _raise(error: Exception, job: Any) -> NoReturn:
+    raise error
 
 
 def _exit_with_parent(pipe: Connection) -> None:

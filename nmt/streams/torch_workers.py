@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
+from typing import cast
 
 import torch
 
@@ -76,19 +77,39 @@ class _TorchWorkers(Workers):
     def translate(
         self, load: Load, windows: Iterator[list[Record]], wait: Wait | None, num_lines: int | None
     ) -> Generator[TranslatedWindow, None, None]:
+        processes = self.processes or choose_num_processes(num_lines, num_cores(), None)
+        if processes > 1:
+            return self._translate_in_pool(load, windows, wait, num_lines, processes)
         translate_window = load()
-        processes = self.processes or choose_num_processes(num_lines, num_cores(), _fitting_processes())
-        if processes > 1 and wait is not None and translate_window.translator.context.has_target:
+        if self.size > 1:
+            return _translate_in_turn(translate_window, windows, self.world)
+        return (translate_window(window) for window in windows)
+
+    def _translate_in_pool(
+        self, load: Load, windows: Iterator[list[Record]], wait: Wait | None, num_lines: int | None, processes: int
+    ) -> Generator[TranslatedWindow, None, None]:
+        """Translate windows in worker processes. Only they load the model; errors of the first are raised at once.
+
+        processes: number of workers, or the maximum if the user did not choose it
+        """
+        # The other workers of a file start meanwhile, unless the memory of the first determines their number.
+        pause = [] if self.processes and wait is None else [None]
+        jobs = chain([_GET_STATUS], pause, with_pauses(windows, wait))
+        results = map_in_order(partial(_start_worker, load), jobs, processes, option="--processes")
+        status = next(results)
+        assert isinstance(status, _Status)
+        if wait is not None and status.needs_translations:
+            results.close()
             raise UserError(
                 f"--processes {processes} does not support a pipe, because this model needs the translations of "
                 "previous lines; translate a file, or leave out --processes"
             )
-        if processes > 1:  # each worker loads the model again; loading it here first reports errors once
-            make = partial(_start_worker, load)
-            return map_in_order(make, with_pauses(windows, wait), processes, option="--processes")
-        if self.size > 1:
-            return _translate_in_turn(translate_window, windows, self.world)
-        return (translate_window(window) for window in windows)
+        if self.processes is None:
+            fitting = choose_num_processes(num_lines, num_cores(), _fitting_processes(status.resident_bytes))
+            if fitting < processes:
+                results.close()
+                return replace(self, processes=fitting).translate(load, windows, wait, num_lines)
+        return cast(Generator[TranslatedWindow, None, None], results)  # all others are of windows
 
 
 def choose_num_processes(num_lines: int | None, cores: int, fitting: int | None) -> int:
@@ -102,10 +123,10 @@ def choose_num_processes(num_lines: int | None, cores: int, fitting: int | None)
     return max(min(cores, num_lines // LINES_PER_PROCESS, cores if fitting is None else fitting), 1)
 
 
-def _fitting_processes() -> int | None:
-    """Return how many processes fit into the free memory, each as large as this one with its model; None if unknown."""
+def _fitting_processes(resident_bytes: int) -> int | None:
+    """Return how many processes of this size fit into the memory besides this one, None if unknown; one has started."""
     free_bytes = free_host_memory()
-    return None if free_bytes is None else free_bytes // resident_memory()
+    return None if free_bytes is None else 1 + free_bytes // resident_bytes
 
 
 def _translate_in_turn(
@@ -132,6 +153,28 @@ def _translate_in_turn(
                 yield TranslatedWindow(text, terms, num_lines, tokens, lines, fallback_counts)
 
 
-def _start_worker(load: Load) -> WindowTranslator:
+@dataclass(frozen=True)
+class _Status:
+    """The status of a worker process that has loaded the model.
+
+    needs_translations: whether lines are translated after the previous lines of their document
+    """
+
+    resident_bytes: int
+    needs_translations: bool
+
+
+# The job that returns the status: an empty window.
+_GET_STATUS: list[Record] = []
+
+
+def _start_worker(load: Load) -> Callable[[list[Record]], TranslatedWindow | _Status]:
     torch.set_num_threads(1)
-    return load()
+    translate_window = load()
+
+    def work(window: list[Record]) -> TranslatedWindow | _Status:
+        if window:
+            return translate_window(window)
+        return _Status(resident_memory(), translate_window.translator.context.has_target)
+
+    return work

@@ -81,6 +81,17 @@ def test_errors_of_workers_are_raised(num_processes: int) -> None:
         list(map_in_order(refusing_worker, [7], num_processes))
 
 
+def missing_worker() -> Callable[[int], int]:
+    raise UserError("the model is missing")
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_an_error_of_making_a_worker_is_raised(num_processes: int, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match="the model is missing"):
+        list(map_in_order(missing_worker, [1, 2], num_processes))
+    assert capfd.readouterr().err == ""
+
+
 def sleeping_worker() -> Callable[[float], int]:
     return sleep
 

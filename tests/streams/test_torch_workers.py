@@ -1,0 +1,94 @@
+"""Worker processes that translate with torch: only they load the model."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from nmt.recipe import NO_CONTEXT, Context, RecipeError, UserError
+from nmt.streams import torch_workers
+from nmt.streams.records import Record
+from nmt.streams.torch_workers import start_torch_workers
+from nmt.streams.workers import LineCounts, TranslatedWindow, WindowTranslator
+
+pytestmark = pytest.mark.slow
+
+WINDOWS = [[Record(number, "", "a")] for number in range(3)]
+
+
+@dataclass
+class ProcessTeller:
+    """Returns the id of the process as the translation of a window."""
+
+    translator: SimpleNamespace
+
+    def __call__(self, window: list[Record]) -> TranslatedWindow:
+        return TranslatedWindow(str(os.getpid()), "", 1, 1, LineCounts())
+
+
+def load(parent: int, context: Context, in_parent: bool) -> WindowTranslator:
+    assert (os.getpid() == parent) == in_parent
+    return cast(WindowTranslator, ProcessTeller(SimpleNamespace(context=context)))
+
+
+def fail_to_load() -> WindowTranslator:
+    raise RecipeError("this option does not fit the model")
+
+
+def translate(processes: int | None, load: Callable[[], WindowTranslator], *, is_pipe: bool = False) -> set[str]:
+    """Translate windows; returns the ids of the processes."""
+    num_lines, wait = (None, lambda seconds: True) if is_pipe else (len(WINDOWS), None)
+    with start_torch_workers("cpu", processes) as workers:
+        return {result.text for result in workers.translate(load, iter(WINDOWS), wait, num_lines)}
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_workers, "num_cores", lambda: 2)
+    monkeypatch.setattr(torch_workers, "LINES_PER_PROCESS", 1)
+
+
+@pytest.mark.parametrize("is_pipe", [False, True])
+def test_only_workers_load_the_model(is_pipe: bool) -> None:
+    for processes in (2,) if is_pipe else (2, None):
+        ids = translate(processes, partial(load, os.getpid(), NO_CONTEXT, in_parent=False), is_pipe=is_pipe)
+        assert 1 <= len(ids) <= 2
+        assert str(os.getpid()) not in ids
+
+
+def test_fewer_processes_if_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first worker ends before this process loads the model."""
+    monkeypatch.setattr(torch_workers, "free_host_memory", lambda: 0)
+    loads: list[bool] = []
+
+    def load_here() -> WindowTranslator:
+        loads.append(True)
+        return load(os.getpid(), NO_CONTEXT, in_parent=True)
+
+    started: list[int] = []
+
+    def map_in_order(*arguments: object, option: str) -> Iterator[torch_workers._Status]:
+        started.append(cast(int, arguments[2]))
+        yield torch_workers._Status(10**9, needs_translations=False)
+
+    monkeypatch.setattr(torch_workers, "map_in_order", map_in_order)
+    assert translate(None, load_here) == {str(os.getpid())}
+    assert (started, loads) == ([2], [True])
+
+
+@pytest.mark.parametrize("processes", [2, None])
+def test_an_error_of_loading_is_raised_before_the_first_result(
+    processes: int | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with start_torch_workers("cpu", processes) as workers, pytest.raises(RecipeError, match="does not fit the model"):
+        workers.translate(fail_to_load, iter(WINDOWS), None, len(WINDOWS))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_pipe_is_rejected_by_a_model_that_needs_translations() -> None:
+    with pytest.raises(UserError, match="--processes 2 does not support a pipe"):
+        translate(2, partial(load, os.getpid(), Context(1, "both"), in_parent=False), is_pipe=True)
