@@ -194,8 +194,16 @@ class Tokenizer:
             and not any(SPACE in piece[1:] or " " in piece for piece in pieces)
         )
 
+    def has_piece(self, piece: str) -> bool:
+        """Return whether the vocabulary has a piece, of any kind, other than the one of unknown text."""
+        return int(self._processor.piece_to_id(piece)) != UNK_ID
+
     def user_symbols(self) -> dict[str, int]:
         """Return the ids of the pieces that are always one token, such as corpus tags."""
+        return dict(self._user_symbols)
+
+    @cached_property
+    def _user_symbols(self) -> dict[str, int]:
         pieces = enumerate(read_pieces(self.model))
         return {piece.text: token for token, piece in pieces if piece.kind == PieceKind.user_symbol}
 
