@@ -55,6 +55,7 @@ from nmt.text.context import (
     last_lines,
     last_sentence,
     normalize_joined,
+    say_documents,
 )
 from nmt.text.lines import read_lines, warn_of_sides, with_format_warnings
 from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizers
@@ -216,7 +217,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     # Read and clean.
     chunks = read_chunks(data.train, options, with_format_warnings("data.train", on_read), data.context_options)
     text = clean_corpora(
-        chunks,
+        say_documents(chunks, data.context_options, "data.train"),
         partial(ChunkCleaner, data, recipe.src_lang, recipe.tgt_lang, directory if reuse else None),
         directory,
         num_corpora=len(data.train),
@@ -352,7 +353,8 @@ def _valid_chunks(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> It
         tgt_path.open("w", encoding="utf-8", newline="\n") as tgt_file,
         (directory / _VALID_PREVIOUS).open("w") if context.size else nullcontext(io.StringIO()) as previous_file,
     ):
-        for corpus, pairs in read_chunks(recipe.data.valid, ReadOptions.from_recipe(recipe), context=context):
+        chunks = read_chunks(recipe.data.valid, ReadOptions.from_recipe(recipe), context=context)
+        for corpus, pairs in say_documents(chunks, context, "data.valid"):
             current = list(map(last_lines, pairs)) if context.size else pairs
             src_file.writelines(f"{src}\n" for src, _ in current)
             tgt_file.writelines(f"{tgt}\n" for _, tgt in current)

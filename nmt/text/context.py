@@ -6,11 +6,12 @@ In the input of a model, the token of the separator follows each previous senten
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple, TypeVar
 
+from nmt.logs import say
 from nmt.recipe import SEPARATOR, Context, UserError
 from nmt.text.clean import DropReason, Pair, UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizer, Tokenizers
@@ -117,6 +118,22 @@ def normalize_joined(pair: Pair, form: UnicodeForm, context: Context) -> Pair:
 def count_previous(pair: Pair) -> int:
     """Return the number of sentences in the context of a pair from `join_lines`."""
     return pair[0].count("\n")
+
+
+def say_documents(
+    chunks: Iterable[tuple[int, list[Pair]]], context: Context, where: str
+) -> Iterator[tuple[int, list[Pair]]]:
+    """Yield chunks of pairs from `join_lines` with the index of their corpus, then log the documents of each corpus.
+
+    where: the option with the corpora, such as `data.train`
+    """
+    counts: Counter[int] = Counter()
+    for corpus, pairs in chunks:
+        if context.size:  # only the first sentence of a document has no previous ones
+            counts[corpus] += sum(not (count_previous(pair) or is_blank_pair(pair)) for pair in pairs)
+        yield corpus, pairs
+    if counts:
+        say("documents: " + ", ".join(f"{count:,} in {where}.{corpus}" for corpus, count in sorted(counts.items())))
 
 
 def last_sentence(text: str) -> str:

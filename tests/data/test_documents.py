@@ -248,3 +248,18 @@ def test_a_language_model_has_no_context() -> None:
     overrides = ["src_lang='zxx'", f"data.train={corpus}", f"data.valid={corpus}", "data.test={}"]
     with pytest.raises(RecipeError, match=r"data\.context needs a source; a language model has none"):
         parse_recipe(RECIPE, overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "lines"),
+    [
+        ([], ["documents: 2 in data.train.0, 2 in data.train.1", "documents: 2 in data.valid.0"]),
+        (["data.context=0"], []),
+    ],
+)
+def test_the_number_of_documents_is_logged(
+    overrides: list[str], lines: list[str], tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Text without boundaries is one document, which is most likely a mistake."""
+    prepare(parse_recipe(RECIPE, [f"data.root={folder}", f"run_dir={tmp_path}", *overrides]))
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("documents")] == lines
