@@ -143,7 +143,7 @@ class TranslationJob:
         digests: deque[str] = deque()
         if self.source.reader.format == "text" and not self.source.reader.is_given:
             windows = _with_format_warning(windows, self.source.name)
-        windows = _with_digests(windows, digest, digests)
+        windows = _with_blank_line_warning(_with_digests(windows, digest, digests))
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
             self._write(sink, results, digests, count, done, workers.device)
 
@@ -224,6 +224,23 @@ def _with_format_warning(windows: Iterator[list[Record]], name: str) -> Iterator
         if not number:
             warn_of_format(name, (record.line for record in window))
         yield window
+
+
+def _with_blank_line_warning(windows: Iterator[list[Record]]) -> Iterator[list[Record]]:
+    """Yield the windows; warn at the end if lines without text have prefixes or required phrases."""
+    ignored = 0
+    for window in windows:
+        ignored += sum(bool(record.prefix.strip() or record.required) and not _has_text(record) for record in window)
+        yield window
+    if ignored:
+        warn(
+            f"{counted(ignored, 'blank line')} {'has' if ignored == 1 else 'have'} a prefix or required phrases, which "
+            "are ignored; the translation of a blank line is empty"
+        )
+
+
+def _has_text(record: Record) -> bool:
+    return bool(record.text and record.text.strip())
 
 
 def _with_digests(windows: Iterator[list[Record]], digest: InputDigest, digests: deque[str]) -> Iterator[list[Record]]:

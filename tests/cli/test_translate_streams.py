@@ -64,6 +64,28 @@ def test_json_lines_from_a_pipe_need_their_format(model: Path, nmt: Nmt, pipe_in
         assert ("warning: standard input looks like jsonl" in err) == expected
 
 
+@pytest.mark.parametrize(
+    ("lines", "warned"),
+    [
+        (['{"text": "a dog", "prefix": "b", "required": ["c"]}', '{"text": ""}'], ""),
+        (['{"text": " ", "prefix": "b"}', '{"text": "a dog"}'], "1 blank line has a prefix or required phrases, which"),
+        (['{"text": "", "prefix": " "}', '{"text": null, "required": []}'], ""),
+        (
+            ['{"text": "", "prefix": "b"}', '{"text": null, "required": ["c"]}', '{"text": "a dog"}'],
+            "2 blank lines have a prefix or required phrases, which are ignored; the translation of a blank line is",
+        ),
+    ],
+)
+def test_constraints_of_blank_lines_are_counted(
+    model: Path, nmt: Nmt, tmp_path: Path, lines: list[str], warned: str
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(as_bytes(lines))
+    options = ("--engine", "torch", "--precision", "fp32", "--beam-size", 3, "--window", 1)
+    status, _, err = nmt("translate", model, tmp_path / "in.jsonl", *options)
+    assert status == 0, err
+    assert f"warning: {warned}" in err if warned else "blank line" not in err
+
+
 def test_pipe_is_translated_line_by_line(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     answered: list[int] = []
 
