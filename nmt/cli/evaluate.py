@@ -119,7 +119,8 @@ def evaluate(
     if differences:
         ahead, behind = evaluated.differences(differences)
         if not ahead and not behind:
-            say("--differences: all sentences of the two systems have equal scores")
+            metric = "lower-cased chrF2" if options.ignores_case else "chrF2"
+            say(f"--differences: all sentences of the two systems have equal {metric}")
         results = replace(results, ahead=ahead, behind=behind)
     _echo(results, output, as_json)
 

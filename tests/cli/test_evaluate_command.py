@@ -314,7 +314,9 @@ def test_scores_alone_and_with_breakdowns_as_json(texts: Path, tmp_path: Path, n
     (tmp_path / "twin").write_bytes((texts / "good").read_bytes())
     twins = (texts / "good", tmp_path / "twin", "--differences", 2, "--json")
     _, equal, err = nmt("evaluate", "--ref", texts / "ref", *twins)
-    assert "--differences: all sentences of the two systems have equal scores" in err
+    assert "--differences: all sentences of the two systems have equal chrF2\n" in err
+    _, _, err = nmt("evaluate", "--ref", texts / "ref", *twins, "--lowercase")
+    assert "--differences: all sentences of the two systems have equal lower-cased chrF2\n" in err
     assert (json.loads(equal)["first_ahead"], json.loads(equal)["second_ahead"]) == ([], [])
     status, out, err = nmt(*plain, "--json", "--format", "latex")
     assert (status, out) == (2, "")
