@@ -114,6 +114,9 @@ def warn_of_equal(src: Path, sources: Sequence[str], tgt: Path, targets: Sequenc
         warn(f"{input_name(tgt)} is identical to {input_name(src)}; it must be the translation; is it the right file?")
 
 
+_COLUMN_NAMES = {"source", "target", "src", "tgt", "reference", "ref"}
+
+
 def warn_of_fields(name: str, lines: Sequence[str], *, is_learned: bool = False) -> None:
     """Warn of a plain text that looks like TSV, JSON Lines, a Moses n-best list or a test set of WMT.
 
@@ -122,6 +125,11 @@ def warn_of_fields(name: str, lines: Sequence[str], *, is_learned: bool = False)
     filled = [line for line in lines if line.strip()]
     if not filled:
         return
+    if len(filled) > 1 and (first := filled[0].strip()).lower() in _COLUMN_NAMES:
+        warn(
+            f"{name} begins with {first!r}, which looks like a column name but counts as text; give columns by name "
+            "(src_column, tgt_column), or remove this line"
+        )
     if all("\t" in line for line in filled):
         warn(f"all lines of {name} have tabs; columns such as scores count as text; extract the text first (cut -f)")
     elif all(line.startswith("{") and line.rstrip().endswith("}") for line in filled):

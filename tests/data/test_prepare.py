@@ -178,6 +178,14 @@ def test_columns_in_the_validation_text_are_named(folder: Path, capsys: pytest.C
     assert "warning: all lines of the target of data.valid have tabs" in capsys.readouterr().err
 
 
+def test_a_header_that_counts_as_text_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_corpus(folder / "text", [("source", "target"), *sentence_pairs(200)], [("src", "tgt"), *sentence_pairs(20)])
+    prepare(recipe_for(folder))
+    errors = capsys.readouterr().err
+    assert "warning: the source of data.train.0, lines 1 to 201, begins with 'source', which looks like" in errors
+    assert "warning: the target of data.valid begins with 'tgt', which looks like a column name" in errors
+
+
 def test_validation_text_with_equal_sides_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(folder / "text", sentence_pairs(200), [(src, src) for src, _ in sentence_pairs(20)])
     prepare(recipe_for(folder))
