@@ -51,7 +51,7 @@ class TestSet:
         Any translation of a sentence with an empty reference, such as null in JSON Lines, counts as wrong.
         """
         known = {"the source": self.src}
-        warn_of_fields(f"the source of data.test.{self.name}", self.src)
+        warn_of_fields(f"the source of data.test.{self.name}", self.src, translations=self.ref)
         for number, stream in enumerate(self.refs, start=1):
             name = f"reference {number}" if len(self.refs) > 1 else "the reference"
             warn_of_fields(f"{name} of data.test.{self.name}", stream)

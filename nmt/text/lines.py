@@ -115,21 +115,34 @@ def warn_of_equal(src: Path, sources: Sequence[str], tgt: Path, targets: Sequenc
 
 
 _COLUMN_NAMES = {"source", "target", "src", "tgt", "reference", "ref"}
+_LANGUAGE = re.compile(
+    "ar|bg|cs|da|de|el|en|es|et|fi|fr|ga|hi|hr|hu|it|ja|ko|lt|lv|nl|no|pl|pt|ro|ru|sk|sl|sv|tr|uk|zh"
+)
 
 
-def warn_of_fields(name: str, lines: Sequence[str], *, is_learned: bool = False) -> None:
-    """Warn of a plain text that looks like TSV, JSON Lines, a Moses n-best list or a test set of WMT.
-
-    is_learned: a model learns from the text; warn of tags and entities too
-    """
-    filled = [line for line in lines if line.strip()]
-    if not filled:
-        return
-    if len(filled) > 1 and (first := filled[0].strip()).lower() in _COLUMN_NAMES:
+def _warn_of_header(name: str, lines: Sequence[str], translations: Sequence[str]) -> None:
+    """Warn of a first line that is a column name, or a language code like that of the translations."""
+    first, other = lines[0].strip(), next(iter(translations), "").strip()
+    are_languages = first != other and all(map(_LANGUAGE.fullmatch, (first, other)))
+    if len(lines) > 1 and (first.lower() in _COLUMN_NAMES or are_languages):
         warn(
             f"{name} begins with {first!r}, which looks like a column name but counts as text; give columns by name "
             "(src_column, tgt_column), or remove this line"
         )
+
+
+def warn_of_fields(
+    name: str, lines: Sequence[str], *, translations: Sequence[str] = (), is_learned: bool = False
+) -> None:
+    """Warn of a plain text that looks like TSV, JSON Lines, a Moses n-best list or a test set of WMT.
+
+    translations: aligned with the lines, if known; is_learned: a model learns from the text; warn of tags and entities
+    too
+    """
+    filled = [line for line in lines if line.strip()]
+    if not filled:
+        return
+    _warn_of_header(name, filled, translations)
     if all("\t" in line for line in filled):
         warn(f"all lines of {name} have tabs; columns such as scores count as text; extract the text first (cut -f)")
     elif all(line.startswith("{") and line.rstrip().endswith("}") for line in filled):
@@ -149,7 +162,7 @@ def warn_of_fields(name: str, lines: Sequence[str], *, is_learned: bool = False)
 
 def warn_of_pairs(src: Path, sources: Sequence[str], tgt: Path | None, targets: Sequence[str]) -> None:
     """Warn of fields and equal sides of two files; `tgt` is None if there is only one."""
-    warn_of_fields(input_name(src), sources)
+    warn_of_fields(input_name(src), sources, translations=targets if tgt is not None else ())
     if tgt is not None:
         warn_of_fields(input_name(tgt), targets)
         warn_of_equal(src, sources, tgt, targets)
@@ -161,7 +174,7 @@ def warn_of_sides(name: str, src: Sequence[str] | None, tgt: Sequence[str], rema
     for side, lines in sides.items():
         others = [other for key, other in sides.items() if key != side]
         warn_of_empty(f"the {side} of {name}", lines, others, remark)
-        warn_of_fields(f"the {side} of {name}", lines, is_learned=True)
+        warn_of_fields(f"the {side} of {name}", lines, translations=others[0] if others else (), is_learned=True)
     if src == tgt:
         warn(f"the target of {name} is identical to the source; is it the right file?")
 
@@ -175,8 +188,10 @@ def with_format_warnings(
     def receive(index: int, pairs: Sequence[tuple[str, str]]) -> None:
         if index not in seen:
             seen.add(index)
-            for side, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
-                warn_of_fields(f"the {side} of {name}.{index}, lines 1 to {len(pairs):,},", lines, is_learned=True)
+            sources, targets = zip(*pairs, strict=True)
+            for side, lines, others in ("source", sources, targets), ("target", targets, sources):
+                title = f"the {side} of {name}.{index}, lines 1 to {len(pairs):,},"
+                warn_of_fields(title, lines, translations=others, is_learned=True)
         if on_read is not None:
             on_read(index, pairs)
 

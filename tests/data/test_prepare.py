@@ -186,6 +186,15 @@ def test_a_header_that_counts_as_text_is_named(folder: Path, capsys: pytest.Capt
     assert "warning: the target of data.valid begins with 'tgt', which looks like a column name" in errors
 
 
+def test_language_codes_of_both_sides_are_a_header(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_corpus(folder / "text", [("en", "de"), *sentence_pairs(200)], [("en", "en"), *sentence_pairs(20)])
+    prepare(recipe_for(folder))
+    errors = capsys.readouterr().err
+    assert "warning: the source of data.train.0, lines 1 to 201, begins with 'en', which looks like" in errors
+    assert "warning: the target of data.train.0, lines 1 to 201, begins with 'de', which looks like" in errors
+    assert "data.valid begins" not in errors
+
+
 def test_validation_text_with_equal_sides_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(folder / "text", sentence_pairs(200), [(src, src) for src, _ in sentence_pairs(20)])
     prepare(recipe_for(folder))
