@@ -154,7 +154,7 @@ def test_a_closed_standard_output_is_an_error() -> None:
     assert one_line(done.stderr).startswith("standard output is closed; it must be open; ")
 
 
-@pytest.mark.parametrize("module", ["nmt.cli.program", "numpy"])
+@pytest.mark.parametrize("module", ["nmt.cli.program", "pydantic"])
 def test_an_interrupt_during_imports_is_one_line(module: str) -> None:
     program = f"""
 import builtins, os, signal, sys
