@@ -62,8 +62,7 @@ def map_in_order(
     try:
         for job in jobs:
             if job is not None:
-                with _signals_deferred():
-                    pending.append(executor.submit(_work, job))
+                pending.append(_submit(executor, job))
             while len(pending) >= (num_processes * _JOBS_PER_PROCESS if job is not None else 1):
                 yield pending.popleft().result()
         while pending:
@@ -82,6 +81,15 @@ def map_in_order(
         executor.shutdown(cancel_futures=True)
         writer.close()
         reader.close()
+
+
+def _submit(executor: ProcessPoolExecutor, job: Any) -> Future[Any]:
+    """Submit a job, which may start a worker; raise BrokenProcessPool if the fork server ends meanwhile."""
+    try:
+        with _signals_deferred():
+            return executor.submit(_work, job)
+    except (EOFError, ConnectionError) as error:
+        raise BrokenProcessPool(str(error)) from error
 
 
 def _close_results(executor: ProcessPoolExecutor) -> None:

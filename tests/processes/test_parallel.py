@@ -142,6 +142,16 @@ def test_a_killed_worker_is_an_error() -> None:
         list(map_in_order(ending_worker, [9], 2, option="--processes"))
 
 
+@pytest.mark.skipif("forkserver" not in multiprocessing.get_all_start_methods(), reason="no fork server here")
+def test_a_fork_server_that_is_killed_while_workers_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end_of_pipe(_: int) -> int:
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr("multiprocessing.forkserver.read_signed", end_of_pipe)
+    with pytest.raises(UserError, match=r"the system ended a worker process"):
+        list(map_in_order(ending_worker, [9], 2))
+
+
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_none_flushes_pending_results(num_processes: int) -> None:
     given: list[tuple[int, bool]] = []
