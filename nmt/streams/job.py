@@ -29,6 +29,7 @@ from nmt.streams.windows import (
     window_of_file,
 )
 from nmt.streams.workers import LineCounts, Load, TranslatedWindow, Workers
+from nmt.text.lines import is_header
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,8 @@ class TranslationJob:
         digests: deque[str] = deque()
         if self.source.reader.format == "text" and not self.source.reader.is_given:
             windows = _with_format_warning(windows, self.source.name)
+        if self.source.reader.format == "tsv" and self.source.reader.names is None:
+            windows = _with_column_warnings(windows, self.source.name)
         windows = _with_blank_line_warning(_with_digests(windows, digest, digests))
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
             self._write(sink, results, digests, count, done, workers.device)
@@ -218,12 +221,40 @@ def _were(number: int) -> str:
     return "was" if number == 1 else "were"
 
 
+def _have(number: int) -> str:
+    return "has" if number == 1 else "have"
+
+
 def _with_format_warning(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:
     """Yield the windows; warn if the first one looks like another format than plain text."""
     for number, window in enumerate(windows):
         if not number:
             warn_of_format(name, (record.line for record in window))
         yield window
+
+
+def _with_column_warnings(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:
+    """Yield the windows of TSV without a header; warn of a first line like a header, and at the end of unequal columns.
+
+    Blank lines have no columns.
+    """
+    expected: int | None = None
+    unequal: list[int] = []  # numbers of lines
+    for window in windows:
+        for record in window:
+            columns = record.line.split("\t")
+            if record.number == 1 and is_header(record.text or "", columns):
+                warn(f"{name}, line 1 looks like a header and is translated; set --header, or remove the line")
+            if record.line:
+                expected = expected or len(columns)
+                unequal += [] if len(columns) == expected else [record.number]
+        yield window
+    if unequal:
+        lines = f"{counted(len(unequal), 'line')} of {name} (first: line {unequal[0]:,})"
+        warn(
+            f"{lines} {_have(len(unequal))} another number of columns than the first line ({expected}), so the "
+            "translations are in other columns; fix these lines"
+        )
 
 
 def _with_blank_line_warning(windows: Iterator[list[Record]]) -> Iterator[list[Record]]:
@@ -234,7 +265,7 @@ def _with_blank_line_warning(windows: Iterator[list[Record]]) -> Iterator[list[R
         yield window
     if ignored:
         warn(
-            f"{counted(ignored, 'blank line')} {'has' if ignored == 1 else 'have'} a prefix or required phrases, which "
+            f"{counted(ignored, 'blank line')} {_have(ignored)} a prefix or required phrases, which "
             "are ignored; the translation of a blank line is empty"
         )
 

@@ -120,11 +120,17 @@ _LANGUAGE = re.compile(
 )
 
 
+def is_header(text: str, others: Iterable[str]) -> bool:
+    """Return whether a text is a column name, or a language code besides another one. others: the other columns."""
+    text = text.strip()
+    languages = (bool(_LANGUAGE.fullmatch(other)) and other != text for other in map(str.strip, others))
+    return text.lower() in _COLUMN_NAMES or (bool(_LANGUAGE.fullmatch(text)) and any(languages))
+
+
 def _warn_of_header(name: str, lines: Sequence[str], translations: Sequence[str]) -> None:
     """Warn of a first line that is a column name, or a language code like that of the translations."""
-    first, other = lines[0].strip(), next(iter(translations), "").strip()
-    are_languages = first != other and all(map(_LANGUAGE.fullmatch, (first, other)))
-    if len(lines) > 1 and (first.lower() in _COLUMN_NAMES or are_languages):
+    first = lines[0].strip()
+    if len(lines) > 1 and is_header(first, translations[:1]):
         warn(
             f"{name} begins with {first!r}, which looks like a column name but counts as text; give columns by name "
             "(src_column, tgt_column), or remove this line"

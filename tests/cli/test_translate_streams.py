@@ -86,6 +86,31 @@ def test_constraints_of_blank_lines_are_counted(
     assert f"warning: {warned}" in err if warned else "blank line" not in err
 
 
+@pytest.mark.parametrize(
+    ("lines", "options", "warned"),
+    [
+        (["a dog\tx", "", "a cat\ty"], (), ""),
+        (
+            ["a dog\tx", "a cat", "a cow"],
+            (),
+            "2 lines of {name} (first: line 2) have another number of columns than the",
+        ),
+        (["source\ttarget", "a cat\tx"], (), "{name}, line 1 looks like a header and is translated; set --header"),
+        (["1\ten\tde", "2\ta cat\tx"], ("--column", 1), "{name}, line 1 looks like a header and is translated"),
+        (["source\ttarget", "a cat\tx"], ("--header",), ""),
+    ],
+)
+def test_columns_of_tsv_without_a_header(
+    model: Path, nmt: Nmt, tmp_path: Path, lines: list[str], options: tuple[object, ...], warned: str
+) -> None:
+    name = tmp_path / "in.tsv"
+    name.write_bytes(as_bytes(lines))
+    search = ("--engine", "torch", "--precision", "fp32", "--beam-size", 1, "--window", 1)
+    status, _, err = nmt("translate", model, name, *search, *options)
+    assert status == 0, err
+    assert f"warning: {warned.format(name=name)}" in err if warned else "warning" not in err
+
+
 def test_pipe_is_translated_line_by_line(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     answered: list[int] = []
 
