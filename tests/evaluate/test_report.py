@@ -55,6 +55,11 @@ def test_summary_of_a_recipe() -> None:
     for choice in ("en to de", "6+6 layers", "d_ff 1234", "4,321 updates", "beam 7", "gnmt 0.6"):
         assert choice in summary
     assert summarize(parse_recipe(text, ["decode.length_penalty=none"])).endswith("length penalty none")
+    samples = ["decode.sampling=true", "decode.n_best=4"]
+    assert summarize(parse_recipe(text, samples)).endswith("target tokens; 4 samples per sentence")
+    assert summarize(parse_recipe(text, [*samples, "decode.mbr_metric=chrf"])).endswith("sentence, MBR by chrf")
+    one = ["decode.sampling=true", "decode.n_best=1"]
+    assert summarize(parse_recipe(text, one)).endswith("; one sample per sentence")
 
 
 def test_machine() -> None:
