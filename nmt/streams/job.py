@@ -238,8 +238,7 @@ def _with_column_warnings(windows: Iterator[list[Record]], name: str) -> Iterato
 
     Blank lines have no columns.
     """
-    expected: int | None = None
-    unequal: list[int] = []  # numbers of lines
+    expected = unequal = first = 0
     for window in windows:
         for record in window:
             columns = record.line.split("\t")
@@ -247,12 +246,13 @@ def _with_column_warnings(windows: Iterator[list[Record]], name: str) -> Iterato
                 warn(f"{name}, line 1 looks like a header and is translated; set --header, or remove the line")
             if record.line:
                 expected = expected or len(columns)
-                unequal += [] if len(columns) == expected else [record.number]
+                if len(columns) != expected:
+                    unequal, first = unequal + 1, first or record.number
         yield window
     if unequal:
-        lines = f"{counted(len(unequal), 'line')} of {name} (first: line {unequal[0]:,})"
+        lines = f"{counted(unequal, 'line')} of {name} (first: line {first:,})"
         warn(
-            f"{lines} {_have(len(unequal))} another number of columns than the first line ({expected}), so the "
+            f"{lines} {_have(unequal)} another number of columns than the first line ({expected}), so the "
             "translations are in other columns; fix these lines"
         )
 
