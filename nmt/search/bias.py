@@ -31,25 +31,16 @@ from nmt.search.batched import Batched
 from nmt.search.phrase_rewards import Biases, PhraseRewards, Phrases
 
 
-class BiasedPhrases:
-    """Phrases with a bias, and the reward of each token if no phrase is started or met."""
-
-    def __init__(self, biases: Biases) -> None:
-        """biases: token ids and bias of each phrase; a phrase may occur several times."""
-        self.rewards = PhraseRewards(biases)
-        self._root_rewards: dict[tuple[int, torch.device], Tensor] = {}
-
-    def root_rewards(self, vocab: int, device: torch.device) -> Tensor:
-        """Return the reward of each token if no phrase is started or met, (vocab,) float32."""
-        if (vocab, device) not in self._root_rewards:
-            self._root_rewards[vocab, device] = to_device(self.rewards.at_root(vocab), device)
-        return self._root_rewards[vocab, device]
+@lru_cache(maxsize=4)
+def phrase_rewards(biases: Biases) -> PhraseRewards:
+    """Return the `PhraseRewards`, cached across searches."""
+    return PhraseRewards(biases)
 
 
 @lru_cache(maxsize=4)
-def biased_phrases(biases: Biases) -> BiasedPhrases:
-    """Return the `BiasedPhrases`, cached across searches."""
-    return BiasedPhrases(biases)
+def _root_rewards(phrases: PhraseRewards, vocab: int, device: torch.device) -> Tensor:
+    """Return the reward of each token if no phrase is started or met, (vocab,) float32."""
+    return to_device(phrases.at_root(vocab), device)
 
 
 @dataclass
@@ -63,7 +54,7 @@ class Bias(Batched):
     unmet:   (batch, beam) float64, sum of the positive biases of all other phrases
     """
 
-    phrases: BiasedPhrases
+    phrases: PhraseRewards
     device: torch.device
     nodes: NDArray[np.int64]
     met: Phrases
@@ -74,15 +65,15 @@ class Bias(Batched):
     @classmethod
     def start(cls, biases: Biases, batch: int, beam_size: int, device: torch.device) -> Bias:
         """biases: token ids and bias of each phrase."""
-        phrases, shape = biased_phrases(biases), (batch, beam_size)
+        phrases, shape = phrase_rewards(biases), (batch, beam_size)
         return cls(
             phrases,
             device,
             nodes=np.zeros(shape, dtype=np.int64),
-            met=np.full((*shape, 1), phrases.rewards.padding, dtype=np.int32),
+            met=np.full((*shape, 1), phrases.padding, dtype=np.int32),
             rewards=np.zeros((*shape, 1), dtype=np.float32),
             totals=np.zeros(shape),
-            unmet=np.full(shape, phrases.rewards.gains.sum()),
+            unmet=np.full(shape, phrases.gains.sum()),
         )
 
     def select(self, rows: Sequence[int], index: Tensor) -> Self:
@@ -104,7 +95,7 @@ class Bias(Batched):
         """Pad `met` and `rewards` to at least this width."""
         if (missing := width - self.met.shape[2]) <= 0:
             return self
-        met = np.full((*self.nodes.shape, missing), self.phrases.rewards.padding, dtype=np.int32)
+        met = np.full((*self.nodes.shape, missing), self.phrases.padding, dtype=np.int32)
         rewards = np.zeros(met.shape, dtype=np.float32)
         return replace(
             self, met=np.concatenate([self.met, met], axis=2), rewards=np.concatenate([self.rewards, rewards], axis=2)
@@ -115,9 +106,9 @@ class Bias(Batched):
 
         Bias that the hypothesis has earned before is not included.
         """
-        vocab, phrases, count = log_probs.shape[2], self.phrases.rewards, self.nodes.size
+        vocab, phrases, count = log_probs.shape[2], self.phrases, self.nodes.size
         nodes, met = self.nodes.ravel(), self.met.reshape(count, -1)
-        biased = log_probs + self.phrases.root_rewards(vocab, self.device)
+        biased = log_probs + _root_rewards(phrases, vocab, self.device)
         # Later rewards replace earlier ones.
         for rewards in (
             phrases.first_tokens(met, self.rewards.reshape(count, -1)),
@@ -140,7 +131,7 @@ class Bias(Batched):
 
     def extend(self, parents: Tensor, tokens: Tensor) -> Bias:
         """Return the progress of hypotheses that extend `parents` by `tokens`, both (batch, beam)."""
-        phrases, (parent_lists, token_lists) = self.phrases.rewards, to_lists(parents, tokens)
+        phrases, (parent_lists, token_lists) = self.phrases, to_lists(parents, tokens)
         index = np.arange(len(self.nodes))[:, None], np.array(parent_lists)
         nodes = phrases.step(self.nodes[index].ravel(), np.array(token_lists).ravel()).reshape(self.nodes.shape)
         met, ends = self.met[index], phrases.ends[nodes]
@@ -158,7 +149,7 @@ class Bias(Batched):
 
     def _add(self, phrases: Phrases, is_new: NDArray[np.bool_]) -> Self:
         """Add phrases to `met`, in place where it is wide enough. phrases, is_new: (batch, beam, candidates)."""
-        rewards, counts = self.phrases.rewards, (self.met != self.phrases.rewards.padding).sum(axis=-1)
+        rewards, counts = self.phrases, (self.met != self.phrases.padding).sum(axis=-1)
         padded = self._padded((counts + is_new.sum(axis=-1)).max())
         batch, beam, column = is_new.nonzero()
         positions = (counts[..., None] + is_new.cumsum(axis=-1) - 1)[batch, beam, column]

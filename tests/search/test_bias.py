@@ -13,7 +13,7 @@ from torch import Tensor
 import nmt.search.phrase_rewards
 from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import beam_search
-from nmt.search.bias import Bias, biased_phrases
+from nmt.search.bias import Bias, phrase_rewards
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
@@ -172,16 +172,16 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         bias = Bias.start(biases, 1, 1, CPU)
         for token in random.Random(1).choices(range(4, 9), k=50):
             bias = bias.extend(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[token]]))
-        caches = [cache.cache_info() for cache in vars(bias.phrases.rewards).values() if hasattr(cache, "cache_info")]
+        caches = [cache.cache_info() for cache in vars(bias.phrases).values() if hasattr(cache, "cache_info")]
         assert caches
         assert all(cache.currsize <= cache.maxsize == nmt.search.phrase_rewards._CACHE_SIZE for cache in caches)
         return bias.apply(torch.zeros(1, 1, 9))
 
     expected = rewards()
-    biased_phrases.cache_clear()
+    phrase_rewards.cache_clear()
     monkeypatch.setattr(nmt.search.phrase_rewards, "_CACHE_SIZE", 4)
     assert rewards().equal(expected)
-    biased_phrases.cache_clear()
+    phrase_rewards.cache_clear()
 
 
 def test_ten_thousand_phrases_equal_the_reference() -> None:
