@@ -31,7 +31,7 @@ from nmt.storage.run_folder import find_model
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output, is_standard_output, require_distinct, require_not_input
 from nmt.streams.part import Origin
-from nmt.streams.records import DOCUMENT_FORMATS, Format, RecordReader, RecordWriter, format_of_file
+from nmt.streams.records import DOCUMENT_FORMATS, Format, RecordReader, RecordWriter, format_of_file, written_fields
 from nmt.streams.source import Source
 from nmt.streams.term_report import TermReport
 from nmt.streams.workers import Load, LoadTranslator, WindowTranslator
@@ -240,9 +240,8 @@ def _make_writer(
         raise typer.BadParameter(f"{option} has no effect on one translation; add --n-best, or leave out {option}")
     if distinct is None:
         distinct = n_best > 1 and out_format != "jsonl" and not decode.sampling
-    is_written = {"n_best": n_best > 1, "alignment": decode.alignments}
-    unwritten = [name for name, is_output in is_written.items() if not is_output and out_format == "jsonl"]
-    reader = replace(source.reader, unwritten=tuple(unwritten))
+    written = written_fields(n_best=n_best > 1, alignment=decode.alignments) if out_format == "jsonl" else ()
+    reader = replace(source.reader, written=written)
     writer = RecordWriter(reader, out_format, n_best, with_scores, decode.alignments, distinct)
     if with_scores and (writer.is_numbered or out_format == "jsonl"):
         raise typer.BadParameter("--with-scores has no effect: this output has scores anyway; leave out --with-scores")

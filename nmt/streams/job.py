@@ -146,6 +146,8 @@ class TranslationJob:
             windows = _with_format_warning(windows, self.source.name)
         if self.source.reader.format == "tsv" and self.source.reader.names is None:
             windows = _with_column_warnings(windows, self.source.name)
+        if self.source.reader.format == "jsonl":
+            windows = _with_field_warning(windows, self.source.name)
         windows = _with_blank_line_warning(_with_digests(windows, digest, digests))
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
             self._write(sink, results, digests, count, done, workers.device)
@@ -254,6 +256,24 @@ def _with_column_warnings(windows: Iterator[list[Record]], name: str) -> Iterato
         warn(
             f"{lines} {_have(unequal)} another number of columns than the first line ({expected}), so the "
             "translations are in other columns; fix these lines"
+        )
+
+
+def _with_field_warning(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:
+    """Yield the windows of JSON Lines; warn at the end if the output replaces fields of the input."""
+    number = first = 0
+    fields: dict[str, None] = {}
+    for window in windows:
+        for record in window:
+            if record.replaced:
+                number, first = number + 1, first or record.number
+                fields |= dict.fromkeys(record.replaced)
+        yield window
+    if number:
+        names = ", ".join(map(repr, fields))
+        warn(
+            f"{counted(number, 'line')} of {name} (first: line {first:,}) {_have(number)} fields that the output "
+            f"replaces: {names}; to keep them, rename them, or use --output-format text"
         )
 
 

@@ -36,6 +36,7 @@ _FORMATS: Mapping[str, Format] = {
 }
 _OTHER_SUBTITLES = (".ass", ".sbv", ".ssa", ".sub", ".ttml", ".vtt")
 _TEST_SETS = (".sgm", ".sgml", ".xml")
+_OPTIONAL_FIELDS = ("n_best", "alignment")  # of JSON Lines
 _JSON_LINE = re.compile(r'\{\s*"')
 _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 
@@ -88,6 +89,7 @@ class Record:
     terms:     glossary terms of this record
     segment:   segment of a document with its surrounding content; the last one is the rest of it, without a text
     context:   previous sentences of its document; None: the previous records
+    replaced:  fields of the line that the output replaces
     """
 
     number: int
@@ -100,6 +102,7 @@ class Record:
     terms: tuple[Term, ...] = ()
     segment: Segment | None = None
     context: tuple[Previous, ...] | None = None
+    replaced: tuple[str, ...] = ()
 
     @property
     def is_line(self) -> bool:
@@ -117,7 +120,7 @@ class RecordReader:
     names:  the column names; None until the header is read
     context: document context that the model uses
     is_given: whether the user gave the format; otherwise, plain text that looks like another format gives a warning
-    unwritten: fields of JSON Lines that this output does not replace; next to an earlier translation, they are errors
+    written: fields that the output adds to JSON Lines, see `written_fields`; () for other outputs
     """
 
     format: Format
@@ -127,7 +130,7 @@ class RecordReader:
     names: tuple[str, ...] | None = None
     context: Context = NO_CONTEXT
     is_given: bool = False
-    unwritten: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
 
     def with_header(self, line: str | None, name: str) -> RecordReader:
         """Return the reader for the header `line` of the input `name`; None means that the input is empty.
@@ -167,9 +170,9 @@ class RecordReader:
                     return Record(number, "", line)
                 fields = parse_json(line, where)
                 text = text_or_null(fields, self.field, where, "fix it, or correct --field")
-                self._reject_earlier_results(fields, where)
+                replaced = self._replaced_fields(fields, where)
                 constraints = read_constraints(fields, where, self.field, context=self.context)
-                return Record(number, text, line, **constraints)
+                return Record(number, text, line, replaced=replaced, **constraints)
             case _:
                 assert_never(self.format)
 
@@ -185,16 +188,21 @@ class RecordReader:
                 )
             yield Record(number, segment.text, segment.before + segment.text, segment=segment)
 
-    def _reject_earlier_results(self, fields: Mapping[str, Any], where: str) -> None:
-        """Raise UserError for results of an earlier translation that would be left next to the new one."""
-        if self.field.startswith("translation."):
+    def _replaced_fields(self, fields: Mapping[str, Any], where: str) -> tuple[str, ...]:
+        """Return the fields that the output replaces.
+
+        Raises UserError for results of an earlier translation that would be left next to the new one.
+        """
+        top, dot, _ = self.field.partition(".")
+        if dot and top in self.written:
             fields = _object_of(fields, self.field)
-        for name in self.unwritten:
+        for name in (name for name in _OPTIONAL_FIELDS if self.written and name not in self.written):
             if "translation" in fields and name in fields:
                 raise UserError(
                     f"{where} has the fields 'translation' and {name!r}, and only the first would be replaced; the "
                     f"other would not belong to the new translation; remove or rename {name!r}"
                 )
+        return tuple(name for name in self.written if name in fields)
 
     def _text_of_columns(self, columns: Sequence[str], where: str) -> str:
         assert isinstance(self.column, int), "`with_header` replaces a name by its index"
@@ -234,8 +242,7 @@ class RecordWriter:
         """Raise CommandError if a field that JSON Lines get would replace the text."""
         if self.format != "jsonl" or self.reader.format not in ("text", "jsonl"):
             return
-        added = {"n_best": self.n_best > 1, "alignment": self.with_alignments}
-        names = [*_fields(Translation("", 0.0, 0.0, [], [])), *(name for name, is_added in added.items() if is_added)]
+        names = written_fields(n_best=self.n_best > 1, alignment=self.with_alignments)
         path = self.reader.field.split(".")
         if path[0] in names and path[-1] in names:
             raise CommandError(
@@ -352,6 +359,13 @@ class RecordWriter:
                 return (_add_fields(record.line, self.reader.field, fields) if record.line.strip() else "") + "\n"
             case _:
                 assert_never(self.reader.format)
+
+
+def written_fields(*, n_best: bool, alignment: bool) -> tuple[str, ...]:
+    """Return the names of the fields that JSON Lines get, optionally with those of n-best lists and alignments."""
+    is_optional_written = {"n_best": n_best, "alignment": alignment}
+    names = (name for name in _OPTIONAL_FIELDS if is_optional_written[name])
+    return (*_fields(Translation("", 0.0, 0.0, [], [])), *names)
 
 
 def _fields(translation: Translation) -> dict[str, Any]:

@@ -111,6 +111,43 @@ def test_columns_of_tsv_without_a_header(
     assert f"warning: {warned.format(name=name)}" in err if warned else "warning" not in err
 
 
+@pytest.mark.parametrize(
+    ("lines", "options", "warned"),
+    [
+        (['{"text": "a dog", "id": 1, "n_best": 3, "alignment": ""}', ""], (), ""),
+        (['{"text": "a dog", "score": 1}'], ("--output-format", "text"), ""),
+        (
+            ['{"text": "a dog"}', '{"text": null, "score": 1}'],
+            (),
+            "1 line of {name} (first: line 2) has fields that the",
+        ),
+        (
+            ['{"text": "a dog", "tokens": 2, "translation": ""}', '{"text": "b", "score": 1}', '{"text": "c"}'],
+            (),
+            "2 lines of {name} (first: line 1) have fields that the output replaces: 'translation', 'tokens', 'score'; "
+            "to keep them, rename them, or use --output-format text",
+        ),
+        (['{"text": "a dog", "n_best": 3}'], ("--n-best", 2), "has fields that the output replaces: 'n_best'; to"),
+        (['{"translation": {"en": "a dog"}, "score": 1}'], ("--field", "translation.en"), ""),
+        (
+            ['{"translation": {"en": "a", "score": 1}}'],
+            ("--field", "translation.en"),
+            "that the output replaces: 'score';",
+        ),
+    ],
+)
+def test_replaced_fields_are_named(
+    model: Path, nmt: Nmt, tmp_path: Path, lines: list[str], options: tuple[object, ...], warned: str
+) -> None:
+    name = tmp_path / "in.jsonl"
+    name.write_bytes(as_bytes(lines))
+    search = ("--engine", "torch", "--precision", "fp32", "--beam-size", 3, "--window", 1)
+    status, out, err = nmt("translate", model, name, *search, *options)
+    assert status == 0, err
+    assert out.count("\n") == len(lines)
+    assert warned.format(name=name) in err if warned else "warning" not in err
+
+
 def test_pipe_is_translated_line_by_line(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     answered: list[int] = []
 

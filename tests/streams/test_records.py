@@ -9,7 +9,15 @@ import pytest
 
 from nmt import Translation, UserError
 from nmt.recipe import CommandError
-from nmt.streams.records import Format, Record, RecordReader, RecordWriter, format_of_file, warn_of_format
+from nmt.streams.records import (
+    Format,
+    Record,
+    RecordReader,
+    RecordWriter,
+    format_of_file,
+    warn_of_format,
+    written_fields,
+)
 
 BEST = Translation("ein Hund", -0.25, -1.123456789, ["▁ein", "▁Hund"], [-0.5, -0.4, -0.22345678])
 SECOND = Translation("der Hund", -0.75, -2.0, ["▁der", "▁Hund"], [-1.0, -0.5, -0.5], [(0, 0), (1, 1)])
@@ -242,7 +250,10 @@ def test_replaced_fields_leave_others_as_they_are(odd: str) -> None:
 
 @pytest.mark.parametrize("field", ["text", "translation.text"])
 def test_results_of_an_earlier_translation_are_replaced_or_an_error(field: str) -> None:
-    reader = RecordReader("jsonl", field=field, unwritten=("n_best", "alignment"))
+    written = written_fields(n_best=False, alignment=False)
+    reader = RecordReader("jsonl", field=field, written=written)
+    assert written == ("translation", "score", "log_prob", "tokens", "token_log_probs")
+    assert written_fields(n_best=True, alignment=True) == (*written, "n_best", "alignment")
 
     def line(**results: object) -> str:
         fields = {"text": "a dog"} | results
