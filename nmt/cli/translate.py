@@ -198,7 +198,8 @@ def _make_reader(
     is_read = f"{file} is read as {in_format}"
     for option, is_given in (("--column", column is not None), ("--header", header)):
         if is_given and in_format != "tsv":
-            raise typer.BadParameter(f"{option} is for TSV; {is_read}; leave out {option}, or use --input-format tsv")
+            remedy = f"leave out {option}, or use --input-format tsv if tabs separate its columns"
+            raise typer.BadParameter(f"{option} is for TSV; {is_read}; {remedy}")
     has_field = in_format == "jsonl" or (in_format == "text" and out_format == "jsonl")
     if field is not None and not has_field:
         raise typer.BadParameter(

@@ -37,6 +37,7 @@ _FORMATS: Mapping[str, Format] = {
 _OTHER_SUBTITLES = (".ass", ".sbv", ".ssa", ".sub", ".ttml", ".vtt")
 _TEST_SETS = (".sgm", ".sgml", ".xml")
 _OPTIONAL_FIELDS = ("n_best", "alignment")  # of JSON Lines
+_SEPARATOR = re.compile('[,;"]')  # of columns in CSV, or a quote
 _JSON_LINE = re.compile(r'\{\s*"')
 _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 
@@ -62,7 +63,7 @@ def format_of_file(path: Path) -> Format | None:
 
 
 def warn_of_format(name: str, lines: Iterable[str]) -> None:
-    """Warn of a plain text whose first lines look like another format, such as JSON Lines from a pipe."""
+    """Warn of a plain text whose name (.csv) or first lines are those of another format, such as JSON Lines."""
     filled = [line.strip("\r ") for line in lines if line.strip()]
     tabs = {line.count("\t") for line in filled}
     is_format = {
@@ -71,8 +72,15 @@ def warn_of_format(name: str, lines: Iterable[str]) -> None:
         "html": _HTML_START.match("".join(filled[:1])) is not None,
         "srt": has_subtitles("\n".join(filled[:10])),
     }
-    for format_name in (key for key, looks_like_it in is_format.items() if filled and looks_like_it):
+    found = [key for key, looks_like_it in is_format.items() if filled and looks_like_it]
+    for format_name in found:
         warn(f"{name} looks like {format_name} and is translated as plain text; set --input-format {format_name}")
+    is_csv = ".csv" in map(str.lower, Path(name).suffixes[-2:]) and any(_SEPARATOR.search(line) for line in filled)
+    if is_csv and not found:
+        warn(
+            f"{name} is translated as plain text, including commas and quotes; convert it to TSV, or set "
+            "--input-format text"
+        )
 
 
 @dataclass(frozen=True)

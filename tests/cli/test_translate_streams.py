@@ -287,7 +287,11 @@ def test_invalid_input_is_reported_before_translation(
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
-        ("in.txt", ("--column", 0), "--column is for TSV; in.txt is read as text"),
+        (
+            "in.csv",
+            ("--column", 0),
+            "--column is for TSV; in.csv is read as text; leave out --column, or use --input-format tsv if tabs",
+        ),
         ("in.jsonl", ("--column", 1), "--column is for TSV; in.jsonl is read as jsonl"),
         ("in.txt", ("--header",), "--header is for TSV; in.txt is read as text"),
         ("in.txt", ("--field", "text"), "--field is for JSON Lines; in.txt is read as text and written as text"),

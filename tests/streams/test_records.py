@@ -384,3 +384,23 @@ def test_plain_text_that_looks_like_another_format(
     warn_of_format("standard input", lines)
     remark = f"looks like {expected} and is translated as plain text; set --input-format {expected}"
     assert capsys.readouterr().err == (f"warning: standard input {remark}\n" if expected else "")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "is_named"),
+    [
+        ("in.csv", ["id,text", '1,"a dog, a cat"'], True),
+        ("in.CSV.gz", ["id;text", "1;a dog"], True),
+        ("in.csv", ["a dog", "a cat"], False),
+        ("in.txt", ["id,text", "1,a dog"], False),
+        ("in.csv", [], False),
+    ],
+)
+def test_csv_that_is_read_as_text(
+    name: str, lines: list[str], is_named: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warn_of_format(name, lines)
+    remark = "is translated as plain text, including commas and quotes; convert it to TSV, or set --input-format text"
+    assert capsys.readouterr().err == (f"warning: {name} {remark}\n" if is_named else "")
+    warn_of_format("in.csv", ["1\ta dog", "2\ta, cat"])
+    assert capsys.readouterr().err.startswith("warning: in.csv looks like tsv")
