@@ -115,14 +115,25 @@ def warn_of_equal(src: Path, sources: Sequence[str], tgt: Path, targets: Sequenc
 
 
 _COLUMN_NAMES = {"source", "target", "src", "tgt", "reference", "ref"}
+# Not a header alone, because a text may begin with any of these.
+_NAME_IN_HEADER = re.compile(
+    "(source|src|target|tgt)([ _-](text|sentence))?|reference|ref|id|index|line|doc[ _-]id|domain|label|score|text|"
+    "sentence|segment|translation|hypothesis|hyp|mt|english|german|french|spanish|italian|russian|chinese|japanese"
+)
 _LANGUAGE = re.compile(
     "ar|bg|cs|da|de|el|en|es|et|fi|fr|ga|hi|hr|hu|it|ja|ko|lt|lv|nl|no|pl|pt|ro|ru|sk|sl|sv|tr|uk|zh"
 )
 
 
 def is_header(text: str, others: Iterable[str]) -> bool:
-    """Return whether a text is a column name, or a language code besides another one. others: the other columns."""
-    text = text.strip()
+    """Return whether a text and the other columns are column names or language codes, and differ.
+
+    For a few unlikely texts such as `src`, the other columns do not matter.
+    """
+    text, others = text.strip(), list(others)
+    names = {column.strip().lower() for column in (text, *others)}
+    if len(names) > 1 and all(map(_NAME_IN_HEADER.fullmatch, names)):
+        return True
     languages = (bool(_LANGUAGE.fullmatch(other)) and other != text for other in map(str.strip, others))
     return text.lower() in _COLUMN_NAMES or (bool(_LANGUAGE.fullmatch(text)) and any(languages))
 

@@ -98,6 +98,12 @@ def test_constraints_of_blank_lines_are_counted(
         (["source\ttarget", "a cat\tx"], (), "{name}, line 1 looks like a header and is translated; set --header"),
         (["1\ten\tde", "2\ta cat\tx"], ("--column", 1), "{name}, line 1 looks like a header and is translated"),
         (["source\ttarget", "a cat\tx"], ("--header",), ""),
+        (["ID\tsentence", "1\ta cat"], ("--column", 1), "{name}, line 1 looks like a header and is translated"),
+        (["Source Text\tscore\tlabel", "a\tb\tc"], (), "{name}, line 1 looks like a header and is translated"),
+        (["text\tText", "sentence\tSatz"], (), ""),
+        (["text", "sentence"], (), ""),
+        (["text\t1", "sentence\t2"], (), ""),
+        (["1\ten\tten", "2\ta\tb"], ("--column", 1), ""),
     ],
 )
 def test_columns_of_tsv_without_a_header(

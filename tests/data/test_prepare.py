@@ -195,6 +195,15 @@ def test_language_codes_of_both_sides_are_a_header(folder: Path, capsys: pytest.
     assert "data.valid begins" not in errors
 
 
+def test_header_words_of_both_sides_are_a_header(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs, valid = [("sentence", "Translation"), *sentence_pairs(200)], [("text", "Text"), *sentence_pairs(20)]
+    write_corpus(folder / "text", pairs, valid)
+    prepare(recipe_for(folder))
+    errors = capsys.readouterr().err
+    assert "warning: the source of data.train.0, lines 1 to 201, begins with 'sentence', which looks like" in errors
+    assert "data.valid begins" not in errors
+
+
 def test_validation_text_with_equal_sides_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(folder / "text", sentence_pairs(200), [(src, src) for src, _ in sentence_pairs(20)])
     prepare(recipe_for(folder))
