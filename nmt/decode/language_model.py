@@ -55,3 +55,14 @@ def require_fusible(path: Path, tgt: Tokenizer, *, reverse_target: bool) -> None
             f"{directory} and the translation model decode in opposite directions; shallow fusion needs the same one; "
             "set data.reverse_target of the language model to that of the translation model"
         )
+
+
+def require_language(path: Path, language: str) -> None:
+    """Raise UserError if `path` is a language model of another language than the target language of the translator."""
+    directory = find_model(path)
+    metadata = read_model_metadata(directory)
+    if metadata.is_language_model and metadata.tgt_lang != language:
+        raise UserError(
+            f"{directory} is a language model of {metadata.tgt_lang}; shallow fusion needs one of the target language, "
+            f"{language}; choose another model"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nmt.data.fingerprint import read_report
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
-from nmt.decode.language_model import require_fusible
+from nmt.decode.language_model import require_fusible, require_language
 from nmt.decode.shortlist import Shortlist
 from nmt.recipe import Recipe, UserError
 from nmt.search.trees import TreeTokens
@@ -46,3 +46,4 @@ def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:
         TreeTokens.find(tokenizers)
     if decode.fusion is not None:
         require_fusible(decode.fusion, tokenizers.tgt, reverse_target=recipe.data.reverse_target)
+        require_language(decode.fusion, recipe.tgt_lang)

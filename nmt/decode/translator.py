@@ -14,7 +14,7 @@ import torch
 from nmt.alignment.attention import AlignmentAttention, AttendingModel, WordAligner
 from nmt.checkpoint import LoadedModel, load_model
 from nmt.decode.arguments import require_list, require_options
-from nmt.decode.language_model import FusedLanguageModel, require_fusible
+from nmt.decode.language_model import FusedLanguageModel, require_fusible, require_language
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.task import Task
 from nmt.decode.text_translator import TextTranslator
@@ -164,6 +164,8 @@ class Translator(TextTranslator):
         options = metadata.decode
         if decode is not None:
             options = require_options(decode).over(metadata.decode, has_ensemble=bool(ensemble))
+        if options.fusion is not None and options.fusion_weight:
+            require_language(options.fusion, metadata.tgt_lang)
         num_parameters = sum(member.model.num_parameters() for member in loaded)
         models = prepare_for_search([member.model for member in loaded], precision, torch_device)
         translator = cls(
@@ -307,6 +309,12 @@ class Translator(TextTranslator):
 
 def _require_same_ensemble(member: LoadedModel, first: LoadedModel) -> None:
     """Raise UserError unless `member` can form an ensemble with `first`."""
+    own, other = ((one.metadata.src_lang, one.metadata.tgt_lang) for one in (member, first))
+    if own != other:
+        raise UserError(
+            f"{member.directory} translates from {' to '.join(own)}, and {first.directory} from {' to '.join(other)}; "
+            "ensemble members must have the same languages; leave one out"
+        )
     if Tokenizers.load(member.directory).files() != Tokenizers.load(first.directory).files():
         raise UserError(
             f"{member.directory} and {first.directory} have different tokenizers; ensemble members must share them; "

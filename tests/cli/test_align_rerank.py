@@ -273,6 +273,12 @@ def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: 
         assert (status, f"{option} has no effect without --tune" in one_line(err)) == (2, True)
 
 
+def test_members_of_an_ensemble_have_the_same_languages(folder: Path, nmt: Nmt) -> None:
+    status, out, err = nmt("translate", folder / "forward", folder / "src", "--ensemble", folder / "reverse")
+    assert (status, out) == (1, "")
+    assert "reverse translates from de to en, and" in one_line(err) and "from en to de; ensemble" in one_line(err)
+
+
 # --- Training from right to left --------------------------------------------------------------------------------------
 
 RECIPE = """

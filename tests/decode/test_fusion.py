@@ -91,6 +91,10 @@ def test_outputs_fit_the_positions_of_the_language_model(model: Path, tmp_path: 
         (lambda folder: write(folder), "is a translation model; it must be a language model"),
         (lambda folder: write(folder, vocab_size=41, language_model=True), "have different target tokenizers"),
         (lambda folder: folder, "other does not exist; expected a model"),
+        (
+            lambda folder: write(folder, "tgt_lang=fr", language_model=True),
+            "language model of fr; .* target language, en",
+        ),
     ],
 )
 def test_a_model_that_does_not_fit_is_an_error(
