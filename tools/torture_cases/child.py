@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.cli import program  # imports all commands before the forks
+from nmt.cli import program
 from torture_cases.faults import Fault, count_updates, install
 
 FAULT, LOG_DIR = "NMT_TORTURE_FAULT", "NMT_TORTURE_LOG_DIR"

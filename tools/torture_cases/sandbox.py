@@ -188,8 +188,8 @@ class Command:
 class Sandbox:
     """Runs commands and manages their folders. `random` is the only source of randomness.
 
-    A single process is a fork of this process, which has all imports, or a new interpreter. Several processes are
-    started by torchrun.
+    A single process is a fork of this process, which has imported torch, or a new interpreter. Several processes
+    are started by torchrun.
     """
 
     def __init__(self, folder: Path, seed: int) -> None:
