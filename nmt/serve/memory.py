@@ -1,4 +1,4 @@
-"""Translation memory of a server: an unusable file neither delays requests nor makes them fail."""
+"""Translation memory of a server: errors of its file do not make requests fail; waits for locks take about a second."""
 
 from __future__ import annotations
 
