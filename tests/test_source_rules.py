@@ -34,7 +34,7 @@ LAYERS = (
 )
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
-# Packages with lazy imports, because every process imports them and some do not need their contents.
+# Modules with lazy imports, because every process imports them and some do not need what these import.
 LAZY_IMPORTERS = {
     "nmt",
     "nmt.cli",
