@@ -23,7 +23,7 @@ NEVER_PREDICTED = 3
 MAX_ORDER = 10
 
 EPILOG = """\
-The n-gram model is trained on the training text of a run, in its tokens. `nmt prepare RECIPE` is enough for this; no
+The n-gram model is trained on the tokens of the training text of a run. `nmt prepare RECIPE` is enough for this; no
 training is needed. Smoothing: interpolated Kneser-Ney with three discounts for each order (Chen and Goodman 1998).
 Choose the order on validation text. `nmt score` prints the same values for a language model.
 
