@@ -69,7 +69,7 @@ def align(
 ) -> None:
     """Align the words of sentence pairs; print a line of SOURCE-TARGET positions from 0 per pair, as in 0-0 1-2 2-1.
 
-    Words are separated by spaces. Alignments come from the cross-attention of the decoder.
+    Words are separated by white space. Alignments come from the cross-attention of the decoder.
     """
     if choose is not None and (layer, heads, place) != (None, None, None):
         raise typer.BadParameter("--choose selects --layer, --heads and --place; leave out these or --choose")
