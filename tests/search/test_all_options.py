@@ -92,7 +92,7 @@ def test_exhaustive_beam_finds_the_optimum_with_all_options(
     )
     assert all(task.longest <= 6 for task in tasks)  # 2 ** 6 outputs
     for task, found in zip(tasks, search_together(tasks), strict=True):
-        assert_same(found, best_outputs(task), task.table, task.source)
+        assert_same(found, best_outputs(task), task.table, task.source, task.options)
 
 
 @pytest.mark.slow
@@ -127,7 +127,22 @@ def test_equals_reference_with_all_options(
     options = SearchOptions(beam_size=width * groups, n_best=n_best, **given_options)
     tasks = tasks_of(seed, lengths, zeros, words, options, constraints)
     for task, found in zip(tasks, search_together(tasks), strict=True):
-        assert_same(found, beam_outputs(task), task.table, task.source)
+        assert_same(found, beam_outputs(task), task.table, task.source, task.options)
+
+
+def test_cancelling_bias_is_compared_within_the_rounding_of_its_addends() -> None:
+    """A bias of 12 and a log-probability of -12.1: the float32 score differs from the reference by 1.3e-6."""
+    options = SearchOptions(3, 3, "none", max_extra_tokens=4, bias=(((5,), 6.0), ((4,), 6.0)))
+    (task,) = tasks_of(423342474, [0], 0.0, 3, options, [((), ())])
+    (found,), expected = search_together([task]), beam_outputs(task)
+    assert_same(found, expected, task.table, task.source, options)
+    (index,) = [i for i, (score, _, _) in enumerate(expected) if abs(score) < 0.1]
+    assert abs(found[index].score - expected[index][0]) > 1e-6
+    for addend in (12.0, *found[index].token_log_probs):
+        wrong = replace(found[index], score=found[index].score + 1e-5 * addend)
+        if abs(addend) > 1.0:
+            with pytest.raises(AssertionError):
+                assert_same([*found[:index], wrong, *found[index + 1 :]], expected, task.table, task.source, options)
 
 
 # --- Results do not depend on the rest of the batch -------------------------------------------------------------------

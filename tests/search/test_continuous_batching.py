@@ -99,7 +99,7 @@ def test_equals_reference_with_all_options_when_refilled(
     tasks = tasks_of(seed, lengths, zeros, words, options, constraints)
     found, model = search(tasks, batch_size)
     for task, hypotheses in zip(tasks, found, strict=True):
-        assert_same(hypotheses, beam_outputs(task), task.table, task.source)
+        assert_same(hypotheses, beam_outputs(task), task.table, task.source, task.options)
     assert max(model.rows_per_step) <= batch_size
     encoded = [size for sizes in model.encoded for size in sizes]
     assert sorted(encoded) == sorted(len(task.source) for task in tasks), "each is encoded once"
@@ -129,7 +129,7 @@ def test_batch_size_one_searches_one_sentence_at_a_time() -> None:
     found, model = search(tasks, batch_size=1)
     assert model.encoded == [[5], [4], [1]]
     for task, hypotheses in zip(tasks, found, strict=True):
-        assert_same(hypotheses, beam_outputs(task), task.table, task.source)
+        assert_same(hypotheses, beam_outputs(task), task.table, task.source, task.options)
 
 
 def test_other_models_need_the_whole_batch() -> None:

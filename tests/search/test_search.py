@@ -143,13 +143,34 @@ def reference_beam(table: Table, source: Prefix, options: SearchOptions) -> list
     return sorted(finished, reverse=True)[: options.n_best]
 
 
-def assert_same(found: list[Hypothesis], expected: list[Scored], table: Table, source: Prefix) -> None:
+def assert_same(
+    found: list[Hypothesis], expected: list[Scored], table: Table, source: Prefix, options: SearchOptions | None = None
+) -> None:
+    """options: of a search with biases, whose sum with the log-probabilities may be close to 0"""
     assert [tuple(h.tokens) for h in found] == [tokens for _, _, tokens in expected]
     for hypothesis, (score, log_prob, tokens) in zip(found, expected, strict=True):
         steps = [table(source, tokens[:i])[token] for i, token in enumerate((*tokens, EOS_ID))]
-        assert hypothesis.score == pytest.approx(score, rel=1e-5, abs=1e-6)
+        if options is None:
+            assert hypothesis.score == pytest.approx(score, rel=1e-5, abs=1e-6)
+        else:
+            assert abs(hypothesis.score - score) <= rounding_bound(score, steps, options)
         assert hypothesis.log_prob == pytest.approx(log_prob, rel=1e-5, abs=1e-6)
         assert hypothesis.token_log_probs == pytest.approx(steps, rel=1e-5, abs=1e-6)
+
+
+def rounding_bound(score: float, steps: Sequence[float], options: SearchOptions) -> float:
+    """Bound on the rounding error of a float32 score that is the sum of log-probabilities and a bias.
+
+    Each value that is rounded contributes its magnitude times the unit roundoff (Higham 2002, section 3.3). The bound
+    therefore does not shrink when the addends cancel.
+
+    steps: log-probability of each token and of EOS
+    """
+    penalty = reference_penalty(len(steps), options)
+    total = score * penalty
+    rounded = [*steps, *itertools.accumulate(steps), total - sum(steps), *[total] * 3]  # 3: sum, penalty, quotient
+    rounded_biases = 2.0**-31 * len(options.bias) * len(steps)  # to multiples of 2 ** -30
+    return (2.0**-24 * sum(map(abs, rounded)) + rounded_biases) / penalty
 
 
 def source_of(length: int, name: int) -> Prefix:
