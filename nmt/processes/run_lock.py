@@ -6,10 +6,12 @@ import os
 import socket
 import stat
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import IO
 
@@ -20,8 +22,12 @@ if sys.platform != "win32":
 
 LOCK_FILE = ".lock"
 
+# To open the lock file in a directory that others remove meanwhile.
+_ATTEMPTS = 100
+
 # Run directories, by their real path, that this process has locked.
 _locked: dict[Path, IO[str]] = {}
+_changes = threading.Lock()  # record locks do not exclude other threads of the process
 
 
 @contextmanager
@@ -35,25 +41,25 @@ def run_lock(run_dir: Path) -> Iterator[None]:
         UserError: another process holds the lock, or another thread of this one; the message names the process.
     """
     path, real_path = run_dir / LOCK_FILE, Path(os.path.realpath(run_dir))
-    _require_not_locked_here(real_path)
-    created = [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        file = _lock(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; set run_dir to a writable folder") from error
-    _locked[real_path] = file
+    with _changes:
+        _require_not_locked_here(real_path)
+        created = [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
+        try:
+            _locked[real_path] = file = _lock(path)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}; set run_dir to a writable folder") from error
     try:
         yield
     finally:
-        del _locked[real_path]
-        with suppress(OSError):
-            if _is_at(path, file):
-                path.unlink()  # before the release, or it may be the file of the next holder
-        file.close()
-        with suppress(OSError):
-            for folder in created:
-                folder.rmdir()  # fails unless empty
+        with _changes:
+            del _locked[real_path]
+            with suppress(OSError):
+                if _is_at(path, file):
+                    path.unlink()  # before the release, or it may be the file of the next holder
+            file.close()
+            with suppress(OSError):
+                for folder in created:
+                    folder.rmdir()  # fails unless empty
 
 
 def _require_not_locked_here(real_path: Path) -> None:
@@ -89,15 +95,23 @@ def require_lock(path: Path) -> None:
 
 def _is_at(path: Path, file: IO[str]) -> bool:
     """Return whether an open file still has this path."""
-    return path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _lock(path: Path) -> IO[str]:
-    """Return the lock file, open and locked."""
-    while True:
-        if path.is_symlink() or (path.exists() and not stat.S_ISREG(path.stat().st_mode)):
-            raise UserError(f"{path} must be a regular file, which locks the run; remove {path.name}, then rerun")
-        file = path.open("a+", encoding="utf-8")
+    """Return the lock file, open and locked. Creates its directory, which a holder that ends may remove meanwhile."""
+    for attempt in count(1):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _require_regular(path)
+            file = path.open("a+", encoding="utf-8")
+        except FileNotFoundError:
+            if attempt == _ATTEMPTS:
+                raise
+            continue
         if sys.platform != "win32":
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,6 +126,13 @@ def _lock(path: Path) -> IO[str]:
     file.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n")
     file.flush()
     return file
+
+
+def _require_regular(path: Path) -> None:
+    """Raise UserError if `path` is something else than a regular file, even a link to one."""
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise UserError(f"{path} must be a regular file, which locks the run; remove {path.name}, then rerun")
 
 
 def _holder(file: IO[str]) -> str:

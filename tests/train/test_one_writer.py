@@ -3,10 +3,12 @@
 import json
 import multiprocessing
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
@@ -295,6 +297,52 @@ def test_a_run_locked_by_another_thread_is_rejected(tmp_path: Path) -> None:
         assert f"is in use by process {os.getpid()} on " in held.stderr
     with run_lock(tmp_path / "run"):
         pass
+
+
+def test_one_of_many_concurrent_threads_locks_a_run(tmp_path: Path) -> None:
+    num_threads, old_interval = 8, sys.getswitchinterval()
+    start, end = threading.Barrier(num_threads), threading.Barrier(num_threads)
+    results = queue.Queue[str]()
+
+    def lock() -> None:
+        start.wait(20)
+        try:
+            with run_lock(tmp_path / "run"):
+                results.put("locked")
+                end.wait(20)
+        except UserError as error:
+            results.put(str(error))
+            end.wait(20)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(40):
+            threads = [threading.Thread(target=lock) for _ in range(num_threads)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            found = [results.get() for _ in range(num_threads)]
+            assert found.count("locked") == 1
+            assert sum("in use by another thread" in text for text in found) == num_threads - 1
+    finally:
+        sys.setswitchinterval(old_interval)
+
+
+def test_a_directory_that_its_previous_holder_removes_is_created_again(
+    tmp_path: Path, monkeypatch: MonkeyPatch
+) -> None:
+    run, mkdir = tmp_path / "runs" / "run", Path.mkdir
+
+    def mkdir_and_lose(path: Path, *args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(Path, "mkdir", mkdir)
+        mkdir(path, *args, **kwargs)
+        path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", mkdir_and_lose)
+    with run_lock(run):
+        assert (run / LOCK_FILE).exists()
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_lock_of_a_killed_process_is_released(recipe: Path, tmp_path: Path, holder: BaseProcess, nmt: Nmt) -> None:
