@@ -129,7 +129,7 @@ class TextTranslator(ABC):
         forbidden += [] if self._allows_digits else [[token] for token in self._tokenizers.tgt.tokens_with_digits()]
         bias = [(tokens, value) for phrase, value in decode.bias.items() for tokens in self._encode_phrase(phrase)]
         self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias)
-        # Imported lazily: sacreBLEU takes longer to import than a short text to translate.
+        # Imported lazily: importing sacreBLEU takes longer than translating a short text.
         self._mbr: Any = None if decode.mbr_metric == "none" else import_module("nmt.decode.mbr")
         self._utility = None if self._mbr is None else self._mbr.sentence_utility(decode.mbr_metric)
         self._tag = [] if decode.tag is None else [self._tokenizers.src.tag_id(decode.tag)]

@@ -105,7 +105,7 @@ def score_words(
 ) -> list[WordScore]:
     """Score the words of each frequency class, rarest first; classes without words are omitted.
 
-    A word matches as often as it occurs in the reference of the same sentence, in any position.
+    A word matches at most as often as it occurs in the reference of the same sentence, in any position.
     """
     matched, in_ref, in_hyp = Counter[int](), Counter[int](), Counter[int]()
     for hypothesis, reference in zip(hypotheses, references, strict=True):

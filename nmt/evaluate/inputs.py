@@ -128,7 +128,7 @@ def _hint_at_missing_spaces(
 
 
 def hint_at_unicode_form(name: str, lines: Sequence[str], references: Sequence[Sequence[str]]) -> None:
-    """Log that translations are in another Unicode form than their references."""
+    """Log that translations are in a different Unicode form than their references."""
     count = sum(any(map(partial(_differ_in_form, line), refs)) for line, *refs in zip(lines, *references, strict=True))
     if count > _MAX_OTHER_FORMS * len(lines):
         say(
@@ -171,7 +171,7 @@ def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scor
 def hint_at_form_of_training(
     frequencies: Mapping[str, int], text: ReferenceSet, words: Callable[[str], Sequence[str]]
 ) -> None:
-    """Log that the training text is lower-cased or in another Unicode form than the words of the reference."""
+    """Log that the training text is lower-cased or in a different Unicode form than the words of the reference."""
     unseen = Counter(word for line in text.streams[0] for word in words(line) if word not in frequencies)
     known = {unicodedata.normalize("NFC", word) for word in frequencies if not word.isascii()} if unseen else set()
     count = sum(number for word, number in unseen.items() if unicodedata.normalize("NFC", word) in known)

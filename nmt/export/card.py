@@ -18,7 +18,7 @@ Target = Literal["ctranslate2", "huggingface"]
 _CORPUS_KEYS = ("dataset", "config", "test_set", "path", "src", "tgt", "pairs")  # options that identify a corpus
 
 _LIMITS = (
-    "nmt also replaces control characters with spaces, removes invisible ones such as soft hyphens and {} lines of "
+    "nmt also replaces control characters with spaces, removes invisible ones such as soft hyphens, and {} lines of "
     "more than {} tokens; the code above does not."
 )
 

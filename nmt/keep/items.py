@@ -49,7 +49,7 @@ _NUMBER = (
     rf"(?:{_POINT_BEFORE}\d++(?:[.,:/\u2044]\d++)*+[{FRACTIONS}{_EXPONENTS}]*|[{FRACTIONS}])"
     r"(?![\w.+-]{0,64}@)"  # not the beginning of an address
 )
-_VERSION = r"(?<!\w)[vV]\d++(?:\.\d++)++(?![\w.+-]{0,64}@)"  # its points are no decimal points
+_VERSION = r"(?<!\w)[vV]\d++(?:\.\d++)++(?![\w.+-]{0,64}@)"  # its points are not decimal points
 _SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?|"
 
 

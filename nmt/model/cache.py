@@ -197,7 +197,7 @@ class DecoderState:
             layer.memory = layer.memory.index_select(1, sentence_index)
 
     def _compact(self) -> None:
-        """Remove the slots that no hypothesis attends to any more.
+        """Remove the slots that no hypothesis attends to anymore.
 
         The slots that a sentence keeps, and their order, depend on the sentence alone, and so does rounding.
         """

@@ -105,8 +105,8 @@ class World:
         text = json.dumps(options)
         if differing := sorted(_differing(json.loads(text), json.loads(self.broadcast_text(text)))):
             raise UserError(
-                f"rank {self.rank} has other options than rank 0: {', '.join(differing)}; all must be equal; start all "
-                "processes with the same recipe and command line"
+                f"rank {self.rank} has different options than rank 0: {', '.join(differing)}; all must be equal; start "
+                "all processes with the same recipe and command line"
             )
 
     def gather(self, values: Tensor) -> list[Tensor] | None:

@@ -96,7 +96,7 @@ def _close_results(executor: ProcessPoolExecutor) -> None:
     """Close this process's copy of the pipe's end at which workers write results.
 
     The thread of the pool waits for the rest of a result. If its worker exited while writing, the wait ends only when
-    no process can write to the pipe any more. The pool has no public function for this.
+    no process can write to the pipe anymore. The pool has no public function for this.
     """
     results = getattr(executor, "_result_queue", None)
     if (end := getattr(results, "_writer", None)) is not None:

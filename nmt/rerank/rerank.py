@@ -118,7 +118,7 @@ def save_weights(path: Path, weights: Mapping[str, float], notes: Mapping[str, o
 
 
 def load_weights(path: Path, names: Sequence[str]) -> Floats:
-    """Read the weights of the named features; UserError unless the file has exactly these and one is not 0."""
+    """Read the weights of the named features; UserError unless the file has exactly these and at least one is not 0."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))["weights"]
         weights = {str(name): float(value) for name, value in table.items()}

@@ -58,7 +58,7 @@ class Beam(Batched):
     Finished hypotheses, best first; empty slots have score -inf:
       scores:        (batch, groups, kept) float32
       ends:          (batch, groups, kept) int64, length * beam_size + beam index of the parent of EOS
-      num_finished:  (batch, groups) int64, kept or not
+      num_finished:  (batch, groups) int64, kept or not; counted only if `max_finished` is set
     History, a ring buffer over steps; step t is stored at (t - 1) % capacity:
       parents:         (batch, capacity, beam) int64, beam index one step earlier
       tokens:          (batch, capacity, beam) int64

@@ -205,7 +205,7 @@ class _NodeRewards(NamedTuple):
 class _BegunPhrases:
     """Preferred phrases that begin with each node and do not end there, the highest credit per token first.
 
-    exists:  (nodes + 1,) bool, whether there is one; the last entry is of padding
+    exists:  (nodes + 1,) bool, whether there is one; the last entry is for padding
     phrases: (entries,) int32, lists of all nodes, each followed by an end mark
     rates:   (entries,) float64, credit per token; 0 for an end mark
     """

@@ -30,7 +30,8 @@ class ModelMetadata:
     origin:         source of the weights, such as `{"recipe": ..., "seed": ..., "averaged": [...]}`
     reverse_target: whether target tokens are in reverse order
     max_tokens:     maximum length of training sentences in tokens, including a tag
-    longest_source: length of the longest source sentence of the training text in tokens; None if unknown
+    longest_source: tokens of the longest source sentence in the training text of this model and of its start model;
+                    None if unknown
     context:        previous sentences that precede each sentence
     """
 

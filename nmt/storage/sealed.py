@@ -74,7 +74,7 @@ def new_directory(directory: Path) -> Iterator[Path]:
 def require_new(directory: Path) -> None:
     """Raise UserError if a file or directory of this name exists or cannot be created there, or for `-`.
 
-    A dangling symbolic link exists.
+    A dangling symbolic link counts as existing.
     """
     if str(directory) == "-":
         raise UserError("- would be standard output; expected a new directory; name one")

@@ -228,7 +228,7 @@ def _have(number: int) -> str:
 
 
 def _with_format_warning(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:
-    """Yield the windows; warn if the first one looks like another format than plain text."""
+    """Yield the windows; warn if the first one looks like a format other than plain text."""
     for number, window in enumerate(windows):
         if not number:
             warn_of_format(name, (record.line for record in window))
@@ -236,9 +236,9 @@ def _with_format_warning(windows: Iterator[list[Record]], name: str) -> Iterator
 
 
 def _with_column_warnings(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:
-    """Yield the windows of TSV without a header; warn of a first line like a header, and at the end of unequal columns.
+    """Yield the windows; warn if the first line looks like a header and, at the end, if numbers of columns differ.
 
-    Blank lines have no columns.
+    For TSV that is read without a header. Blank lines have no columns.
     """
     expected = unequal = first = 0
     for window in windows:
@@ -254,8 +254,8 @@ def _with_column_warnings(windows: Iterator[list[Record]], name: str) -> Iterato
     if unequal:
         lines = f"{counted(unequal, 'line')} of {name} (first: line {first:,})"
         warn(
-            f"{lines} {_have(unequal)} another number of columns than the first line ({expected}), so the "
-            "translations are in other columns; fix these lines"
+            f"{lines} {_have(unequal)} a different number of columns than the first line ({expected}), so the "
+            "translations are in different columns; fix these lines"
         )
 
 

@@ -172,9 +172,9 @@ class PartFile:
 def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool = False) -> Iterator[PartFile]:
     """Open the incomplete output of `path` for a `with` block, and rename it to `path` after a block without errors.
 
-    Raises CommandError if a part exists and neither `resume` nor `restart` is set, if `resume` finds a part of another
-    origin, or if the part or its journal is not a regular file; UserError if another process is writing the part, or it
-    cannot be written.
+    Raises CommandError if a part with marks exists and neither `resume` nor `restart` is set, if the part was changed
+    or `resume` finds another origin, or if the part or its journal is not a regular file; UserError if another process
+    is writing the part, or it cannot be written.
     """
     part = part_path(path)
     for own in (part, journal_path(part)):

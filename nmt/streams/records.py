@@ -95,7 +95,7 @@ class Record:
     forbidden: phrases that it must not contain
     tag:       tag of a training corpus; None: the tag of the search options
     terms:     glossary terms of this record
-    segment:   segment of a document with its surrounding content; the last one is the rest of it, without a text
+    segment:   segment of a document with its surrounding content; the last one has the rest of the document and no text
     context:   previous sentences of its document; None: the previous records
     replaced:  fields of the line that the output replaces
     """
@@ -289,7 +289,7 @@ class RecordWriter:
     def write(self, record: Record, translations: Sequence[Translation]) -> str:
         """Return the output lines of a record, each with a line feed.
 
-        The added fields of a null text are null in JSON Lines and empty in TSV; otherwise it is an empty text.
+        The added fields of a null text are null in JSON Lines and empty in TSV. In other formats, a null text is empty.
         """
         if self.distinct:
             first_of_text: dict[str, Translation] = {}

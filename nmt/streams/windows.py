@@ -13,7 +13,8 @@ from time import monotonic
 from nmt.recipe import UserError
 from nmt.streams.records import Record
 
-# Lines of a window. Small files are split into WINDOWS_PER_FILE windows, to balance the load of processes.
+# Lines of a window. Within these limits, a file is split into WINDOWS_PER_FILE windows, to balance the load of
+# processes.
 MAX_WINDOW, MIN_WINDOW = 2_048, 256
 WINDOWS_PER_FILE = 32
 # Window for a single process, which has two windows in flight.

@@ -102,7 +102,7 @@ def normalize(text: str, form: UnicodeForm) -> str:
 
 
 def warn_of_form(name: str, lines: Sequence[str], form: UnicodeForm) -> None:
-    """Warn of a reference in another Unicode form than translations."""
+    """Warn of a reference in a different Unicode form than translations."""
     count = 0 if form == "none" else sum(not unicodedata.is_normalized(form, line) for line in lines)
     if count > _MAX_OTHER_FORMS * len(lines):
         warn(

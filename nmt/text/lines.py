@@ -126,9 +126,10 @@ _LANGUAGE = re.compile(
 
 
 def is_header(text: str, others: Iterable[str]) -> bool:
-    """Return whether a text and the other columns are column names or language codes, and differ.
+    """Return whether a text is in the first line of a table with column names.
 
-    For a few unlikely texts such as `src`, the other columns do not matter.
+    It is if the text and all other columns are column names that differ, if the text and one other column are
+    different language codes, or if the text is a name such as `src`, with which text hardly begins.
     """
     text, others = text.strip(), list(others)
     names = {column.strip().lower() for column in (text, *others)}
@@ -139,7 +140,7 @@ def is_header(text: str, others: Iterable[str]) -> bool:
 
 
 def _warn_of_header(name: str, lines: Sequence[str], translations: Sequence[str]) -> None:
-    """Warn of a first line that is a column name, or a language code like that of the translations."""
+    """Warn of a first line that is a column name, or a language code if the translations begin with a different one."""
     first = lines[0].strip()
     if len(lines) > 1 and is_header(first, translations[:1]):
         warn(

@@ -42,7 +42,7 @@ def split_words(text: str) -> list[str]:
 
 
 def find_words(text: str) -> list[Word]:
-    """Return the words of `split_words` with their positions; words made from one character have its position."""
+    """Return the words of `split_words` with their positions; all words from one character have its position."""
     if text.isascii() or unicodedata.is_normalized("NFKC", text):
         return [Word(match[0], *match.span()) for match in _word_pattern().finditer(text)]
     groups = _composable_pattern().findall(text)

@@ -15,9 +15,9 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
     """Return the learning rate of update `step`, counted from 1.
 
     `noam` is equation 3 of Vaswani et al. 2017 times `learning_rate`. The others warm up linearly to `learning_rate`.
-    Then `inverse-sqrt` decays as sqrt(warmup / step), and `cosine` and `linear` decay to `final_rate_ratio` at
-    `max_steps`. `constant` and `plateau` stay constant here; `TrainState.rate_factor` has the reductions of `plateau`.
-    After `schedule_start`, updates count from there.
+    Then `inverse-sqrt` decays as sqrt(warmup / step), and `cosine` and `linear` decay to `final_rate_ratio` times
+    `learning_rate` at `max_steps`. `constant` and `plateau` stay constant here; `TrainState.rate_factor` has the
+    reductions of `plateau`. After `schedule_start`, updates count from there.
     """
     warmup = max(recipe.warmup_steps, 1)
     if step > recipe.schedule_start:

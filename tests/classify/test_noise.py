@@ -35,7 +35,7 @@ def test_shuffled_targets_have_the_same_words_in_another_order() -> None:
         assert sorted(noisy_tgt.split()) == sorted(tgt.split())
 
 
-def test_truncated_targets_are_a_start_with_or_without_the_full_stop() -> None:
+def test_truncated_targets_are_a_prefix_with_or_without_the_full_stop() -> None:
     found = noisy("truncated")
     for (src, tgt), (noisy_src, noisy_tgt) in found:
         assert noisy_src == src

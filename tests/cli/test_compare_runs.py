@@ -132,7 +132,7 @@ def test_a_changed_test_set_is_not_scored_with_earlier_translations(runs: Path, 
     assert "data.test.heldout has changed since a/translations/heldout.de was written; restore the" in one_line(err)
 
 
-def test_translations_other_than_in_the_report_are_not_compared(runs: Path, nmt: Nmt) -> None:
+def test_translations_other_than_those_of_the_report_are_not_compared(runs: Path, nmt: Nmt) -> None:
     """A run may have been killed between translating a test set and writing its report."""
     for name, lines in FOUND.items():
         test = {"name": "heldout", "output": text_digest(lines)}

@@ -73,7 +73,7 @@ pairs_strategy = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min
 
 @settings(deadline=None)
 @given(pairs_strategy, st.integers(1, 300), st.integers(1, 300))
-def test_fill_partitions_arbitrary_pairs(
+def test_packing_partitions_arbitrary_pairs(
     pairs: list[tuple[int, int]], batch_tokens: int, micro_batch_tokens: int
 ) -> None:
     src, tgt = np.array(pairs).T

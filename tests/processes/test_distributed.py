@@ -56,7 +56,7 @@ def test_a_missing_device_is_a_one_line_error(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_other_options_than_those_of_rank_0_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_that_differ_from_those_of_rank_0_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"seed": 1, "train": {"learning_rate": 1.0, "adam_betas": (0.9, 0.98)}, "data": {"test": {}}}
     World(0, 1, torch.device("cpu")).require_same_options(options)
     world = World(1, 2, torch.device("cpu"))
@@ -67,7 +67,7 @@ def test_other_options_than_those_of_rank_0_are_an_error(monkeypatch: pytest.Mon
     ):
         monkeypatch.setattr(World, "broadcast_text", lambda self, text, first=first: json.dumps(first))
         if reason:
-            with pytest.raises(UserError, match=f"rank 1 has other options than {reason}"):
+            with pytest.raises(UserError, match=f"rank 1 has different options than {reason}"):
                 world.require_same_options(options)
         else:
             world.require_same_options(options)

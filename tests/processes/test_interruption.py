@@ -21,7 +21,7 @@ def test_a_reader_that_exits_ends_a_block_that_writes_nothing() -> None:
     assert time.monotonic() - started < 10.0
 
 
-def test_the_end_of_a_job_by_a_reader_is_not_an_interruption() -> None:
+def test_a_job_that_a_reader_ends_is_not_interrupted() -> None:
     reader, writer = os.pipe()
     with pytest.raises(JobEnded), interruptible():
         try:
@@ -43,7 +43,7 @@ def test_a_block_that_ends_first_is_not_interrupted() -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)])
-def test_an_interruption_that_an_extension_module_converts_is_one(number: signal.Signals, status: int) -> None:
+def test_an_interruption_that_an_extension_module_converts_is_restored(number: signal.Signals, status: int) -> None:
     with pytest.raises(Interrupted) as raised, interruptible():
         try:
             signal.raise_signal(number)

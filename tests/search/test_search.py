@@ -313,7 +313,7 @@ def test_eos_is_forced_at_the_limit_with_its_true_probability() -> None:
 
 
 def test_search_stops_exactly_when_the_result_is_final() -> None:
-    """The best output is long and ranks low at first; a certain output needs only two of a hundred steps."""
+    """The best output is long and ranks low at first; a nearly certain output needs only two of a hundred steps."""
 
     def sure(source: Prefix, prefix: Prefix) -> list[float]:
         return [NEG_INF] * 3 + ([math.log(0.999), math.log(0.001)] if prefix else [math.log(0.001), math.log(0.999)])

@@ -23,7 +23,7 @@ def test_fields_are_read() -> None:
     assert terms == (Term("dog", ("Hund", "Hunde")), Term("cat", ("Katze", "Kater")))
 
 
-def test_null_and_the_field_of_the_text_are_no_constraints() -> None:
+def test_null_and_the_field_of_the_text_are_not_constraints() -> None:
     nothing = dict.fromkeys(("prefix", "required", "forbidden", "tag", "glossary"))
     assert read(nothing) == Record(3, "a", json.dumps({"text": "a"} | nothing))
     record = read({"tag": "a dog"}, RecordReader("jsonl", field="tag"))

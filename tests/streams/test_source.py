@@ -218,7 +218,7 @@ def test_prefixes(tmp_path: Path) -> None:
         next(records)
 
 
-def test_the_end_of_a_document_is_no_line(tmp_path: Path) -> None:
+def test_the_end_of_a_document_is_not_a_line(tmp_path: Path) -> None:
     path, prefixes = tmp_path / "page.html", tmp_path / "prefixes"
     for content, lines in (("<p>One</p><p>Two</p>", ["Eins", "Zwei"]), ("", []), ("<p>1</p>", [])):
         path.write_text(content)

@@ -171,7 +171,7 @@ def test_a_smaller_micro_batch_on_resume_is_used_and_logged(
 
 
 @pytest.mark.slow
-def test_another_world_size_determines_the_budget_again(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+def test_another_world_size_gets_its_own_budget(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     options = {"micro_batch_tokens": "auto", "batch_tokens": 2_000, "max_steps": 3, "schedule": "constant"}
     recipe = without_dropout(tiny_recipe, tmp_path / "run", **options)
     assert train_tiny(recipe, tiny_data).micro_batch_tokens > 1_000

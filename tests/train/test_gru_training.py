@@ -34,7 +34,7 @@ def test_a_resumed_run_has_the_same_bits(
 
 
 @pytest.mark.slow
-def test_processes_give_the_same_training(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_world_size(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     alone, split = (
         without_dropout(with_gru(tiny_recipe, tmp_path, input_feeding=True), tmp_path / name, max_steps=3)
         for name in ("alone", "split")

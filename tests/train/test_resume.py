@@ -362,7 +362,7 @@ def test_the_schedule_counts_from_its_start(tiny_recipe: Recipe) -> None:
         assert rates == [learning_rate(whole, 16, step) for step in range(1, 31)]
 
 
-def test_a_best_that_is_worse_than_the_start_model_is_reported(
+def test_a_best_step_worse_than_the_start_model_is_reported(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train_tiny(tiny_recipe, tiny_data)

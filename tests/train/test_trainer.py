@@ -279,7 +279,7 @@ def test_patience_ends_a_run_that_does_not_improve(
     assert f"training ended at step {state.step}, because train.patience was reached\n" in capsys.readouterr().err
 
 
-def test_epoch_limit_ends_at_the_end_of_an_epoch(tiny_recipe: Recipe, tiny_data: Path) -> None:
+def test_max_epochs_ends_training_at_the_end_of_an_epoch(tiny_recipe: Recipe, tiny_data: Path) -> None:
     state = train_tiny(with_train(tiny_recipe, max_epochs=2, max_steps=500), tiny_data)
     assert (state.epoch, state.update) == (2, 0)
     assert state.step == 2 * state.updates_in_epoch
