@@ -423,7 +423,7 @@ def _require_pairs(num_pairs: int, text: CleanText, drops: Counter[str]) -> None
     reason, count = drops.most_common(1)[0]
     raise UserError(
         f"all {num_read:,} training pairs were dropped, {count:,} of them as {reason!r}; "
-        "at least one must remain; check the languages, the files and the data section"
+        "at least one must remain; check the languages, files, columns and other options of the data section"
     )
 
 

@@ -513,6 +513,9 @@ def test_a_corpus_file_that_became_a_pipe_is_an_error(folder: Path) -> None:
 def test_all_pairs_dropped(folder: Path) -> None:
     write_corpus(folder / "text", [("кошка", "Katze"), ("собака", "Hund"), ("", "")], sentence_pairs(5))
     one_line_error(recipe_for(folder), "all 3 training pairs were dropped, 2 of them as 'wrong script'")
+    (folder / "text" / "train.tsv").write_text("the old dog sees a cat\tder alte Hund\n")
+    tsv = recipe_for(folder, "run", "data.train=[{kind='tsv', path='train.tsv', src_column=0, tgt_column=0}]")
+    one_line_error(tsv, "as 'identical sides'; at least one must remain; check the languages, files, columns")
     write_corpus(folder / "text", [], sentence_pairs(5))
     one_line_error(recipe_for(folder), r"data\.train has no sentences")
     write_corpus(folder / "text", sentence_pairs(100), [])
