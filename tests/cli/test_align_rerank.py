@@ -213,6 +213,14 @@ def test_empty_lines_are_named(folder: Path, nbest: Path, tmp_path: Path, nmt: N
     assert named in nmt("score", folder / "forward", tmp_path / "ref", folder / "tgt")[2]
 
 
+def test_pairs_without_text_are_counted(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "src").write_text("a dog\n\n \na cat\n")
+    (tmp_path / "tgt").write_text("x\n\n\ny\n")
+    err = nmt("score", folder / "forward", tmp_path / "src", tmp_path / "tgt")[2]
+    assert "4 pairs (2 empty, whose EOS counts), " in err and "warning" not in err
+    assert "empty" not in nmt("score", folder / "forward", folder / "src", folder / "tgt")[2]
+
+
 def test_equal_sides_give_a_warning(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
     src = folder / "src"
     warning = f"warning: {src} is identical to {src}; it must be the translation; is it the right file?\n"
