@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
 
 
 class DiagonalModel:
-    """Attends from each position to the source token of the same position, with weights by layer and head."""
+    """Attends from the position that reads target token i to source token i; weights differ by layer and head."""
 
     recipe = ModelRecipe(num_decoder_layers=2, num_heads=2, max_positions=20)
 

@@ -20,7 +20,7 @@ from nmt.recipe import TokenizerRecipe, UserError
 
 
 class Squarer:
-    """Squares numbers, slower for the first ones; checks that it is built in the worker process."""
+    """Squares numbers, even ones more slowly; also returns whether it was built outside the process `parent`."""
 
     def __init__(self, parent: int) -> None:
         self.elsewhere = os.getpid() != parent

@@ -33,7 +33,7 @@ def write(part: PartFile, end: int = len(LINES), *, together: int = 10) -> None:
 
 
 def interrupt(path: Path, end: int = len(LINES), size: int | None = None) -> None:
-    """Write lines and interrupt; with `size`, keep what a process would leave that is killed after `size` bytes."""
+    """Write lines and interrupt; with `size`, keep what a process killed after `size` bytes would leave."""
     with pytest.raises(KeyboardInterrupt), open_part(path, ORIGIN, restart=True) as part:
         write(part, end)
         raise KeyboardInterrupt

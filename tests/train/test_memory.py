@@ -256,7 +256,7 @@ def probe_with(available: float | None, **changes: Any) -> MemoryProbe:
 
 @cache
 def need(budget: int) -> int:
-    """Return the bytes saved by the largest step under a budget."""
+    """Return the bytes that the largest step under a budget saves for the backward pass."""
     probe = probe_with(None)
     batch = heaviest_shape(replace(probe.plan, micro_batch_tokens=budget)).batch()
     return kept_memory(lambda: probe.loss.train()(batch)[0].backward(), CPU)
