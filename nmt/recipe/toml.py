@@ -136,6 +136,11 @@ def dump_choices(recipe: Recipe) -> str:
     # `kind` is always a default, but it determines the type of a corpus.
     tree["data"]["train"] = [_corpus_choices(corpus) for corpus in recipe.data.train]
     tree["data"]["valid"] = [_corpus_choices(corpus) for corpus in recipe.data.valid]
+    # Options whose default depends on others.
+    if recipe.train.glossary_markup:
+        tree.setdefault("decode", {})["glossary_mode"] = recipe.decode.glossary_mode
+    if recipe.train.start_from is not None:
+        tree["model"] = recipe.model.model_dump(mode="json", exclude_none=True)
     if recipe.data.test:
         tree["data"]["test"] = {name: _corpus_choices(corpus) for name, corpus in recipe.data.test.items()}
     return tomli_w.dumps(tree)
@@ -167,6 +172,10 @@ def _apply_overrides(
         option = _apply_override(root, tree, override, example, section)
         if option in given:
             raise RecipeError(f"override {override!r}: {option} is given twice; remove one")
+        if replaced := sorted(name for name in given if name.startswith(f"{option}.")):
+            raise RecipeError(
+                f"override {override!r} replaces {replaced[0]}, which comes before it; give {option} first"
+            )
         given.add(option)
 
 

@@ -184,6 +184,25 @@ def test_dump_choices_omits_defaults() -> None:
     assert "decode" not in tree  # 4 is the default
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["train.glossary_markup=0.1", "decode.glossary_mode=constrain"],
+        ["train.glossary_markup=0.1"],
+        ["train.guided_alignment=true"],
+        ["model.num_encoder_heads=4"],
+    ],
+)
+def test_dumped_choices_restore_the_recipe(overrides: list[str]) -> None:
+    recipe = parse_recipe(SMALL, overrides)
+    assert parse_recipe(dump_choices(recipe)) == recipe
+
+
+def test_dumped_choices_of_fine_tuning_do_not_depend_on_the_start_model() -> None:
+    recipe = parse_recipe(SMALL, ["train.start_from=runs/a", "model.dropout=0.1"])  # the start model may have another
+    assert "dropout" in parse_recipe(dump_choices(recipe)).model.model_fields_set
+
+
 def test_defaults_are_the_papers_base_model() -> None:
     recipe = parse_recipe(SMALL)
     paper = {
@@ -447,6 +466,13 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
 )
 def test_invalid_overrides(override: str, message: str) -> None:
     assert message_for(SMALL, override).startswith(message)
+
+
+def test_an_override_that_replaces_earlier_ones_is_an_error() -> None:
+    told = "override 'train={max_epochs=2}' replaces train.max_steps, which comes before it; give train first"
+    assert message_for(SMALL, "train.max_steps=5", "train={max_epochs=2}") == told
+    train = parse_recipe(SMALL, ["train={max_epochs=2}", "train.max_steps=5"]).train
+    assert (train.max_epochs, train.max_steps) == (2, 5)
 
 
 def test_consequences_of_another_error_are_not_reported() -> None:
