@@ -110,18 +110,25 @@ def warn_of_replaced(folder: Path, runs: Sequence[Run]) -> None:
 
 
 def read_results(runs: Sequence[Run], metric: str | None = None) -> list[TestResult]:
-    """Score the complete runs on each test set.
+    """Score the complete runs on each test set; warn of the others.
 
     metric: None selects the first metric of the recipe
 
     Raises UserError if no run is complete.
     """
     complete: dict[str, list[Run]] = {}
+    missing = []
     for run in runs:
         if is_complete(run):
             complete.setdefault(run.variant, []).append(run)
+        else:
+            missing.append(run.name)
     if not complete:
         raise UserError("no run is complete; wait for one, or rerun the command")
+    if missing:
+        warn(
+            f"not in the table, because their options, text or outputs changed: {'; '.join(missing)}; rerun the command"
+        )
     return [_score_test(test, complete, metric) for test in test_sets(runs[0].recipe).values()]
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from nmt.logs import say
 from nmt.recipe import CommandError, Recipe, RecipeError, load_recipe
 from nmt.recipe.corpora import Section
 
@@ -122,6 +123,7 @@ def load_sweep(path: Path, find_recipe: Callable[[str], Path], seeds: int | None
     relative = path.parent / file.recipe
     recipe = relative if relative.is_file() else find_recipe(file.recipe)
     variants = {name: tuple(own) for name, own in file.variants.items()}
+    _require_effect(overrides, variants)
     return Sweep(recipe, seeds or file.seeds, _merge(file.overrides, overrides), variants)
 
 
@@ -137,7 +139,18 @@ def make_sweep(recipe: Path, seeds: int, overrides: Sequence[str], varied: Seque
     if "seed" in keys:
         raise RecipeError("--vary seed is not supported; each variant has the same seeds; use --seeds N")
     variants = {" ".join(map(_short_name, one)) or recipe.stem: one for one in product(*choices)}
+    _require_effect(overrides, variants)
     return Sweep(recipe, seeds, tuple(overrides), variants)
+
+
+def _require_effect(overrides: Sequence[str], variants: Mapping[str, Sequence[str]]) -> None:
+    """Log which variants set an overridden option themselves; raise RecipeError if all do."""
+    for override in overrides:
+        setting = [name for name, own in variants.items() if _key(override) in map(_key, own)]
+        if len(setting) == len(variants):
+            raise RecipeError(f"{override} has no effect, because every variant sets {_key(override)}; leave it out")
+        if setting:
+            say(f"{override} does not apply to variants that set {_key(override)} themselves: {', '.join(setting)}")
 
 
 def _merge(earlier: Sequence[str], later: Sequence[str]) -> tuple[str, ...]:

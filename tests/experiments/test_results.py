@@ -1,11 +1,21 @@
 """Tables of the results of a sweep."""
 
 import math
+from pathlib import Path
 
 import pytest
 
+from nmt.experiments import results
 from nmt.experiments.intervals import Estimate
-from nmt.experiments.results import TestResult, VariantResult, result_tables
+from nmt.experiments.results import TestResult, VariantResult, read_results, result_tables
+from nmt.experiments.sweep import make_sweep
+
+RECIPE = """
+name = "tiny"
+src_lang = "en"
+tgt_lang = "de"
+data = { train = [{ kind = "toy" }], valid = [{ kind = "toy", split = "valid" }] }
+"""
 
 
 @pytest.mark.parametrize(
@@ -24,3 +34,14 @@ def test_significance_is_unknown_without_an_interval(half_width: float, verdict:
 def test_the_title_says_that_lower_is_better() -> None:
     titles = [table.title for table in result_tables([TestResult("news", name, "", ()) for name in ("bleu", "ter")])]
     assert titles == ["news: bleu", "news: ter (lower is better)"]
+
+
+def test_runs_that_the_table_lacks_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    runs = make_sweep(tmp_path / "tiny.toml", 1, (), ["model.d_ff=32,64"]).runs(tmp_path)
+    monkeypatch.setattr(results, "is_complete", lambda run: run is runs[0])
+    assert read_results(runs) == []
+    told = "not in the table, because their options, text or outputs changed: d_ff=64, seed 1"
+    assert told in capsys.readouterr().err

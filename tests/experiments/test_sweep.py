@@ -144,6 +144,19 @@ def test_sweep_file(recipe: Path, tmp_path: Path) -> None:
     assert len(load_sweep(path, Path, 1, ()).runs(tmp_path)) == 2
 
 
+def test_an_override_that_variants_set_too_is_reported(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = recipe.with_name("sweep.toml")
+    path.write_text(SWEEP)
+    load_sweep(path, Path, None, ["train.max_steps=3"])
+    told = "train.max_steps=3 does not apply to variants that set train.max_steps themselves: B: 2 heads"
+    assert told in capsys.readouterr().err
+    path.write_text(SWEEP.replace("base = []", 'base = ["train.max_steps=7"]'))
+    with pytest.raises(RecipeError, match=r"^train.max_steps=3 has no effect, because every variant sets train.max_s"):
+        load_sweep(path, Path, None, ["train.max_steps=3"])
+    with pytest.raises(RecipeError, match=r"^model.d_ff=9 has no effect, because every variant sets model.d_ff; leave"):
+        make_sweep(recipe, 1, ["model.d_ff=9"], ["model.d_ff=2,4"])
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
