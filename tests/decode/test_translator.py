@@ -421,7 +421,7 @@ def test_phrases_within_lines_of_scripts_without_spaces(tmp_path: Path) -> None:
 
 
 def test_latin_phrases_in_languages_without_spaces(tmp_path: Path) -> None:
-    """A required word that the model writes after a Japanese one is not written twice, and can be forbidden."""
+    """A Latin word that the model writes after a Japanese one is not repeated if required, and can be forbidden."""
     recipe = TokenizerRecipe(vocab_size=266, algorithm="char", character_coverage=1.0)
     train_tokenizer(["犬猫鳥魚", "ab cd", "犬ab"], recipe, tmp_path / "tokenizer.model")
     found = []

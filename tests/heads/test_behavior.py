@@ -130,7 +130,7 @@ def test_a_head_that_attends_to_rare_tokens(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("at", ["output", "input"])
 def test_agreement_with_the_statistical_aligner(monkeypatch: pytest.MonkeyPatch, reverse: bool, at: str) -> None:
-    """Each target token has the id of its source token plus 5 and its position; a tag precedes the source."""
+    """The id of a target token is that of its source token plus 5, in the same order; a tag precedes the source."""
     sentences = [[5, 6, 7], [7, 5, 6], [6, 7, 5], [5, 7], [6, 5], []]
     targets = [[token + 5 for token in sentence] for sentence in sentences]
     pairs = Pairs([[4, *one] for one in sentences], [one[::-1] for one in targets] if reverse else targets, 1, reverse)

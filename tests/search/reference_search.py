@@ -113,7 +113,7 @@ Candidate = tuple[float, float, Prefix]  # rank, log-probability, tokens includi
 
 
 def beam_outputs(task: Task) -> list[Scored]:
-    """Beam search with all options and without early stopping."""
+    """Beam search with all options; with `stop = "exact"`, it always runs to the maximum length."""
     options = task.options
     width = options.beam_size // options.beam_groups
     groups: list[list[Live]] = [[(0.0, ())] for _ in range(options.beam_groups)]
