@@ -396,7 +396,7 @@ class TextTranslator(ABC):
     def _combine(self, parts: Sequence[list[Translation]]) -> list[Translation]:
         """Join the translations of the parts of a line, best first; MBR replaces scores with utilities."""
         translations = join_ranks(parts)
-        if not self._decode.alignments:  # an empty line has an empty alignment
+        if not self._decode.alignments and not parts:  # an empty line has an empty alignment
             translations = [replace(translation, alignment=None) for translation in translations]
         if self._utility is None:
             return translations

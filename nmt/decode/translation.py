@@ -70,5 +70,7 @@ def join_parts(parts: Sequence[Translation]) -> Translation:
 
 def join_ranks(parts: Sequence[Sequence[Translation]]) -> list[Translation]:
     """Concatenate the i-th translations of all parts; a part with fewer translations repeats its last."""
+    if len(parts) == 1:
+        return list(parts[0])
     longest = max(map(len, parts), default=1)
     return [join_parts([part[min(rank, len(part) - 1)] for part in parts]) for rank in range(longest)]

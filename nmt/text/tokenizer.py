@@ -126,7 +126,7 @@ class Tokenizer:
 
     @cached_property
     def _all_pieces(self) -> list[str]:
-        return self.pieces(range(self.vocab_size))
+        return [self._processor.id_to_piece(token) for token in range(self.vocab_size)]
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Return the token ids and the index of the character of `text` where each token starts.
@@ -155,7 +155,8 @@ class Tokenizer:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the written form of each token, `▁` for the space before a word."""
-        return [self._processor.id_to_piece(int(i) if 0 <= i < self.vocab_size else UNK_ID) for i in ids]
+        known = self._all_pieces
+        return [known[i if 0 <= i < len(known) else UNK_ID] for i in ids]
 
     def ids(self, pieces: Iterable[str]) -> list[int]:
         """Return the token ids of pieces; inverse of `pieces`."""

@@ -159,8 +159,37 @@ GOALS = (
         f"{_FILE} nmt:engine=ctranslate2,precision=int8 ctranslate2 --goal file-int8-ctranslate2",
     ),
     Goal(
+        "file-int8-beam4",
+        "the same with beam 4",
+        "ratio",
+        1.0,
+        f"{_FILE} nmt ctranslate2 --beam-size 4 --goal file-int8-beam4",
+    ),
+    Goal(
+        "file-int8-greedy",
+        "the same with greedy search",
+        "ratio",
+        1.0,
+        f"{_FILE} nmt ctranslate2 --beam-size 1 --goal file-int8-greedy",
+    ),
+    Goal(
+        "file-base-int8",
+        "a base model, beam 5, complete command: CTranslate2 itself with its best settings (int8)",
+        "ratio",
+        1.0,
+        f"{_BASE} nmt ctranslate2 --goal file-base-int8",
+    ),
+    Goal(
+        "loaded-int8-ctranslate2",
+        "the Multi30k model, loaded, one thread each, beam 5, int8: our CTranslate2 engine",
+        "ratio",
+        0.95,
+        f"{_FILE} nmt:engine=ctranslate2,precision=int8 ctranslate2:inter_threads=1 --loaded "
+        "--goal loaded-int8-ctranslate2",
+    ),
+    Goal(
         "loaded-int8-torch",
-        "the same with loaded models and one thread each: our torch engine in int8",
+        "the same with our torch engine",
         "ratio",
         0.9,
         f"{_FILE} nmt:precision=int8 ctranslate2:inter_threads=1 --loaded --goal loaded-int8-torch",

@@ -6,12 +6,14 @@ Settings: model, beam_size, device, engine (torch or ctranslate2), precision, th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import torch
 
 from nmt import Translator
+from nmt.decode.text_translator import TextTranslator
 from nmt.export.engine import CTranslate2Translator
 from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.text.lines import read_lines
@@ -21,9 +23,11 @@ def load(options: dict[str, str]) -> Callable[[Path, Path], None]:
     """Return a function that translates a file."""
     torch.set_num_threads(int(options["threads"]))
     decode = DecodeRecipe(beam_size=int(options["beam_size"]), length_penalty="power", length_alpha=1.0)
-    engine = CTranslate2Translator if options["engine"] == "ctranslate2" else Translator
+    load_translator: Callable[..., TextTranslator] = Translator.load
+    if options["engine"] == "ctranslate2":
+        load_translator = partial(CTranslate2Translator.load, translators=int(options["threads"]), scores=False)
     precision = cast(SearchPrecision, options["precision"])
-    translator = engine.load(options["model"], device=options["device"], precision=precision, decode=decode)
+    translator = load_translator(options["model"], device=options["device"], precision=precision, decode=decode)
 
     def translate(source: Path, target: Path) -> None:
         outputs = translator.translate(list(read_lines(source)))
