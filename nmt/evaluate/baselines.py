@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nmt.logs import counted
 from nmt.text.sentences import split_sentences
+from nmt.text.trees import is_linearized, linearize, read_tree
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,17 @@ def lead_baseline(sources: Sequence[str], count: int) -> Baseline:
 
 
 def right_branching_baseline(trees: Sequence[str]) -> Baseline:
-    """Return right-branching trees with the words of linearized ones."""
+    """Return right-branching trees with the words of trees in either format of `nmt.text.trees`."""
     outputs = []
     for tree in trees:
-        words = [token for token in tree.split() if not token.startswith(("(", ")"))]
+        words = [token for token in _linearized(tree).split() if not token.startswith(("(", ")"))]
         outputs.append(" ".join([*(f"(S {word}" for word in words), *[")S"] * len(words)]))
     return Baseline("right-branching", "each word opens a bracket S that ends with the sentence", outputs)
+
+
+def _linearized(tree: str) -> str:
+    """Return a tree in the format of outputs, and a malformed one as it is: scoring reports it."""
+    try:
+        return tree if is_linearized(tree) else linearize(read_tree(tree))
+    except ValueError:
+        return tree

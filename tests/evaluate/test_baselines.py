@@ -3,6 +3,7 @@
 import pytest
 
 from nmt.evaluate.baselines import find_baseline, right_branching_baseline
+from nmt.evaluate.metrics import make_scorer
 from nmt.text.trees import brackets
 
 
@@ -10,6 +11,14 @@ def test_right_branching_trees_have_the_words_of_the_reference() -> None:
     (tree,) = right_branching_baseline(["(S (NP XX XX )NP . )S"]).outputs
     assert tree == "(S XX (S XX (S . )S )S )S"
     assert brackets(tree)[0] == [("S", 1, 2), ("S", 0, 2)]
+
+
+def test_references_may_be_penn_treebank_trees() -> None:
+    tree, malformed = "(ROOT (S (NP (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))", "(S (NP (DT The)"
+    baseline = right_branching_baseline([tree])
+    assert baseline == right_branching_baseline(["(S (NP XX XX )NP (VP XX )VP . )S"])
+    assert make_scorer("bracket-f1", tgt_lang="zxx").score(baseline.outputs, [[tree]]).value > 0
+    assert right_branching_baseline([malformed]).outputs  # scoring names the line
 
 
 @pytest.mark.parametrize(
