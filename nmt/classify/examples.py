@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,6 +21,7 @@ from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizer
 
 _HELD_OUT = 10  # one in this many examples is for validation
+_MAX_SHOWN = 3  # labels of a warning
 
 Texts = tuple[str, ...]
 """The one or two texts of an example."""
@@ -172,7 +174,19 @@ def class_names(recipe: ClassificationRecipe, train: LabeledTexts) -> tuple[str,
     for first, second in pairwise(sorted(found, key=_loosely)):
         if _loosely(first) == _loosely(second):
             warn(f"labels {first!r} and {second!r} of data.train differ only in case or spaces; they are two classes")
+    _warn_of_single(train.labels)
     return tuple(found)
+
+
+def _warn_of_single(labels: Sequence[str]) -> None:
+    """Warn of labels that occur once, such as a header or a misspelled label."""
+    if single := [label for label, count in Counter(labels).items() if count == 1]:
+        shown = ", ".join(map(repr, single[:_MAX_SHOWN]))
+        more = f" and {len(single) - _MAX_SHOWN:,} more" if len(single) > _MAX_SHOWN else ""
+        warn(
+            f"data.train has one example of class {shown}{more}; if the label is a header or misspelled, correct it; "
+            "data.labels names the classes"
+        )
 
 
 def _loosely(label: str) -> str:

@@ -346,6 +346,24 @@ def test_similar_labels_are_named_and_renamed_ones_are_an_error(
     assert "labels 'Good ' and 'good' of data.train differ only in case or spaces; they are two classes" in err
 
 
+def test_a_label_of_one_example_is_named(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A header counts as an example of a class of its own."""
+    for split in ("train", "test"):
+        records = map(json.loads, (reviews / f"{split}.jsonl").read_text().splitlines())
+        rows = [(" ".join(one["text"].split()), ("bad", "good")[one["label"]]) for one in records]
+        (reviews / f"{split}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows))
+    corpora = {split: f'{{kind="tsv", path="{split}.tsv", src_column=0, tgt_column=1}}' for split in ("train", "test")}
+    options = [f"data.train=[{corpora['train']}]", f"data.valid=[{corpora['test']}]", "data.labels=[]"]
+    options += [f"data.test.reviews={corpora['test']}", "train.max_steps=1"]
+    train(*options)
+    assert "one example" not in capsys.readouterr().err
+    path = reviews / "train.tsv"
+    path.write_text("text\tlabel\n" + path.read_text())
+    train(*options, "name=header")
+    err = " ".join(capsys.readouterr().err.split())
+    assert "warning: data.train has one example of class 'label'; if the label is a header or misspelled" in err
+
+
 def test_class_indices_need_the_names_of_the_classes(reviews: Path) -> None:
     """The order of the names is that of the indices, which is unknown if the names are labels of the training text."""
     path = reviews / "train.jsonl"
