@@ -126,6 +126,8 @@ def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split:
                 labels.append(label.removesuffix("\r"))  # of a file with CRLF
     if not texts:
         raise UserError(f"data.{split} has no examples; it must have at least one; correct data.{split}")
+    if num_empty := sum(not all(map(str.strip, example)) for example in texts):
+        warn(f"{num_empty:,} of {counted(len(texts), 'example')} of data.{split} have an empty text; remove them")
     return LabeledTexts(texts, labels)
 
 

@@ -346,6 +346,17 @@ def test_similar_labels_are_named_and_renamed_ones_are_an_error(
     assert "labels 'Good ' and 'good' of data.train differ only in case or spaces; they are two classes" in err
 
 
+def test_empty_texts_are_counted(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = reviews / "train.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    lines[3:5] = [json.dumps({"text": text, "label": 1}) + "\n" for text in ("", " \n")]
+    path.write_text("".join(lines))
+    train("train.max_steps=1")
+    err = " ".join(capsys.readouterr().err.split())
+    assert "warning: 2 of 400 examples of data.train have an empty text; remove them" in err
+    assert "data.test" not in err
+
+
 def test_a_label_of_one_example_is_named(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A header counts as an example of a class of its own."""
     for split in ("train", "test"):
