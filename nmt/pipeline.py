@@ -130,7 +130,7 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
 
 
 def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_fewer: bool = False) -> list[Path]:
-    """Return the checkpoints to average, oldest first."""
+    """Return the checkpoints to average, oldest first; `best` leaves out those without a score, unless none has one."""
     require_run(run_dir)
     if not (candidates := list_checkpoints(run_dir)):
         raise UserError(f"{run_dir} has no checkpoints; train first")
@@ -138,6 +138,7 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
     if kind == "best":
         noun, option = "validated checkpoints", "keep_best"
         scores = TrainState.load(candidates[-1]).scores
+        scores = {step: score for step, score in scores.items() if score != float("-inf")} or scores
         steps = {path: str(checkpoint_step(path)) for path in candidates if str(checkpoint_step(path)) in scores}
         candidates = sorted(steps, key=lambda path: (scores[steps[path]], -int(steps[path])))  # ties go to the first
         if not candidates:
@@ -404,7 +405,6 @@ def _update_model(recipe: Recipe) -> list[Path]:
     """Write the average that the recipe requests to `model` in the run directory, unless it is up to date."""
     kind, out = recipe.train.average, recipe.directory / "model"
     chosen = _choose_checkpoints(recipe.directory, kind, recipe.train.average_count, accept_fewer=True)
-    names = [directory.name for directory in chosen]
     origin = ema_origin(chosen[-1]) if kind == "ema" else average_origin(chosen)
     try:
         verify_directory(out)
@@ -418,7 +418,7 @@ def _update_model(recipe: Recipe) -> list[Path]:
     target = Path(os.path.realpath(out))  # keeps a symbolic link
     remove_model(target)
     _write_average(chosen, kind, target, recipe.decode)
-    say(f"{out} is {_describe_average(kind, names)}")
+    say(f"{out} is {_describe_average(kind, [directory.name for directory in chosen])}")
     return chosen
 
 

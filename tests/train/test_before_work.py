@@ -1,6 +1,7 @@
 """Checks before training: test sets, metrics, prepared text, start model."""
 
 import json
+import math
 import shutil
 import signal
 import subprocess
@@ -554,3 +555,14 @@ def test_a_report_has_the_best_validation_of_the_ema_and_ties_choose_the_first_s
         state = json.loads((checkpoint / "state.json").read_text())
         (checkpoint / "state.json").write_text(json.dumps(state | {"scores": {"2": 0.0, "4": 0.0}}))
     assert pipeline._choose_checkpoints(run, "best", 1) == list_checkpoints(run)[:1]
+
+
+def test_the_average_of_the_best_leaves_out_diverged_checkpoints(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run = tmp_path / "run"
+    assert nmt("train", recipe, f"run_dir={run}", "train.max_steps=4", "train.save_every=2")[0] == 0
+    checkpoints = list_checkpoints(run)
+    state = json.loads((checkpoints[-1] / "state.json").read_text())
+    for scores, expected in (([-2.0, -math.inf], checkpoints[:1]), ([-math.inf, -math.inf], checkpoints)):
+        named = dict(zip(("2", "4"), scores, strict=True))
+        (checkpoints[-1] / "state.json").write_text(json.dumps(state | {"scores": named}))
+        assert pipeline._choose_checkpoints(run, "best", 2, accept_fewer=True) == expected
