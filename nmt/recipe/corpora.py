@@ -108,7 +108,8 @@ class TrainingOptions(Section):
     size: with weights 4 and 1, corpora of equal size are sampled 1.6 and 0.4 times per epoch. The tokenizer is trained
     on the same mix. See `data.temperature`."""
     tag: Annotated[str | None, AfterValidator(_not_reserved)] = Field(default=None, pattern=TAG_PATTERN)
-    """Token prepended to each source sentence to identify the corpus or domain, such as `<web>`."""
+    """Token prepended to each source sentence to identify the corpus or domain, such as `<web>`. The validation loss is
+    computed without a tag; validation BLEU and test sets have `decode.tag`."""
     alignment: Path | None = None
     """Word alignments for `train.guided_alignment` and `train.glossary_markup`: a file in Pharaoh format (`0-0 1-2`)
     with a line for each pair of the corpus. By default, a statistical aligner finds them."""
