@@ -20,6 +20,7 @@ import tomli_w
 from numpy.typing import NDArray
 
 from nmt.decode.scoring import TextScorer
+from nmt.logs import counted, warn
 from nmt.recipe import UserError
 from nmt.rerank.nbest import Candidate
 from nmt.storage.sealed import write_file
@@ -67,8 +68,8 @@ def features(
 ) -> list[Floats]:
     """Return the features of the candidates of each source, (candidates, features), in the order of `feature_names`.
 
-    The length is in words. If a line or one of its candidates is too long for a model, that feature is 0 for the line.
-    `progress` is called for each line and model, with the number of candidates.
+    The length is in words. If a line or one of its candidates is too long for a model, that feature is 0 for the line,
+    with a warning. `progress` is called for each line and model, with the number of candidates.
     """
     scores = [candidate.score for candidate in chain.from_iterable(lists)]
     lengths = [float(len(candidate.text.split())) for candidate in chain.from_iterable(lists)]
@@ -94,6 +95,7 @@ def _log_probs(
     """Return the log-probability of every candidate, concatenated over lines."""
     scores: list[float] = []
     pending: list[tuple[int, str, str]] = []
+    too_long: list[int] = []
 
     def score_pending() -> None:
         log_probs = model.log_probs([source for _, source, _ in pending], [text for _, _, text in pending])
@@ -101,14 +103,19 @@ def _log_probs(
             scores[index] = log_prob
         pending.clear()
 
-    for source, candidates in zip(sources, lists, strict=True):
+    for line, (source, candidates) in enumerate(zip(sources, lists, strict=True), start=1):
         if all(model.fits(source, candidate.text) for candidate in candidates):
             pending += [(len(scores) + i, source, candidate.text) for i, candidate in enumerate(candidates)]
+        else:
+            too_long.append(line)
         scores += [0.0] * len(candidates)  # replaced by `score_pending`
         if len(pending) >= _BATCH_PAIRS:
             score_pending()
         progress(len(candidates))
     score_pending()
+    if too_long:
+        lines = f"{counted(len(too_long), 'line')} (first: line {too_long[0]:,})"
+        warn(f"in {lines}, the source or a translation is too long for {model.name}; that feature is 0 there")
     return scores
 
 

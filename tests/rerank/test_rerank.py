@@ -49,7 +49,7 @@ LISTS = [
 ]
 
 
-def test_features_of_candidates() -> None:
+def test_features_of_candidates(capsys: pytest.CaptureFixture[str]) -> None:
     models = [make_model("model"), make_model("reverse-model", reverse=True)]
     progress: list[int] = []
     found = features(SOURCES, LISTS, models, progress=progress.append)
@@ -61,6 +61,12 @@ def test_features_of_candidates() -> None:
     np.testing.assert_allclose(found[2], [[-2.0, 2, 0, 0], [-3.0, 1, 0, 0]])
     np.testing.assert_allclose(found[3], [[-4.0, 1, 0, 0]])
     assert sum(progress) == 2 * 6
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 2
+    expected = (
+        "in 2 lines (first: line 3), the source or a translation is too long for reverse-model; that feature is 0"
+    )
+    assert expected in warnings[1]
 
 
 def test_batched_scores_keep_the_order_of_candidates() -> None:
