@@ -23,7 +23,7 @@ from nmt.decode.task import Previous, Task, TranslatorInput
 from nmt.decode.translation import Attention, Translation, join_ranks, without_breaks
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UserError
 from nmt.search.hypothesis import Hypothesis, in_reading_order
-from nmt.search.limits import distinct_requirements, num_required_tokens
+from nmt.search.limits import distinct_requirements, num_required_tokens, require_fit
 from nmt.search.options import SearchOptions
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
 from nmt.text.clean import UnicodeForm, normalize
@@ -415,7 +415,7 @@ class TextTranslator(ABC):
         return forms
 
     def _encode_prefix(self, prefix: str, *, partial_word: bool) -> tuple[list[int], bytes]:
-        """Return the tokens of a prefix, truncated to the maximum output length, and the bytes of a partial word."""
+        """Return the tokens of a prefix, which must fit the maximum output length, and the bytes of a partial word."""
         if self._reverse_target and prefix:
             raise UserError(f"{_RIGHT_TO_LEFT}; remove the prefixes")
         if not prefix.strip():
@@ -427,7 +427,7 @@ class TextTranslator(ABC):
             pieces = self._tokenizers.tgt.pieces(tokens)
             start = max((i for i, piece in enumerate(pieces) if piece.startswith(SPACE)), default=0)
             tokens, partial = tokens[:start], b"".join(map(spell, pieces[start:]))
-        return tokens[: self._options.max_tokens], partial
+        return require_fit(tokens, self._options), partial
 
     def _encode_required(self, required: Sequence[Required]) -> list[list[list[int]]]:
         """Tokenize the required phrases of a line and of the recipe."""

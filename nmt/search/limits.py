@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from nmt.recipe import UserError
 from nmt.search.options import SearchOptions
 
 Requirement = Sequence[Sequence[int]]
@@ -31,6 +32,16 @@ def output_limits(
         for limit, tokens in zip(limits, src_tokens, strict=True)
     ]
     return limits, min_lengths
+
+
+def require_fit(prefix: list[int], options: SearchOptions) -> list[int]:
+    """Return the prefix of an output; raise UserError if it is longer than any output."""
+    if options.max_tokens is not None and len(prefix) > options.max_tokens:
+        raise UserError(
+            f"the prefix, or the line that a language model continues, has {len(prefix)} tokens; an output has at most "
+            f"{options.max_tokens}; shorten it"
+        )
+    return prefix
 
 
 def num_required_tokens(required: Sequence[Requirement]) -> int:

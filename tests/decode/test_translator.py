@@ -396,6 +396,17 @@ def test_a_stream_has_as_many_prefixes_as_lines(tokenizers: Tokenizers) -> None:
         list(translator.stream(lines, 1, ["the"]))
 
 
+def test_a_prefix_longer_than_any_output_is_an_error(tokenizers: Tokenizers) -> None:
+    translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, max_positions=4)
+    prefix = "the old dog"
+    assert len(tokenizers.tgt.encode(prefix)) == 3
+    assert translator.translate(["cat"], [prefix]) == [prefix]
+    with pytest.raises(
+        UserError, match=r"the prefix, or the line .* has 7 tokens; an output has at most 3; shorten it"
+    ):
+        translator.translate(["cat"], [f"{prefix} sees it"])
+
+
 def test_required_phrases_of_a_line(tokenizers: Tokenizers) -> None:
     translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, beam_size=4)
     lines, required = ["the old dog", "a red tree", "", "he said: go!"], [["cat"], [], ["dog"], ["red tree", "likes"]]
