@@ -175,12 +175,12 @@ class MemoryTranslator:
 
     @property
     def lines_split(self) -> int:
-        """See `TextTranslator`; reused lines are not counted."""
+        """See `TextTranslator`; reused lines count too."""
         return self._translator.lines_split
 
     @property
     def lines_longer(self) -> int:
-        """See `TextTranslator`; reused lines are not counted."""
+        """See `TextTranslator`; reused lines count too."""
         return self._translator.lines_longer
 
     @property
@@ -224,6 +224,8 @@ class MemoryTranslator:
         reused = self._memory.find(keys)
         missing = {key: item for key, item in zip(keys, inputs, strict=True) if key not in reused}
         self.lines_reused += len(inputs) - len(missing)
+        reused_items = (item for key, item in zip(keys, inputs, strict=True) if missing.get(key) is not item)
+        self._translator.count_long(item.text for item in reused_items)
         finish = self._translator.start_translation(list(missing.values()), n_best)
 
         def result() -> list[list[Translation]]:

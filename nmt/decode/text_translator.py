@@ -256,13 +256,12 @@ class TextTranslator(ABC):
         parts = self._split(line)
         if not parts:
             return self.translate_n_best([line], 1)[0]
-        options = replace(self._options, n_best=1)
         first, *others = self._tasks(item, parts, partial_word=partial_word)
         branches = [
             first._replace(prefix=[*first.prefix, token], partial=self._spelling.rest(first.partial, token))
             for token in self._next_tokens(first, count)
         ]
-        outputs = self._search([*branches, *others], options)
+        outputs = self._search([*branches, *others], replace(self._options, n_best=1))
         possible = [hypotheses for hypotheses in outputs[: len(branches)] if hypotheses]
         outputs = [*possible, *outputs[len(branches) :]]
         parts_of_lines = [parts[:1] for _ in possible] + [[part] for part in parts[1:]]
@@ -308,6 +307,11 @@ class TextTranslator(ABC):
     def batch_key(self, line: str) -> int | None:
         """Return what lines need in common to share a batch: their length, or None if any lines can share one."""
         return None
+
+    def count_long(self, lines: Iterable[str]) -> None:
+        """Count lines in `lines_split` and `lines_longer`, without translating them."""
+        for line in lines:
+            self._split(line)
 
     def _split(self, line: str) -> list[Part]:
         """Return the parts of a line: none if it is empty, several if it is too long, otherwise one.
@@ -487,14 +491,10 @@ class TextTranslator(ABC):
                 "diverged, or fp16 overflows above 65,504); relax the constraints, use another precision or "
                 "checkpoint, or train with a lower train.learning_rate"
             )
-        tokenizer = self._tokenizers.tgt
+        decode, pieces = self._tokenizers.tgt.decode, self._tokenizers.tgt.pieces
         return [
             Translation(
-                text=without_breaks(tokenizer.decode(hypothesis.tokens)),
-                score=hypothesis.score,
-                log_prob=hypothesis.log_prob,
-                pieces=tokenizer.pieces(hypothesis.tokens),
-                token_log_probs=hypothesis.token_log_probs,
+                without_breaks(decode(one.tokens)), one.score, one.log_prob, pieces(one.tokens), one.token_log_probs
             )
-            for hypothesis in hypotheses
+            for one in hypotheses
         ]

@@ -125,6 +125,15 @@ def test_lines_are_reused_only_with_the_same_options(model: Path, nmt: Nmt, tmp_
         assert f"{reused} line{'s' * (reused != 1)} reused" in err, options
 
 
+def test_reused_lines_that_are_too_long_are_counted(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("the old dog\n" + f"{'the old dog sees a cat ' * 200}\n" * 2)
+    command = ("translate", model, tmp_path / "in", "--memory", tmp_path / "m", "--set", "long_lines=truncate")
+    for reused in (1, 3):
+        _, _, err = nmt(*command, "--engine", "torch")
+        assert f"{reused} line{'s' * (reused > 1)} reused" in err
+        assert "warning: 2 lines were too long for the model and were truncated\n" in err
+
+
 @pytest.mark.slow
 def test_several_processes_share_a_memory(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     lines = nasty_lines(300, num_longest=1)

@@ -35,6 +35,9 @@ class FakeTranslator:
     ) -> FakeTranslator:
         return self
 
+    def count_long(self, lines: Sequence[str]) -> None:
+        self.lines_split += sum(len(line) > 50 for line in lines)
+
     def start_translation(
         self, inputs: Sequence[TranslatorInput], n_best: int | None = None
     ) -> Callable[[], list[list[Translation]]]:
