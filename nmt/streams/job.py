@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -30,6 +31,7 @@ from nmt.streams.windows import (
 )
 from nmt.streams.workers import LineCounts, Load, TranslatedWindow, Workers
 from nmt.text.lines import is_header
+from nmt.text.splitting import is_unspaced
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ class TranslationJob:
             windows = _with_column_warnings(windows, self.source.name)
         if self.source.reader.format == "jsonl":
             windows = _with_field_warning(windows, self.source.name)
+        windows = _with_prefix_warning(windows, self.origin.facts.get("decode.forbid", ()))
         windows = _with_blank_line_warning(_with_digests(windows, digest, digests))
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
             self._write(sink, results, digests, count, done, workers.device)
@@ -288,6 +291,31 @@ def _with_blank_line_warning(windows: Iterator[list[Record]]) -> Iterator[list[R
             f"{counted(ignored, 'blank line')} {_have(ignored)} a prefix or required phrases, which "
             "are ignored; the translation of a blank line is empty"
         )
+
+
+def _with_prefix_warning(windows: Iterator[list[Record]], forbidden: Sequence[str]) -> Iterator[list[Record]]:
+    """Yield the windows; warn at the end if prefixes contain phrases that are forbidden, for all or in their record."""
+    number, first = 0, ""
+    for window in windows:
+        for record in window:
+            if not (record.prefix and _has_text(record)):
+                continue
+            phrases = (*forbidden, *record.forbidden)
+            if found := next((phrase for phrase in phrases if _contains(record.prefix, phrase)), ""):
+                number, first = number + 1, first or f"{found!r} in line {record.number:,}"
+        yield window
+    if number:
+        warn(
+            f"{counted(number, 'line')} {_have(number)} a prefix with a forbidden phrase (first: {first}); the prefix "
+            "takes precedence; change one of them"
+        )
+
+
+def _contains(text: str, phrase: str) -> bool:
+    """Return whether a text contains a phrase, in scripts with spaces not as a part of a longer word."""
+    if phrase not in text:
+        return False
+    return is_unspaced(phrase[:1]) or re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) is not None
 
 
 def _has_text(record: Record) -> bool:

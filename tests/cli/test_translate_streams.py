@@ -154,6 +154,37 @@ def test_replaced_fields_are_named(
     assert warned.format(name=name) in err if warned else "warning" not in err
 
 
+@pytest.mark.parametrize(
+    ("prefix", "forbid", "own", "warned"),
+    [
+        ("the old dog", "['cat', 'old d', 'do']", [], ""),
+        ("", "['dog']", ["dog"], ""),
+        (
+            "the old dog",
+            "['cat', 'dog']",
+            [],
+            "1 line has a prefix with a forbidden phrase (first: 'dog' in line 2); the",
+        ),
+        ("dog", "['cat']", ["a", "dog"], "1 line has a prefix with a forbidden phrase (first: 'dog' in line 2); the"),
+        ("大狗", "['狗']", [], "1 line has a prefix with a forbidden phrase (first: '狗' in line 2); the prefix takes"),
+    ],
+)
+def test_forbidden_phrases_in_prefixes_are_named(
+    model: Path, nmt: Nmt, tmp_path: Path, prefix: str, forbid: str, own: list[str], warned: str
+) -> None:
+    lines = [{"text": "a dog"}, {"text": "a cat", "prefix": prefix, "forbidden": own}, {"text": "", "prefix": prefix}]
+    (tmp_path / "in.jsonl").write_bytes(as_bytes([json.dumps(line) for line in lines]))
+    (tmp_path / "in.txt").write_text("a dog\na cat\n")
+    (tmp_path / "prefixes").write_text(f"\n{prefix}\n")
+    options = ("--engine", "torch", "--precision", "fp32", "--beam-size", 1, "--set", f"forbid={forbid}")
+    status, _, err = nmt("translate", model, tmp_path / "in.jsonl", *options)
+    assert status == 0, err
+    assert f"warning: {warned}" in err if warned else "forbidden" not in err
+    if not own:
+        err = nmt("translate", model, tmp_path / "in.txt", "--prefixes", tmp_path / "prefixes", *options)[2]
+        assert f"warning: {warned}" in err if warned else "warning" not in err
+
+
 def test_pipe_is_translated_line_by_line(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     answered: list[int] = []
 
