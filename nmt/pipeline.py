@@ -436,14 +436,13 @@ def _translate_and_score(
     """Translate a test set to `translations/NAME.LANG` in the run directory, unless up to date, and score it."""
     translated = _translate(recipe, translator, test, window, origin)
     lines, options = translated.lines, _scoring_options(recipe, translator.lowercases)
+    every, evaluate, metrics = range(len(lines)), recipe.evaluate, recipe.evaluate.metrics
 
     def score(texts: Sequence[str], indices: Sequence[int]) -> tuple[Score, ...]:
-        metrics, resamples = recipe.evaluate.metrics, recipe.evaluate.resamples
         refs = [[stream[i] for i in indices] for stream in test.refs]
-        return tuple(score_corpus([texts[i] for i in indices], refs, metrics, resamples=resamples, **options))
+        return tuple(score_corpus([texts[i] for i in indices], refs, metrics, resamples=evaluate.resamples, **options))
 
-    every, evaluate = range(len(lines)), recipe.evaluate
-    baseline = find_baseline(test.src, test.ref, evaluate.metrics, evaluate.lead_sentences)
+    baseline = find_baseline(test.src, test.ref, metrics, evaluate.lead_sentences)
     clean = [] if leaks is None else leaks.clean()
     return ScoredTestSet(
         name=test.name,
@@ -493,6 +492,7 @@ def _summarize_training(recipe: Recipe, world: World, state: TrainState, average
         precision=state.precision or choose_precision(recipe.train.precision, world.device),
         valid_nll=state.best_validation.get("valid/average_nll" if state.best_is_of_ema else "valid/nll"),
         valid_step=state.best_step or None,
+        is_worse_than_start=state.best_score < (state.start_score or state.best_score),
         averaged=len(averaged),
         skipped=state.skipped,
         micro_batches=work.micro_batches if work else None,

@@ -177,7 +177,8 @@ def _validation(training: TrainingSummary) -> str:
     at = f" at update {training.valid_step:,}" if training.valid_step is not None else ""
     perplexity = training.valid_perplexity or math.nan
     shown = f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.3g}"
-    return f"nll {training.valid_nll:.4f}, perplexity {shown}{at}"
+    worse = "; worse than the start model" if training.is_worse_than_start else ""
+    return f"nll {training.valid_nll:.4f}, perplexity {shown}{at}{worse}"
 
 
 def _data_section(data: DataSummary) -> Iterator[str]:

@@ -143,9 +143,8 @@ def record_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path, *, is
     """
     if (before := _recipe_of(checkpoint, recipe)) is None:
         return
-    changes = _changes(recipe, before, state.step)
     score_options = _score_options(recipe) if isinstance(recipe, Recipe) else {}
-    for change in changes:
+    for change in _changes(recipe, before, state.step):
         affects_training = change.option in score_options or not change.option.startswith(_REPORT_OPTIONS)
         if change.option == "train.max_steps" or (affects_training and not is_finished):
             state.changes.append(change)
@@ -157,7 +156,7 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
     Returns a message for the log, "" if there is nothing to report.
     """
     before = _translation_recipe_of(checkpoint)
-    if not state.scores:
+    if not state.scores and state.start_score is None:
         return ""
     changed = []
     if before is not None and not is_finished:

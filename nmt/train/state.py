@@ -40,6 +40,7 @@ class TrainState:
     device, precision:  of the last start; "" if unknown
     workload:           load balance, see `nmt.train.workload.Workload`
     start:              SHA-256 of the start model; "" without one
+    start_score:        score of the start model; None if unknown
     text:               fingerprint of the training text, see `nmt.data.fingerprint.text_identity`
     validation_due:     the run stopped before validating this step
     is_interim:         the checkpoint was saved only because the run stopped; the next one replaces it
@@ -67,6 +68,7 @@ class TrainState:
     precision: str = ""
     workload: dict[str, Any] = field(default_factory=dict)
     start: str = ""
+    start_score: float | None = None
     text: str = ""
     skipped: int = 0
     skipped_in_a_row: int = 0
@@ -177,7 +179,7 @@ class TrainState:
         """Discard scores that are not comparable with later ones; validate this step again."""
         self.validation_due = self.validation_due or str(self.step) in self.scores
         self.scores, self.best_validation = {}, {}
-        self.best_step, self.validations_without_best = 0, 0
+        self.best_step, self.validations_without_best, self.start_score = 0, 0, None
         self.plateau_best, self.plateau_validations = None, 0
         self.scored_from = self.step
 

@@ -102,7 +102,6 @@ class Trainer:
         self.translate_validation = translate_validation
         self.state = TrainState()
         self.writer = BackgroundWriter()
-        self.start_score = -math.inf  # of the start model, if this process validated it
         if world.device.type == "cpu":
             keep_freed_memory()
             local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -335,7 +334,7 @@ class Trainer:
             if state.scored_from:
                 steps["valid/scored_from"] = state.scored_from
             metrics.write(state.step, values | steps)
-            best = " (best, but worse than the start model)" if score < self.start_score else " (best)"
+            best = " (best, but worse than the start model)" if score < (state.start_score or -math.inf) else " (best)"
             say(_describe(state, values) + (best if is_best else ""))
             self._warn_if_diverged(values[f"{prefix}nll"])
         return state.step in state.best_steps(self.train_recipe.keep_best)
@@ -357,7 +356,7 @@ class Trainer:
         """Validate the start model, which has no checkpoint in this run and cannot be the best."""
         with suppress(_ValidationInterrupted):
             values = self._evaluate(stop, metrics, translates=True)
-            self.start_score = self._score(values, "valid/")
+            self.state.start_score = self._score(values, "valid/")
             if metrics is not None:
                 metrics.write(0, values)
                 say(_describe(self.state, values))

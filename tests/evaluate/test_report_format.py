@@ -139,6 +139,11 @@ def test_micro_batches_and_useful_computation() -> None:
     assert ["micro-batches per update", "unknown"] in rendered_cells(format_markdown(with_training()))
 
 
+def test_a_model_that_is_worse_than_its_start_model() -> None:
+    assert "at update 1,100; worse than the start model |" in format_markdown(with_training(is_worse_than_start=True))
+    assert "start model" not in format_markdown(REPORT)
+
+
 def test_skipped_updates() -> None:
     cells = rendered_cells(format_markdown(with_training(skipped=3)))
     assert ["updates", "1,200 (12.3 epochs); 3 skipped because of non-finite gradients"] in cells

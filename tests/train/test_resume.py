@@ -374,6 +374,23 @@ def test_a_best_step_worse_than_the_start_model_is_reported(
     assert [line.rpartition(" (best")[2] for line in validations[1:]] == [", but worse than the start model)"]
 
 
+def test_a_resumed_run_remembers_that_the_start_model_was_better(
+    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_tiny(tiny_recipe, tiny_data)
+    options = {"schedule": "constant", "warmup_steps": 0, "start_from": str(tiny_recipe.directory)}
+    tuned = with_train(tiny_recipe, run_dir=tmp_path / "tuned", learning_rate=0.1, max_steps=2, **options)
+    train_tiny(with_train(tuned, validate_every=2), tiny_data, valid_identity="a")
+    capsys.readouterr()
+    slow = with_train(tuned, learning_rate=0.001, max_steps=4, validate_every=2)
+    state = train_tiny(slow, tiny_data, valid_identity="a")
+    assert state.best_step == 4
+    assert "(best, but worse than the start model)" in capsys.readouterr().err.replace("\n", " ")
+    summary = pipeline._summarize_training(slow, World(0, 1, torch.device("cpu")), state, [])
+    assert summary.is_worse_than_start
+    assert train_tiny(slow, tiny_data, valid_identity="b").start_score is None, "not comparable"
+
+
 def test_the_start_model_is_validated_first(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
