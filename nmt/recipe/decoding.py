@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from nmt.recipe.corpora import NonNegativeFloat, PositiveFloat, Probability, Section
 
@@ -166,15 +166,6 @@ class DecodeRecipe(Section):
         return {f"decode.{name}": value for name, value in options.items()}
 
     @model_validator(mode="after")
-    def _n_best_fits_beam(self) -> DecodeRecipe:
-        if self.n_best > self.beam_size and not self.sampling:
-            raise ValueError(
-                f"decode.n_best is {self.n_best}; it must be at most decode.beam_size ({self.beam_size}); "
-                "increase beam_size"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _phrases_have_text(self) -> DecodeRecipe:
         for name, phrases in (("forbid", self.forbid), ("require", self.require), ("bias", self.bias)):
             if not all(phrase.strip() for phrase in phrases):
@@ -182,17 +173,32 @@ class DecodeRecipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _search_options_fit_together(self) -> DecodeRecipe:
-        if self.beam_size % self.beam_groups and not self.sampling:
+    def _given_options_fit_together(self) -> DecodeRecipe:
+        """Other options may be those of a model; `over` checks them together."""
+        return self._require_fit(self.model_fields_set)
+
+    def require_fit(self) -> DecodeRecipe:
+        """Return the recipe; raise ValueError if options, including defaults, do not fit together."""
+        return self._require_fit(type(self).model_fields.keys())
+
+    def _require_fit(self, known: Set[str]) -> DecodeRecipe:
+        """Return the recipe; raise ValueError if options do not fit together. known: options whose values are final"""
+        if self.n_best > self.beam_size and not self.sampling and "beam_size" in known:
+            raise ValueError(
+                f"decode.n_best is {self.n_best}; it must be at most decode.beam_size ({self.beam_size}); "
+                "increase beam_size"
+            )
+        if self.beam_size % self.beam_groups and not self.sampling and "beam_size" in known:
             raise ValueError(
                 f"decode.beam_size is {self.beam_size}; it must be a multiple of decode.beam_groups "
                 f"({self.beam_groups}); try {math.ceil(self.beam_size / self.beam_groups) * self.beam_groups}"
             )
-        if not self.sampling and (name := self._changed("temperature", "top_k", "top_p", "min_p")):
+        sampled = self._changed("temperature", "top_k", "top_p", "min_p")
+        if sampled and not self.sampling and "sampling" in known:
             raise ValueError(
-                f"decode.{name} has no effect on beam search; set decode.sampling to true, or remove {name}"
+                f"decode.{sampled} has no effect on beam search; set decode.sampling to true, or remove {sampled}"
             )
-        if self.patience != 1.0 and self.stop != "patience":
+        if self.patience != 1.0 and self.stop != "patience" and "stop" in known:
             raise ValueError(
                 f"decode.patience has no effect with decode.stop {self.stop!r}; set decode.stop to 'patience', or "
                 "remove decode.patience"
@@ -206,6 +212,9 @@ class DecodeRecipe(Section):
         changed = self.model_dump(include=set(names), exclude_defaults=True)
         return next((name for name in names if name in changed), None)
 
+
+FinalDecodeRecipe = Annotated[DecodeRecipe, AfterValidator(DecodeRecipe.require_fit)]
+"""Options that are not applied on top of those of a model: all must fit together."""
 
 # Options that need another one: whether it is set, and its description.
 _NEEDS: dict[str, tuple[Callable[[DecodeRecipe], bool], str]] = {

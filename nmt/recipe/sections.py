@@ -21,7 +21,7 @@ from nmt.recipe.corpora import (
     TestSets,
     TextCorpus,
 )
-from nmt.recipe.decoding import DecodeRecipe
+from nmt.recipe.decoding import DecodeRecipe, FinalDecodeRecipe
 from nmt.recipe.effects import require_effect
 from nmt.recipe.evaluation import EvaluateRecipe
 from nmt.recipe.model import ModelRecipe
@@ -330,7 +330,7 @@ class Recipe(Section):
     tokenizer: TokenizerRecipe = Field(default_factory=TokenizerRecipe)
     model: ModelRecipe = Field(default_factory=ModelRecipe)
     train: TrainRecipe = Field(default_factory=TrainRecipe)
-    decode: DecodeRecipe = Field(default_factory=DecodeRecipe, validate_default=True)
+    decode: FinalDecodeRecipe = Field(default_factory=DecodeRecipe, validate_default=True)
     evaluate: EvaluateRecipe = Field(default_factory=EvaluateRecipe)
 
     @field_validator("decode")

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from nmt.recipe.classification import ClassificationRecipe
 from nmt.recipe.corpora import Corpus, Section, TrainingOptions
-from nmt.recipe.decoding import DecodeRecipe
+from nmt.recipe.decoding import DecodeRecipe, FinalDecodeRecipe
 from nmt.recipe.errors import RecipeError
 from nmt.recipe.former_options import upgrade_options
 from nmt.recipe.sections import SAVED, Recipe
@@ -114,7 +114,7 @@ def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRec
 class _DecodeSection(Section):
     """The section in a recipe, for the locations in error messages."""
 
-    decode: DecodeRecipe
+    decode: FinalDecodeRecipe
 
 
 def dump_recipe(recipe: Recipe | ClassificationRecipe) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import ValidationError
 
 from nmt.logs import is_first_rank, warn
 from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, DecodeRecipe, ModelRecipe, UserError, upgrade_options
@@ -121,7 +120,7 @@ def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelMetadata]:
             src_vocab_size=tree["vocabulary"]["src"],
             tgt_vocab_size=tree["vocabulary"]["tgt"],
             unicode_form=tree["text"]["unicode_form"],
-            decode=DecodeRecipe.model_validate(tree["decode"]),
+            decode=DecodeRecipe.model_validate(tree["decode"]).require_fit(),
             origin=tree["origin"],
             reverse_target=tree["text"].get("reverse_target", False),  # absent from older models
             max_tokens=tree["text"].get("max_tokens", DEFAULT_MAX_TOKENS),
@@ -129,7 +128,7 @@ def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelMetadata]:
             longest_source=tree["text"].get("longest_source"),
         )
         return ModelRecipe.model_validate(tree["model"]), metadata
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, ValidationError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"{path} is not a readable model description; copy the model directory again") from error
 
 

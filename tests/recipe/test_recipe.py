@@ -278,7 +278,7 @@ def test_head_width() -> None:
         (DecodeRecipe, {"bean_size": 4}, "unknown option 'bean_size'; did you mean 'beam_size'?"),
         (
             DecodeRecipe,
-            {"n_best": 9},
+            {"n_best": 9, "beam_size": 4},
             "decode.n_best is 9; it must be at most decode.beam_size (4); increase beam_size",
         ),
         (ModelRecipe, {"d_model": "wide"}, "d_model = 'wide'; it must be an integer"),
@@ -950,3 +950,29 @@ def test_options_of_a_model_give_others_their_effect() -> None:
     merged = DecodeRecipe(diversity_penalty=1.0, length_alpha=1.0, alignment_layer=0).over(own)
     assert (merged.beam_groups, merged.diversity_penalty, merged.length_alpha) == (2, 1.0, 1.0)
     DecodeRecipe(ensemble_mean="log").over(own, has_ensemble=True)
+
+
+@pytest.mark.parametrize(
+    ("own", "given"),
+    [
+        ({"beam_size": 8}, {"n_best": 6}),
+        ({"beam_size": 9}, {"beam_groups": 3}),
+        ({"sampling": True}, {"temperature": 0.5}),
+        ({"sampling": True}, {"n_best": 9}),
+        ({"stop": "patience", "patience": 2.0}, {"patience": 3.0}),
+    ],
+)
+def test_options_over_those_of_a_model_need_not_fit_the_defaults(
+    own: dict[str, object], given: dict[str, object]
+) -> None:
+    options = DecodeRecipe.model_validate(given)
+    assert options.over(DecodeRecipe.model_validate(own)).model_dump(include={*own, *given}) == own | given
+    with pytest.raises(ValueError, match=r"^decode\.\w+ (is|has no effect) [^\n]*$"):
+        options.over(DecodeRecipe())
+    with pytest.raises(RecipeError, match=r"decode\.\w+ (is|has no effect)"):
+        parse_recipe(SMALL, [f"decode.{name}={value}" for name, value in given.items()])
+
+
+def test_options_must_fit_those_of_the_model() -> None:
+    with pytest.raises(ValueError, match=r"decode.n_best is 9; it must be at most decode.beam_size \(8\)"):
+        DecodeRecipe(n_best=9).over(DecodeRecipe(beam_size=8))
