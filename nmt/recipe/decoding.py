@@ -25,7 +25,7 @@ class DecodeRecipe(Section):
     """Decoding options (paper, section 6.1)."""
 
     beam_size: Annotated[PositiveInt, Field(le=MAX_BEAM_SIZE)] = 4
-    """Hypotheses kept at each step; 1 is greedy search."""
+    """Hypotheses kept at each step; 1 is greedy search. Sampling ignores it."""
     length_penalty: Literal["gnmt", "power", "none"] = "gnmt"
     """Divisor of the log-probability: ((5+n)/6)^alpha (the paper), n^alpha (fairseq, CTranslate2), or 1."""
     length_alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
