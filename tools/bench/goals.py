@@ -96,7 +96,7 @@ GOALS = (
         "fraction",
         0.60,
         "nmt bench train base --lengths RUN --vocab-size 8000 --batch-tokens 2048 --precision bf16 --json train.json",
-        "AMX reaches 2.2 TFLOP/s on two cores, so the memory-bound operations are half of an update: casts between "
+        "AMX reaches 2.3 TFLOP/s on two cores, so the memory-bound operations are half of an update: casts between "
         "bf16 and float32, dropout, residuals, norms, transposes for attention. With the small Multi30k model, the "
         "second core is idle two fifths of the time while the first launches about 5,000 operations. torch.compile by "
         "layer gained nothing (1,930 ms of CPU time per update against 1,760). Next step: as for fp32 peers.",
