@@ -36,6 +36,7 @@ from nmt.rerank.rerank import (
     feature_names,
     features,
     load_weights,
+    parameters_digest,
     save_weights,
 )
 from nmt.storage.run_folder import find_model
@@ -92,7 +93,7 @@ def rerank(
     scorer = None if tune_on is None else make_scorer(metric or "bleu", tgt_lang=languages(model)[1]).metric
     feature_models = _load_models([model, *(models or ())], reverse_models or (), device)
     names = feature_names(feature_models)
-    chosen = None if weights is None else load_weights(weights, names)
+    chosen = None if weights is None else load_weights(weights, names, feature_models)
     values = _all_features(sources, lists, feature_models)
     if chosen is None:
         assert scorer is not None, "either --weights or --tune is given"
@@ -100,7 +101,7 @@ def rerank(
         tuning_set = TuningSet.from_lists(values, _count_matches(scorer, lists, references), metric)
         tuned = tune_from_list_score(tuning_set, restarts=10 if restarts is None else restarts, seed=seed)
         say(f"{metric} {tuned.before:.2f} with the scores in the list, {tuned.after:.2f} tuned")
-        _save(tuned, names, {"metric": metric, "seed": seed}, weights_out)
+        _save(tuned, feature_models, {"metric": metric, "seed": seed}, weights_out)
         chosen = tuned.weights
     for number, (candidates, own) in enumerate(zip(lists, values, strict=True), start=1):
         ranked = best_first(candidates, own, chosen)
@@ -116,7 +117,8 @@ def _load_models(models: Sequence[Path], reverse_models: Sequence[Path], device:
             if name != "model" or languages(path) != (NO_LANGUAGE, own[1]):
                 require_languages(f"--{name}", path, expected)
             full_name = name if number == 1 else f"{name}-{number}"
-            loaded.append(FeatureModel(full_name, TextScorer.load(path, device), reverse=name != "model"))
+            scorer, digest = TextScorer.load(path, device), parameters_digest(find_model(path))
+            loaded.append(FeatureModel(full_name, scorer, reverse=name != "model", path=path, digest=digest))
     return loaded
 
 
@@ -127,13 +129,13 @@ def _all_features(
         return features(sources, lists, models, progress=bar.advance)
 
 
-def _save(tuned: TunedWeights, names: Sequence[str], options: Mapping[str, object], out: Path | None) -> None:
+def _save(tuned: TunedWeights, models: Sequence[FeatureModel], options: Mapping[str, object], out: Path | None) -> None:
     """Log the weights, and write them to a file, if any, with the scores and options of the tuning."""
-    weights = dict(zip(names, tuned.weights.tolist(), strict=True))
+    weights = dict(zip(feature_names(models), tuned.weights.tolist(), strict=True))
     say("weights: " + ", ".join(f"{name} {weight:.4f}" for name, weight in weights.items()))
     if out is not None:
         scores = {"before": round(tuned.before, 4), "after": round(tuned.after, 4)}
-        save_weights(out, weights, {**options, **scores})
+        save_weights(out, weights, {**options, **scores}, models)
 
 
 def _count_matches(scorer: SentenceMetric, lists: Sequence[list[Candidate]], references: Sequence[str]) -> list[Counts]:

@@ -23,7 +23,7 @@ from nmt.decode.scoring import TextScorer
 from nmt.logs import counted, warn
 from nmt.recipe import UserError
 from nmt.rerank.nbest import Candidate
-from nmt.storage.sealed import write_file
+from nmt.storage.sealed import read_manifest, write_file
 
 Floats = NDArray[np.floating[Any]]
 
@@ -39,11 +39,15 @@ class FeatureModel:
 
     name:    of its feature
     reverse: whether it translates from target to source; it then scores the source given the candidate
+    path:    as given by the user
+    digest:  SHA-256 of its parameters; "" if unknown
     """
 
     name: str
     scorer: TextScorer
     reverse: bool = False
+    path: Path = Path()
+    digest: str = ""
 
     def log_probs(self, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
         """Return the log-probability of each pair."""
@@ -119,18 +123,32 @@ def _log_probs(
     return scores
 
 
-def save_weights(path: Path, weights: Mapping[str, float], notes: Mapping[str, object]) -> None:
-    """Write the weights of features, and notes on their origin, as TOML; UserError if it fails."""
-    write_file(path, tomli_w.dumps({"weights": dict(weights), "tuned": dict(notes)}).encode())
+def parameters_digest(model: Path) -> str:
+    """Return the SHA-256 of the parameters of a model directory; options may change without them."""
+    return read_manifest(model).get("model.safetensors", (0, ""))[1]
 
 
-def load_weights(path: Path, names: Sequence[str]) -> Floats:
-    """Read the weights of the named features; UserError unless the file has exactly these and at least one is not 0."""
+def save_weights(
+    path: Path, weights: Mapping[str, float], notes: Mapping[str, object], models: Sequence[FeatureModel] = ()
+) -> None:
+    """Write the weights of features, notes on their origin, and the models as TOML; UserError if it fails."""
+    identities = {model.name: {"path": str(model.path), "sha256": model.digest} for model in models}
+    tree = {"weights": dict(weights), "tuned": dict(notes), "models": identities}
+    write_file(path, tomli_w.dumps(tree).encode())
+
+
+def load_weights(path: Path, names: Sequence[str], models: Sequence[FeatureModel] = ()) -> Floats:
+    """Read the weights of the named features; UserError unless the file has exactly these and one is not 0.
+
+    Raises UserError, too, if the weights were tuned for these models in another order, and warns if they were tuned for
+    others. Files of earlier versions do not identify models.
+    """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))["weights"]
-        weights = {str(name): float(value) for name, value in table.items()}
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        weights = {str(name): float(value) for name, value in tree["weights"].items()}
         if not all(map(math.isfinite, weights.values())):
             raise ValueError
+        tuned = {str(name): (str(one["path"]), str(one["sha256"])) for name, one in tree.get("models", {}).items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} has no weights; expected TOML with a table [weights] of numbers; create it with "
@@ -146,4 +164,16 @@ def load_weights(path: Path, names: Sequence[str]) -> Floats:
             f"{path} has only weights of 0, with which all translations are equal; at least one must not be 0; correct "
             "the file"
         )
+    _check_models(path, models, tuned)
     return np.array([weights[name] for name in names])
+
+
+def _check_models(path: Path, models: Sequence[FeatureModel], tuned: Mapping[str, tuple[str, str]]) -> None:
+    """Compare models with those of tuned weights. tuned: path and digest by feature; "" if unknown"""
+    other = [model for model in models if model.name in tuned and model.digest != tuned[model.name][1]]
+    if not other:
+        return
+    names = ", ".join(f"{model.name} was {tuned[model.name][0]} and is {model.path}" for model in other)
+    if {model.digest for model in other} == {tuned[model.name][1] for model in other}:
+        raise UserError(f"{path} was tuned for these models in another order: {names}; give them in that order")
+    warn(f"{path} was tuned for other models: {names}; tune the weights again unless the models are similar")

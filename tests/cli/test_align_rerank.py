@@ -1,5 +1,6 @@
 """`nmt align`, `nmt plot alignment`, `nmt rerank` and related options, with tiny, randomly initialized models."""
 
+import shutil
 import tomllib
 import unicodedata
 from pathlib import Path
@@ -176,6 +177,29 @@ def test_tune_and_apply_weights(folder: Path, nbest: Path, tmp_path: Path, nmt: 
     assert compute(as_given, [TARGETS]).score == pytest.approx(saved["tuned"]["before"], abs=1e-3)
     assert saved["tuned"]["after"] >= saved["tuned"]["before"]
     assert nmt(*command, "--weights", weights)[:2] == (0, tuned)
+
+
+def test_weights_for_other_models_are_named(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
+    forward, backwards = folder / "forward", folder / "backwards"
+    weights, files = tmp_path / "weights.toml", (folder / "src", nbest)
+    models = (forward, *files, "--model", backwards)
+    tuning = ("--tune", folder / "ref", "--save-weights", weights, "--restarts", 1)
+    assert nmt("rerank", *models, *tuning)[0] == 0
+    moved = shutil.copytree(backwards, tmp_path / "moved")
+    status, _, err = nmt("rerank", forward, *files, "--model", moved, "--weights", weights)
+    assert status == 0 and "tuned for" not in err
+    status, out, err = nmt("rerank", backwards, *files, "--model", forward, "--weights", weights)
+    assert (status, out) == (1, "")
+    assert (
+        f"{weights} was tuned for these models in another order: model was {forward} and is {backwards}, model-2 was "
+        f"{backwards} and is {forward}; give them in that order"
+    ) in one_line(err)
+    status, _, err = nmt("rerank", forward, *files, "--model", forward, "--weights", weights)
+    assert status == 0
+    assert f"was tuned for other models: model-2 was {backwards} and is {forward}; tune the weights" in err
+    weights.write_text(weights.read_text().partition("[models")[0])  # as written by earlier versions
+    status, _, err = nmt("rerank", backwards, *files, "--model", forward, "--weights", weights)
+    assert status == 0 and "tuned for" not in err
 
 
 def tuning(folder: Path, texts: Path) -> tuple[object, ...]:
