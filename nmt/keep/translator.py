@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import astuple, dataclass, replace
 from itertools import takewhile
@@ -273,17 +273,23 @@ class PreservingTranslator:
             adds_numbers = any(extra.kind == "numbers" for extra in pairing.extra)
             if missing or (adds_numbers and not self._may_have_digits(item, self._translator.require)):
                 inputs[i] = item
-        try:
-            results = self._search([*inputs.values()])
-        except MemoryFileError:
-            raise
-        except UserError:  # some line has no output with all its phrases
-            return
-        with_items = self._with_items([lines[i] for i in inputs], results, allow_joined=False)
-        kept_again = dict(zip(inputs, with_items, strict=True))
+        results = self._search_possible(inputs)
+        with_items = self._with_items([lines[i] for i in results], [*results.values()], allow_joined=False)
+        kept_again = dict(zip(results, with_items, strict=True))
         for i, result in kept_again.items():
             kept[i] = result
         self.fallbacks += Fallbacks(searched=sum(map(bool, kept_again.values())))
+
+    def _search_possible(self, inputs: Mapping[int, TranslatorInput]) -> dict[int, list[Translation]]:
+        """Search inputs, and leave out those that have no output with all their phrases."""
+        try:
+            return dict(zip(inputs, self._search([*inputs.values()]), strict=True))
+        except MemoryFileError:
+            raise
+        except UserError:
+            items, half = [*inputs.items()], len(inputs) // 2
+            parts = (items[:half], items[half:]) if half else ()
+            return {i: result for part in parts for i, result in self._search_possible(dict(part)).items()}
 
     def _search(
         self, inputs: Sequence[TranslatorInput], n_best: int | None = None, *, requires: bool = True

@@ -16,6 +16,7 @@ from nmt.decode.translation import Translation
 from nmt.keep.items import ItemGrammar
 from nmt.keep.markup import MarkedText
 from nmt.keep.translator import Fallbacks, PreservingTranslator, warn_of_unspaced_markup
+from nmt.recipe import UserError
 
 KINDS = ("markup", "numbers", "urls", "emails", "placeholders")
 GRAMMAR = ItemGrammar(KINDS, "en", "de")
@@ -95,6 +96,22 @@ def test_searches_again_with_missing_items() -> None:
     translator = keeping(script)
     assert best_of(translator, line) == "kaufe 3 von {x} für 1.500 Euro"
     assert translator.fallbacks == Fallbacks(searched=1)
+
+
+def test_a_line_without_output_does_not_affect_others() -> None:
+    class OneFails(Script):
+        def _translate(self, line: str, prefix: str, required: object) -> "Translation":
+            if required and line.startswith("see"):
+                raise UserError("the required phrases exceed the maximum length")
+            return super()._translate(line, prefix, required)
+
+    names = "abcde"
+    lines = [*(f"buy {{{name}}}" for name in names), "see {x}"]
+    again = {line: line.replace("buy", "kaufe") for line in lines}
+    translator = keeping(OneFails({**dict.fromkeys(lines, "kauf"), "see": "siehe"}, again))
+    found = translator.start_translation([TranslatorInput(line) for line in lines])()
+    assert [translations[0].text for translations in found] == [*(again[line] for line in lines[:-1]), "siehe {x}"]
+    assert translator.fallbacks == Fallbacks(searched=5, split=1)
 
 
 @pytest.mark.parametrize("can_require", [True, False])
