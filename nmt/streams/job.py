@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -83,7 +84,9 @@ class TranslationJob:
                     return
             opened = self._open_output(resume=resume, restart=restart) if workers.is_main else nullcontext()
             with opened as sink:
-                self._translate(workers, count, sink)
+                summarize = self._translate(workers, count, sink)
+            if summarize is not None:  # if stderr is closed, the output is complete nevertheless
+                summarize()
 
     @contextmanager
     def _open_output(self, *, resume: bool, restart: bool) -> Iterator[PartFile | Stream]:
@@ -126,8 +129,12 @@ class TranslationJob:
         )
         return True
 
-    def _translate(self, workers: Workers, count: int | None, sink: PartFile | Stream | None) -> None:
-        """Translate the remaining records; `sink` is None except in the first process.
+    def _translate(
+        self, workers: Workers, count: int | None, sink: PartFile | Stream | None
+    ) -> Callable[[], None] | None:
+        """Translate the remaining records, and return the function that logs a summary.
+
+        Only the first process has a `sink` and a summary.
 
         Windows of a file start where they would without an interruption, so batches are the same.
         """
@@ -142,7 +149,7 @@ class TranslationJob:
         if sink is None:
             for _ in workers.translate(self.load, windows, wait, remaining):
                 raise AssertionError("only the first process yields results")
-            return
+            return None
         digests: deque[str] = deque()
         if self.source.reader.format == "text" and not self.source.reader.is_given:
             windows = _with_format_warning(windows, self.source.name)
@@ -153,7 +160,7 @@ class TranslationJob:
         windows = _with_prefix_warning(windows, self.origin.facts.get("decode.forbid", ()))
         windows = _with_blank_line_warning(_with_digests(windows, digest, digests))
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
-            self._write(sink, results, digests, count, done, workers.device)
+            return self._write(sink, results, digests, count, done, workers.device)
 
     def _windows(self, records: Iterator[Record], count: int | None, workers: Workers) -> Iterator[list[Record]]:
         """Split records into windows; count: lines of a file."""
@@ -176,8 +183,8 @@ class TranslationJob:
         count: int | None,
         done: int,
         device: str,
-    ) -> None:
-        """Write the results after `done` records.
+    ) -> Callable[[], None]:
+        """Write the results after `done` records, and return the function that logs a summary.
 
         digests: of the input up to the end of each window
         """
@@ -195,13 +202,18 @@ class TranslationJob:
                 if result.fallbacks:
                     fallbacks = result.fallbacks + (fallbacks or Fallbacks())
                 bar.advance(result.num_lines)
+        return partial(self._summarize, lines, fallbacks, done - done_before, tokens, device)
+
+    def _summarize(
+        self, lines: LineCounts, fallbacks: Fallbacks | None, translated: int, tokens: int, device: str
+    ) -> None:
         self._warn_of_long(lines)
         if fallbacks:
             say(fallbacks.describe())
         if fallbacks and fallbacks.unmet:
             warn(fallbacks.describe_unmet())
         self.report.log()
-        translated, seconds = done - done_before, monotonic() - self.started
+        seconds = monotonic() - self.started
         speed = f"{translated / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
         took = f"{counted(translated, 'line')} in {format_duration(seconds)} ({speed})"
         reused = "" if self.memory is None else f"; {counted(lines.reused, 'line')} reused from {self.memory}"

@@ -17,7 +17,7 @@ from nmt.checkpoint import write_with_decode
 from nmt.processes.parallel import map_in_order
 from nmt.storage.model_metadata import model_toml, read_model_metadata, read_model_toml
 from nmt.storage.sealed import write_directory
-from nmt.streams import torch_workers
+from nmt.streams import job, torch_workers
 from nmt.streams.source import PipeLines
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, PipeIn, Write, one_line
@@ -183,6 +183,21 @@ def test_forbidden_phrases_in_prefixes_are_named(
     if not own:
         err = nmt("translate", model, tmp_path / "in.txt", "--prefixes", tmp_path / "prefixes", *options)[2]
         assert f"warning: {warned}" in err if warned else "warning" not in err
+
+
+def test_a_summary_that_cannot_be_written_leaves_a_complete_output(
+    model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say(line: str) -> None:  # as for `2>&1 | head`
+        raise BrokenPipeError(line)
+
+    monkeypatch.setattr(job, "say", say)
+    status, _, err = nmt(
+        "translate", model, sentences, "-o", tmp_path / "out", "--engine", "torch", "--precision", "fp32"
+    )
+    assert (status, err) == (1, "")
+    assert (tmp_path / "out").read_text().count("\n") == len(SENTENCES)
+    assert not (tmp_path / "out.part").exists()
 
 
 def test_pipe_is_translated_line_by_line(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
