@@ -87,6 +87,8 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
             raise HTTPException(400, "context needs a request with one text; send each line with its own context")
         if body.attention and (len(texts) != 1 or body.stream or body.stream_tokens):
             raise HTTPException(400, "attention needs a request with one text and without stream; send the text alone")
+        if body.attention and body.context:
+            raise HTTPException(400, "attention and context are mutually exclusive; send one of them")
         if body.stream and not body.stream_tokens:
             return await stream_events(_line_events(service.stream(request, model, options, lines), options))
         if body.stream_tokens:
@@ -98,7 +100,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         n_best_lists = await service.translate(request, model, options, lines)
         translations = [[_fields(translation, options) for translation in n_best] for n_best in n_best_lists]
         if body.attention:
-            pairs = [AttentionRequest(texts[0], translation) for translation in n_best_lists[0]]
+            pairs = [AttentionRequest(texts[0], translation, options) for translation in n_best_lists[0]]
             found = await service.process(request, texts, lambda: model.batcher.submit(AttentionRequest, pairs))
             for fields, attention in zip(translations[0], found, strict=True):
                 fields["attention"] = asdict(attention)

@@ -85,10 +85,11 @@ class Pair(NamedTuple):
 
 
 class AttentionRequest(NamedTuple):
-    """A line and a translation whose attention is requested."""
+    """A line and a translation whose attention is requested, and the options of the translation."""
 
     line: str
     translation: Translation
+    options: RequestOptions
 
 
 class ModelUnavailableError(Exception):
@@ -148,7 +149,7 @@ class ServedModel:
                 return self._score(items)
         if group is AttentionRequest:
             with self._torch_lock:
-                return [self._translator.attention(*item) for item in items]
+                return [self._translator_for(item.options).attention(item.line, item.translation) for item in items]
         assert isinstance(group, tuple)
         return self._translate(group[0], items)
 

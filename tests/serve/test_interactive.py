@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from nmt.decode.translator import Translator
 from nmt.export.engine import CTranslate2Translator
+from nmt.recipe import DecodeRecipe
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.models import ServedModel
@@ -60,9 +61,19 @@ def test_attention_of_each_translation(client: TestClient, translator: Translato
         assert fields["attention"] == asdict(translator.attention(LINE, translation))
 
 
+def test_attention_has_the_tag_of_the_request(client: TestClient, translator: Translator) -> None:
+    body = {"text": LINE, "attention": True, "tag": "<news>"}
+    ((fields,),) = client.post("/v1/translate", json=body).json()["translations"]
+    tagged = translator.with_decode(DecodeRecipe(tag="<news>"))
+    ((translation,),) = tagged.translate_n_best([LINE], 1)
+    assert fields["attention"] == asdict(tagged.attention(LINE, translation))
+    assert fields["attention"] != asdict(translator.attention(LINE, translation))
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"text": LINE, "attention": True, "context": ["Hi."]}, "attention and context are mutually exclusive"),
         ({"text": [LINE, LINE], "attention": True}, "attention needs a request with one text"),
         ({"text": LINE, "attention": True, "stream": True}, "attention needs a request with one text"),
         ({"text": "the cat sees a dog. " * 20, "attention": True}, "the line is split"),
