@@ -65,6 +65,14 @@ _QUALITY_ROW = (
         from_zero=True,
     ),
 )
+_CLASSIFIER_ROW = (
+    _Panel("Training loss (nats per example)", (_Curve("train/loss", "", GRAY),)),
+    _Panel("Validation loss (nats per example)", (_Curve("valid/nll", "", BLUE, "o"),), "lowest"),
+    _Panel(
+        "Validation accuracy and macro F1",
+        (_Curve("valid/accuracy", "accuracy", BLUE, "o"), _Curve("valid/macro_f1", "macro F1", GREEN, "s")),
+    ),
+)
 _TRAINING_ROW = (
     _Panel("Learning rate", (_Curve("train/learning_rate", "", ORANGE),), from_zero=True),
     _Panel("Gradient norm", (_Curve("train/gradient_norm", "", ORANGE),)),
@@ -145,9 +153,10 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 def _add_panels(figure: Figure, series: Mapping[str, Points]) -> Iterator[tuple[_Panel, Axes]]:
     """Add axes for the panels that have data; those of a row have equal widths."""
+    quality = _CLASSIFIER_ROW if "valid/accuracy" in series else _QUALITY_ROW
     rows = [
         [panel for panel in row if any(curve.metric in series for curve in panel.curves)]
-        for row in (_QUALITY_ROW, _TRAINING_ROW)
+        for row in (quality, _TRAINING_ROW)
     ]
     rows = [row for row in rows if row]
     last_step = max(step for points in series.values() for step, _ in points)

@@ -78,6 +78,25 @@ def test_curves_have_the_values_of_the_metrics(tmp_path: Path, monkeypatch: pyte
     assert points(perplexity.lines[-1].get_xdata()) == [200]
 
 
+def test_panels_of_a_classifier_name_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loss is per example, without label smoothing."""
+    record(
+        tmp_path,
+        {"step": 1, "train/loss": 0.9, "train/learning_rate": 0.1},
+        {"step": 1, "valid/nll": 0.7, "valid/accuracy": 0.5, "valid/macro_f1": 0.4},
+        {"step": 2, "valid/nll": 0.6, "valid/accuracy": 0.8, "valid/macro_f1": 0.7},
+    )
+    panels = {axes.get_title(loc="left"): axes for axes in drawn(monkeypatch, tmp_path).axes}
+    assert list(panels) == [
+        "Training loss (nats per example)",
+        "Validation loss (nats per example)",
+        "Validation accuracy and macro F1",
+        "Learning rate",
+    ]
+    assert [text.get_text() for text in panels["Validation loss (nats per example)"].texts] == ["0.60"]
+    assert legend_of(panels["Validation accuracy and macro F1"]) == ["accuracy", "macro F1"]
+
+
 def test_best_bleu_is_the_highest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path, {"step": 1, "valid/bleu": 3.0}, {"step": 2, "valid/bleu": 30.25}, {"step": 3, "valid/bleu": 29.0})
     (axes,) = drawn(monkeypatch, tmp_path).axes
