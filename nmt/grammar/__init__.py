@@ -40,8 +40,10 @@ def generate(split: Split, pairs: int, seed: int, *, documents: bool = False) ->
 
     documents: generate distinct documents of two pairs, the second about `it`, a noun of the first
 
-    Raises UserError if the grammar cannot generate `pairs` pairs.
+    Raises UserError if the grammar cannot generate `pairs` pairs, and for documents of nested, whose clauses are simple.
     """
+    if documents and split == "nested":
+        raise UserError("toy documents have no nested clauses; documents must be false for split 'nested'; change one")
     sampler, seen, num_rejected, size = Sampler(split, seed), set[int](), 0, 2 if documents else 1
     while size * len(seen) < pairs:
         sentences = sampler.document() if documents else (sampler.sentence(),)

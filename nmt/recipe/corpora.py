@@ -268,7 +268,8 @@ class ToyCorpus(TrainingOptions):
     seed: int = 1
     """Seed of the generator."""
     documents: bool = False
-    """Documents of two sentences. `it` in the second refers to a noun in the first; German needs its gender."""
+    """Documents of two sentences. `it` in the second refers to a noun in the first; German needs its gender. Not with
+    `nested`."""
 
 
 Corpus = Annotated[

@@ -215,6 +215,11 @@ def depth(clause: Clause) -> int:
     return max([0, *inside, *(1 + depth(phrase.relative) for phrase in phrases if phrase.relative is not None)])
 
 
+def test_nested_documents_are_an_error() -> None:
+    with pytest.raises(UserError, match="toy documents have no nested clauses; documents must be false"):
+        next(generate("nested", 2, seed=1, documents=True))
+
+
 def test_depth_of_train_and_nested() -> None:
     assert {depth(tree.clause) for tree in sentences("train", 1_000)} == {0, 1, 2}
     assert {depth(tree.clause) for tree in sentences("nested", 200)} == {3, 4}
