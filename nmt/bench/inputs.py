@@ -11,7 +11,8 @@ from nmt.bench.corpora import WMT14, open_corpus, write_random_corpus
 from nmt.bench.model_specs import PUBLISHED, ModelSpec, find_model_spec
 from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
 from nmt.data.store import PairStore
-from nmt.recipe import DecodeRecipe, UserError, override_decode
+from nmt.logs import warn
+from nmt.recipe import DecodeRecipe, TrainRecipe, UserError, override_decode
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model, find_prepared
 from nmt.text.lines import read_lines
@@ -31,6 +32,7 @@ def prepare_training_data(
 
     Raises UserError if there is no corpus or it does not fit the model.
     """
+    _warn_of_unmeasured(spec.recipe.train)
     recipe = spec.recipe.model_copy(update={"run_dir": folder / "run"})
     spec = replace(spec, recipe=recipe)
     if lengths == BUILT_IN_LENGTHS:
@@ -56,6 +58,13 @@ def prepare_training_data(
     elif vocab_size < needed:
         raise UserError(f"--vocab-size must be at least {needed:,}, the corpus vocabulary size, got {vocab_size:,}")
     return spec, corpus.store
+
+
+def _warn_of_unmeasured(train: TrainRecipe) -> None:
+    """Warn of options for the training text, which a benchmark does not read from the corpora of a recipe."""
+    for name in ("guided_alignment", "glossary_markup", "subword_sampling"):
+        if getattr(train, name):
+            warn(f"the benchmark trains without train.{name}")
 
 
 @dataclass(frozen=True)

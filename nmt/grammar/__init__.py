@@ -40,7 +40,7 @@ def generate(split: Split, pairs: int, seed: int, *, documents: bool = False) ->
 
     documents: generate distinct documents of two pairs, the second about `it`, a noun of the first
 
-    Raises UserError if the grammar cannot generate `pairs` pairs, and for documents of nested, whose clauses are simple.
+    Raises UserError if the grammar cannot generate `pairs` pairs, and for documents of nested, which it does not have.
     """
     if documents and split == "nested":
         raise UserError("toy documents have no nested clauses; documents must be false for split 'nested'; change one")

@@ -68,6 +68,17 @@ def test_random_corpus_suffices_for_all_updates(small_spec: ModelSpec, tmp_path:
     assert store.src.lengths.max() <= 20
 
 
+def test_options_that_are_not_measured_are_named(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Random or stored tokens have neither alignments nor other segmentations."""
+    run = str(recipe.parent / "run")
+    for options in ([], ["train.subword_sampling=0.1"], ["train.guided_alignment=true"], ["train.glossary_markup=0.1"]):
+        prepare_training_data(find_model_spec(str(recipe), options), run, tmp_path, 1, None)
+        expected = [f"warning: the benchmark trains without {option.partition('=')[0]}\n" for option in options]
+        assert capsys.readouterr().err == "".join(expected)
+
+
 def test_random_weights_translate_numbers_or_text(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("The woman buys a car.\nThe man sleeps.\nWe work.\n")
     numbers = prepare_decoding(request(recipe, vocab_size=70), tmp_path / "numbers")
