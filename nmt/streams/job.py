@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -157,7 +157,8 @@ class TranslationJob:
             windows = _with_column_warnings(windows, self.source.name)
         if self.source.reader.format == "jsonl":
             windows = _with_field_warning(windows, self.source.name)
-        windows = _with_prefix_warning(windows, self.origin.facts.get("decode.forbid", ()))
+        facts = self.origin.facts
+        windows = _with_forbidden_warnings(windows, facts.get("decode.forbid", ()), facts.get("decode.require", ()))
         windows = _with_blank_line_warning(_with_digests(windows, digest, digests))
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
             return self._write(sink, results, digests, count, done, workers.device)
@@ -305,22 +306,43 @@ def _with_blank_line_warning(windows: Iterator[list[Record]]) -> Iterator[list[R
         )
 
 
-def _with_prefix_warning(windows: Iterator[list[Record]], forbidden: Sequence[str]) -> Iterator[list[Record]]:
-    """Yield the windows; warn at the end if prefixes contain phrases that are forbidden, for all or in their record."""
-    number, first = 0, ""
+def _with_forbidden_warnings(
+    windows: Iterator[list[Record]], forbidden: Sequence[str], required: Sequence[str]
+) -> Iterator[list[Record]]:
+    """Yield the windows; warn of forbidden phrases in prefixes at the end, and in required phrases before an error.
+
+    forbidden, required: phrases of all records
+    """
+    number, first, is_impossible = 0, "", False
     for window in windows:
-        for record in window:
-            if not (record.prefix and _has_text(record)):
-                continue
+        for record in filter(_has_text, window):
             phrases = (*forbidden, *record.forbidden)
-            if found := next((phrase for phrase in phrases if _contains(record.prefix, phrase)), ""):
+            if record.prefix and (found := _first_in(record.prefix, phrases)):
                 number, first = number + 1, first or f"{found!r} in line {record.number:,}"
+            if not is_impossible and (conflict := _conflict((*required, *record.required), phrases)):
+                is_impossible = True  # the search will report that no translation is possible
+                warn(f"line {record.number:,} requires {conflict}; remove one of them")
         yield window
     if number:
         warn(
             f"{counted(number, 'line')} {_have(number)} a prefix with a forbidden phrase (first: {first}); the prefix "
             "takes precedence; change one of them"
         )
+
+
+def _conflict(required: Iterable[str | tuple[str, ...]], forbidden: Sequence[str]) -> str:
+    """Describe the first required phrase all of whose alternatives contain a forbidden phrase; "" if there is none."""
+    for item in required:
+        alternatives = (item,) if isinstance(item, str) else item
+        found = [_first_in(phrase, forbidden) for phrase in alternatives]
+        if all(found):
+            return f"{' or '.join(map(repr, alternatives))}, which contains the forbidden phrase {found[0]!r}"
+    return ""
+
+
+def _first_in(text: str, phrases: Iterable[str]) -> str:
+    """Return the first of the phrases that a text contains; "" if there is none."""
+    return next((phrase for phrase in phrases if _contains(text, phrase)), "")
 
 
 def _contains(text: str, phrase: str) -> bool:

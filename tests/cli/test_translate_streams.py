@@ -185,6 +185,36 @@ def test_forbidden_phrases_in_prefixes_are_named(
         assert f"warning: {warned}" in err if warned else "warning" not in err
 
 
+@pytest.mark.parametrize(
+    ("required", "options", "warned"),
+    [
+        (
+            ["old dog"],
+            ("--set", "forbid=['dog']"),
+            "line 2 requires 'old dog', which contains the forbidden phrase 'dog'",
+        ),
+        (
+            [["dog", "a dog"]],
+            ("--set", "forbid=['dog']"),
+            "line 2 requires 'dog' or 'a dog', which contains the forbidden",
+        ),
+        ([], ("--set", "forbid=['dog']", "--set", "require=['a dog']"), "line 1 requires 'a dog', which contains the"),
+        ([["dog", "cat"]], ("--set", "forbid=['dog']"), ""),
+        (["dog"], ("--set", "forbid=['og', 'a dog']"), ""),
+    ],
+)
+def test_forbidden_phrases_in_required_ones_are_named(
+    model: Path, nmt: Nmt, tmp_path: Path, required: list[object], options: tuple[str, ...], warned: str
+) -> None:
+    lines = [{"text": "a dog"}, {"text": "a cat", "required": required}]
+    (tmp_path / "in.jsonl").write_bytes(as_bytes([json.dumps(line) for line in lines]))
+    longer = ("--set", "max_length_ratio=3", "--set", "max_extra_tokens=20")
+    search = ("--engine", "torch", "--precision", "fp32", *longer)
+    status, _, err = nmt("translate", model, tmp_path / "in.jsonl", *search, *options)
+    assert (f"warning: {warned}" in err and "no translation is possible" in err) if warned else "warning" not in err
+    assert status == bool(warned), err
+
+
 def test_a_summary_that_cannot_be_written_leaves_a_complete_output(
     model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
