@@ -17,7 +17,7 @@ from nmt.heads.masks import Head, HeadMasks, all_heads
 from nmt.heads.pairs import Pairs
 from nmt.heads.pruning import most_important
 from nmt.inference.prepacked import prepack
-from nmt.logs import progress
+from nmt.logs import progress, warn
 from nmt.recipe import DecodeRecipe
 from nmt.text.clean import UnicodeForm
 from nmt.text.tokenizer import Tokenizers
@@ -192,6 +192,8 @@ def measure_curves(
 def analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu: int, *, plots: bool) -> Analysis:
     """Measure all heads. bleu: number of heads to remove, one at a time, to measure their effect on BLEU"""
     model, tokenizers = loaded.transformer, Tokenizers.load(loaded.directory)
+    if loaded.metadata.context.size:
+        warn("the model was trained with context; its heads are measured on single lines, without context")
     device = model.tgt_embedding.weight.device
     pairs = Pairs.encode(loaded, tokenizers, sources, references)
     measure_bleu = MaskedBleu(loaded, tokenizers, sources, references) if bleu or plots else None

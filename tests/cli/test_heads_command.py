@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 
 from nmt.checkpoint import load_model
 from nmt.export.packages import is_installed
+from nmt.heads.analysis import analyze
+from nmt.recipe import NO_CONTEXT, Context
 from tests.calling import Nmt, one_line
 from tests.cli.nasty_lines import sentence
 
@@ -54,6 +57,15 @@ def test_bleu_and_plot(model: Path, pairs: tuple[Path, Path], nmt: Nmt, tmp_path
     assert [removed for removed, _ in encoder] == [0, 1]
     assert gradual[0][1] == same[0][1] == found["bleu"]
     assert "removed heads" in plot.read_text(encoding="utf-8")
+
+
+def test_a_model_with_context_is_measured_without_it(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loaded = load_model(model, torch.device("cpu"))
+    for context, expected in ((NO_CONTEXT, ""), (Context(2, "source"), "warning: the model was trained with context;")):
+        with_context = replace(loaded, metadata=replace(loaded.metadata, context=context))
+        analyze(with_context, ["A dog."], ["Ein Hund."], 0, plots=False)
+        err = capsys.readouterr().err
+        assert err.startswith(expected) and bool(err) == bool(expected)
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
