@@ -36,6 +36,9 @@ def classify_files(
     if gold is not None:
         lines = [line.removesuffix("\r") for line in read_lines(gold, allow_pipe=True)]
         answers = class_indices(lines, names, str(gold))
+        if not set(names).issuperset(lines):
+            meaning = ", ".join(f"{index} is {name}" for index, name in enumerate(names))
+            say(f"{gold} has class indices; in the order of the model, {meaning}")
     collected, num_lines, num_empty = [], 0, 0
     with progress("classifying", None, "lines") as bar:
         for window in _windows(files, classifier.metadata):

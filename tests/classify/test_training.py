@@ -210,7 +210,7 @@ def test_pairs_with_labels_and_pairs_with_noise(reviews: Path) -> None:
     assert all(example.count(2) == 1 and example[-1] == 3 for example in ids)  # BOS between the texts, EOS at the end
 
 
-def test_labels_of_a_file_with_crlf(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_of_a_file_with_crlf_and_their_indices(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (reviews / "films.tsv").write_bytes(
         b"".join(b"the film %d\t%s\r\n" % (n, (b"bad", b"ok")[n % 2]) for n in range(40))
     )
@@ -220,7 +220,11 @@ def test_labels_of_a_file_with_crlf(reviews: Path, capsys: pytest.CaptureFixture
     (reviews / "texts").write_text("the film 1\n")
     (reviews / "gold").write_bytes(b"ok\r\n")
     list(classify_files(classifier, [reviews / "texts"], None, reviews / "gold"))
-    assert "accuracy" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "accuracy" in err and "class indices" not in err
+    (reviews / "gold").write_bytes(b"0\r\n")  # the order of the names was sorted, which only the model knows
+    list(classify_files(classifier, [reviews / "texts"], None, reviews / "gold"))
+    assert "gold has class indices; in the order of the model, 0 is bad, 1 is ok" in capsys.readouterr().err
 
 
 def noise_recipe(**data: Any) -> ClassificationRecipe:
