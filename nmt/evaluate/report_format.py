@@ -22,7 +22,7 @@ from nmt.evaluate.result_tables import (
     score_notes,
 )
 from nmt.evaluate.tables import escape_markdown, markdown_rows
-from nmt.logs import format_duration
+from nmt.logs import counted, format_duration
 from nmt.storage.finite import finite
 from nmt.storage.sealed import write_file
 
@@ -63,7 +63,7 @@ def format_markdown(report: RunReport) -> str:
 
 def _test_section(test: ScoredTestSet, start_from: str | None) -> Iterator[str]:
     rate = f", {test.sentences / test.seconds:,.1f} per second" if test.seconds else ""
-    yield f"## Test set {escape_markdown(test.name)}: {test.sentences:,} sentences{rate}"
+    yield f"## Test set {escape_markdown(test.name)}: {counted(test.sentences, 'sentence')}{rate}"
     yield _score_table(test)
     yield from map(escape_markdown, score_notes((*test.scores, *test.clean_scores)))
     yield from (f"{score.name}: {score.detail}" for score in test.scores if score.detail)
@@ -199,7 +199,7 @@ def _machine_section(report: RunReport) -> Iterator[str]:
     yield "## Machine and software"
     yield _pairs(
         {
-            "processor": f"{report.machine.cpu}, {report.machine.cores} cores",
+            "processor": f"{report.machine.cpu}, {counted(report.machine.cores, 'core')}",
             "GPUs": _gpus(report.machine),
             **report.versions,
             "git commit": report.git_commit or "unknown",

@@ -106,7 +106,7 @@ def warn_of_long_pairs(recipe: Recipe, text: TrainingData) -> None:
 
 def describe_workload(work: Workload) -> str:
     """Return a log line about micro-batches, padding and load balance."""
-    line = f"an update has {work.micro_batches:.3g} micro-batches on average"
+    line = f"micro-batches per update: {work.micro_batches:.3g} on average"
     if work.processes == 1:
         return f"{line}; {work.useful:.1%} of their positions are tokens, and the rest is padding"
     return (

@@ -88,7 +88,7 @@ def test_micro_batching_is_logged_once(
 ) -> None:
     train_tiny(tiny_recipe, tiny_data)
     messages = capsys.readouterr().err
-    assert messages.count("micro-batches on average") == 1
+    assert messages.count("micro-batches per update: ") == 1
     assert "warning" not in messages
 
 
