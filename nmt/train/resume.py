@@ -10,11 +10,11 @@ from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remov
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import outdated_splits, read_report, text_identity
 from nmt.data.prepare import Prepared
-from nmt.data.reused_tokenizers import load_verified_tokenizers
+from nmt.data.reused_tokenizers import load_verified_tokenizers, tokenizer_sources
 from nmt.logs import say, warn
 from nmt.processes.distributed import World
 from nmt.recipe import ClassificationRecipe, Recipe, UserError, load_classification_recipe, load_saved_recipe
-from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, list_checkpoints
+from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.storage.sealed import manifest_digest
 from nmt.train.schedule import learning_rate
 from nmt.train.state import Change, TrainState
@@ -24,10 +24,9 @@ AnyRecipe = Recipe | ClassificationRecipe
 # Options of the train section that may change during a run, but not once it is finished.
 _UPDATE_OPTIONS = (
     *("max_epochs", "batch_tokens", "learning_rate", "schedule", "warmup_steps", "schedule_start"),
-    *("plateau_factor", "plateau_patience"),
     *("final_rate_ratio", "dropout_ramp_steps", "label_smoothing", "rdrop", "clip_norm", "weight_decay"),
     *("guided_alignment_weight", "adam_betas", "adam_epsilon", "precision", "micro_batch_tokens", "micro_batches"),
-    *("activation_checkpointing", "compile", "shapes", "best_metric"),
+    *("activation_checkpointing", "compile", "shapes", "best_metric", "plateau_factor", "plateau_patience"),
 )
 
 # The report of a run uses the current values of these options.
@@ -71,13 +70,15 @@ def require_same_text(recipe: Recipe) -> None:
 
     Call it before preparing data: a new tokenizer for old parameters would destroy the run.
     """
-    directory = recipe.data_directory
-    report = read_report(directory)
+    report = read_report(directory := recipe.data_directory)
     if report is None or not _is_text_of_run(recipe, report):
         return
     if "train" in outdated_splits(recipe, directory, warns=False):
         require_files((*recipe.data.train, *recipe.data.valid), recipe.data.root)
-        raise UserError(_text_error(recipe, "its training text or a corpus file has changed since it was prepared"))
+        found = [path for path in tokenizer_sources(recipe) if path.exists()]
+        others = [p for p in found if load_verified_tokenizers(find_model(p)).digests() != report["tokenizers"]]
+        what = f"the tokenizer of {others[0]}" if others else "its training text or a corpus file"
+        raise UserError(_text_error(recipe, f"{what} has changed since the text was prepared"))
 
 
 def _is_text_of_run(recipe: Recipe, report: dict[str, Any]) -> bool:
@@ -125,8 +126,7 @@ def log_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None:
         return
     if not (changes := _changes(recipe, before, state.step)):
         return
-    changed = "; ".join(f"{change.option} is {change.now}, was {change.before}" for change in changes)
-    say(f"changed options: {changed}")
+    say("changed options: " + "; ".join(f"{change.option} is {change.now}, was {change.before}" for change in changes))
     if recipe.train.batch_tokens != before.train.batch_tokens and state.update and not state.pair:
         raise UserError(
             f"train.batch_tokens is {recipe.train.batch_tokens}, was {before.train.batch_tokens}; an earlier "

@@ -194,6 +194,22 @@ def test_another_tokenizer_is_rejected_without_prepared_text(recipe: Path, tmp_p
     assert status == 0, err
 
 
+def test_a_changed_tokenizer_of_the_start_model_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    start, run = tmp_path / "start", tmp_path / "run"
+    fine_tuning = (recipe, f"run_dir={run}", f"train.start_from={start}")
+    assert nmt("train", recipe, f"run_dir={start}")[0] == 0
+    assert nmt("train", *fine_tuning)[0] == 0
+    shutil.rmtree(start)
+    write_text(tmp_path, "train", 300, 260)
+    assert nmt("train", recipe, f"run_dir={start}")[0] == 0
+    write_text(tmp_path, "train", 0, 200)
+    status, _, err = nmt("train", *fine_tuning, "train.max_steps=8")
+    assert status == 1
+    assert f"{run} cannot be resumed: the tokenizer of {start} has changed since the text was prepared; its text" in err
+    shutil.rmtree(start)  # the run does not need it
+    assert nmt("train", *fine_tuning, "train.max_steps=8")[0] == 0
+
+
 def test_another_text_can_be_used_for_fine_tuning(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = f"run_dir={tmp_path / 'run'}"
     assert nmt("train", recipe, run)[0] == 0
