@@ -16,6 +16,7 @@ import torch
 from nmt.bench.device import peak_memory, reset_peak_memory, synchronize
 from nmt.bench.statistics import Spread
 from nmt.decode.translator import Translator
+from nmt.devices.precision import choose_precision
 from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe, SearchPrecision, UserError
 
@@ -36,6 +37,12 @@ class DecodingTask:
     device: str
     precision: SearchPrecision
     threads: int
+
+    def resolved(self) -> DecodingTask:
+        """Return the task with the device and the precision that `auto` selects."""
+        device = choose_device(self.device)
+        precision = choose_precision("auto", device) if self.precision == "auto" else self.precision
+        return replace(self, device=str(device), precision=precision)
 
 
 @dataclass(frozen=True)

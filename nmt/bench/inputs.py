@@ -12,7 +12,7 @@ from nmt.bench.model_specs import PUBLISHED, ModelSpec, find_model_spec
 from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
 from nmt.data.store import PairStore
 from nmt.logs import warn
-from nmt.recipe import DecodeRecipe, TrainRecipe, UserError, override_decode
+from nmt.recipe import CommandError, DecodeRecipe, TrainRecipe, UserError, ineffective_option, override_decode
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model, find_prepared
 from nmt.text.lines import read_lines
@@ -132,11 +132,16 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
 
 
 def _decode(decode: DecodeRecipe, settings: Sequence[str], output_tokens: int | None) -> DecodeRecipe:
-    fixed: dict[str, int | None] = {"n_best": 1}
+    """Return the search options; raises CommandError for settings without effect. MBR keeps its candidates."""
+    fixed: dict[str, int | None] = {} if decode.mbr_metric != "none" else {"n_best": 1}
     if output_tokens is not None:
         fixed |= dict.fromkeys(("min_tokens", "max_tokens", "max_extra_tokens"), output_tokens)
         fixed["max_length_ratio"] = None
-    return override_decode(decode.model_copy(update=fixed), settings)
+    chosen = override_decode(decode.model_copy(update=fixed), settings)
+    names = [setting.removeprefix("decode.").partition("=")[0] for setting in settings]
+    if found := ineffective_option(names, chosen, has_ensemble=False, needs_alignments=chosen.alignments):
+        raise CommandError(f"--set {found[1]}; add that, or leave out {found[0]}")
+    return chosen
 
 
 def _read(path: Path, num_sentences: int) -> tuple[str, ...]:

@@ -143,13 +143,13 @@ def decode(
     request = DecodingRequest(model, source, tokenizer, sentences, vocab_size, output_tokens, given)
     with tempfile.TemporaryDirectory() as folder:
         path, recipe, lines = prepare_decoding(request, Path(folder))
-        task = DecodingTask(path, lines, recipe, device, precision, threads)
+        task = DecodingTask(path, lines, recipe, device, precision, threads).resolved()
         result = measure_decoding(task, processes=processes, repetitions=repetitions, latency=latency)
     number = counted(processes, "process", "processes")
-    title = f"translating with {model}, beam {recipe.beam_size}, {precision}, {number}"
+    title = f"translating with {model}, {recipe.description}, {task.precision} on {task.device}, {number}"
     typer.echo(format_table(title, decoding_rows(result)))
     if json_file is not None:
         measured: dict[str, Any] = {"model": model, "input": str(source) if source else None, "sentences": len(lines)}
-        measured |= {"output_tokens": output_tokens, "precision": precision, "device": device, "threads": threads}
-        measured |= {"processes": processes, "repetitions": repetitions}
+        measured |= {"output_tokens": output_tokens, "precision": task.precision, "device": task.device}
+        measured |= {"threads": threads, "processes": processes, "repetitions": repetitions}
         write_json(json_file, "decode", {**measured, "decode": recipe.model_dump(mode="json")}, result)

@@ -20,7 +20,7 @@ from nmt.data.leaks import LeakCounts
 from nmt.evaluate.forecast import Forecast
 from nmt.evaluate.metrics import GroupScore, Score
 from nmt.processes.parallel import num_cores
-from nmt.recipe import DecodeRecipe, Recipe
+from nmt.recipe import Recipe
 from nmt.train.state import Change
 from nmt.train.validate import perplexity
 
@@ -192,19 +192,11 @@ def summarize(recipe: Recipe) -> str:
     task, search = f"language model of {recipe.tgt_lang}", ""
     if not recipe.is_language_model:
         task = f"{recipe.src_lang} to {recipe.tgt_lang}"
-        search = f"; {_describe_search(recipe.decode)}"
+        search = f"; {recipe.decode.description}"
     return (
         f"{task}, {recipe.model.description}; "
         f"at most {train.max_steps:,} updates of {train.batch_tokens:,} target tokens{search}"
     )
-
-
-def _describe_search(decode: DecodeRecipe) -> str:
-    alpha = "" if decode.length_penalty == "none" else f" {decode.length_alpha:g}"
-    search = f"beam {decode.beam_size}, length penalty {decode.length_penalty}{alpha}"
-    if decode.sampling:
-        search = "one sample per sentence" if decode.n_best == 1 else f"{decode.n_best} samples per sentence"
-    return search if decode.mbr_metric == "none" else f"{search}, MBR by {decode.mbr_metric}"
 
 
 def describe_machine() -> Machine:

@@ -153,6 +153,15 @@ class DecodeRecipe(Section):
         """Return a copy in which all options, including defaults, count as set explicitly."""
         return self.model_copy(update=dict(self))
 
+    @property
+    def description(self) -> str:
+        """The search in one phrase."""
+        alpha = "" if self.length_penalty == "none" else f" {self.length_alpha:g}"
+        search = f"beam {self.beam_size}, length penalty {self.length_penalty}{alpha}"
+        if self.sampling:
+            search = "one sample per sentence" if self.n_best == 1 else f"{self.n_best} samples per sentence"
+        return search if self.mbr_metric == "none" else f"{search}, MBR by {self.mbr_metric}"
+
     def search_settings(self) -> dict[str, Any]:
         """Return the options that determine a translation, as JSON values.
 

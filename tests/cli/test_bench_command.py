@@ -1,6 +1,7 @@
 """`nmt bench` as a user types it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,15 @@ def test_translation_is_measured(nmt: Nmt, tmp_path: Path) -> None:
     assert report["settings"]["decode"]["length_penalty"] == "none"
 
 
+def test_the_title_names_what_ran(nmt: Nmt) -> None:
+    command = ("bench", "decode", "tiny", "--vocab-size", 80, "--sentences", 2, "--output-tokens", 2, "--threads", 1)
+    options = ("--repetitions", 1, "--set", "sampling=true", "--set", "n_best=3", "--set", "mbr_metric=chrf")
+    status, out, err = nmt(*command, *options, "--device", "cpu")
+    assert status == 0, err
+    title = r"translating with tiny, 3 samples per sentence, MBR by chrf, (fp32|bf16) on cpu, 1 process\n"
+    assert re.match(title, out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -52,6 +62,8 @@ def test_translation_is_measured(nmt: Nmt, tmp_path: Path) -> None:
         (("train", "tiny", "--json", "none/train.json"), 1, "none is not a directory"),
         (("decode", "tiny", "--json", "none/decode.json"), 1, "none is not a directory"),
         (("decode", "tiny", "--device", "tpu"), 1, "device 'tpu'"),
+        (("decode", "tiny", "--set", "diversity_penalty=1"), 2, "diversity_penalty has no effect without beam_groups"),
+        (("decode", "tiny", "--set", "sampling=true", "--beam-size", 2), 2, "beam_size has no effect without a search"),
     ],
 )
 def test_invalid_input_is_one_line(nmt: Nmt, arguments: tuple[object, ...], status: int, words: str) -> None:
