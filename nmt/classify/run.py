@@ -48,7 +48,7 @@ def train_classifier(recipe: ClassificationRecipe) -> str:
     device = choose_device(recipe.train.device)
     torch.set_num_threads(recipe.train.threads or num_cores())
     with interruptible(), run_lock(recipe.directory):
-        require_own_files(recipe.directory, ())
+        require_own_files(recipe.directory, (), keeps_recipe=True)
         require_own_model(recipe.directory)
         trainer, tests = _build(recipe, device)
         _save_recipe(recipe)

@@ -13,7 +13,8 @@ import typer
 
 from nmt.cli.arguments import MAX_THREADS, Overrides, RecipeArgument, require_at_most_one
 from nmt.logs import say
-from nmt.recipe import Recipe, UserError, describe_recipe, is_dumped, load_recipe
+from nmt.recipe import Recipe, describe_recipe, load_recipe
+from nmt.storage.run_folder import require_own_recipe
 
 Seed = Annotated[int | None, typer.Option(help="Seed of weights, dropout and data order; same as the override seed=N.")]
 Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads; same as train.threads=N.")]
@@ -55,21 +56,8 @@ def _load_for_training(path: Path, overrides: Sequence[str], seed: int | None, t
     """Load the recipe; raises UserError if training would overwrite it, or another file, with the saved recipe."""
     given = [f"{name}={value}" for name, value in (("seed", seed), ("train.threads", threads)) if value is not None]
     recipe = load_recipe(path, [*overrides, *given])
-    saved = recipe.directory / "recipe.toml"
-    if saved.is_file() and not _is_replaceable(saved):
-        raise UserError(
-            f"{saved} is where training saves the recipe with all options; yours must be another file; rename it, or "
-            "set another run_dir"
-        )
+    require_own_recipe(recipe.directory)
     return recipe
-
-
-def _is_replaceable(recipe: Path) -> bool:
-    """Return whether training wrote a recipe; invalid TOML was left by a crash."""
-    try:
-        return is_dumped(recipe.read_text(encoding="utf-8-sig"))
-    except ValueError:
-        return True
 
 
 def average(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.processes.run_lock import require_lock
-from nmt.recipe import UserError
+from nmt.recipe import UserError, is_dumped
 from nmt.storage.sealed import MANIFEST
 
 MODEL, CLASSIFIER = "model.toml", "classifier.toml"
@@ -63,14 +63,17 @@ def find_model(path: Path, description: str = MODEL) -> Path:
     raise UserError(f"{path} {wrong}; expected a model directory (with {description}), a checkpoint or a run directory")
 
 
-def require_own_files(run: Path, translations: Sequence[str]) -> None:
+def require_own_files(run: Path, translations: Sequence[str], *, keeps_recipe: bool = False) -> None:
     """Raise UserError if the directory of a new run has files that the run would overwrite.
 
     Also raises it for the directory of a model or a prepared corpus, for a file in place of a folder of the run, and if
     `checkpoints` is a link to those of another run: both runs would write there.
 
     translations: names of the translated test sets
+    keeps_recipe: the run does not overwrite a `recipe.toml` of the user
     """
+    if not keeps_recipe:
+        require_own_recipe(run)
     is_model = (run / MANIFEST).is_file() and any((run / name).is_file() for name in (MODEL, CLASSIFIER))
     if is_model or (run / "stamps.json").is_file():
         kind = "a model or checkpoint" if is_model else "a prepared corpus"
@@ -95,6 +98,24 @@ def require_own_files(run: Path, translations: Sequence[str]) -> None:
             f"{run} has {', '.join(existing)} but no run; the new run would overwrite existing files; move them "
             "away, or set another run_dir"
         )
+
+
+def require_own_recipe(run: Path) -> None:
+    """Raise UserError if `recipe.toml` in a run directory is the user's: training would overwrite it."""
+    saved = run / "recipe.toml"
+    if saved.is_file() and not _is_replaceable(saved):
+        raise UserError(
+            f"{saved} is where training saves the recipe with all options; yours must be another file; rename it, or "
+            "set another run_dir"
+        )
+
+
+def _is_replaceable(recipe: Path) -> bool:
+    """Return whether training wrote a recipe; invalid TOML was left by a crash."""
+    try:
+        return is_dumped(recipe.read_text(encoding="utf-8-sig"))
+    except ValueError:
+        return True
 
 
 def require_own_model(run: Path) -> None:

@@ -1,12 +1,14 @@
 """Files that a run does not overwrite in its directory."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nmt import pipeline
 from nmt.bench.random_model import write_random_model
-from nmt.recipe import dump_recipe, load_recipe
+from nmt.recipe import Recipe, UserError, dump_recipe, load_recipe
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
 
@@ -53,6 +55,17 @@ def test_recipe_in_the_run_directory_is_not_overwritten(
     lines = (tmp_path / "recipe.toml").read_text().splitlines(keepends=True)
     (tmp_path / "recipe.toml").write_text("".join(line for line in lines if not line.startswith("max_steps ")))
     assert nmt(command, "recipe.toml")[0] == 0  # one that training wrote before this option existed
+
+
+@pytest.mark.parametrize("start", [pipeline.run, pipeline.train, pipeline.prepare])
+def test_recipe_in_the_run_directory_is_not_overwritten_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[[Recipe], object]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.toml").write_text(RECIPE + TINY)
+    with pytest.raises(UserError, match=r"recipe.toml is where training saves the recipe"):
+        start(load_recipe(Path("recipe.toml"), ["train.max_steps=1"]))
+    assert Path("recipe.toml").read_text() == RECIPE + TINY
 
 
 def test_another_recipe_in_the_run_directory_is_an_error(
