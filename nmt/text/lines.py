@@ -40,6 +40,7 @@ _ZIP = b"PK\x03\x04"
 _MAGIC_BYTES = 10
 _BLOCK_BYTES = 1 << 20
 _UTF16_SAMPLE_BYTES = 200
+_TAR_MARK = slice(257, 262)
 
 
 def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error", *, allow_pipe: bool = False) -> Iterator[str]:
@@ -48,14 +49,14 @@ def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error", *, allow_pipe: b
     invalid_utf8: whether invalid bytes raise an error or become U+FFFD
     allow_pipe:   accept a pipe, or `-` for standard input; only for callers that read the input once
 
-    Raises UserError for files that are unreadable, damaged or UTF-16, for invalid UTF-8, and for overlong lines.
+    Raises UserError for files that are unreadable, damaged, UTF-16 or archives, invalid UTF-8, and overlong lines.
     """
     errors = "replace" if invalid_utf8 == "replace" else "strict"
     first, name = 1, input_name(path) if allow_pipe else str(path)
     with decompressed(path, allow_pipe=allow_pipe) as file:
         for block in _blocks_of_lines(file, name):
             if first == 1:
-                _reject_utf16(block, name)
+                _reject_binary(block, name)
             text = block.removeprefix(_BYTE_ORDER_MARK) if first == 1 else block
             lines: Iterable[str]
             try:
@@ -77,7 +78,7 @@ def decode_lines(
     for number, line in enumerate(lines, start=first):
         raw = line.removesuffix(b"\n")
         if number == 1:
-            _reject_utf16(raw, name)
+            _reject_binary(raw, name)
             _reject_compressed(raw, name)
             raw = raw.removeprefix(_BYTE_ORDER_MARK)
         try:
@@ -222,7 +223,7 @@ def count_lines(path: Path) -> int:
     with decompressed(path) as file:
         while block := file.read(_BLOCK_BYTES):
             if not count:
-                _reject_utf16(block, str(path))
+                _reject_binary(block, str(path))
             count += block.count(b"\n")
             last = block
     return count + (not last.endswith(b"\n"))
@@ -289,8 +290,10 @@ def line_too_long(name: str, number: int) -> UserError:
     )
 
 
-def _reject_utf16(start: bytes, name: str) -> None:
-    """Raise UserError if a text starts with a UTF-16 byte order mark or has many zeros at even or odd positions."""
+def _reject_binary(start: bytes, name: str) -> None:
+    """Raise UserError for the start of UTF-16 text, with its byte order mark or many zeros, and of a tar archive."""
+    if start[_TAR_MARK] == b"ustar":
+        raise UserError(f"{name} is a tar archive; expected a text file; extract it first, for example with tar -xf")
     sample = start[:_UTF16_SAMPLE_BYTES]
     zeros = max(sample[offset::2].count(0) for offset in (0, 1))
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or zeros > max(3, 0.4 * len(sample)):

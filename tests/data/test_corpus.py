@@ -6,9 +6,10 @@ import lzma
 import os
 import re
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow
 import pyarrow.parquet
@@ -665,6 +666,17 @@ def test_counting_utf16_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "b", TGT)
     with pytest.raises(UserError, match="a is UTF-16; nmt reads UTF-8"):
         count_pairs(TextCorpus(src="a", tgt="b"), tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_tar_archive_is_an_error(tmp_path: Path, mode: Literal["w", "w:gz"]) -> None:
+    write(tmp_path / "a", SRC)
+    write(tmp_path / "b", TGT)
+    with tarfile.open(tmp_path / "a.tar", mode) as archive:
+        archive.add(tmp_path / "a", "a")
+    for action in (count_pairs, read):
+        with pytest.raises(UserError, match=r"a.tar is a tar archive; expected a text file; extract it first"):
+            action(TextCorpus(src="a.tar", tgt="b"), tmp_path)
 
 
 def test_a_named_pipe_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
