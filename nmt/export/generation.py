@@ -36,6 +36,7 @@ _NOT_READ: Mapping[str, Any] = {
     "exponential_decay_length_penalty": None,
     "min_length": 0,
     "forced_bos_token_id": None,
+    "begin_suppress_tokens": None,
     "sequence_bias": None,
 }
 
@@ -110,7 +111,9 @@ def ignored_options(config: Mapping[str, Any]) -> list[str]:
     """Return the options of a generation configuration that change translations and that nmt does not read."""
     names = [name for name, neutral in _NOT_READ.items() if config.get(name) not in (None, neutral)]
     forbidden = [sequence for sequence in config.get("bad_words_ids") or () if sequence != [config.get("pad_token_id")]]
-    return [*names, *(["bad_words_ids"] if forbidden else [])]
+    never_printed = {UNK_ID, *(config.get(f"{name}_token_id") for name in ("pad", "bos", "decoder_start"))}
+    suppressed = set(config.get("suppress_tokens") or ()) - never_printed
+    return [*names, *(["bad_words_ids"] if forbidden else []), *(["suppress_tokens"] if suppressed else [])]
 
 
 def from_generation_config(config: Mapping[str, Any]) -> DecodeRecipe:

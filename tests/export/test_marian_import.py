@@ -191,14 +191,14 @@ def test_generation_options_that_are_not_read_are_named(exported: Path, capsys: 
     assert capsys.readouterr().err == ""
     path = exported / "generation_config.json"
     neutral = {"repetition_penalty": 1.0, "do_sample": False, "forced_bos_token_id": None, "bad_words_ids": [[0]]}
-    change(path, **neutral, min_length=0, renormalize_logits=True)
+    change(path, **neutral, min_length=0, renormalize_logits=True, suppress_tokens=[0, 1, 2])
     read_marian(exported)
     assert capsys.readouterr().err == ""
-    change(path, repetition_penalty=1.3, bad_words_ids=[[0], [7, 8]], min_length=5)
+    change(path, repetition_penalty=1.3, bad_words_ids=[[0], [7, 8]], min_length=5, suppress_tokens=[0, 9])
     read_marian(exported)
     err = capsys.readouterr().err
     assert f"warning: {exported} has repetition_penalty = 1.3, which nmt does not read; translations may differ" in err
-    for option in ("bad_words_ids = [[0], [7, 8]]", "min_length = 5"):
+    for option in ("bad_words_ids = [[0], [7, 8]]", "min_length = 5", "suppress_tokens = [0, 9]"):
         assert f"has {option}, which nmt does not read" in err
 
 
