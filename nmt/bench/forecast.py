@@ -106,6 +106,7 @@ def forecast_work(
     for number in processes:
         multiple = number if requested == "auto" else requested
         if multiple % number:
+            say(f"--processes {number} is left out, because train.micro_batches ({multiple}) is not a multiple of it")
             continue
         plan = replace(plan_of_epoch(recipe, text, statistics, multiple), micro_batch_tokens=micro_batch_tokens)
         if has_one_shape or recipe.train.shapes == "fixed":

@@ -132,6 +132,7 @@ def test_text_and_forecast_file(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert status == 0 and err.strip().endswith(f"wrote {tmp_path / 'run' / 'plan.json'}")
     assert not (tmp_path / "run" / "data" / "epochs").exists()
     assert f"{'processes':27}  1, 2, 4\n" in out
+    assert "--processes 8 is left out, because train.micro_batches (4) is not a multiple of it" in err
     assert "train.patience may end the run earlier" in out and "sampled text has more tokens" in out
     _, out, _ = nmt("plan", recipe, "--seconds", 0, "train.max_minutes=1")
     assert "train.max_minutes may end the run earlier" in out
