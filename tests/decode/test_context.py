@@ -164,7 +164,9 @@ def test_sums_of_scores_leave_out_only_the_ends_of_documents(
     _, scored, err = nmt("score", load(SOURCE), tmp_path / "src", tmp_path / "tgt", "--per-token")
     rows = [line.split("\t") for line in scored.splitlines()]
     counted = [(float(log_prob), len(tokens.split(" "))) for log_prob, tokens in rows[:2] + rows[3:]]
-    total = re.search(r"5 pairs, ([0-9]+) tokens: log-probability (-[0-9.]+)", err)
+    total = re.search(
+        r"5 pairs \(1 empty, which only end documents\), ([0-9]+) tokens: log-probability (-[0-9.]+)", err
+    )
     assert total is not None and int(total[1]) == sum(tokens for _, tokens in counted)
     assert float(total[2]) == pytest.approx(sum(log_prob for log_prob, _ in counted), abs=0.01)
 
