@@ -32,7 +32,7 @@ def shortlist(
     require_output("-o", out, [directory], replaces=b"nmt-shortlist-")
     prepared = load_prepared(directory)
     store = PairStore(directory, "train")
-    reverse_target = prepared.report["recipe"]["data"].get("reverse_target", False)
+    recipe = prepared.report["recipe"]
     with progress("aligning", PASSES * min(len(store), pairs), "pairs") as bar:
         made = make_shortlist(
             store,
@@ -40,10 +40,10 @@ def shortlist(
             best=best,
             frequent=frequent,
             max_pairs=pairs,
-            reverse_target=reverse_target,
+            reverse_target=recipe["data"].get("reverse_target", False),
             progress=bar.advance,
         )
-    made.save(out, prepared.tokenizers)
+    made.save(out, prepared.tokenizers, (recipe["src_lang"], recipe["tgt_lang"]))
     size, covered = coverage(made, PairStore(directory, "valid"))
     say(
         f"validation text: {size:,.0f} of {made.tgt_vocab_size:,} target tokens per sentence on average, which cover "

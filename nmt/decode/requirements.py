@@ -5,7 +5,7 @@ from __future__ import annotations
 from nmt.data.fingerprint import read_report
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.decode.language_model import require_fusible, require_language
-from nmt.decode.shortlist import Shortlist
+from nmt.decode.shortlist import Shortlist, require_languages
 from nmt.recipe import Recipe, UserError
 from nmt.search.trees import TreeTokens
 from nmt.storage.run_folder import find_model
@@ -42,6 +42,7 @@ def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:
         tokenizers.src.tag_id(decode.tag)
     if decode.shortlist is not None:
         Shortlist.load(decode.shortlist, tokenizers)
+        require_languages(decode.shortlist, (recipe.src_lang, recipe.tgt_lang))
     if decode.trees:
         TreeTokens.find(tokenizers)
     if decode.fusion is not None:

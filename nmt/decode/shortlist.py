@@ -67,10 +67,14 @@ class Shortlist:
             row[list(more)] = True
         return torch.from_numpy(candidates)
 
-    def save(self, path: Path, tokenizers: Tokenizers) -> None:
-        """Write a safetensors file with fingerprints of the tokenizers; UserError if it cannot be written."""
+    def save(self, path: Path, tokenizers: Tokenizers, languages: tuple[str, str] | None = None) -> None:
+        """Write a safetensors file with fingerprints of the tokenizers; UserError if it cannot be written.
+
+        languages: source and target, see `require_languages`
+        """
         arrays = {name: np.ascontiguousarray(getattr(self, name), dtype=np.int32) for name in _ARRAYS}
         metadata = {"format": _FORMAT, "sha256": _digest(arrays), "tokenizers": _fingerprint(tokenizers)}
+        metadata |= {} if languages is None else {"languages": " to ".join(languages)}
         write_file(path, save(arrays, metadata=metadata))
 
     @classmethod
@@ -93,6 +97,24 @@ class Shortlist:
                 f"{path} belongs to other tokenizers; expected those of the model; create it from the model's run"
             )
         return cls(tokenizers.tgt.vocab_size, **arrays)
+
+
+def require_languages(path: Path, languages: tuple[str, str]) -> None:
+    """Raise UserError for a shortlist of other languages, whose models may share its tokenizers.
+
+    Files of earlier versions do not name their languages.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            found = (file.metadata() or {}).get("languages")
+    except (SafetensorError, OSError):  # reported by `Shortlist.load`
+        return
+    expected = " to ".join(languages)
+    if found is not None and found != expected:
+        raise UserError(
+            f"{path} was made from a run that translates from {found}; the model translates from {expected}; create it "
+            "from the model's run"
+        )
 
 
 def make_shortlist(

@@ -15,7 +15,7 @@ from nmt.alignment.attention import AlignmentAttention, AttendingModel, WordAlig
 from nmt.checkpoint import LoadedModel, load_model
 from nmt.decode.arguments import require_list, require_options
 from nmt.decode.language_model import FusedLanguageModel, require_fusible, require_language
-from nmt.decode.shortlist import Shortlist
+from nmt.decode.shortlist import Shortlist, require_languages
 from nmt.decode.task import Task
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Attention, Translation
@@ -165,6 +165,8 @@ class Translator(TextTranslator):
         options = metadata.decode
         if decode is not None:
             options = require_options(decode).over(metadata.decode, has_ensemble=bool(ensemble))
+        if options.shortlist is not None:
+            require_languages(options.shortlist, (metadata.src_lang, metadata.tgt_lang))
         if options.fusion is not None and options.fusion_weight:
             require_language(options.fusion, metadata.tgt_lang)
         num_parameters = sum(member.model.num_parameters() for member in loaded)

@@ -84,6 +84,9 @@ def test_a_shortlist_is_created_and_used(run: Path, tmp_path: Path, nmt: Nmt) ->
         [own] = listed.candidates([tokenizers.src.encode(line)], [()])
         assert bool(own[[known[piece] for piece in best.pieces]].all())
 
+    listed.save(tmp_path / "other", tokenizers, ("de", "en"))
+    status, _, err = nmt("translate", run, source, "--shortlist", tmp_path / "other")
+    assert (status, "other was made from a run that translates from de to en" in err) == (1, True)
     assert nmt("translate", run, source, "--set", f"shortlist={path}")[1] == out
     with_list = tmp_path / "with-list"
     write_with_decode(run / "model", decode, with_list)

@@ -14,7 +14,7 @@ from nmt.alignment import pair_chunks
 from nmt.alignment.lexical import PASSES, estimate_lexicon
 from nmt.data.store import PairStore, PairWriter
 from nmt.decode import shortlist as module
-from nmt.decode.shortlist import Shortlist, coverage, make_shortlist
+from nmt.decode.shortlist import Shortlist, coverage, make_shortlist, require_languages
 from nmt.decode.translator import Translator
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
@@ -190,6 +190,16 @@ def test_other_files_and_tokenizers_are_rejected(
     made.save(tmp_path / "list", tokenizers)
     assert "belongs to other tokenizers" in refusal(tmp_path / "list", separate)
     assert "belongs to other tokenizers" in refusal(tmp_path / "list", Tokenizers(separate.tgt, separate.tgt))
+
+
+def test_other_languages_are_rejected(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
+    made.save(tmp_path / "old", tokenizers)
+    require_languages(tmp_path / "old", ("de", "en"))
+    made.save(tmp_path / "list", tokenizers, ("en", "de"))
+    Shortlist.load(tmp_path / "list", tokenizers)
+    require_languages(tmp_path / "list", ("en", "de"))
+    with pytest.raises(UserError, match="list was made from a run that translates from en to de; the model translates"):
+        require_languages(tmp_path / "list", ("de", "en"))
 
 
 # --- The translator ---------------------------------------------------------------------------------------------------
