@@ -264,6 +264,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
 def _prepare_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, Any]:
     """Prepare only the validation text in an empty directory; reuse the other files of `current`."""
     report = load_prepared(current).report
+    _require_valid(recipe)
     inputs, commits = read_inputs(recipe), hub_commits(recipe, "valid")
     for name in report["files"]:
         if not name.startswith("valid."):
@@ -295,11 +296,11 @@ def _count_training_pairs(recipe: Recipe) -> int | None:
 
 
 def _require_valid(recipe: Recipe) -> None:
-    """Raise UserError for validation text that is empty or cannot be read, before preparing the training text."""
+    """Raise UserError for validation corpora that are empty or cannot be read, before preparing the training text."""
     data = recipe.data
     chunks = read_chunks(data.valid, ReadOptions.from_recipe(recipe), context=data.context_options)
-    if not sum(len(pairs) for _, pairs in chunks):
-        raise UserError("data.valid has no sentences; it must have at least one; correct data.valid")
+    if empty := sorted(set(range(len(data.valid))) - {index for index, _ in chunks}):
+        raise UserError(f"data.valid.{empty[0]} has no sentences; it must have at least one; correct or remove it")
 
 
 def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Tokenizers:
@@ -408,8 +409,7 @@ def _write_report(
         "files": {path.name: path.stat().st_size for path in paths},
         "sha256": {path.name: digests[path.name] for path in paths},
     }
-    stamps = [file.stamp() for file in inputs]
-    write_stamps(stamps, directory)  # not listed in the report, because stamps may be rewritten later
+    write_stamps([file.stamp() for file in inputs], directory)  # not in the report: they may be rewritten later
     write_checked(directory / REPORT_FILE, report)
     return report
 

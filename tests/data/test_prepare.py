@@ -519,7 +519,19 @@ def test_all_pairs_dropped(folder: Path) -> None:
     write_corpus(folder / "text", [], sentence_pairs(5))
     one_line_error(recipe_for(folder), r"data\.train has no sentences")
     write_corpus(folder / "text", sentence_pairs(100), [])
-    one_line_error(recipe_for(folder, "run"), r"data\.valid has no sentence")
+    one_line_error(recipe_for(folder, "run"), r"data\.valid\.0 has no sentence")
+
+
+def test_an_empty_validation_corpus_beside_others_is_an_error(folder: Path) -> None:
+    (folder / "text" / "empty").write_text("")
+    corpora = "{kind='text',src='valid.en',tgt='valid.de'},{kind='text',src='empty',tgt='empty'}"
+    recipe = recipe_for(folder, "run", f"data.valid=[{corpora}]")
+    told = r"data\.valid\.1 has no sentences; it must have at least one; correct or remove it"
+    with pytest.raises(UserError, match=told):
+        prepare(recipe)
+    prepare(recipe_for(folder))  # then only the validation text is outdated
+    with pytest.raises(UserError, match=told):
+        prepare(recipe)
     write_corpus(folder / "text", sentence_pairs(100), sentence_pairs(5))
     one_line_error(recipe_for(folder, "run", "data.max_tokens=2"), "100 of them as 'too many tokens'")
 
