@@ -28,6 +28,7 @@ from nmt.serve.metrics import CONTENT_TYPE
 from nmt.serve.models import AttentionRequest, Line, Pair, RequestOptions, ServedModel
 from nmt.serve.page import add_page
 from nmt.serve.service import Service
+from nmt.text.splitting import contains_phrase
 
 _MAX_ALTERNATIVES = 32  # each needs a separate search
 _SERVED_WHILE_DRAINING = ("/health", "/metrics")
@@ -161,6 +162,8 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
         raise HTTPException(400, "alternatives and stream_tokens are mutually exclusive; send one of them")
     if body.partial_word and not body.prefix:
         raise HTTPException(400, "partial_word needs the beginning of a word in prefix; send both")
+    if found := [phrase for phrase in body.forbidden if contains_phrase(body.prefix, phrase)]:
+        raise HTTPException(400, f"prefix contains {found[0]!r}, which is forbidden; change one of them")
     excluded = [
         name
         for name in ("partial_word", "alternatives", "alignments", "attention", "stream_tokens")

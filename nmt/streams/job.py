@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -32,7 +31,7 @@ from nmt.streams.windows import (
 )
 from nmt.streams.workers import LineCounts, Load, TranslatedWindow, Workers
 from nmt.text.lines import is_header
-from nmt.text.splitting import is_unspaced
+from nmt.text.splitting import contains_phrase
 
 
 @dataclass(frozen=True)
@@ -342,14 +341,7 @@ def _conflict(required: Iterable[str | tuple[str, ...]], forbidden: Sequence[str
 
 def _first_in(text: str, phrases: Iterable[str]) -> str:
     """Return the first of the phrases that a text contains; "" if there is none."""
-    return next((phrase for phrase in phrases if _contains(text, phrase)), "")
-
-
-def _contains(text: str, phrase: str) -> bool:
-    """Return whether a text contains a phrase, in scripts with spaces not as a part of a longer word."""
-    if phrase not in text:
-        return False
-    return is_unspaced(phrase[:1]) or re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) is not None
+    return next((phrase for phrase in phrases if contains_phrase(text, phrase)), "")
 
 
 def _has_text(record: Record) -> bool:

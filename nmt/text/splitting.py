@@ -101,6 +101,13 @@ def is_unspaced(character: str) -> bool:
     return character != "" and unicodedata.name(character, "").startswith(_UNSPACED)
 
 
+def contains_phrase(text: str, phrase: str) -> bool:
+    """Return whether a text contains a phrase, in scripts with spaces not as a part of a longer word."""
+    if phrase not in text:
+        return False
+    return is_unspaced(phrase[:1]) or re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) is not None
+
+
 def assign_phrases(
     required: Sequence[Alternatives],
     outputs: Sequence[Phrase],
