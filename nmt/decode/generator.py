@@ -41,7 +41,8 @@ class TextGenerator(Translator):
         return super().unsupported | dict.fromkeys(fields, "a language model continues the text; give it the beginning")
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
-        for name in ("alignments", "shortlist", "fusion"):
+        of_sources = ("alignments", "shortlist", "split_sentences", "min_length_ratio", "max_length_ratio")
+        for name in (*of_sources, "fusion"):
             if getattr(decode, name):
                 raise UserError(
                     f"decode.{name} is for translation; a language model has no source; remove decode.{name}"
