@@ -520,6 +520,8 @@ def test_all_pairs_dropped(folder: Path) -> None:
     one_line_error(recipe_for(folder), r"data\.train has no sentences")
     write_corpus(folder / "text", sentence_pairs(100), [])
     one_line_error(recipe_for(folder, "run"), r"data\.valid\.0 has no sentence")
+    write_corpus(folder / "text", sentence_pairs(100), sentence_pairs(5))
+    one_line_error(recipe_for(folder, "run", "data.max_tokens=2"), "100 of them as 'too many tokens'")
 
 
 def test_an_empty_validation_corpus_beside_others_is_an_error(folder: Path) -> None:
@@ -532,8 +534,6 @@ def test_an_empty_validation_corpus_beside_others_is_an_error(folder: Path) -> N
     prepare(recipe_for(folder))  # then only the validation text is outdated
     with pytest.raises(UserError, match=told):
         prepare(recipe)
-    write_corpus(folder / "text", sentence_pairs(100), sentence_pairs(5))
-    one_line_error(recipe_for(folder, "run", "data.max_tokens=2"), "100 of them as 'too many tokens'")
 
 
 def test_unsuitable_vocabulary_size(folder: Path) -> None:
