@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -40,6 +41,9 @@ _UNSUPPORTED: Mapping[str, str] = {
 }
 _DEFAULTS = DecodeRecipe()
 
+# What CTranslate2 requires of a processor for AVX-512.
+_AVX512_FLAGS = {"avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"}
+
 
 @dataclass(frozen=True)
 class EngineDevice:
@@ -61,6 +65,20 @@ def select_device(device: str) -> EngineDevice:
     if name == "cuda" and re.fullmatch("[0-9]*", index):
         return EngineDevice("cuda", int(index) if index else local_rank)
     raise UserError(f"device {device!r} is unknown; it must be auto, cpu, cuda or cuda:N; choose one")
+
+
+def enable_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
+    """Let CTranslate2 use AVX-512 on AMD processors; by default it uses AVX2 everywhere.
+
+    Translation is up to 10 % faster there (2-core AMD EPYC); other processors were not measured. Call it before
+    CTranslate2 loads a model. The user's CT2_FORCE_CPU_ISA takes precedence.
+    """
+    if not cpuinfo.exists():
+        return
+    with cpuinfo.open(encoding="utf-8", errors="replace") as lines:
+        first_core = "".join(takewhile(str.strip, lines))
+    if "AuthenticAMD" in first_core and _AVX512_FLAGS.issubset(first_core.split()):
+        os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
 
 
 def require_supported(

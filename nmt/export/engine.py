@@ -36,6 +36,7 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import open_conversion
 from nmt.export.capabilities import (
     EngineDevice,
+    enable_avx512,
     engine_errors,
     max_hypotheses,
     require_supported,
@@ -54,7 +55,7 @@ from nmt.storage.run_folder import find_model
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizers
 
-BATCH_TOKENS = 384
+BATCH_TOKENS = 256
 """Default number of source tokens per batch; smaller than for torch, because steps have less overhead."""
 
 # Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis.
@@ -90,6 +91,7 @@ class CTranslate2Engine:
 
         translators: number of batches decoded in parallel, each by one thread; they share the weights
         """
+        enable_avx512()
         with engine_errors():
             self._translator = load_package("ctranslate2").Translator(
                 str(directory),

@@ -120,7 +120,7 @@ class DecodeRecipe(Section):
     fusion_weight: Strength = 0.1
     """Shallow fusion: weight of the language model; 0 disables it."""
     batch_tokens: PositiveInt | Literal["auto"] = "auto"
-    """Maximum source tokens per batch. `auto`: 384 with CTranslate2. With torch on a CPU, 8,192 in greedy search, 4,096
+    """Maximum source tokens per batch. `auto`: 256 with CTranslate2. With torch on a CPU, 8,192 in greedy search, 4,096
     with a beam of 2, 2,048 with a beam of 3 to 64, and fewer above; on a GPU, what fits in a quarter of its memory with
     this model and beam, from 2,048 to 32,768."""
 

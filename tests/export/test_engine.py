@@ -23,7 +23,7 @@ from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.export import cache, engine
 from nmt.export import ctranslate2 as conversion
-from nmt.export.capabilities import EngineDevice, select_compute_type, select_device
+from nmt.export.capabilities import EngineDevice, enable_avx512, select_compute_type, select_device
 from nmt.export.engine import CTranslate2Translator
 from nmt.recipe import DecodeRecipe, UserError
 from nmt.storage.model_metadata import read_model_metadata
@@ -230,6 +230,28 @@ def test_device_names_are_parsed() -> None:
     for device in ("cpu:1", "gpu", "cuda:x", None, 0):
         with pytest.raises(UserError, match=f"device {device!r} is unknown"):
             select_device(device)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "own", "expected"),
+    [
+        ("AuthenticAMD", "avx2 avx512f avx512cd avx512vl avx512dq avx512bw", None, "AVX512"),
+        ("AuthenticAMD", "avx2 avx512f avx512cd avx512vl avx512dq avx512bw", "AVX2", "AVX2"),
+        ("AuthenticAMD", "avx2 avx512f", None, None),
+        ("GenuineIntel", "avx2 avx512f avx512cd avx512vl avx512dq avx512bw", None, None),
+    ],
+)
+def test_avx512_is_enabled_where_it_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str, flags: str, own: str | None, expected: str | None
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"vendor_id\t: {vendor}\nflags\t\t: fpu {flags}\n\nvendor_id\t: other\n")
+    monkeypatch.setenv("CT2_FORCE_CPU_ISA", own or "")  # restores the variable after the test
+    if own is None:
+        monkeypatch.delenv("CT2_FORCE_CPU_ISA")
+    enable_avx512(cpuinfo)
+    assert os.environ.get("CT2_FORCE_CPU_ISA") == expected
+    enable_avx512(tmp_path / "missing")  # no error on other systems
 
 
 def test_an_unsupported_precision_is_an_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ DEFAULTS = {
         "compute_type": "int8",
         "inter_threads": "2",
         "intra_threads": "1",
-        "batch_sentences": "32",
+        "batch_sentences": "16",
     },
     "transformers": {"device": "cpu", "precision": "fp32", "threads": "2", "batch_sentences": "64"},
 }
