@@ -1,7 +1,7 @@
 """`tools/memory-proof`: edited files get the same translations with and without a memory."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import memory_proof
@@ -39,6 +39,9 @@ def test_a_translation_that_depends_on_other_lines_is_reported(
             self, inputs: Sequence[TranslatorInput], n_best: int | None = None
         ) -> Callable[[], list[list[Translation]]]:
             return lambda: [[Translation(str(number), 0.0, 0.0, [], [])] for number in range(len(inputs))]
+
+        def count_long(self, lines: Iterable[str]) -> None:
+            """Count no lines."""
 
         def translate_inputs(self, inputs: Sequence[TranslatorInput]) -> list[list[Translation]]:
             return self.start_translation(inputs)()

@@ -448,7 +448,7 @@ def test_wrong_validation_text_is_an_error_before_the_training_text_is_prepared(
     options = ("tgt_lang=zxx", "data.drop_duplicates=false", "evaluate.metrics=['bracket-f1']")
     status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'run'}", *corpora, *options)
     assert status == 1
-    assert "valid.trees, line 1: " in one_line(err) if name == "valid.trees" else "data.valid has no" in one_line(err)
+    assert "valid.trees, line 1: " in one_line(err) if name == "valid.trees" else "data.valid.0 has no" in one_line(err)
     assert not (tmp_path / "run").exists()
 
 
