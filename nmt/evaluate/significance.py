@@ -14,6 +14,7 @@ from sacrebleu.significance import PairedTest, Result
 
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed
 from nmt.evaluate.sentence_counts import score_from_counts, sentence_counts
+from nmt.logs import warn
 from nmt.recipe import UserError
 
 # Score differences (0 to 100) within this tolerance are equal: their sums were added in different orders.
@@ -102,6 +103,10 @@ def compare_systems(
                 p_randomization=_get(by_trials, "p_value"),
             )
         )
+    for (name, lines), row in zip(prepared[1:], rows[1:], strict=True):
+        # sacreBLEU's bootstrap then returns its smallest p-value.
+        if row.difference == 0 and row.p_bootstrap is not None and lines != prepared[0][1]:
+            warn(f"{name} has the same {scorer.name} as the baseline; its p-value by bootstrap is meaningless")
     return Comparison(scorer.name, tuple(signatures), tuple(rows))
 
 

@@ -93,3 +93,11 @@ def test_one_different_sentence_is_no_evidence(metric: str) -> None:
 def test_different_outputs_of_equal_score_are_no_evidence(metric: str) -> None:
     first, second = ["a b c d e", "v w x y z"], ["v w x y z", "a b c d e"]
     assert p_randomization(metric, first, second, [["a b c d e", "a b c d e"]]) == 1.0
+
+
+def test_equal_scores_of_different_outputs_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    other = [f"{line} " for line in FIRST]
+    compare_systems({"first": FIRST, "other": other}, [REFERENCE], make_scorer("bleu", tgt_lang="en"), resamples=50)
+    assert "other has the same bleu as the baseline; its p-value by bootstrap is meaningless" in capsys.readouterr().err
+    compare_systems({"first": FIRST, "second": SECOND}, [REFERENCE], make_scorer("bleu", tgt_lang="en"), resamples=50)
+    assert "meaningless" not in capsys.readouterr().err
