@@ -30,26 +30,34 @@ _OWN_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")
 
 
 def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError if an output would overwrite an input.
+    """Raise UserError if an output would overwrite an input, or is the same pipe, which would feed its output back.
 
     option: the option that names the output; inputs: files, `-`, and directories whose files are read
     """
     if out == STANDARD_STREAM:
         out_status = None if sys.stdout is None else os.fstat(sys.stdout.fileno())
     else:
-        out_status = out.stat() if out.is_file() else None
-    if out_status is None or not stat.S_ISREG(out_status.st_mode):
+        out_status = out.stat() if out.is_file() or out.is_fifo() else None
+    if out_status is None or not _is_file_or_pipe(out_status):
         return
     for path in filter(None, inputs):
         if path == STANDARD_STREAM and sys.stdin is not None:
             found = {"standard input": os.fstat(0)}
         else:
             files = path.iterdir() if path.is_dir() else [path]
-            found = {str(file): file.stat() for file in files if file.is_file()}
+            found = {str(file): file.stat() for file in files if file.is_file() or file.is_fifo()}
         for name, status in found.items():
             if os.path.samestat(out_status, status):
                 output = "standard output" if out == STANDARD_STREAM else f"{option} {out}"
                 raise UserError(f"{output} is the input {name}; it must be another file; choose a new one")
+
+
+def _is_file_or_pipe(status: os.stat_result) -> bool:
+    """Return whether this is a regular file, or a pipe that can be told from others: Windows gives all the inode 0.
+
+    False for terminals and sockets, which are often both standard input and standard output.
+    """
+    return stat.S_ISREG(status.st_mode) or (stat.S_ISFIFO(status.st_mode) and status.st_ino != 0)
 
 
 def is_standard_output(path: Path) -> bool:

@@ -3,6 +3,7 @@
 import errno
 import gzip
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -164,6 +165,41 @@ def test_output_that_is_standard_input_is_an_error(tmp_path: Path) -> None:
             done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
         assert done.returncode == status, done.stderr
         assert ("is the input standard input; it must be another file" in done.stderr) == bool(status)
+
+
+def test_one_pipe_as_input_and_output_is_an_error(tmp_path: Path) -> None:
+    pipe, other = tmp_path / "pipe", tmp_path / "other"
+    for path in (pipe, other):
+        os.mkfifo(path)
+    (tmp_path / "link").symlink_to(pipe)
+    for name in (pipe, tmp_path / "link"):
+        with pytest.raises(UserError, match=r"^-o .* is the input .*pipe; it must be another file; choose a new one$"):
+            require_not_input("-o", name, [None, pipe])
+    require_not_input("-o", other, [pipe])
+    require_not_input("-o", Path("/dev/null"), [Path("/dev/null")])
+
+
+def test_only_a_pipe_cannot_be_both_standard_streams(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
+    controller, terminal = os.openpty()
+    ends = socket.socketpair()
+    program = "from pathlib import Path; from nmt.streams.output import require_not_input; "
+    program += "require_not_input('-o', Path('-'), [Path('-')])"
+    try:
+        for file, status in ((pipe, 1), (null, 0), (terminal, 0), (ends[0].fileno(), 0)):
+            command = [sys.executable, "-c", program]
+            done = subprocess.run(
+                command, stdin=file, stdout=file, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+            )
+            assert done.returncode == status, done.stderr
+            assert ("standard output is the input standard input; it must" in done.stderr) == bool(status)
+    finally:
+        for file in (pipe, null, controller, terminal):
+            os.close(file)
+        for end in ends:
+            end.close()
 
 
 def test_standard_output_that_is_an_input_is_an_error(tmp_path: Path) -> None:
