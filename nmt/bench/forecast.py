@@ -43,7 +43,7 @@ def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Fo
     processes: numbers of processes whose load balance is forecast
     seconds:   approximate duration of the measurement; 0 to measure nothing
 
-    Without an up-to-date prepared corpus, the forecast has only model and disk.
+    Without an up-to-date prepared corpus, the forecast has only model and disk. Raises UserError for a damaged one.
     """
     prepared = _prepared(recipe)
     sizes = expected_vocab_sizes(recipe)
@@ -70,9 +70,12 @@ def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Fo
 
 
 def _prepared(recipe: Recipe) -> Prepared | None:
-    """Return the prepared corpus of a recipe; None if it is missing or outdated."""
-    directory = recipe.data_directory
-    return None if "train" in outdated_splits(recipe, directory) else load_prepared(directory)
+    """Return the prepared corpus of a recipe; None if it is missing or outdated. Raises UserError if it is damaged."""
+    if "train" in outdated_splits(recipe, recipe.data_directory):
+        return None
+    prepared = load_prepared(recipe.data_directory)
+    prepared.verify()
+    return prepared
 
 
 def count_run(recipe: Recipe, text: TrainingData, statistics: UpdateStatistics) -> TextForecast:

@@ -218,3 +218,17 @@ def test_prepare_is_not_suggested_for_a_run_with_changed_text(recipe: Path, tmp_
     assert "nmt prepare" not in err
     status, _, err = nmt("plan", recipe, *changes, "model.d_ff=64")
     assert status == 0 and "holds a run with another recipe: model.d_ff is 64, was 32" in err
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05])
+def test_damaged_prepared_text_is_refused(seconds: float, recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    assert nmt("prepare", recipe)[0] == 0
+    tokens = tmp_path / "run" / "data" / "train.tgt.tokens.npy"
+    content = bytearray(tokens.read_bytes())
+    content[-1] ^= 1
+    tokens.write_bytes(content)
+    before = sorted((tmp_path / "run").iterdir())
+    status, out, err = nmt("plan", recipe, "--seconds", seconds)
+    assert (status, out) == (1, "")
+    assert f"nmt: {tokens} is damaged: its SHA-256 is not the one in prepare.json; " in err
+    assert sorted((tmp_path / "run").iterdir()) == before
