@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -145,6 +145,39 @@ def held_out(examples: LabeledTexts, seed: int) -> tuple[LabeledTexts, LabeledTe
     if not train.texts:
         raise UserError("data.train has one example; it must have more, as one in ten is for validation; add some")
     return train, valid
+
+
+@dataclass(frozen=True)
+class TrainingOverlap:
+    """Number of examples of a set, and how many of them also occur in the training text."""
+
+    examples: int
+    in_training: int
+
+
+def training_overlap(splits: Mapping[str, LabeledTexts], recipe: ClassificationRecipe) -> dict[str, TrainingOverlap]:
+    """Count the examples of each split but `train` whose normalized texts occur in `train`, and warn of them.
+
+    Labels are not compared. In a pair, both texts must be those of one training example.
+    """
+
+    def normalized(split: str) -> Iterator[Texts]:
+        for texts in splits[split].texts:
+            yield tuple(normalize(text, recipe.data.unicode_form) for text in texts)
+
+    searched = {split: list(normalized(split)) for split in splits if split != "train"}
+    missing = set().union(*searched.values())
+    missing.difference_update(normalized("train"))
+    counts = {
+        split: TrainingOverlap(len(texts), sum(one not in missing for one in texts))
+        for split, texts in searched.items()
+    }
+    for split, count in counts.items():
+        if count.in_training:
+            name = f"data.{split}" if split != "valid" or recipe.data.valid else "validation, held out from data.train"
+            examples = counted(count.examples, "example")
+            warn(f"{name}: {count.in_training:,} of {examples} also occur in the training text")
+    return counts
 
 
 def _options(recipe: ClassificationRecipe) -> ReadOptions:

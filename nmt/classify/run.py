@@ -13,7 +13,16 @@ from pathlib import Path
 import torch
 
 from nmt.checkpoint import model_tensors, newest_checkpoint, remove_leftovers
-from nmt.classify.examples import Examples, LabeledTexts, class_indices, class_names, held_out, read_labeled
+from nmt.classify.examples import (
+    Examples,
+    LabeledTexts,
+    TrainingOverlap,
+    class_indices,
+    class_names,
+    held_out,
+    read_labeled,
+    training_overlap,
+)
 from nmt.classify.model import Classifier
 from nmt.classify.text_classifier import (
     TOKENIZER_FILE,
@@ -50,13 +59,13 @@ def train_classifier(recipe: ClassificationRecipe) -> str:
     with interruptible(), run_lock(recipe.directory):
         require_own_files(recipe.directory, (), keeps_recipe=True)
         require_own_model(recipe.directory)
-        trainer, tests = _build(recipe, device)
+        trainer, tests, overlap = _build(recipe, device)
         _save_recipe(recipe)
         state = trainer.run()
         best = TextClassifier.load(checkpoint_directory(recipe.directory, state.best_step), str(device))
         _write_model(recipe, best)
         scores = {name: best.score(examples) for name, examples in tests.items()}
-        return _report(recipe, trainer, state, scores)
+        return _report(recipe, trainer, state, scores, overlap)
 
 
 def _save_recipe(recipe: ClassificationRecipe) -> None:
@@ -66,8 +75,13 @@ def _save_recipe(recipe: ClassificationRecipe) -> None:
         write_file(path, dump_recipe(recipe).encode())
 
 
-def _build(recipe: ClassificationRecipe, device: torch.device) -> tuple[ClassifierTrainer, dict[str, Examples]]:
-    """Read and encode all examples, and build or resume the trainer; return it with the test sets."""
+def _build(
+    recipe: ClassificationRecipe, device: torch.device
+) -> tuple[ClassifierTrainer, dict[str, Examples], dict[str, TrainingOverlap]]:
+    """Read and encode all examples, and build or resume the trainer.
+
+    Returns the trainer, the test sets, and the overlap of validation and test sets with the training text.
+    """
     remove_leftovers(recipe.directory)
     newest = newest_checkpoint(recipe.directory, warn)
     if newest is not None:
@@ -81,6 +95,7 @@ def _build(recipe: ClassificationRecipe, device: torch.device) -> tuple[Classifi
         "valid": valid,
         **{f"test.{name}": read_labeled([corpus], recipe, f"test.{name}") for name, corpus in recipe.data.test.items()},
     }
+    overlap = training_overlap(texts, recipe)
     names = class_names(recipe, texts["train"])
     labels = {
         split: class_indices(one.labels, names, f"data.{split}", accept_indices=bool(recipe.data.labels))
@@ -110,7 +125,7 @@ def _build(recipe: ClassificationRecipe, device: torch.device) -> tuple[Classifi
         f"{len(encoded['train'].labels):,} training examples of {encoded['train'].lengths.mean():.0f} tokens, {device}"
     )
     trainer = ClassifierTrainer(recipe, classifier, encoded.pop("train"), encoded.pop("valid"), device, newest)
-    return trainer, {split.removeprefix("test."): examples for split, examples in encoded.items()}
+    return trainer, {split.removeprefix("test."): examples for split, examples in encoded.items()}, overlap
 
 
 def _lines(train: LabeledTexts, recipe: ClassificationRecipe) -> Iterator[str]:
@@ -137,6 +152,7 @@ def _report(
     trainer: ClassifierTrainer,
     state: TrainState,
     scores: Mapping[str, ClassificationScore],
+    overlap: Mapping[str, TrainingOverlap],
 ) -> str:
     """Write `report.json` and `report.md`, and return the latter."""
     run = recipe.directory
@@ -148,6 +164,7 @@ def _report(
         "seconds": state.seconds,
         "validation": state.best_validation,
         "tests": {name: asdict(score) for name, score in scores.items()},
+        "training_overlap": {split: asdict(count) for split, count in overlap.items()},
         "changes": [asdict(change) for change in state.changes],
         "recipe": dump_recipe(recipe),
     }
@@ -159,6 +176,8 @@ def _report(
         f"({state.best_validation['valid/nll']:.4f}).\n\n"
     )
     tables = [table for name, score in scores.items() for table in score_tables(name, score)]
+    counts = tuple((split, f"{one.examples:,}", f"{one.in_training:,}") for split, one in overlap.items())
+    tables.append(Table("Examples that also occur in the training text", "lrr", ("set", "examples", "occur"), counts))
     if state.changes:
         rows = tuple((f"{one.step:,}", one.option, str(one.before), str(one.now)) for one in state.changes)
         tables.append(

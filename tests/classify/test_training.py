@@ -379,6 +379,53 @@ def test_a_label_of_one_example_is_named(reviews: Path, capsys: pytest.CaptureFi
     assert "warning: data.train has one example of class 'label'; if the label is a header or misspelled" in err
 
 
+def test_examples_that_occur_in_the_training_text_are_counted(
+    reviews: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (reviews / "train.jsonl").read_text().splitlines(keepends=True)
+    texts = [json.loads(line)["text"] for line in lines]
+    spaced = [{"text": f" {text}\u200b".replace(" ", "\t "), "label": 1} for text in texts[:3]]  # equal once normalized
+    near = [{"text": f"{texts[3]}.", "label": 1}]
+    (reviews / "valid.jsonl").write_text("".join(json.dumps(record) + "\n" for record in spaced + near))
+    corpus = '{kind="jsonl", path="%s.jsonl", src_field="text", tgt_field="label"}'
+    options = (f"data.test.seen={corpus % 'train'}", "train.max_steps=1")
+    report = train(*options, f"data.valid=[{corpus % 'valid'}]")
+    err = " ".join(capsys.readouterr().err.split())
+    assert "warning: data.valid: 3 of 4 examples also occur in the training text" in err
+    assert "warning: data.test.seen: 400 of 400 examples also occur in the training text" in err
+    assert "data.test.reviews: " not in err
+    assert (
+        "| valid | 4 | 3 |" in report
+        and "| test.reviews | 60 | 0 |" in report
+        and "| test.seen | 400 | 400 |" in report
+    )
+    assert json.loads(Path("runs/reviews/report.json").read_text())["training_overlap"] == {
+        "valid": {"examples": 4, "in_training": 3},
+        "test.reviews": {"examples": 60, "in_training": 0},
+        "test.seen": {"examples": 400, "in_training": 400},
+    }
+    (reviews / "train.jsonl").write_text("".join(2 * lines[:50]))
+    report = train("train.max_steps=1", "name=twice")
+    err = " ".join(capsys.readouterr().err.split())
+    (count,) = re.findall(
+        r"validation, held out from data.train: (\d) of 10 examples also occur in the training text", err
+    )
+    assert f"| valid | 10 | {count} |" in report
+
+
+def test_a_pair_occurs_in_the_training_text_if_both_texts_do(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [f"the film {n}\tder Film {n}\t{('bad', 'ok')[n % 2]}\n" for n in range(40)]
+    test = [*pairs[:1], "the film 1\tder Film 2\tok\n"]
+    for name, lines in (("train", pairs), ("test", test)):
+        (reviews / f"{name}.tsv").write_text("".join(lines))
+    splits = ("data.train=[%s]", "train"), ("data.valid=[%s]", "test"), ("data.test={t=%s}", "test")
+    corpora = [option % f'{{kind="tsv", path="{name}.tsv", label_column=2}}' for option, name in splits]
+    train(*corpora, "data.labels=[]", "train.max_steps=1")
+    err = " ".join(capsys.readouterr().err.split())
+    for name in ("data.valid", "data.test.t"):
+        assert f"warning: {name}: 1 of 2 examples also occur in the training text" in err
+
+
 def test_class_indices_need_the_names_of_the_classes(reviews: Path) -> None:
     """The order of the names is that of the indices, which is unknown if the names are labels of the training text."""
     path = reviews / "train.jsonl"
