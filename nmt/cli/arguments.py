@@ -15,7 +15,7 @@ from nmt.logs import say
 from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.storage.sealed import has_mark, write_file
+from nmt.storage.sealed import has_mark, require_no_loop, write_file
 from nmt.streams.output import require_not_input
 from nmt.text.lines import STANDARD_STREAM, read_lines, require_lines, require_same_length, warn_of_pairs
 
@@ -129,6 +129,7 @@ def require_output(
     """
     if out is None:
         return
+    require_no_loop(out)
     folder = Path(os.path.realpath(out)).parent
     if not folder.is_dir():
         raise UserError(f"cannot write {out}: {folder} is not a directory; {option} must be a file in an existing one")

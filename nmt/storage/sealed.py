@@ -87,6 +87,16 @@ def require_new(directory: Path) -> None:
         raise UserError(f"cannot write {directory}: {parent} is not writable; change its permissions or choose another")
 
 
+def require_no_loop(path: Path) -> None:
+    """Raise UserError if an output is, or is in, a symbolic link that leads back to itself."""
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            wrong = f"cannot write {path}: its symbolic link loops"
+            raise UserError(f"{wrong}; it must lead to a file; remove the link, or choose another output") from error
+
+
 def writes_through(path: Path) -> bool:
     """Return whether a path must be written in place and not replaced by a new file, as for pipes and devices."""
     return (path.exists() and not path.is_file() and not path.is_dir()) or path.absolute().parts[1:2] in (
@@ -110,6 +120,7 @@ def write_file(path: Path, content: bytes) -> None:
 
     Replaces the target of a symbolic link. Writes to pipes and devices in place.
     """
+    require_no_loop(path)
     with reporting_disk_errors(path):
         if writes_through(path):
             path.write_bytes(content)

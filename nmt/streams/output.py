@@ -19,7 +19,7 @@ from pathlib import Path
 
 from nmt.processes.interruption import ended_by_reader
 from nmt.recipe import UserError
-from nmt.storage.sealed import writes_through
+from nmt.storage.sealed import require_no_loop, writes_through
 from nmt.streams.part import Origin, PartFile, journal_path, open_part, part_path
 from nmt.streams.sink import Sink, write_errors
 from nmt.text.lines import STANDARD_STREAM, count_lines, read_lines
@@ -115,6 +115,8 @@ class Output:
             raise UserError(f"cannot write {self.path}: only .gz compression is supported; change the name")
         if str(self.path) in _NAMES_OF_STANDARD_OUTPUT:
             object.__setattr__(self, "path", STANDARD_STREAM)
+        if self.path != STANDARD_STREAM:
+            require_no_loop(self.path)
 
     @property
     def part(self) -> Path:

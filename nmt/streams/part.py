@@ -41,7 +41,7 @@ SECONDS_BETWEEN_MARKS = 10.0
 
 def part_path(path: Path) -> Path:
     """Return the path of the incomplete output; if `path` is a symbolic link, it is next to the target."""
-    target = Path(os.path.realpath(path))  # unlike `Path.resolve`, accepts a loop of links, which fails when opened
+    target = Path(os.path.realpath(path))  # `require_no_loop` has rejected loops of links
     return target.with_name(f"{target.name}.part")
 
 

@@ -97,6 +97,15 @@ def test_invalid_output_is_reported_before_the_work(
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize("command", ["translate", "rerank", "bench", "curves", "alignment"])
+def test_output_to_a_link_that_loops_is_an_error(folder: Path, nmt: Nmt, command: str) -> None:
+    link = folder / "loop.png"
+    link.symlink_to(link.name)
+    status, _, err = nmt(*commands(folder)[command], link)
+    assert (status, f"cannot write {link}: its symbolic link loops; it must lead to" in one_line(err)) == (1, True)
+    assert link.is_symlink() and not list(folder.glob("*part*"))
+
+
 @pytest.mark.parametrize("command", ["rerank", "bench", "curves", "alignment"])
 def test_output_to_a_pipe_or_a_link(folder: Path, nmt: Nmt, command: str) -> None:
     ending = ".png" if command in ("curves", "alignment") else ""

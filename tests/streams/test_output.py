@@ -136,6 +136,18 @@ def test_target_of_a_symbolic_link_is_replaced(tmp_path: Path, exists: bool) -> 
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["target.txt"]
 
 
+@pytest.mark.parametrize("name", ["itself", "first", "itself/out"])
+def test_loop_of_symbolic_links_as_output_is_an_error(tmp_path: Path, name: str) -> None:
+    for link, target in (("itself", "itself"), ("first", "second"), ("second", "first")):
+        (tmp_path / link).symlink_to(target)
+    expected = r"^cannot write .*: its symbolic link loops; it must lead to a file; remove the link, or choose another "
+    with pytest.raises(UserError, match=expected):
+        Output(tmp_path / name)
+    with pytest.raises(UserError, match=expected):
+        write_file(tmp_path / name, b"text")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_symlink()) == ["first", "itself", "second"]
+
+
 def test_directory_as_output_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Is a directory"), Output(tmp_path).open(ORIGIN):
         pass
