@@ -76,7 +76,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         body = await service.read_body(request, TranslateRequest)
         model = service.model(body.model)
         texts = [body.text] if isinstance(body.text, str) else body.text
-        options = _request_options(body)
+        options = _request_options(body, model)
         if body.format != "text":
             return await _translate_documents(service, request, model, body, texts)
         _require_single_lines(texts)
@@ -137,7 +137,8 @@ async def _translate_documents(
     """Translate HTML pages or subtitle files; the response has only their text."""
     documents = [split_text(text, body.format) for text in texts]
     lines = [_lines_with_terms([segment.text for segment in document.segments], body, model) for document in documents]
-    joined = join_documents(documents, await service.translate_documents(request, model, _request_options(body), lines))
+    options = _request_options(body, model)
+    joined = join_documents(documents, await service.translate_documents(request, model, options, lines))
     return JsonLine({"model": model.name, "translations": [[{"text": text}] for (text,) in joined]})
 
 
@@ -154,7 +155,7 @@ def _describe(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _request_options(body: TranslateRequest) -> RequestOptions:
+def _request_options(body: TranslateRequest, model: ServedModel) -> RequestOptions:
     if body.alternatives and body.n_best > _MAX_ALTERNATIVES:
         problem = f"n_best is {body.n_best}; with alternatives it must be at most {_MAX_ALTERNATIVES}; request fewer"
         raise HTTPException(400, problem)
@@ -162,8 +163,9 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
         raise HTTPException(400, "alternatives and stream_tokens are mutually exclusive; send one of them")
     if body.partial_word and not body.prefix:
         raise HTTPException(400, "partial_word needs the beginning of a word in prefix; send both")
-    if found := [phrase for phrase in body.forbidden if contains_phrase(body.prefix, phrase)]:
-        raise HTTPException(400, f"prefix contains {found[0]!r}, which is forbidden; change one of them")
+    for phrase in body.forbidden:
+        if contains_phrase(body.prefix, phrase, ignores_case=model.lowercases):
+            raise HTTPException(400, f"prefix contains {phrase!r}, which is forbidden; change one of them")
     excluded = [
         name
         for name in ("partial_word", "alternatives", "alignments", "attention", "stream_tokens")

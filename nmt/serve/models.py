@@ -132,6 +132,11 @@ class ServedModel:
         return self._translator.unsupported
 
     @property
+    def lowercases(self) -> bool:
+        """True if translations are always lowercase."""
+        return self._translator.lowercases
+
+    @property
     def context(self) -> Context:
         """The document context that the model uses."""
         return self._translator.context

@@ -316,7 +316,7 @@ def _with_forbidden_warnings(
     for window in windows:
         for record in filter(_has_text, window):
             phrases = (*forbidden, *record.forbidden)
-            if record.prefix and (found := _first_in(record.prefix, phrases)):
+            if record.prefix and (found := _first_in(record.prefix, phrases, ignores_case=True)):
                 number, first = number + 1, first or f"{found!r} in line {record.number:,}"
             if not is_impossible and (conflict := _conflict((*required, *record.required), phrases)):
                 is_impossible = True  # the search will report that no translation is possible
@@ -324,8 +324,8 @@ def _with_forbidden_warnings(
         yield window
     if number:
         warn(
-            f"{counted(number, 'line')} {_have(number)} a prefix with a forbidden phrase (first: {first}); the prefix "
-            "takes precedence; change one of them"
+            f"{counted(number, 'line')} {_have(number)} a prefix with a forbidden phrase (first: {first}; case is "
+            "ignored); the prefix takes precedence; change one of them"
         )
 
 
@@ -339,9 +339,9 @@ def _conflict(required: Iterable[str | tuple[str, ...]], forbidden: Sequence[str
     return ""
 
 
-def _first_in(text: str, phrases: Iterable[str]) -> str:
+def _first_in(text: str, phrases: Iterable[str], *, ignores_case: bool = False) -> str:
     """Return the first of the phrases that a text contains; "" if there is none."""
-    return next((phrase for phrase in phrases if contains_phrase(text, phrase)), "")
+    return next((phrase for phrase in phrases if contains_phrase(text, phrase, ignores_case=ignores_case)), "")
 
 
 def _has_text(record: Record) -> bool:

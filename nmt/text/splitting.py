@@ -101,8 +101,14 @@ def is_unspaced(character: str) -> bool:
     return character != "" and unicodedata.name(character, "").startswith(_UNSPACED)
 
 
-def contains_phrase(text: str, phrase: str) -> bool:
-    """Return whether a text contains a phrase, in scripts with spaces not as a part of a longer word."""
+def contains_phrase(text: str, phrase: str, *, ignores_case: bool = False) -> bool:
+    """Return whether a text contains a phrase, in scripts with spaces not as a part of a longer word.
+
+    Runs of white space count as one space.
+    """
+    text, phrase = (" ".join(part.split()) for part in (text, phrase))
+    if ignores_case:
+        text, phrase = text.lower(), phrase.lower()
     if phrase not in text:
         return False
     return is_unspaced(phrase[:1]) or re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) is not None

@@ -159,14 +159,20 @@ def test_replaced_fields_are_named(
     [
         ("the old dog", "['cat', 'old d', 'do']", [], ""),
         ("", "['dog']", ["dog"], ""),
+        ("The old  Dog", "['old dog']", [], "1 line has a prefix with a forbidden phrase (first: 'old dog' in line 2"),
         (
             "the old dog",
             "['cat', 'dog']",
             [],
-            "1 line has a prefix with a forbidden phrase (first: 'dog' in line 2); the",
+            "1 line has a prefix with a forbidden phrase (first: 'dog' in line 2; case",
         ),
-        ("dog", "['cat']", ["a", "dog"], "1 line has a prefix with a forbidden phrase (first: 'dog' in line 2); the"),
-        ("大狗", "['狗']", [], "1 line has a prefix with a forbidden phrase (first: '狗' in line 2); the prefix takes"),
+        ("dog", "['cat']", ["a", "dog"], "1 line has a prefix with a forbidden phrase (first: 'dog' in line 2; case"),
+        (
+            "大狗",
+            "['狗']",
+            [],
+            "1 line has a prefix with a forbidden phrase (first: '狗' in line 2; case is ignored); the prefix takes",
+        ),
     ],
 )
 def test_forbidden_phrases_in_prefixes_are_named(

@@ -1,0 +1,20 @@
+"""Phrases in texts."""
+
+import pytest
+
+from nmt.text.splitting import contains_phrase
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase", "ignores_case", "expected"),
+    [
+        ("Der Hund bellt", "Hund", False, True),
+        ("Der Hund bellt", "hund", False, False),
+        ("Der Hund bellt", "hund", True, True),
+        ("Der  Hund", "Der Hund", False, True),
+        ("Der Hundekorb", "Hund", False, False),
+        ("大狗", "狗", False, True),
+    ],
+)
+def test_phrases_in_texts(text: str, phrase: str, ignores_case: bool, expected: bool) -> None:
+    assert contains_phrase(text, phrase, ignores_case=ignores_case) is expected
