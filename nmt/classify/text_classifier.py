@@ -20,6 +20,7 @@ from nmt.classify.model import Classifier
 from nmt.data.epoch_plan import plan_by_length
 from nmt.devices.precision import ComputeType, Precision, autocast, choose_precision, row_multiple, torch_dtype
 from nmt.evaluate.classification import ClassificationScore, score_classes
+from nmt.logs import counted
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
 from nmt.recipe import ModelRecipe, UserError
@@ -96,7 +97,11 @@ class TextClassifier:
         return cls(model, tokenizer, metadata, chosen)
 
     def probabilities(self, examples: Sequence[Texts]) -> NDArray[np.float64]:
-        """Return the class probabilities (examples, classes) for tuples of `metadata.num_texts` texts."""
+        """Return the class probabilities (examples, classes) for tuples of `metadata.num_texts` texts.
+
+        Raises TypeError for anything but a list of tuples of strings, and ValueError for a wrong number of texts.
+        """
+        _check(examples, self.metadata.num_texts)
         return self.probabilities_of(Examples.encode(examples, [0] * len(examples), self.encode))
 
     @torch.inference_mode()
@@ -113,6 +118,22 @@ class TextClassifier:
     def score(self, examples: Examples) -> ClassificationScore:
         """Score the probabilities of encoded examples against their labels."""
         return score_classes(self.probabilities_of(examples), examples.labels, self.metadata.labels)
+
+
+def _check(examples: object, num_texts: int) -> None:
+    advice = ("use [(text,)]", "use [(source, target)]")[num_texts - 1]
+    if isinstance(examples, (str, bytes)) or not isinstance(examples, Sequence):
+        raise TypeError(f"examples must be a list of tuples of strings, got {type(examples).__name__}; {advice}")
+    for number, texts in enumerate(examples, start=1):
+        got = type(texts).__name__
+        is_list = isinstance(texts, (tuple, list))
+        wrong = [type(text).__name__ for text in texts if not isinstance(text, str)] if is_list else []
+        if wrong or not is_list:
+            got = f"a {got} with {wrong[0]}" if wrong else got
+            raise TypeError(f"example {number:,} must be a tuple of strings, got {got}; {advice}")
+        if len(texts) != num_texts:
+            has = counted(len(texts), "text")
+            raise ValueError(f"example {number:,} has {has}, and the classifier needs {num_texts}; {advice}")
 
 
 def classify(model: Classifier, texts: PackedSequences, precision: ComputeType, device: torch.device) -> torch.Tensor:
