@@ -18,7 +18,7 @@ from nmt.logs import warn
 from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, UserError, ineffective_option, override_decode
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.memory import ServedMemory
-from nmt.serve.models import ServedModel
+from nmt.serve.models import ServedModel, require_aligners
 from nmt.serve.server import check_origin, open_socket, run_server
 from nmt.serve.service import ApiKeys, Limits, Service
 from nmt.storage.model_metadata import read_model_metadata
@@ -91,6 +91,7 @@ def serve(
     ]
     if processes and all(model.description.startswith("torch") for model in served):
         raise CommandError("--processes has no effect with torch; leave out --processes, or use --engine ctranslate2")
+    require_aligners(served, options)
     limits = Limits(max_bytes, max_characters, max_lines, max_seconds)
     run_server(Service(served, limits, keys, logs_text=log_text), bound, cors or ())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +17,7 @@ from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.translator import PreservingTranslator
-from nmt.recipe import Context, DecodeRecipe, UserError, explain, ineffective_option
+from nmt.recipe import NO_LANGUAGE, CommandError, Context, DecodeRecipe, UserError, explain, ineffective_option
 from nmt.serve.batching import Batcher, BatchingOptions
 from nmt.serve.log import log_warning
 from nmt.serve.memory import ServedMemory
@@ -135,6 +135,15 @@ class ServedModel:
     def lowercases(self) -> bool:
         """True if translations are always lowercase."""
         return self._translator.lowercases
+
+    @property
+    def aligns(self) -> bool:
+        """Whether the engine and the model have word alignments."""
+        return "alignments" not in self.unsupported and self.languages[0] != NO_LANGUAGE
+
+    def require_aligner(self) -> None:
+        """Raise UserError if the model lacks the layer or the heads for alignments."""
+        self._translator_for(RequestOptions(alignments=True))
 
     @property
     def context(self) -> Context:
@@ -261,3 +270,22 @@ class ServedModel:
             if not scorer.fits(pair.source, pair.target):
                 raise UserError(f"pair {pair.number} exceeds the model's maximum length; split it into sentences")
         return scorer.score([pair.source for pair in pairs], [pair.target for pair in pairs])
+
+
+def require_aligners(models: Sequence[ServedModel], settings: Iterable[str]) -> None:
+    """Raise CommandError for an alignment option without effect on any model, and UserError for an invalid one.
+
+    settings: values of `--set`
+    """
+    names = [setting.removeprefix("decode.").partition("=")[0] for setting in settings]
+    options = [name for name in names if name.startswith("alignment_")]
+    if not options:
+        return
+    aligning = [model for model in models if model.aligns]
+    for model in aligning:
+        model.require_aligner()
+    if not aligning:
+        needs_torch = any(model.languages[0] != NO_LANGUAGE for model in models)
+        reason = "which CTranslate2 does not support" if needs_torch else "which language models do not have"
+        remedy = "use --engine torch, or leave out" if needs_torch else "leave out"
+        raise CommandError(f"--set {options[0]} has no effect without alignments, {reason}; {remedy} {options[0]}")

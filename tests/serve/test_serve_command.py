@@ -205,6 +205,33 @@ def test_an_invalid_option_is_one_line(model: Path, nmt: Nmt, options: list[obje
     assert message in one_line(err)
 
 
+_WITHOUT_EFFECT = (
+    "has no effect without alignments, which CTranslate2 does not support; use --engine torch, or leave out"
+)
+
+
+@pytest.mark.parametrize(
+    ("engine", "setting", "status", "message"),
+    [
+        ("ctranslate2", "alignment_layer=9", 2, f"--set alignment_layer {_WITHOUT_EFFECT} alignment_layer"),
+        ("ctranslate2", "alignment_heads=[0]", 2, f"--set alignment_heads {_WITHOUT_EFFECT} alignment_heads"),
+        ("ctranslate2", "decode.alignment_at=input", 2, f"--set alignment_at {_WITHOUT_EFFECT} alignment_at"),
+        ("torch", "alignment_layer=9", 1, "alignment_layer must be between 0 and "),
+        ("torch", "alignment_heads=[99]", 1, "alignment_heads must be between 0 and "),
+        ("torch", "alignment_layer=0", 0, ""),
+    ],
+)
+def test_alignment_options_are_checked_at_the_start(
+    model: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, engine: str, setting: str, status: int, message: str
+) -> None:
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    monkeypatch.setattr(import_module("nmt.cli.serve"), "run_server", lambda *_: None)
+    actual, _, err = nmt("serve", model, "--port", 0, "--device", "cpu", "--engine", engine, "--set", setting)
+    assert actual == status, err
+    assert message in err
+
+
 def test_scores_come_from_the_model_that_is_served(
     model: Path, nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
