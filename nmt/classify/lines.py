@@ -14,7 +14,7 @@ from nmt.evaluate.classification import score_classes, score_tables
 from nmt.evaluate.tables import format_tables
 from nmt.logs import counted, progress, say, warn
 from nmt.recipe import UserError
-from nmt.text.lines import input_name, read_lines, warn_of_fields
+from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_fields
 
 _WINDOW = 4_096
 
@@ -45,6 +45,7 @@ def classify_files(
             if not num_lines:
                 for file, texts_of_file in zip(files, zip(*window, strict=True), strict=True):
                     warn_of_fields(f"{input_name(file)}, lines 1 to {len(window):,},", texts_of_file)
+                    warn_of_csv(input_name(file), texts_of_file)
             num_lines += len(window)
             num_empty += sum(not all(map(str.strip, texts)) for texts in window)
             probabilities = classifier.probabilities(window)

@@ -18,6 +18,7 @@ from nmt.logs import counted, warn
 from nmt.recipe import NO_CONTEXT, CommandError, Context, UserError
 from nmt.streams.line_constraints import read_constraints
 from nmt.text.json_fields import json_values, parse_json, text_or_null
+from nmt.text.lines import warn_of_csv
 
 _DECIMALS = 6  # about the precision of float32
 
@@ -37,7 +38,6 @@ _FORMATS: Mapping[str, Format] = {
 _OTHER_SUBTITLES = (".ass", ".sbv", ".ssa", ".sub", ".ttml", ".vtt")
 _TEST_SETS = (".sgm", ".sgml", ".xml")
 _OPTIONAL_FIELDS = ("n_best", "alignment")  # of JSON Lines
-_SEPARATOR = re.compile('[,;"]')  # of columns in CSV, or a quote
 _JSON_LINE = re.compile(r'\{\s*"')
 _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 
@@ -75,12 +75,8 @@ def warn_of_format(name: str, lines: Iterable[str]) -> None:
     found = [key for key, looks_like_it in is_format.items() if filled and looks_like_it]
     for format_name in found:
         warn(f"{name} looks like {format_name} and is translated as plain text; set --input-format {format_name}")
-    is_csv = ".csv" in map(str.lower, Path(name).suffixes[-2:]) and any(_SEPARATOR.search(line) for line in filled)
-    if is_csv and not found:
-        warn(
-            f"{name} is translated as plain text, including commas and quotes; convert it to TSV, or set "
-            "--input-format text"
-        )
+    if not found:
+        warn_of_csv(name, filled, "translated", "convert it to TSV, or set --input-format text")
 
 
 @dataclass(frozen=True)

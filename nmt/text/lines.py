@@ -36,6 +36,7 @@ _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")  # a block, or the end of
 _TEST_SET = re.compile(r"\s*<(?:srcset|refset|tstset|dataset)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"</[A-Za-z][\w.-]*>|<br ?/?>|&(?:amp|quot|apos|lt|gt|nbsp|#[0-9]+);")
 _MIN_MARKED = 0.1  # fraction of the lines
+_SEPARATOR = re.compile('[,;"]')  # of columns in CSV, or a quote
 _ZIP = b"PK\x03\x04"
 _MAGIC_BYTES = 10
 _BLOCK_BYTES = 1 << 20
@@ -179,11 +180,24 @@ def warn_of_fields(
             )
 
 
+def warn_of_csv(
+    name: str,
+    lines: Iterable[str],
+    use: str = "read",
+    remedy: str = "extract the text first, or rename the file if it is plain text",
+) -> None:
+    """Warn of a plain text whose name is that of CSV (.csv, .csv.gz), if a line has a separator or a quote."""
+    if ".csv" in map(str.lower, Path(name).suffixes[-2:]) and any(map(_SEPARATOR.search, lines)):
+        warn(f"{name} is {use} as plain text, including commas and quotes; {remedy}")
+
+
 def warn_of_pairs(src: Path, sources: Sequence[str], tgt: Path | None, targets: Sequence[str]) -> None:
-    """Warn of fields and equal sides of two files; `tgt` is None if there is only one."""
+    """Warn of fields, CSV and equal sides of two files; `tgt` is None if there is only one."""
     warn_of_fields(input_name(src), sources, translations=targets if tgt is not None else ())
+    warn_of_csv(input_name(src), sources)
     if tgt is not None:
         warn_of_fields(input_name(tgt), targets)
+        warn_of_csv(input_name(tgt), targets)
         warn_of_equal(src, sources, tgt, targets)
 
 

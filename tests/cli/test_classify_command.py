@@ -51,6 +51,11 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path)
     assert columns.startswith("warning: all lines of columns, lines 1 to 4, have tabs; columns such as scores count")
     assert empty == "warning: 2 of 4 lines have an empty text; their probabilities mean nothing"
 
+    (reviews / "texts.csv").write_text('1,"a good film"\n')
+    _, out, err = nmt("classify", model, "texts.csv")
+    assert (len(out.splitlines()), len(err.splitlines())) == (1, 1)
+    assert err.startswith("warning: texts.csv is read as plain text, including commas and quotes; extract the text")
+
     # Errors, of the same model to save time.
     def error(*arguments: object) -> str:
         status, _, err = nmt(*arguments)

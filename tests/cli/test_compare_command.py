@@ -198,6 +198,24 @@ def test_empty_files_are_an_error(tmp_path: Path, nmt: Nmt, command: str) -> Non
 
 
 @pytest.mark.parametrize("command", ["score", "align"])
+def test_csv_that_is_read_as_text_is_a_warning(model: Path, tmp_path: Path, nmt: Nmt, command: str) -> None:
+    src, tgt = tmp_path / "a.csv", tmp_path / "b.CSV.gz"
+    src.write_text('id,text\n1,"a, b"\n')
+    tgt.write_bytes(gzip.compress(b"b\na;c\n"))
+    remark = (
+        "is read as plain text, including commas and quotes; extract the text first, or rename the file if it is plain "
+        "text"
+    )
+    status, _, err = nmt(command, model, src, tgt, "--device", "cpu")
+    warnings = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert (status, warnings) == (0, [f"warning: {path} {remark}" for path in (src, tgt)])
+    src.write_text("b\nc\n")
+    (tmp_path / "text").write_text("a, b\na\n")
+    status, _, err = nmt(command, model, src, tmp_path / "text", "--device", "cpu")
+    assert (status, "warning" in err) == (0, False)
+
+
+@pytest.mark.parametrize("command", ["score", "align"])
 def test_a_pair_too_long_names_the_file(model: Path, tmp_path: Path, nmt: Nmt, command: str) -> None:
     (tmp_path / "short").write_text("a\na\n")
     (tmp_path / "long").write_text("a\n" + "b c " * 99 + "\n")
