@@ -34,6 +34,7 @@ class EchoTranslator:
     max_threads = 1
     context = NO_CONTEXT
     lines_split = lines_longer = 0
+    lowercases = False
     require: Sequence[str] = ()
     forbid: Sequence[str] = ()
 
