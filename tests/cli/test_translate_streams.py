@@ -32,6 +32,15 @@ def sentences(tmp_path: Path) -> Path:
     return tmp_path / "in.txt"
 
 
+def translate_lines(nmt: Nmt, model: Path, source: Path, lines: list[str], *options: object) -> tuple[str, str]:
+    """Write a source file, translate it one line at a time, and return stdout and stderr."""
+    source.write_bytes(as_bytes(lines))
+    search = ("--engine", "torch", "--precision", "fp32", "--beam-size", 3, "--window", 1)
+    status, out, err = nmt("translate", model, source, *search, *options)
+    assert status == 0, err
+    return out, err
+
+
 @pytest.mark.slow
 def test_nasty_lines_through_file_pipe_and_python(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     lines, options = nasty_lines(10_000, num_longest=2), ("--window", 500, "--beam-size", 1, "--precision", "fp32")
@@ -110,10 +119,7 @@ def test_columns_of_tsv_without_a_header(
     model: Path, nmt: Nmt, tmp_path: Path, lines: list[str], options: tuple[object, ...], warned: str
 ) -> None:
     name = tmp_path / "in.tsv"
-    name.write_bytes(as_bytes(lines))
-    search = ("--engine", "torch", "--precision", "fp32", "--beam-size", 1, "--window", 1)
-    status, _, err = nmt("translate", model, name, *search, *options)
-    assert status == 0, err
+    _, err = translate_lines(nmt, model, name, lines, *options)
     assert f"warning: {warned.format(name=name)}" in err if warned else "warning" not in err
 
 
@@ -146,10 +152,7 @@ def test_replaced_fields_are_named(
     model: Path, nmt: Nmt, tmp_path: Path, lines: list[str], options: tuple[object, ...], warned: str
 ) -> None:
     name = tmp_path / "in.jsonl"
-    name.write_bytes(as_bytes(lines))
-    search = ("--engine", "torch", "--precision", "fp32", "--beam-size", 3, "--window", 1)
-    status, out, err = nmt("translate", model, name, *search, *options)
-    assert status == 0, err
+    out, err = translate_lines(nmt, model, name, lines, *options)
     assert out.count("\n") == len(lines)
     assert warned.format(name=name) in err if warned else "warning" not in err
 
