@@ -40,7 +40,7 @@ from nmt.rerank.rerank import (
     save_weights,
 )
 from nmt.storage.run_folder import find_model
-from nmt.text.lines import input_name, read_lines, require_lines, require_same_length, warn_of_empty, warn_of_equal
+from nmt.text.lines import input_name, read_lines, require_lines, require_same_length, warn_of_empty, warn_of_pairs
 
 NBestArgument = Annotated[
     Path, typer.Argument(help="n-best lists, as written by `nmt translate --n-best`; - is standard input.")
@@ -90,6 +90,7 @@ def rerank(
     check_inputs([src, nbest, tune_on])
     sources, lists = _read_lists(src, nbest)
     references = [] if tune_on is None else _read_references(tune_on, src, sources, lists)
+    warn_of_pairs(src, sources, tune_on, references)
     scorer = None if tune_on is None else make_scorer(metric or "bleu", tgt_lang=languages(model)[1]).metric
     feature_models = _load_models([model, *(models or ())], reverse_models or (), device)
     names = feature_names(feature_models)
@@ -150,7 +151,6 @@ def _read_references(tune_on: Path, src: Path, sources: Sequence[str], lists: Se
     references = list(read_lines(tune_on, allow_pipe=True))
     require_same_length(tune_on, len(references), src, len(sources))
     warn_of_empty(input_name(tune_on), references, [sources], "any translation of them counts as wrong")
-    warn_of_equal(src, sources, tune_on, references)
     hint_at_unicode_form("the n-best list", [candidates[0].text for candidates in lists], [references])
     return references
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed, make_scorer
 from nmt.logs import counted, say, warn
 from nmt.recipe import UserError
-from nmt.text.lines import input_name, read_lines, warn_of_empty, warn_of_equal, warn_of_fields
+from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_empty, warn_of_equal, warn_of_fields
 from nmt.text.words import has_spaces
 
 _MAX_OTHER_FORMS = 0.01  # fraction of lines
@@ -54,10 +54,13 @@ class ReferenceSet:
         for name, lines in references.items():
             remark = "any translation of them counts as wrong; is it the right file?"
             warn_of_fields(name, lines)
+            warn_of_csv(name, lines)
             warn_of_empty(name, lines, [] if source is None else [source], remark)
         for path, lines in zip(files, references.values(), strict=True):
             if src is not None and source is not None:
                 warn_of_equal(src, source, path, lines)
+        if src is not None and source is not None:
+            warn_of_csv(input_name(src), source)
         return cls(references, files, source, tgt_lang)
 
 
@@ -76,6 +79,7 @@ def read_systems(files: Sequence[Path], text: ReferenceSet) -> dict[str, list[st
             raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
         check_aligned({**text.references, system: lines})
         warn_of_fields(system, lines)
+        warn_of_csv(system, lines)
         warn_of_empty(system, lines, text.streams, "is it the right file, and complete?")
         known = {**text.references, **({"the source": text.source} if text.source is not None else {})}
         for name, others in known.items():

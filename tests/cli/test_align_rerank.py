@@ -207,6 +207,18 @@ def tuning(folder: Path, texts: Path) -> tuple[object, ...]:
     return ("rerank", folder / "forward", texts / "src", texts / "nbest", "--tune", texts / "ref")
 
 
+def test_csv_that_is_reranked_as_text_is_a_warning(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
+    shutil.copy(folder / "src", tmp_path / "src.csv")
+    shutil.copy(folder / "ref", tmp_path / "ref.csv")
+    files = (tmp_path / "src.csv", nbest, "--tune", tmp_path / "ref.csv")
+    status, _, err = nmt("rerank", folder / "forward", *files, "--restarts", 1)
+    assert (status, err.count("is read as plain text")) == (0, 1)  # the references have no comma
+    assert f"warning: {tmp_path / 'src.csv'} is read as plain text, including commas and quotes" in err
+    (tmp_path / "ref.csv").write_text((folder / "ref").read_text().replace("cat", "cat,"))
+    _, _, err = nmt("rerank", folder / "forward", *files, "--restarts", 1)
+    assert f"warning: {tmp_path / 'ref.csv'} is read as plain text, including commas and quotes" in err
+
+
 def test_tuning_uses_the_tokenizer_of_the_target_language(
     folder: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,6 +215,17 @@ def test_csv_that_is_read_as_text_is_a_warning(model: Path, tmp_path: Path, nmt:
     assert (status, "warning" in err) == (0, False)
 
 
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_csv_that_is_scored_as_text_is_a_warning(tmp_path: Path, nmt: Nmt, command: str) -> None:
+    files = [tmp_path / name for name in ("ref.csv", "a.csv", "b.csv")]
+    for path, word in zip(files, ("cat", "dog", "cow"), strict=True):
+        path.write_text(f'id,text\n1,"a {word}, there"\n')
+    status, _, err = nmt(command, *files[1:], "--ref", files[0], "--metrics", "chrf")
+    warnings = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert status == 0
+    assert [line.partition(" is read as plain text")[0] for line in warnings] == [f"warning: {path}" for path in files]
+
+
 @pytest.mark.parametrize("command", ["score", "align"])
 def test_a_pair_too_long_names_the_file(model: Path, tmp_path: Path, nmt: Nmt, command: str) -> None:
     (tmp_path / "short").write_text("a\na\n")
