@@ -61,7 +61,8 @@ def repeat(
 
     nmt repeat quickstart --seeds 5 --vary model.num_heads=2,4 --vary model.d_ff=256,512 --jobs 2
     """
-    require_at_most_one({"--list": list_runs, "--prepare-only": prepare_only})
+    require_at_most_one({"--jobs": jobs is not None, "--list": list_runs, "--prepare-only": prepare_only})
+    require_at_most_one({"--jobs": jobs is not None, "--only": only is not None})
     if metric is not None and metric not in (known := get_args(Metric)):
         raise CommandError(f"--metric {metric}: unknown metric; it must be one of {', '.join(known)}")
     if is_sweep(recipe):
@@ -90,8 +91,7 @@ def repeat(
             call = shlex.join(["nmt", *command(run)])
             typer.echo(f"{run.number}\t{run.name}\t{'complete' * is_complete(run)}\t{call}")
         return
-    failed = prepare_data(chosen) if prepare_only else execute(chosen, jobs)
-    if failed:
+    if failed := prepare_data(chosen) if prepare_only else execute(chosen, jobs):
         raise UserError(
             f"{counted(len(failed), 'run')} of {len(chosen)} failed: {'; '.join(run.name for run in failed)}; the "
             "lines above say why; fix the cause and rerun the command"
