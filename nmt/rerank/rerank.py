@@ -24,6 +24,7 @@ from nmt.logs import counted, warn
 from nmt.recipe import UserError
 from nmt.rerank.nbest import Candidate
 from nmt.storage.sealed import read_manifest, write_file
+from nmt.text.lines import unreadable
 
 Floats = NDArray[np.floating[Any]]
 
@@ -149,7 +150,9 @@ def load_weights(path: Path, names: Sequence[str], models: Sequence[FeatureModel
         if not all(map(math.isfinite, weights.values())):
             raise ValueError
         tuned = {str(name): (str(one["path"]), str(one["sha256"])) for name, one in tree.get("models", {}).items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} has no weights; expected TOML with a table [weights] of numbers; create it with "
             "--tune --save-weights"

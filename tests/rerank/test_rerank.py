@@ -112,7 +112,7 @@ def test_a_file_without_weights_is_an_error(tmp_path: Path, content: str | bytes
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match="has no weights"):
         load_weights(path, ["given"])
-    with pytest.raises(UserError, match="has no weights"):
+    with pytest.raises(UserError, match=r"cannot read .*missing\.toml: No such file or directory; check the path"):
         load_weights(tmp_path / "missing.toml", ["given"])
     with pytest.raises(UserError, match="cannot write"):
         save_weights(tmp_path / "no" / "weights.toml", {"given": 1.0}, {})
