@@ -45,12 +45,12 @@ class ApiKeys:
     """The accepted API keys."""
 
     def __init__(self, path: Path) -> None:
-        """Read a file with one key per line; raises UserError if it cannot be read or has none."""
+        """Read a file with one key per line, and comments (#); raises UserError if it cannot be read or has no key."""
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read {path}: {error}; it must contain one API key per line; check it") from error
-        self._keys = [line.strip().encode() for line in lines if line.strip()]
+        self._keys = [line.encode() for line in map(str.strip, lines) if line and not line.startswith("#")]
         if not self._keys:
             raise UserError(f"{path} contains no API key; it must contain one API key per line; add one")
 

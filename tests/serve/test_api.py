@@ -386,12 +386,15 @@ def test_reading_stops_at_the_body_limit(echo_service: MakeService) -> None:
         ({"authorization": "Bearer bétter".encode("latin-1")}, {}, 200),
         ({"authorization": b"Bearer b\xe9tte"}, {}, 403),
         ({}, {"api_key": "bétter"}, 200),
+        ({}, {"api_key": "# of partners"}, 403),
+        ({}, {"api_key": "key#1"}, 200),
     ],
 )
 def test_api_keys(
     tmp_path: Path, echo_service: MakeService, headers: dict[str, Any], body: dict[str, str], status: int
 ) -> None:
-    (tmp_path / "keys").write_text("good\n\n bétter \n", encoding="utf-8-sig")  # as editors of Windows write it
+    content = "good\n\n# of partners\n bétter \nkey#1\n"
+    (tmp_path / "keys").write_text(content, encoding="utf-8-sig")  # as editors of Windows write it
     client = TestClient(build_app(echo_service(Limits(), ApiKeys(tmp_path / "keys"))))
     content = json.dumps({"q": "a"} | PAIR | body)
     assert client.post("/translate", content=content, headers=headers).status_code == status
@@ -424,7 +427,7 @@ def test_keys_are_checked_first(
     assert response.status_code == status, response.text
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xff", None])
+@pytest.mark.parametrize("content", [b"", b"\n \n", b" # no key yet\n", b"\xff", None])
 def test_a_file_without_api_keys_is_an_error(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "keys").write_bytes(content)
