@@ -14,7 +14,7 @@ from nmt.evaluate.classification import score_classes, score_tables
 from nmt.evaluate.tables import format_tables
 from nmt.logs import counted, progress, say, warn
 from nmt.recipe import UserError
-from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_fields
+from nmt.text.lines import count_lines, input_name, read_lines, warn_of_csv, warn_of_fields
 
 _WINDOW = 4_096
 
@@ -36,6 +36,8 @@ def classify_files(
     if gold is not None:
         lines = [line.removesuffix("\r") for line in read_lines(gold, allow_pipe=True)]
         answers = class_indices(lines, names, str(gold))
+        for file in filter(Path.is_file, files):
+            _require_labels(gold, len(answers), input_name(file), count_lines(file))
         if not set(names).issuperset(lines):
             meaning = ", ".join(f"{index} is {name}" for index, name in enumerate(names))
             say(f"{gold} has class indices; in the order of the model, {meaning}")
@@ -59,12 +61,17 @@ def classify_files(
         warn(f"{num_empty:,} of {counted(num_lines, 'line')} have an empty text; their probabilities mean nothing")
     if answers is not None and gold is not None:
         found = np.concatenate(collected) if collected else np.empty((0, len(names)))
-        if len(found) != len(answers) or not answers:
-            raise UserError(
-                f"{gold} has {counted(len(answers), 'label')} and the input has {counted(len(found), 'line')}; there "
-                "must be one label per line; check both"
-            )
+        _require_labels(gold, len(answers), "the input", len(found))
         say(format_tables(score_tables(str(gold), score_classes(found, np.array(answers), names)), "text").rstrip())
+
+
+def _require_labels(gold: Path, num_labels: int, name: str, num_lines: int) -> None:
+    """Raise UserError unless there are labels, one for each line of an input."""
+    if num_labels != num_lines or not num_labels:
+        raise UserError(
+            f"{gold} has {counted(num_labels, 'label')} and {name} has {counted(num_lines, 'line')}; there must be one "
+            "label per line; check both"
+        )
 
 
 def _windows(files: Sequence[Path], metadata: ClassifierMetadata) -> Iterator[list[Texts]]:

@@ -69,7 +69,9 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path)
         "--label is 'neutral'; it must be one of negative, positive; correct it"
     )
     (reviews / "gold").write_text("positive\n")
-    assert error("classify", model, "texts", "--gold", "gold").startswith("gold has 1 label and the input has 2 lines;")
+    status, out, err = nmt("classify", model, "texts", "--gold", "gold")
+    assert (status, out) == (1, "")  # before any work
+    assert one_line(err).startswith("gold has 1 label and texts has 2 lines; there must be one label per line")
     assert error("translate", model, "texts").endswith(
         "runs/reviews is a classifier; expected a translation model; use it with nmt classify"
     )
