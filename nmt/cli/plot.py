@@ -14,7 +14,7 @@ from nmt.plots.attention import draw_attention, read_panels
 from nmt.plots.curves import draw_curves
 from nmt.plots.figure import PLOT_MARK
 from nmt.recipe import UserError
-from nmt.text.lines import input_name, read_lines
+from nmt.text.lines import count_lines, input_name, read_lines, require_same_length
 
 app = typer.Typer(help="Plot curves and attention with matplotlib (pip install 'nmt\\[plot]').", no_args_is_help=True)
 
@@ -54,6 +54,8 @@ def alignment(
         raise typer.BadParameter("--each-layer plots all heads; leave out --each-layer, or --layer and --heads")
     require_output("-o", out, [src, tgt], PLOT_MARK)
     check_inputs([src, tgt])
+    if src.is_file() and tgt.is_file():
+        require_same_length(src, count_lines(src), tgt, count_lines(tgt))
     source, target = (next(islice(read_lines(path, allow_pipe=True), line - 1, None), None) for path in (src, tgt))
     if source is None or target is None:
         name = input_name(src if source is None else tgt)

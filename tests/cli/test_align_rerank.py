@@ -121,6 +121,9 @@ def test_plot_alignment(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, _, err = nmt(*command, "--line", 9)
     assert status == 1
     assert "has no line 9" in one_line(err)
+    status, _, err = nmt(*command[:4], folder / "one", "-o", tmp_path / "map.png")
+    assert status == 1
+    assert f"{folder / 'src'} has 5 lines and {folder / 'one'} has 1; they must match line by line" in one_line(err)
 
 
 def test_invalid_input_of_align(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
