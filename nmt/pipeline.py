@@ -130,7 +130,7 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
 
 
 def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_fewer: bool = False) -> list[Path]:
-    """Return the checkpoints to average, oldest first; `best` leaves out those without a score, unless none has one."""
+    """Return the checkpoints to average, oldest first; `best` takes validated ones, diverged (-inf) only if all are."""
     require_run(run_dir)
     if not (candidates := list_checkpoints(run_dir)):
         raise UserError(f"{run_dir} has no checkpoints; train first")

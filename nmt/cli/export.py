@@ -73,8 +73,8 @@ def import_model(
         Path, typer.Argument(metavar="DIR", help="A Marian model for transformers: config.json, model.safetensors, ...")
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="New model directory.")],
-    src_lang: Annotated[str | None, typer.Option(help="Source language (default: of tokenizer_config.json).")] = None,
-    tgt_lang: Annotated[str | None, typer.Option(help="Target language (default: of tokenizer_config.json).")] = None,
+    src_lang: Annotated[str | None, typer.Option(help="Source language (default: from tokenizer_config.json).")] = None,
+    tgt_lang: Annotated[str | None, typer.Option(help="Target language (default: from tokenizer_config.json).")] = None,
 ) -> None:
     """Convert a Marian model for transformers (such as Helsinki-NLP's) to a model directory.
 

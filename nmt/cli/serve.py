@@ -151,7 +151,7 @@ def _load(
     engine: Engine,
 ) -> ServedModel:
     """Load a model; `decode` has the defaults of requests."""
-    path = find_model(path)  # a run that is still training saves newer ones
+    path = find_model(path)  # kept: a run that is still training saves newer checkpoints
     metadata, digest = read_model_metadata(path), manifest_digest(path)
     load = partial(load_translator, [path], device, decode, processes, True)
     chosen = choose_engine(engine, precision, device, decode, [path], load, required=False)

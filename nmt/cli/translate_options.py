@@ -47,7 +47,7 @@ _PREFIXES = "File of target prefixes, line by line; each translation starts with
 _REQUIRED = "File of phrases that each translation must contain, line by line, separated by tabs."
 _GLOSSARY = (
     "TSV file of terms: source term, translation (alternatives and inflected forms separated by |), and optionally yes "
-    "or no (case-sensitive) and a note. By default, terms in a line are required in its translation."
+    "(case-sensitive) or no, and a note. By default, terms in a line are required in its translation."
 )
 _GLOSSARY_MODE = (
     "constrain: each translation must contain a form of each term; annotate: terms are written into the source, and "

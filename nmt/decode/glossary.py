@@ -25,7 +25,7 @@ from nmt.text.lines import read_lines
 from nmt.text.words import find_words, split_words
 
 _CASE = {"": False, "no": False, "yes": True}
-_COLUMNS = "source term, translation, and optionally yes or no (case-sensitive) and a note"
+_COLUMNS = "source term, translation, and optionally yes (case-sensitive) or no, and a note"
 
 # Column names, and language codes such as "en" and "de".
 _COLUMN_NAMES = {"source", "source term", "source_term", "src", "term", "target", "target term", "target_term", "tgt"}

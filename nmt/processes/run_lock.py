@@ -129,7 +129,7 @@ def _lock(path: Path) -> IO[str]:
 
 
 def _require_regular(path: Path) -> None:
-    """Raise UserError if `path` is something else than a regular file, even a link to one."""
+    """Raise UserError if `path` is anything but a regular file; a symbolic link to one is rejected, too."""
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise UserError(f"{path} must be a regular file, which locks the run; remove {path.name}, then rerun")

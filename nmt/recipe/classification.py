@@ -63,7 +63,7 @@ class LabeledDataRecipe(Section):
         labeled = {has_label(corpus) for corpus in corpora}
         if self.noise and not self.valid:
             raise ValueError(
-                "data.valid is missing; data.noise needs it, because held-out pairs would have noisy copies"
+                "data.valid is missing; data.noise needs it, because held-out pairs would have noisy copies in training"
             )
         if self.noise and True in labeled:
             raise ValueError("data.noise supplies the labels; remove label_column and label_field from the corpora")

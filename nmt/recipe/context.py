@@ -14,7 +14,7 @@ class Context(NamedTuple):
     """The document context of each sentence.
 
     size:  maximum number of previous sentences
-    sides: whether the model also gets their translations
+    sides: "both" if the model also gets their translations
     """
 
     size: int = 0

@@ -109,7 +109,7 @@ class TrainingOptions(Section):
     on the same mix. See `data.temperature`."""
     tag: Annotated[str | None, AfterValidator(_not_reserved)] = Field(default=None, pattern=TAG_PATTERN)
     """Token prepended to each source sentence to identify the corpus or domain, such as `<web>`. The validation loss is
-    computed without a tag; validation BLEU and test sets have `decode.tag`."""
+    computed without a tag; validation BLEU and test sets use `decode.tag`."""
     alignment: Path | None = None
     """Word alignments for `train.guided_alignment` and `train.glossary_markup`: a file in Pharaoh format (`0-0 1-2`)
     with a line for each pair of the corpus. By default, a statistical aligner finds them."""

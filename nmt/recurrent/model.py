@@ -103,7 +103,10 @@ class GruModel(EncoderDecoder):
         return self.decoder(self.tgt_embedding(tgt.tokens, tgt.positions), self.encode(src), tgt, src)
 
     def _initialize(self) -> None:
-        """Xavier uniform for matrices, zero for biases, N(0, 1/d_model) for embeddings; GRU layers as in torch."""
+        """Xavier uniform for matrices, zero for biases; GRU layers as in torch.
+
+        N(0, 1/d_model) for embeddings, the output weight and the vector of additive scores.
+        """
         for name, parameter in self.named_parameters():
             if ".stack." in name:
                 continue

@@ -139,7 +139,7 @@ def save_weights(
 
 
 def load_weights(path: Path, names: Sequence[str], models: Sequence[FeatureModel] = ()) -> Floats:
-    """Read the weights of the named features; UserError unless the file has exactly these and one is not 0.
+    """Read the weights of the named features; UserError unless the file has exactly these and at least one is not 0.
 
     Raises UserError, too, if the weights were tuned for these models in another order, and warns if they were tuned for
     others. Files of earlier versions do not identify models.

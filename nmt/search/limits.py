@@ -45,7 +45,7 @@ def require_fit(prefix: list[int], options: SearchOptions) -> list[int]:
 
 
 def num_required_tokens(required: Sequence[Requirement]) -> int:
-    """Return an upper bound on the tokens that all requirements need: the sum of their shortest phrases."""
+    """Return an upper bound on the tokens that all requirements need: the total length of their shortest phrases."""
     return sum(min(map(len, phrases)) for phrases in distinct_requirements(required))
 
 

@@ -18,7 +18,7 @@ _RESOLUTION = 2.0**-30
 # Maximum number of nodes whose rewards are cached.
 _CACHE_SIZE = 1 << 16
 
-# Hashes of `_PairTable` are below this power of two.
+# Number of bits of the hashes of `_PairTable`.
 _HASH_BITS = 20
 
 Biases = tuple[tuple[tuple[int, ...], float], ...]

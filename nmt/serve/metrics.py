@@ -44,7 +44,7 @@ class Metrics:
             + _metric("nmt_request_seconds_total", "counter", "Total duration of finished requests.", seconds)
             + _metric("nmt_lines_total", "counter", items, lines)
             + _metric("nmt_batches_total", "counter", "Batches of the items of nmt_lines_total.", batches)
-            + _metric("nmt_queue_lines", "gauge", "Lines in the queue.", waiting)
+            + _metric("nmt_queue_lines", "gauge", "Lines, pairs and attention requests in the queue.", waiting)
             + _metric("nmt_memory_lines_total", "counter", "Lines by use of the translation memory.", looked_up)
             + _metric("nmt_memory_errors_total", "counter", "Failed accesses to the translation memory.", errors)
         )

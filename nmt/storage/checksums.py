@@ -58,7 +58,7 @@ def write_checked(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def read_checked(path: Path) -> dict[str, Any]:
-    """Return a report of `write_checked` without its checksum; raise UserError if its content differs from it.
+    """Return a report of `write_checked` without its checksum; raise UserError if its content does not match it.
 
     Otherwise as `read_json_object`. Reports of earlier versions have no checksum.
     """

@@ -1,6 +1,6 @@
 """The output of `nmt translate`: standard output, a pipe, a device, or a file.
 
-A file is written to a partial output, which a later command can resume, and renamed when complete; see
+Translations for a file go to a partial output, which a later command can resume and which is renamed when complete; see
 `nmt.streams.part`.
 """
 

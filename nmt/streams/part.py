@@ -155,7 +155,7 @@ class PartFile:
             self.mark()
 
     def mark(self) -> None:
-        """Add a mark to the journal, unless nothing was written since the last or a gzip member is incomplete."""
+        """Add a mark to the journal, unless nothing was written since the last or a compressed write failed midway."""
         if self._written.records == self._marked.records or (self._has_partial_write and self._sink.is_compressed):
             return
         mark = self._written

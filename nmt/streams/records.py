@@ -268,7 +268,7 @@ class RecordWriter:
     def header(self) -> str:
         """The header line of TSV output, "" if the input has none.
 
-        Raises UserError if the input already has a column of an added name.
+        Raises UserError if the input already has a column with the name of an added one.
         """
         if self.format != "tsv" or self.reader.names is None:
             return ""

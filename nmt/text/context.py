@@ -123,7 +123,7 @@ def count_previous(pair: Pair) -> int:
 def say_documents(
     chunks: Iterable[tuple[int, list[Pair]]], context: Context, where: str
 ) -> Iterator[tuple[int, list[Pair]]]:
-    """Yield chunks of pairs from `join_lines` with the index of their corpus, then log the documents of each corpus.
+    """Yield chunks of pairs from `join_lines` with the index of their corpus, then log how many documents each has.
 
     where: the option with the corpora, such as `data.train`
     """

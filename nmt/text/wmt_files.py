@@ -20,7 +20,7 @@ _XML_ROOT = re.compile(r"<dataset\b")
 _SEGMENT = re.compile(r"<seg\b[^>]*?(?:/>|(?<!/)>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
 _SEGMENT_START = re.compile(r"<seg\b[^>]*>?", re.IGNORECASE)
 _COMMENT = re.compile(f"({_SEGMENT.pattern})|<!--.*?-->", _SEGMENT.flags)
-# `html.unescape` also replaces entities without a semicolon ("R&notes"), so match them first.
+# `html.unescape` also replaces entities without a semicolon ("R&notes"); this matches only those with one.
 _ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 
 

@@ -43,7 +43,7 @@ class RateRange:
 
     steepest: rate at which the smoothed loss falls fastest with respect to log(rate)
     lowest:   rate with the lowest smoothed loss; higher rates diverge or no longer improve
-    diverged: whether the loss diverged before the last rate
+    diverged: whether the loss diverged
     """
 
     points: tuple[RatePoint, ...]

@@ -137,7 +137,7 @@ class Verification:
 
 
 class Replayer:
-    """A trainer in the state before an update. Use `start_replay`."""
+    """A trainer that resumes from the checkpoint before an update. Use `start_replay`."""
 
     def __init__(self, source: ReplaySource, trainer: Trainer, batches: TrainingBatches, prepared: Prepared) -> None:
         self.source, self.prepared = source, prepared

@@ -82,7 +82,7 @@ def require_same_text(recipe: Recipe) -> None:
 
 
 def _is_text_of_run(recipe: Recipe, report: dict[str, Any]) -> bool:
-    """Return whether the checkpoints, if any, were trained on the prepared text; other text is prepared again."""
+    """Return whether there are checkpoints that were trained on the prepared text; other text is prepared again."""
     for checkpoint in reversed(list_checkpoints(recipe.directory)):
         with suppress(UserError):  # damaged, or of another version
             text = TrainState.load(checkpoint).text

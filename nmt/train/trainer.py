@@ -312,7 +312,7 @@ class Trainer:
         bar.advance(0, f"training epoch {state.epoch + 1}{losses}, {speed:,.0f} tokens/s")
 
     def _validate(self, stop: StopRequest, metrics: MetricsWriter | None) -> bool:
-        """Validate; return whether the step is among the `keep_best` best. It remains due if interrupted."""
+        """Validate; return whether the step is among the `keep_best` best. An interrupted validation remains due."""
         state, uses_average = self.state, self.train_recipe.average == "ema"
         try:
             values = self._evaluate(stop, metrics, translates=not uses_average)

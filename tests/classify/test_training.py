@@ -255,7 +255,7 @@ WRONG: list[tuple[str, str]] = [
     ),
     (
         'data.noise=["shuffled"]',
-        "data.valid is missing; data.noise needs it, because held-out pairs would have noisy copies",
+        "data.valid is missing; data.noise needs it, because held-out pairs would have noisy copies in training",
     ),
     (
         'data.noise=["loud"]',
