@@ -9,8 +9,8 @@ same order, may be one term.
 
 The translation in the markup is a base form, which the model learns to inflect (Bergmanis and Pinnis 2021,
 "Facilitating Terminology Translation with Target Lemma Annotations"). They use a lemmatizer. Here the candidates
-are the target words that are linked to the same source word in at most 500,000 pairs of the training text and share a
-stem with the target word in the sentence (`share_stem`). The most frequent candidate is the base form.
+are the target words that share a stem with the target word in the sentence (`share_stem`) and are linked to the same
+source word in a sample of up to 500,000 training pairs. The most frequent candidate is the base form.
 
 The choice is random, but the same text, links and recipe always give the same terms.
 """

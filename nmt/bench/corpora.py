@@ -36,7 +36,7 @@ class LengthDistribution:
     correlation: float
 
     def sample(self, num_pairs: int, longest: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-        """Sample source and target lengths (num_pairs,), EOS excluded, clipped to `longest`."""
+        """Sample source and target lengths (num_pairs,), EOS excluded, clipped to between 1 and `longest`."""
         normal = random.standard_normal((2, num_pairs))
         normal[1] = self.correlation * normal[0] + math.sqrt(1 - self.correlation**2) * normal[1]
         means = np.array([[self.src_mean], [self.tgt_mean]])

@@ -174,7 +174,7 @@ def _measure(
 
 
 def _memory(trainer: Trainer, statistics: UpdateStatistics) -> int | None:
-    """Return the bytes of parameters, gradients, optimizer, checkpoint copies and the largest micro-batch.
+    """Return the bytes of parameters, EMA, gradients, optimizer, checkpoint copies and the largest micro-batch.
 
     None if the step is compiled, because other shapes would be compiled for the measurement.
     """

@@ -73,7 +73,7 @@ class DecodingRequest:
 
     model:         published name or recipe (random weights), or model directory
     source:        file of sentences; None generates random sentences, for random weights only
-    tokenizer:     directory with the tokenizers of a random model; None treats words as token numbers
+    tokenizer:     directory with the tokenizers of a random model; None makes one with the words w0, w1, ...
     num_sentences: sentences to read or generate
     output_tokens: exact length of every output; None lets a trained model decide and uses the source length with
                    random weights

@@ -192,7 +192,7 @@ def _labels_of_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[str]:
 
 
 def class_names(recipe: ClassificationRecipe, train: LabeledTexts) -> tuple[str, ...]:
-    """Return the names of the classes; raises UserError for fewer than two, and for a name that is not one column."""
+    """Return the names of the classes; raises UserError for fewer than two, and for a name with a tab or line break."""
     if recipe.data.noise:
         return (TRANSLATION, *dict.fromkeys(recipe.data.noise))
     found = sorted(recipe.data.labels or set(train.labels))
@@ -216,11 +216,12 @@ def class_names(recipe: ClassificationRecipe, train: LabeledTexts) -> tuple[str,
 def _warn_of_single(labels: Sequence[str]) -> None:
     """Warn of labels that occur once, such as a header or a misspelled label."""
     if single := [label for label, count in Counter(labels).items() if count == 1]:
+        which = "class" if len(single) == 1 else "each of the classes"
         shown = ", ".join(map(repr, single[:_MAX_SHOWN]))
         more = f" and {len(single) - _MAX_SHOWN:,} more" if len(single) > _MAX_SHOWN else ""
         warn(
-            f"data.train has one example of class {shown}{more}; if the label is a header or misspelled, correct it; "
-            "data.labels names the classes"
+            f"data.train has one example of {which} {shown}{more}; if a label is a header or misspelled, correct it; "
+            "otherwise, list the classes in data.labels"
         )
 
 

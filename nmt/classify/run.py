@@ -109,7 +109,7 @@ def _build(
     if missing := [names[index] for index in sorted(set(range(len(names))) - set(labels["train"]))]:
         warn(f"data.train has no example of class {', '.join(missing)}, so it is not learned; add some")
     if newest is None:
-        with tempfile.TemporaryDirectory() as folder:  # the checkpoints have its file
+        with tempfile.TemporaryDirectory() as folder:  # the checkpoints store the tokenizer
             path = Path(folder, TOKENIZER_FILE)
             tokenizer = train_tokenizer(_lines(texts["train"], recipe), recipe.tokenizer, path)
     else:
@@ -122,7 +122,8 @@ def _build(
     classifier.encode.report_truncated()
     say(
         f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters, {len(names)} classes, "
-        f"{len(encoded['train'].labels):,} training examples of {encoded['train'].lengths.mean():.0f} tokens, {device}"
+        f"{len(encoded['train'].labels):,} training examples of {encoded['train'].lengths.mean():.0f} tokens "
+        f"on average, {device}"
     )
     trainer = ClassifierTrainer(recipe, classifier, encoded.pop("train"), encoded.pop("valid"), device, newest)
     return trainer, {split.removeprefix("test."): examples for split, examples in encoded.items()}, overlap

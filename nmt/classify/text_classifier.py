@@ -99,7 +99,8 @@ class TextClassifier:
     def probabilities(self, examples: Sequence[Texts]) -> NDArray[np.float64]:
         """Return the class probabilities (examples, classes) for tuples of `metadata.num_texts` texts.
 
-        Raises TypeError for anything but a list of tuples of strings, and ValueError for a wrong number of texts.
+        Raises TypeError unless `examples` is a sequence of tuples or lists of strings, and ValueError for a wrong
+        number of texts.
         """
         _check(examples, self.metadata.num_texts)
         return self.probabilities_of(Examples.encode(examples, [0] * len(examples), self.encode))

@@ -40,7 +40,7 @@ def encode_joined(
 def fit_context(
     src: Sentences, tgt: Sentences, separators: Separators, max_src: int, max_tgt: int
 ) -> tuple[Sentences, Sentences]:
-    """Drop the oldest sentences of pairs that exceed the maximum numbers of tokens, the same number on both sides.
+    """Drop the oldest sentences of pairs with more tokens than allowed, equally many on each side with context.
 
     A pair whose own sentence is too long loses all context, but keeps the sentence.
     """

@@ -85,10 +85,10 @@ def text_identity(report: dict[str, Any], recipe: Recipe) -> str:
 def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks_hub: bool = True) -> set[Split]:
     """Return the splits of `directory` that are incomplete or depend on something that has changed.
 
-    If the training text is outdated, so is the validation text. Raises UserError if reused tokenizers are corrupt.
+    If the training text is outdated, so is the validation text. Raises UserError for a damaged report, an unreadable
+    input file, and reused tokenizers that are corrupt.
 
-    warns: warn of deleted input files
-    asks_hub: compare datasets with the Hub
+    warns: warn of deleted input files; asks_hub: compare datasets with the Hub
     """
     both: set[Split] = {"train", "valid"}
     report = read_report(directory)

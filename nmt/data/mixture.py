@@ -75,5 +75,5 @@ class Mixture:
 
 
 def pair_id_dtype(num_pairs: int) -> np.dtype[Any]:
-    """Return the smallest of int32 and int64 that holds all pair ids."""
+    """Return int32 if it holds all pair ids, otherwise int64."""
     return np.dtype(np.int32 if num_pairs < 1 << 31 else np.int64)

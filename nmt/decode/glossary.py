@@ -210,7 +210,7 @@ def forms_of(required: Required) -> Sequence[str]:
 
 
 def _are_column_names(*columns: str) -> bool:
-    """Return whether the columns of a line are different column names or language codes."""
+    """Return whether the columns of a line are different column names, or language codes with `en` among them."""
     names = {column.strip().lower() for column in columns}
     are_codes = "en" in names and all(map(_CODE.fullmatch, names))
     return len(names) == len(columns) and (are_codes or names <= _COLUMN_NAMES)

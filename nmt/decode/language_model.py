@@ -58,7 +58,7 @@ def require_fusible(path: Path, tgt: Tokenizer, *, reverse_target: bool) -> None
 
 
 def require_language(path: Path, language: str) -> None:
-    """Raise UserError if `path` is a language model of another language than the target language of the translator."""
+    """Raise UserError if `path` is a language model of a language that is not the target language of the translator."""
     directory = find_model(path)
     metadata = read_model_metadata(directory)
     if metadata.is_language_model and metadata.tgt_lang != language:

@@ -101,7 +101,7 @@ class TranslationMemory:
             self._database.execute("UPDATE state SET entries = entries - ?", (num_removed,))
 
     def _require_database(self) -> None:
-        """Raise MemoryFileError for another file; SQLite would overwrite a short one."""
+        """Raise MemoryFileError if the file is not an SQLite database; SQLite would overwrite a short file."""
         try:
             with self._path.open("rb") as file:
                 start = file.read(len(_HEADER))
@@ -113,7 +113,7 @@ class TranslationMemory:
             raise self._damaged("it is not an SQLite database")
 
     def _create_or_check(self) -> None:
-        """Create the tables of a new database; raises MemoryFileError if an existing one has different tables."""
+        """Create the tables of a new database; raises MemoryFileError if an existing one has another application id."""
         (application,) = self._database.execute("PRAGMA application_id").fetchone()
         (num_tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if not application and not num_tables:

@@ -135,7 +135,7 @@ def make_shortlist(
     reverse_target: whether target sentences are stored in reverse
     progress:       called with the number of pairs read; each pair is read `nmt.alignment.lexical.PASSES` times
 
-    Raises UserError if the pairs have no source, as those of a language model.
+    Raises UserError if the pairs have no source, like those of a language model.
     """
     if not len(store.src.tokens):
         raise UserError(

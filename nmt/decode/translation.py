@@ -38,7 +38,8 @@ class Attention:
     """Attention of the decoder where it predicts each target token.
 
     source, target: pieces; EOS is the last source piece
-    weights:        by layer, head, target token and source token; they sum to 1 over the source
+    weights:        by layer, head, target token and source token; over the source, they sum to 1, or to less with a
+                    tag, which is left out
     """
 
     source: list[str]

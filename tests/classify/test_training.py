@@ -376,7 +376,7 @@ def test_a_label_of_one_example_is_named(reviews: Path, capsys: pytest.CaptureFi
     path.write_text("text\tlabel\n" + path.read_text())
     train(*options, "name=header")
     err = " ".join(capsys.readouterr().err.split())
-    assert "warning: data.train has one example of class 'label'; if the label is a header or misspelled" in err
+    assert "warning: data.train has one example of class 'label'; if a label is a header or misspelled" in err
 
 
 def test_examples_that_occur_in_the_training_text_are_counted(
