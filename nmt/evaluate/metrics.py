@@ -222,7 +222,7 @@ def score_groups(
         for name in dict.fromkeys(names):
             members[name].append(sentence)
 
-    def normalize(line: str) -> str:  # as sacreBLEU, ignore a carriage return and spaces at the end
+    def normalize(line: str) -> str:  # like sacreBLEU, ignore white space at the end
         return line.rstrip().lower() if lowercase else line.rstrip()
 
     equal = [
@@ -295,8 +295,8 @@ def _corpus_score(
         return metric.corpus_score(lines, references, n_bootstrap=max(resamples, 1)), {}
     except TypeError:
         # sacreBLEU 2.6 cannot average resampled scores if some are exactly zero, because these are float and the
-        # others are float32. Its paired test can, with the same resamples of the baseline. The failed call has already
-        # set n_bootstrap and seed for the signature.
+        # others are float32. Its paired test can, and resamples its baseline, here this system, in the same way. The
+        # failed call has already set n_bootstrap and seed for the signature.
         test = PairedTest([("", lines)], {"": metric}, references, test_type="bs", n_samples=resamples)
         (found,) = (row for rows in test()[1].values() for row in rows if isinstance(row, Result))
         assert found.mean is not None and found.ci is not None

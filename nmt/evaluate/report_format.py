@@ -162,7 +162,7 @@ def _forecast(report: RunReport, forecast: Forecast) -> Iterator[str]:
     if forecast.options != report.recipe:
         yield "The forecast was made with different options than the run."
     if speed is not None and (speed.processes, speed.device) != (training.world_size, training.device):
-        yield f"The forecast of the time is for {speed.device} and a world size of {speed.processes}."
+        yield f"The time forecast is for {speed.device} and a world size of {speed.processes}."
 
 
 def _micro_batches(training: TrainingSummary) -> str:

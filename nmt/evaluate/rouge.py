@@ -71,7 +71,7 @@ class Rouge(Metric):
         return np.array(self._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
 
     def _preprocess_segment(self, sent: str) -> str:
-        # rougeLsum matches each sentence of the reference with all of the text, and separates sentences by lines.
+        # rougeLsum matches each sentence of the reference with all of the text, and expects one sentence per line.
         return "\n".join(split_sentences(sent)) if self.type == "rougeLsum" else sent
 
     def _cache_references(self, references: Sequence[Sequence[str]]) -> list[dict[str, Any]]:

@@ -96,7 +96,7 @@ def _signature(recipe: Recipe, metric: str | None, refs: Sequence[Sequence[str]]
 
 
 def warn_of_replaced(folder: Path, runs: Sequence[Run]) -> None:
-    """Warn, before training, of runs in the report of a sweep that the new report will not have."""
+    """Warn, before training, if a report in `folder` has runs that the new report will not have."""
     earlier: list[str] = []
     with suppress(KeyError, TypeError):  # of another version
         for test in read_json_object(folder / "report.json")["tests"]:

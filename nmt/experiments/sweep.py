@@ -108,7 +108,9 @@ def is_sweep(path: Path) -> bool:
 
 
 def load_sweep(path: Path, find_recipe: Callable[[str], Path], seeds: int | None, overrides: Sequence[str]) -> Sweep:
-    """Load a sweep file; `seeds` and `overrides` take precedence over it. Raises RecipeError.
+    """Load a sweep file; `seeds` and `overrides` take precedence over its own, but not over the options of a variant.
+
+    Raises RecipeError, also if every variant sets an overridden option.
 
     find_recipe: returns the path of a packaged recipe, or the path itself
     """

@@ -96,7 +96,7 @@ def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
     verify_directory(model)
     require_transformer(read_model_recipe(model), model)
     is_cached = os.access(model, os.W_OK)
-    next_time = "later calls reuse it" if is_cached else f"it is not cached, because {model} is read-only"
+    next_time = "later calls reuse the result" if is_cached else f"not cached, because {model} is read-only"
     say(f"converting {model} to {stored_as} for CTranslate2; {next_time}")
     try:
         # Imports torch, which calls with a cached conversion do not need.

@@ -184,7 +184,7 @@ def _compare(
 ) -> _Comparison:
     """Compare the model of `loaded`, or a copy with rounded weights, with the export in a compute type.
 
-    The log-probabilities of the model are computed in float64.
+    The logits of the model are computed in float64, and their softmax in float32.
     """
     reference = _Reference(loaded, tokenizers, sample.lines, model)
     engine = CTranslate2Engine(exported, tokenizers, EngineDevice("cpu"), compute_type)
@@ -227,7 +227,8 @@ _DTYPES: Mapping[str, torch.dtype] = {
 def round_weights(model: Transformer, quantization: Quantization) -> Transformer:
     """Return a float32 copy with weights rounded like CTranslate2's; for float32, the model itself.
 
-    int8 types quantize matrices, with one scale per row, and store the rest in the type at the end of their name.
+    int8 types quantize matrices, with one scale per row. The rest has the type at the end of the name, or float32
+    for `int8`.
     """
     if quantization == "float32":
         return model

@@ -38,9 +38,10 @@ def generate(split: Split, pairs: int, seed: int, *, documents: bool = False) ->
     Train and valid have no sentence in common and contain no held-out word combinations. Each test sentence contains
     at least one, but all its words occur in train. The clauses of nested have depth 3 or 4; those of train, at most 2.
 
-    documents: generate distinct documents of two pairs, the second about `it`, a noun of the first
+    documents: generate distinct documents of two pairs, the second about `it`, a noun of the first. They replace
+               sentences in the rules above: a held-out combination of a test document is in either sentence
 
-    Raises UserError if the grammar cannot generate `pairs` pairs, and for documents of nested, which it does not have.
+    Raises UserError if the grammar cannot generate `pairs` pairs, and for documents of split nested, which has none.
     """
     if documents and split == "nested":
         raise UserError("toy documents have no nested clauses; documents must be false for split 'nested'; change one")

@@ -408,7 +408,8 @@ class PreservingTranslator:
 def _segments(line: _Line) -> list[_Segment]:
     """Split a line at its items.
 
-    Next to an item, punctuation and white space are copied, and up to four letters with case of 10km, 4th and A4.
+    Next to an item, punctuation and white space are copied; next to a number, also up to four letters with case, as in
+    10km, 4th and A4.
     """
     text, segments, end = line.marked.text, list[_Segment](), 0
     before: Item | None = None

@@ -231,7 +231,7 @@ def test_forecast_beside_the_run() -> None:
         ["training time", "1 h 00 min (58 min 00 s to 1 h 02 min)", "1 h 02 min"],
     ]
     assert "different options than" not in format_markdown(report)
-    assert "The forecast of the time is for cpu and a world size of 1." in format_markdown(report)
+    assert "The time forecast is for cpu and a world size of 1." in format_markdown(report)
     other = dataclasses.replace(report, forecast=dataclasses.replace(forecast, options="seed = 2"))
     assert "The forecast was made with different options than the run." in format_markdown(other)
     assert json.loads(format_json(report))["forecast"]["speed"]["high"] == 3_720.0

@@ -365,7 +365,7 @@ def test_an_open_conversion_is_not_removed(make_model: MakeModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_cached", "message"), [(True, "later calls reuse it"), (False, "it is not cached, because ")]
+    ("is_cached", "message"), [(True, "later calls reuse the result"), (False, "not cached, because ")]
 )
 def test_the_log_states_whether_a_conversion_is_cached(
     make_model: MakeModel,
