@@ -17,6 +17,7 @@ The choice is random, but the same text, links and recipe always give the same t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections import Counter, defaultdict
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.alignment.stored_pairs import PairReader, StoredCorpus, TokenLink, stored_corpora
-from nmt.alignment.training import identify_text, open_links, prepare_links
+from nmt.alignment.training import LINKS_FOLDER, identify_text, open_links, prepare_links
 from nmt.data.folder import link_or_copy
 from nmt.data.prepare import Prepared
 from nmt.data.store import PairStore, PairWriter, SideStore
@@ -67,6 +68,15 @@ def prepare_alignments(prepared: Prepared, recipe: Recipe) -> None:
         prepare_markup(prepared, recipe)
 
 
+def with_alignments(identity: str, directory: Path, recipe: Recipe) -> str:
+    """Extend the fingerprint of the prepared text in `directory` by those of its links and marked terms, if used."""
+    folders = {LINKS_FOLDER: recipe.train.guided_alignment, MARKUP_FOLDER: recipe.train.glossary_markup > 0}
+    for folder in (name for name, is_used in folders.items() if is_used):
+        digests = read_json_object(directory / folder / f"{folder}.json").get("sha256")
+        identity = hashlib.sha256(f"{identity} {json.dumps(digests, sort_keys=True)}".encode()).hexdigest()
+    return identity
+
+
 def prepare_markup(prepared: Prepared, recipe: Recipe) -> None:
     """Update the marked training text; `recipe` must be the recipe of the prepared corpus.
 
@@ -95,17 +105,14 @@ def prepare_markup(prepared: Prepared, recipe: Recipe) -> None:
     say(f"marked {counted(num_terms, 'term')} in {num_pairs:,} of {total:,} training pairs ({num_pairs / total:.1%})")
 
 
-def open_markup(prepared: Prepared, recipe: Recipe) -> tuple[PairStore, str]:
-    """Open the marked training text of a prepared corpus; return it and its fingerprint.
-
-    Raises UserError if it is missing, damaged, or made from another text or recipe.
-    """
+def open_markup(prepared: Prepared, recipe: Recipe) -> PairStore:
+    """Open the marked training text; raise UserError if it is missing, damaged, or made from another text or recipe."""
     folder = prepared.directory / MARKUP_FOLDER
     report = read_json_object(folder / _REPORT_FILE)
     if report.get("made_from") != _made_from(prepared, recipe):
         raise UserError(f"{folder} has no marked terms for this text; {_OPTION} needs them; run `nmt prepare`")
     require_undamaged(folder, report["sha256"], _REPORT_FILE)
-    return PairStore(folder, "train"), json.dumps(report["sha256"], sort_keys=True)
+    return PairStore(folder, "train")
 
 
 def _made_from(prepared: Prepared, recipe: Recipe) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nmt.alignment.term_markup import open_markup
+from nmt.alignment.term_markup import open_markup, with_alignments
 from nmt.alignment.training import open_links
 from nmt.data.fingerprint import text_identity
 from nmt.data.mixture import Mixture
@@ -54,20 +53,14 @@ class TrainingData:
                 is_builder=world.is_main,
                 reverse_target=data.reverse_target,
             )
-        identity, links = text_identity(prepared.report, recipe), None
-        if recipe.train.guided_alignment:
-            links, digest = open_links(prepared)
-            identity = hashlib.sha256(f"{identity} {digest}".encode()).hexdigest()
-        train = PairStore(directory, "train")
-        if recipe.train.glossary_markup:
-            train, digest = open_markup(prepared, recipe)
-            identity = hashlib.sha256(f"{identity} {digest}".encode()).hexdigest()
+        links = open_links(prepared)[0] if recipe.train.guided_alignment else None
+        is_marked = recipe.train.glossary_markup > 0
         return cls(
-            train,
+            open_markup(prepared, recipe) if is_marked else PairStore(directory, "train"),
             PairStore(directory, "valid"),
             prepared.mixture(recipe),
             epochs,
-            identity,
+            with_alignments(text_identity(prepared.report, recipe), directory, recipe),
             prepared.valid_identity(),
             links,
         )

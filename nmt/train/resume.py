@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nmt.alignment.term_markup import with_alignments
 from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remove_leftovers
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import outdated_splits, read_report, text_identity
@@ -86,7 +87,7 @@ def _is_text_of_run(recipe: Recipe, report: dict[str, Any]) -> bool:
     for checkpoint in reversed(list_checkpoints(recipe.directory)):
         with suppress(UserError):  # damaged, or of another version
             text = TrainState.load(checkpoint).text
-            return not text or text == text_identity(report, recipe)
+            return text in ("", with_alignments(text_identity(report, recipe), recipe.data_directory, recipe))
     return bool(list_checkpoints(recipe.directory))
 
 

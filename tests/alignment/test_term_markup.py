@@ -27,7 +27,7 @@ def marked(folder: Path, *options: str, run: str = "run", corpus: str = "") -> t
     recipe = parse_recipe(text, [f"run_dir='{folder / run}'", f"data.root='{folder}'", *options])
     prepared = prepare(recipe)
     prepare_markup(prepared, recipe)
-    return recipe, prepared, open_markup(prepared, recipe)[0]
+    return recipe, prepared, open_markup(prepared, recipe)
 
 
 @pytest.mark.parametrize("tag", ["", ", tag = '<web>'"])

@@ -109,21 +109,30 @@ def test_a_model_records_the_longest_source_of_its_text_and_of_its_start_model(
 # --- The text of a run ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["train", "prepare"])
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("train", []),
+        ("prepare", []),
+        ("train", ["train.guided_alignment=true"]),
+        ("prepare", ["train.glossary_markup=0.5"]),
+    ],
+)
 def test_a_changed_corpus_is_rejected_without_changing_files(
-    command: str, recipe: Path, tmp_path: Path, nmt: Nmt
+    command: str, options: list[str], recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     run = tmp_path / "run"
-    assert nmt("train", recipe, f"run_dir={run}")[0] == 0
+    options = [f"run_dir={run}", *options]
+    assert nmt("train", recipe, *options)[0] == 0
     before = files_of(run)
     write_text(tmp_path, "train", 0, 260)
-    status, _, err = nmt(command, recipe, f"run_dir={run}", "train.max_steps=8")
+    status, _, err = nmt(command, recipe, *options, "train.max_steps=8")
     assert status != 0
     assert "cannot be resumed: its training text or a corpus file has changed" in err
     assert "train under another name, or fine-tune: name=NEW train.start_from=" in err
     assert files_of(run) == before
     write_text(tmp_path, "train", 0, 200)  # the same content again
-    assert nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")[0] == 0
+    assert nmt("train", recipe, *options, "train.max_steps=8")[0] == 0
 
 
 @pytest.mark.parametrize("command", ["train", "prepare"])
