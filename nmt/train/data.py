@@ -14,7 +14,7 @@ from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore, SideStore
 from nmt.models import TranslationModel
 from nmt.processes.distributed import World
-from nmt.recipe import Recipe
+from nmt.recipe import Recipe, UserError
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TrainingData:
     def from_prepared(cls, prepared: Prepared, recipe: Recipe, world: World) -> TrainingData:
         """Open a prepared corpus; rank 0 samples segmentations if the recipe asks for them.
 
-        Raises UserError if files are missing, damaged or outdated.
+        Raises UserError if files are missing, damaged or outdated, or if they are not the same on all ranks.
         """
         directory, data, epochs = prepared.directory, recipe.data, None
         if recipe.train.subword_sampling:
@@ -55,12 +55,18 @@ class TrainingData:
             )
         links = open_links(prepared)[0] if recipe.train.guided_alignment else None
         is_marked = recipe.train.glossary_markup > 0
+        identity = with_alignments(text_identity(prepared.report, recipe), directory, recipe)
+        if (text := f"{identity} {prepared.valid_identity()}") != world.broadcast_text(text):
+            raise UserError(
+                f"{directory} of rank {world.rank} has other text than that of rank 0; all processes must train on the "
+                "same text; put run_dir on a shared file system"
+            )
         return cls(
             open_markup(prepared, recipe) if is_marked else PairStore(directory, "train"),
             PairStore(directory, "valid"),
             prepared.mixture(recipe),
             epochs,
-            with_alignments(text_identity(prepared.report, recipe), directory, recipe),
+            identity,
             prepared.valid_identity(),
             links,
         )

@@ -16,16 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pytest import MonkeyPatch
 
 from nmt.checkpoint import save_checkpoint
+from nmt.data.prepare import load_prepared
+from nmt.processes.distributed import World
 from nmt.processes.run_lock import LOCK_FILE, run_lock
-from nmt.recipe import UserError
+from nmt.recipe import UserError, load_recipe
 from nmt.storage.model_metadata import longest_source_of, read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import write_directory, write_file
 from nmt.text.tokenizer import Tokenizers
 from nmt.train import trainer
+from nmt.train.data import TrainingData
 from tests.calling import Nmt, one_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,6 +152,22 @@ def test_checkpoints_that_are_a_link_to_those_of_another_run_are_rejected(
     assert status != 0
     assert f"is a link to the checkpoints of another run, {run}; each run must have its own" in one_line(err)
     assert files_of(run) == before
+
+
+def test_another_text_than_that_of_rank_0_is_an_error(
+    recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: MonkeyPatch
+) -> None:
+    texts: dict[int, str] = {}
+    for count in (200, 210):
+        write_text(tmp_path, "train", 0, count)
+        one = load_recipe(recipe, [f"run_dir={tmp_path / str(count)}"])
+        assert nmt("prepare", recipe, f"run_dir={one.directory}")[0] == 0
+        prepared = load_prepared(one.data_directory)
+        monkeypatch.setattr(World, "broadcast_text", lambda self, text, count=count: texts.setdefault(count, text))
+        TrainingData.from_prepared(prepared, one, World(0, 2, torch.device("cpu")))
+    monkeypatch.setattr(World, "broadcast_text", lambda self, text: texts[200])
+    with pytest.raises(UserError, match="data of rank 1 has other text than that of rank 0; all processes must train"):
+        TrainingData.from_prepared(prepared, one, World(1, 2, torch.device("cpu")))
 
 
 def test_a_deleted_corpus_is_reported_once(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
