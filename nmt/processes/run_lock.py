@@ -22,7 +22,7 @@ if sys.platform != "win32":
 
 LOCK_FILE = ".lock"
 
-# To open the lock file in a directory that others remove meanwhile.
+# Attempts to open the lock file, whose directory another process may remove meanwhile.
 _ATTEMPTS = 100
 
 # Run directories, by their real path, that this process has locked.

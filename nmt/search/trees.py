@@ -1,8 +1,8 @@
 """Search for well-formed constituency trees with as many words as the source (`nmt.text.trees`).
 
 A tree is one labeled bracket with words and further brackets inside, none of them empty. If the source has one word,
-the tree may also be a word without a bracket. The opening and the closing of a bracket and each word are one token, so
-the automaton below allows exactly the trees that fit the maximum length. A word of a tree is XX or a punctuation tag.
+the tree may also be a word without a bracket. Each opening bracket, closing bracket and word is one token, so the
+automaton below allows exactly the trees that fit the maximum length. A word of a tree is XX or a punctuation tag.
 
 After each token, the rest of an output needs one token for each missing word and each open bracket. A new bracket is
 possible while two more tokens than these fit.

@@ -134,7 +134,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
 async def _translate_documents(
     service: Service, request: Request, model: ServedModel, body: TranslateRequest, texts: list[str]
 ) -> Response:
-    """Translate HTML pages or subtitle files; the response has only their text."""
+    """Translate HTML pages or subtitle files; the response has their text without scores or other fields."""
     documents = [split_text(text, body.format) for text in texts]
     lines = [_lines_with_terms([segment.text for segment in document.segments], body, model) for document in documents]
     options = _request_options(body, model)

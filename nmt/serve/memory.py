@@ -1,4 +1,4 @@
-"""Translation memory of a server: errors of its file do not make requests fail; waits for locks take about a second."""
+"""Translation memory of a server: errors of its file do not make requests fail; waits for locks end after a second."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def write_directory(directory: Path, files: Mapping[str, bytes | Callable[[], by
 def new_directory(directory: Path) -> Iterator[Path]:
     """Yield an empty temporary directory, renamed to `directory` at the end of a `with` block or removed on an error.
 
-    The block must sync the files that it writes. A kill leaves the temporary directory, `.NAME.part-PID`.
+    The block must sync the files that it writes. A killed process leaves the temporary directory, `.NAME.part-PID`.
 
     Raises UserError if it is in a run of this process that was deleted.
     """

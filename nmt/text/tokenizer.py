@@ -163,7 +163,7 @@ class Tokenizer:
         return [self._processor.piece_to_id(piece) for piece in pieces]
 
     def spelled(self) -> list[bytes]:
-        """Return the bytes that each token adds to a text, by token id; none for special tokens and user symbols."""
+        """Return the bytes that each token adds to a text, by id; none for special tokens, user symbols and <0x20>."""
         spelled = [(piece.kind, spell(piece.text)) for piece in read_pieces(self.model)]
         return [
             text if kind == PieceKind.ordinary or (kind == PieceKind.byte and text != b" ") else b""

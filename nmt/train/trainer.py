@@ -146,7 +146,7 @@ class Trainer:
         """Record a property of the start in the state, and its change, unless an option of this name sets it."""
         if (before := getattr(self.state, name)) not in (0, "", now) and now != getattr(self.train_recipe, name, None):
             self.state.changes.append(Change(self.state.step, name, before, now))
-            if self.world.is_main and name != "processes":  # the batching logs these
+            if self.world.is_main and name != "processes":  # `Batching.announce` logs those
                 say(f"the {name} is now {now}, was {before}")
         setattr(self.state, name, now)
 
