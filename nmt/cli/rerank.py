@@ -41,6 +41,7 @@ from nmt.rerank.rerank import (
 )
 from nmt.storage.run_folder import find_model
 from nmt.text.lines import input_name, read_lines, require_lines, require_same_length, warn_of_empty, warn_of_pairs
+from nmt.text.tokenizer import Tokenizers
 
 NBestArgument = Annotated[
     Path, typer.Argument(help="n-best lists, as written by `nmt translate --n-best`; - is standard input.")
@@ -91,17 +92,20 @@ def rerank(
     sources, lists = _read_lists(src, nbest)
     references = [] if tune_on is None else _read_references(tune_on, src, sources, lists)
     warn_of_pairs(src, sources, tune_on, references)
-    scorer = None if tune_on is None else make_scorer(metric or "bleu", tgt_lang=languages(model)[1]).metric
+    scorer = None
+    if tune_on is not None:
+        lowercase = Tokenizers.load(find_model(model)).tgt.lowercases()  # scores of `nmt run` then ignore case, too
+        scorer = make_scorer(metric or "bleu", tgt_lang=languages(model)[1], lowercase=lowercase)
     feature_models = _load_models([model, *(models or ())], reverse_models or (), device)
-    names = feature_names(feature_models)
-    chosen = None if weights is None else load_weights(weights, names, feature_models)
+    chosen = None if weights is None else load_weights(weights, feature_names(feature_models), feature_models)
     values = _all_features(sources, lists, feature_models)
     if chosen is None:
         assert scorer is not None, "either --weights or --tune is given"
         metric, seed = metric or "bleu", 1 if seed is None else seed
-        tuning_set = TuningSet.from_lists(values, _count_matches(scorer, lists, references), metric)
+        tuning_set = TuningSet.from_lists(values, _count_matches(scorer.metric, lists, references), metric)
         tuned = tune_from_list_score(tuning_set, restarts=10 if restarts is None else restarts, seed=seed)
-        say(f"{metric} {tuned.before:.2f} with the scores in the list, {tuned.after:.2f} tuned")
+        case = "" if scorer.is_case_sensitive else ", ignoring case"
+        say(f"{metric} {tuned.before:.2f} with the scores in the list, {tuned.after:.2f} tuned{case}")
         _save(tuned, feature_models, {"metric": metric, "seed": seed}, weights_out)
         chosen = tuned.weights
     for number, (candidates, own) in enumerate(zip(lists, values, strict=True), start=1):

@@ -235,6 +235,30 @@ def test_tuning_uses_the_tokenizer_of_the_target_language(
     assert f"bleu {before:.2f} with the scores in the list, 100.00 tuned" in err
 
 
+def test_tuning_ignores_case_if_the_model_writes_lowercase(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+    tokenizer = train_tokenizer(
+        ["the old tree sees red cats"] * 20, TokenizerRecipe(vocab_size=280, lowercase=True), tmp_path / "t.model"
+    )
+    recipe = ModelRecipe(d_model=16, d_ff=32, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, max_positions=64)
+    size = tokenizer.vocab_size
+    files = model_files(
+        recipe,
+        model_tensors(Transformer(recipe, size, size)),
+        Tokenizers(tokenizer, tokenizer).files(),
+        ModelMetadata("en", "de", size, size, "NFC", DecodeRecipe()),
+    )
+    write_directory(tmp_path / "lowercase", files)
+    nbest = "1\t0.5\tThe red old cats\n1\t0.1\tthe old red tree\n"
+    for name, text in (("src", "a\n"), ("ref", "The Old Red Tree\n"), ("nbest", nbest)):
+        (tmp_path / name).write_text(text)
+    command = ("rerank", tmp_path / "lowercase", *tuning(folder, tmp_path)[2:])
+    for metric in ("bleu", "chrf"):
+        status, out, err = nmt(*command, "--metric", metric, "--restarts", 1)
+        assert (status, out) == (0, "the old red tree\n"), err
+        assert "100.00 tuned, ignoring case" in err
+    assert "ignoring case" not in nmt(*tuning(folder, tmp_path), "--restarts", 1)[2]
+
+
 def test_hint_at_the_unicode_form_of_references(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     for name, text in (("src", "a"), ("ref", unicodedata.normalize("NFD", "Grüße")), ("nbest", "1\t0.5\tGrüße")):
         (tmp_path / name).write_text(f"{text}\n")
