@@ -371,11 +371,11 @@ def _score_texts(recipe: Recipe, world: World, leaks: Mapping[str, SetLeaks]) ->
     tests = []
     for name, test in test_sets(recipe).items():
         started = time.perf_counter()
+        scores = score_text(scorer, test.ref)
+        seconds = time.perf_counter() - started
         found = leaks.get(f"data.test.{name}")
         clean = [] if found is None else [test.ref[index] for index in found.clean()]
-        scores = score_text(scorer, test.ref)
         clean_scores = score_text(scorer, clean) if 0 < len(clean) < len(test.ref) else ()
-        seconds = time.perf_counter() - started
         counts = None if found is None else found.counts()
         tests.append(ScoredTestSet(name, len(test.ref), seconds, scores, leaks=counts, clean_scores=clean_scores))
     return tuple(tests), scorer.num_parameters

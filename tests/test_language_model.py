@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmt import pipeline
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.checkpoint import load_model
+from nmt.data.leaks import Leak, SetLeaks
 from nmt.data.store import PairStore
 from nmt.decode.generator import TextGenerator
 from nmt.decode.scoring import TextScorer
@@ -16,6 +18,7 @@ from nmt.decode.translator import Translator
 from nmt.grammar import generate
 from nmt.packing.packed import PackedSequences
 from nmt.pipeline import prepare, run
+from nmt.processes.distributed import World
 from nmt.recipe import DecodeRecipe, Recipe, RecipeError, TokenizerRecipe, UserError, parse_recipe
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
@@ -105,6 +108,25 @@ def test_run_reports_perplexity_and_bits_per_byte(language_model: Path) -> None:
     num_tokens = sum(len(line) + 2 for line in lines)  # characters, the space before the first word, and EOS
     assert math.log2(scores["perplexity"]) == pytest.approx(total / num_tokens, rel=1e-4)
     assert scores["bits-per-byte"] < 5.0  # uniform over the vocabulary is above 8
+
+
+def test_scoring_clean_sentences_again_is_not_part_of_the_time(
+    language_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[int] = []
+
+    def score(scorer: object, texts: list[str]) -> tuple[()]:
+        scored.append(len(texts))
+        return ()
+
+    monkeypatch.setattr(pipeline, "score_text", score)
+    monkeypatch.setattr("nmt.pipeline.time.perf_counter", lambda: sum(scored))
+    leak = Leak(line=1, part="reference", kind="exact", corpus=0, number=1, times=1, found="")
+    leaks = {"data.test.news": SetLeaks("data.test.news", 8, (leak,))}
+    recipe = recipe_of(language_model.parent)
+    (test,), _ = pipeline._score_texts(recipe, World(0, 1, torch.device("cpu")), leaks)
+    assert scored == [8, 7]
+    assert test.seconds == 8
 
 
 def test_preparation_keeps_all_clean_lines(language_model: Path) -> None:
