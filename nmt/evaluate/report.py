@@ -35,6 +35,7 @@ class DataSummary:
     dropped:     number of dropped training pairs by reason
     src_tokens, tgt_tokens: subword tokens of the kept training pairs
     valid_leaks: validation pairs with an exact or near match of a side in the training text; None if unknown
+    valid_read:  validation pairs searched for leaks; valid_pairs of them fit the model. None if unknown
     """
 
     train_read: int
@@ -46,6 +47,7 @@ class DataSummary:
     src_vocab_size: int
     tgt_vocab_size: int
     valid_leaks: int | None = None
+    valid_read: int | None = None
 
     @classmethod
     def from_prepare_report(cls, report: Mapping[str, Any], valid_leaks: int | None = None) -> DataSummary:
@@ -61,6 +63,7 @@ class DataSummary:
             src_vocab_size=vocab_size["src"],
             tgt_vocab_size=vocab_size["tgt"],
             valid_leaks=valid_leaks,
+            valid_read=report["valid"].get("pairs_read"),
         )
 
 

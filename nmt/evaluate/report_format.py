@@ -182,14 +182,18 @@ def _validation(training: TrainingSummary) -> str:
 
 
 def _data_section(data: DataSummary) -> Iterator[str]:
-    leaks = f", {data.valid_leaks:,} of them with a match in the training text" if data.valid_leaks is not None else ""
+    has_omitted = data.valid_read not in (None, data.valid_pairs)
+    valid = f"{data.valid_pairs:,}{f' of {data.valid_read:,}' if has_omitted else ''}"
+    if data.valid_leaks is not None:
+        them = f"all {data.valid_read:,}" if has_omitted else "them"
+        valid += f", {data.valid_leaks:,} of {them} with a match in the training text"
     yield "## Data"
     yield _pairs(
         {
             "training pairs": f"{data.train_pairs:,} of {data.train_read:,}",
             **{f"dropped: {escape_markdown(reason)}": f"{count:,}" for reason, count in data.dropped.items() if count},
             "training tokens": f"{data.src_tokens:,} source, {data.tgt_tokens:,} target",
-            "validation pairs": f"{data.valid_pairs:,}{leaks}",
+            "validation pairs": valid,
             "vocabulary": f"{data.src_vocab_size:,} source, {data.tgt_vocab_size:,} target tokens",
         }
     )

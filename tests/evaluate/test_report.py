@@ -32,7 +32,7 @@ def test_data_summary_from_a_prepared_corpus(tmp_path: Path) -> None:
     )
     prepared = prepare(recipe)
     facts = DataSummary.from_prepare_report(prepared.report)
-    assert (facts.train_read, facts.train_pairs, facts.valid_pairs) == (201, 200, 201)
+    assert (facts.train_read, facts.train_pairs, facts.valid_read, facts.valid_pairs) == (201, 200, 201, 201)
     assert sum(facts.dropped.values()) == 1
     assert facts.src_vocab_size == facts.tgt_vocab_size == prepared.tokenizers.src.vocab_size
     assert facts.src_tokens == sum(map(len, prepared.tokenizers.src.encode_batch(sources)))

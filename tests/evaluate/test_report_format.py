@@ -114,6 +114,22 @@ def test_markdown_tables() -> None:
     assert not any("never" in row[0] for row in rows)  # dropped no pair
 
 
+def test_validation_pairs_that_do_not_fit_the_model() -> None:
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({}, "1,014"),
+        ({"valid_leaks": 7}, "1,014, 7 of them with a match in the training text"),
+        ({"valid_leaks": 7, "valid_read": 1_014}, "1,014, 7 of them with a match in the training text"),
+        ({"valid_read": 1_020}, "1,014 of 1,020"),
+        (
+            {"valid_leaks": 1_016, "valid_read": 1_020},
+            "1,014 of 1,020, 1,016 of all 1,020 with a match in the training text",
+        ),
+    )
+    for changes, expected in cases:
+        report = dataclasses.replace(REPORT, data=dataclasses.replace(REPORT.data, **changes))
+        assert ["validation pairs", expected] in rendered_cells(format_markdown(report))
+
+
 def test_headings_and_details() -> None:
     markdown = format_markdown(REPORT)
     assert markdown.startswith("# toy_run\n\nen to de, a toy.\n")
