@@ -116,8 +116,8 @@ class Bias(Batched):
             phrases.next_tokens_after(nodes, met),
         ):
             indices = to_device(rewards.rows * vocab + rewards.tokens, self.device)
-            rewarded = log_probs.reshape(-1)[indices] + to_device(rewards.values, self.device)
-            biased.view(-1).index_copy_(0, indices, rewarded)
+            rewarded = log_probs.reshape(-1).index_select(0, indices) + to_device(rewards.values, self.device)
+            biased.view(-1).scatter_(0, indices, rewarded)
         return biased
 
     @cached_property

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import lru_cache
 from itertools import chain
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +15,11 @@ from nmt.search.phrases import PhraseTrie
 # Biases are rounded to multiples of this. Sums are then exact and independent of their order.
 _RESOLUTION = 2.0**-30
 
-# Maximum number of nodes whose rewards are cached.
-_CACHE_SIZE = 1 << 16
+# Cached rewards of next tokens, 12 bytes each, are dropped when there are more.
+_CACHE_SIZE = 1 << 22
 
-# Number of bits of the hashes of `_PairTable`.
-_HASH_BITS = 20
+# Buckets of `_PairTable` for each entry.
+_BUCKETS_PER_ENTRY = 16
 
 Biases = tuple[tuple[tuple[int, ...], float], ...]
 Floats = NDArray[np.float64]
@@ -77,7 +77,7 @@ class PhraseRewards:
         credits, best = self._credits(nodes, nodes, np.empty((len(nodes), 0), dtype=np.int32))
         self._rewards_of_nodes = self.costs + self.gains[self.ends].sum(axis=1) + credits
         self._critical = _CriticalSteps(parents, self.ends, best, self.padding)
-        self._of_node = lru_cache(_CACHE_SIZE)(self._compute_of_node)
+        self._lock, self._next_tokens = Lock(), _NodeRewards(len(nodes))
 
     def _sum_by_node(self, costs: list[float]) -> tuple[Floats, Phrases]:
         """Return `costs` and `ends`. costs: by phrase."""
@@ -122,10 +122,12 @@ class PhraseRewards:
 
     def next_tokens(self, nodes: Integers) -> TokenRewards:
         """Return the rewards after a started phrase if no phrase is met. nodes: (hypotheses,)."""
-        rewards = [self._of_node(node) for node in nodes.tolist()]
-        tokens, values = ([*parts] for parts in zip(*rewards, strict=True))
-        rows = np.arange(len(nodes)).repeat([len(part) for part in tokens])
-        return TokenRewards(rows, np.concatenate(tokens), np.concatenate(values))
+        with self._lock:  # searches in several threads share the cache
+            if self._next_tokens.size > _CACHE_SIZE:
+                self._next_tokens = _NodeRewards(len(self._depths))
+            for node in self._next_tokens.missing(nodes):
+                self._next_tokens.add(node, *self._compute_next_tokens(node))
+            return self._next_tokens.after(nodes)
 
     def next_tokens_after(self, nodes: Integers, met: Phrases) -> TokenRewards:
         """Return the rewards that differ from those of `next_tokens` because phrases are met.
@@ -146,20 +148,17 @@ class PhraseRewards:
         """Return the nodes after one more token each, (hypotheses,)."""
         suffixes = self._suffixes[nodes]
         (rows, _), children = self._edges.find(suffixes, tokens[:, None])
-        # The longest match has the highest node number.
         stepped = np.zeros_like(nodes)
-        np.maximum.at(stepped, rows, children)
+        stepped[rows[::-1]] = children[::-1]  # the longest match is assigned last
         return stepped
 
-    def _compute_of_node(self, node: int) -> _NodeRewards:
-        """Return the rewards after a started phrase that differ from those at the root if no phrase is met."""
-        if node and not self._trie.children[node]:
-            return self._of_node(self._trie.suffix_links[node])
+    def _compute_next_tokens(self, node: int) -> tuple[list[int], Floats]:
+        """Return the tokens whose rewards after a started phrase differ from those at the root, and these rewards."""
         children: dict[int, int] = {}
         for suffix in reversed([*self._trie.suffixes(node)]):
             children |= self._trie.children[suffix]
-        values = self._rewards_of_nodes[[*children.values()]].astype(np.float32)
-        return _NodeRewards(np.array([*children], dtype=np.int64), values)
+        tokens = sorted(children)
+        return tokens, self._rewards_of_nodes[[children[token] for token in tokens]]
 
     def _rewards(self, nodes: Integers, rows: Integers, met: Phrases) -> NDArray[np.float32]:
         """Return the reward of the step to each node, credit included, (steps,).
@@ -195,11 +194,42 @@ def _pad_rows(rows: list[list[int]], padding: int) -> Phrases:
     return padded
 
 
-class _NodeRewards(NamedTuple):
-    """Rewards of some tokens. tokens: (count,) int64; values: (count,) float32."""
+class _NodeRewards:
+    """Rewards of some next tokens after each node, in the order in which the nodes were added.
 
-    tokens: Integers
-    values: NDArray[np.float32]
+    size: number of rewards
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self.size = 0
+        self._starts = np.full(nodes, -1)
+        self._counts = np.zeros(nodes, dtype=np.int64)
+        self._tokens = np.empty(1024, dtype=np.int64)
+        self._values = np.empty(1024, dtype=np.float32)
+
+    def missing(self, nodes: Integers) -> set[int]:
+        """Return the nodes that were not added."""
+        return {*nodes[self._starts[nodes] < 0].tolist()}
+
+    def add(self, node: int, tokens: list[int], values: Floats) -> None:
+        """tokens, values: (count,)."""
+        start, self.size = self.size, self.size + len(tokens)
+        if self.size > len(self._tokens):
+            self._tokens = np.resize(self._tokens, 2 * self.size)
+            self._values = np.resize(self._values, 2 * self.size)
+        self._tokens[start : self.size], self._values[start : self.size] = tokens, values
+        self._starts[node], self._counts[node] = start, len(tokens)
+
+    def after(self, nodes: Integers) -> TokenRewards:
+        """nodes: (hypotheses,), all of which were added."""
+        rows, positions = _ranges(self._starts[nodes], self._counts[nodes])
+        return TokenRewards(rows, self._tokens[positions], self._values[positions])
+
+
+def _ranges(starts: Integers, counts: Integers) -> tuple[Integers, Integers]:
+    """Return the index and the members of all ranges of `counts` numbers from `starts`, both (sum of counts,)."""
+    shifts = starts - counts.cumsum() + counts
+    return np.arange(len(counts)).repeat(counts), shifts.repeat(counts) + np.arange(counts.sum())
 
 
 class _BegunPhrases:
@@ -270,24 +300,27 @@ class _PairTable:
     def __init__(self, first: Integers, second: Integers | Phrases, values: Integers) -> None:
         """All (entries,)."""
         keys = (first << 32) + second
-        order = keys.argsort(kind="stable")
+        # Few of the pairs that are looked up have a value: most of the others meet an empty bucket.
+        self._bits = (_BUCKETS_PER_ENTRY * len(keys)).bit_length()
+        hashes = self._hashes(keys)
+        order = hashes.argsort(kind="stable")
         self._keys, self._values = keys[order], values[order]
-        # Most pairs that are looked up have no value, which a table of hashes shows faster than binary search.
-        self._may_exist = np.zeros(1 << _HASH_BITS, dtype=bool)
-        self._may_exist[_hashes(keys)] = True
+        counts = np.bincount(hashes, minlength=1 << self._bits)
+        self._starts = np.array([0, *counts.cumsum()])
+        self._is_used = counts > 0
 
     def find(self, first: Integers, second: Integers | Phrases) -> tuple[tuple[Integers, ...], Integers]:
         """Return the position of each value in the arguments, which are broadcast to each other, and the values."""
         keys = (first << 32) + second
-        positions = self._may_exist.take(_hashes(keys)).nonzero()
-        keys = keys[positions]
-        start = self._keys.searchsorted(keys)
-        counts = self._keys.searchsorted(keys, side="right") - start
-        shifts = start - counts.cumsum() + counts
-        values = self._values[shifts.repeat(counts) + np.arange(counts.sum())]
-        return tuple(position.repeat(counts) for position in positions), values
+        hashes = self._hashes(keys)
+        positions = self._is_used.take(hashes).nonzero()
+        keys, hashes = keys[positions], hashes[positions]
+        starts = self._starts[hashes]
+        indices, entries = _ranges(starts, self._starts[hashes + 1] - starts)
+        is_equal = self._keys[entries] == keys[indices]
+        indices, entries = indices[is_equal], entries[is_equal]
+        return tuple(position[indices] for position in positions), self._values[entries]
 
-
-def _hashes(keys: Integers) -> Integers:
-    # Fibonacci hashing: the high bits of the product depend on all bits of the key.
-    return (keys * -7046029254386353131 >> 64 - _HASH_BITS) & (1 << _HASH_BITS) - 1
+    def _hashes(self, keys: Integers) -> Integers:
+        # Fibonacci hashing: the high bits of the product depend on all bits of the key.
+        return (keys * -7046029254386353131 >> 64 - self._bits) & (1 << self._bits) - 1
