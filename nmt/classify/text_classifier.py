@@ -68,7 +68,7 @@ def classifier_files(
 
 
 class TextClassifier:
-    """Computes the probabilities of the classes of texts, or of pairs of texts."""
+    """Computes class probabilities for texts or pairs of texts."""
 
     def __init__(
         self,

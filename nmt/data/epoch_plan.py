@@ -55,7 +55,7 @@ class EpochPlan:
         return int(self.tgt_lengths[ids].sum()) + len(ids)
 
     def micro_batches(self, update: int) -> list[Ids]:
-        """Split the pair ids of an update into the fewest micro-batches that fit.
+        """Split the pair ids of an update into micro-batches; their number is a multiple of `multiple`.
 
         Each has at most `micro_batch_tokens` tokens on either side, unless it is a single pair. Micro-batches r,
         r + multiple, r + 2 * multiple, ... have nearly the same number of tokens for every r. Some are empty if the
@@ -68,7 +68,7 @@ class EpochPlan:
     def bands(self, update: int) -> list[list[Ids]]:
         """Split an update without a shape into bands of `multiple` balanced micro-batches.
 
-        The pairs of a band have similar lengths, which minimizes the padding of attention.
+        The pairs of a band have similar lengths, which reduces the padding of attention.
         """
         ids = _by_length(self.sentences(update), self.src_lengths, self.tgt_lengths)
         src, tgt = _ends(self.src_lengths[ids]), _ends(self.tgt_lengths[ids])

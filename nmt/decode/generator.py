@@ -15,7 +15,7 @@ class TextGenerator(Translator):
     """Continue lines of text with a language model, by sampling or beam search. See `Translator`.
 
         generator = TextGenerator.load("runs/english", decode=DecodeRecipe(sampling=True, n_best=5))
-        generator.translate_n_best(["Once upon a time"])[0]          # five `Translation` objects that begin like this
+        generator.translate_n_best(["Once upon a time"])[0]          # five translations that begin like this
         generator.translate_n_best([""])[0]                          # five texts
 
     The probability of an output includes that of the line.

@@ -137,7 +137,7 @@ class Glossary:
                 raise UserError(f"{where}: the third column is {case!r}; expected {_COLUMNS}; fix the line")
             terms.append(Term.parse(source, target, where, is_cased=_CASE[case.strip().lower()]))
             if len(terms) == 1 and _are_column_names(source, target):
-                warn(f"{where} looks like a header, and counts as a term; a glossary has none; remove the line")
+                warn(f"{where} looks like a header, and counts as a term; a glossary has no header; remove the line")
         if not terms:
             raise UserError(f"{path} has no terms; expected {_COLUMNS}, one term per line; add terms")
         return cls(terms)

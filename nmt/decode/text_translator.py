@@ -73,7 +73,7 @@ class TextTranslator(ABC):
     ) -> None:
         """Raises UserError for options of `decode` that the model or its tokenizers do not support.
 
-        max_positions:  maximum sentence length of the model
+        max_positions:  maximum sentence length of the model, EOS included
         max_tokens:     maximum sentence length in training; longer lines are split, because quality drops beyond it
         reverse_target: whether the model decodes from right to left; texts are always in reading order
         """

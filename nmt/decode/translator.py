@@ -56,7 +56,7 @@ class Translator(TextTranslator):
         for (best,) in translator.stream(open_file, window=500): ...     # unbounded input, bounded memory
 
     num_parameters: number of parameters of the loaded models, tied ones counted once
-    has_source:     False for a subclass for language models
+    has_source:     False in the subclass for language models
     """
 
     has_source = True

@@ -49,7 +49,7 @@ def length_classes(sources: Sequence[str]) -> list[list[str]]:
 
 
 def count_words(lines: Iterable[str], words: Callable[[str], Sequence[str]]) -> Counter[str]:
-    """Count the words of a text that `words` tokenizes."""
+    """Count the words of a text; `words` tokenizes a line."""
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(words(line))

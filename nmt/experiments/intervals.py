@@ -51,7 +51,7 @@ class RunScores:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean score or difference with the half width of its 95 % interval; NaN if a system has only one run."""
+    """A mean score or difference; the half width of its 95 % interval is NaN if a system has only one run."""
 
     value: float
     half_width: float

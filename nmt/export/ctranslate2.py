@@ -1,7 +1,7 @@
 """Conversion to CTranslate2: weights as a TransformerSpec, and vocabularies as lists of pieces.
 
 CTranslate2 supports pre-norm and post-norm, LayerNorm and RMSNorm, all tying modes and separate vocabularies. Position
-encodings are exported, because CTranslate2 generates them in another layout.
+encodings are exported, because those that CTranslate2 generates have other frequencies and begin at position 1.
 """
 
 from __future__ import annotations

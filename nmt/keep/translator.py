@@ -308,7 +308,7 @@ class PreservingTranslator:
         return [results[i] for i in range(len(inputs))]
 
     def _may_have_digits(self, item: TranslatorInput, require: Sequence[Required]) -> bool:
-        """Return whether a translation may have digits: those of the line or of requested phrases, or any digits."""
+        """Return whether a translation may have digits: if input or phrases have some, or numbers are not kept."""
         return not self._keeps_numbers or has_digits(item.text + self._requested(item, require))
 
     def _variant(self, *, digits: bool, requires: bool) -> TextTranslator | MemoryTranslator:
