@@ -29,7 +29,7 @@ from nmt.logs import ProgressBar, format_duration, progress, say, warn
 from nmt.recipe import ClassificationRecipe, TrainRecipe, UserError, dump_recipe
 from nmt.train.metrics_writer import MetricsWriter
 from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
-from nmt.train.resume import log_changes, record_changes, require_used_options
+from nmt.train.resume import log_resuming, record_changes, require_used_options
 from nmt.train.schedule import learning_rate, unreached_peak
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.state import Change, TrainState, require_equal_options
@@ -185,10 +185,9 @@ class ClassifierTrainer:
                 "restore it, or choose another name"
             )
         self.state = state
-        say(f"resuming from {directory}")
-        log_changes(self.recipe, state, directory)
         if self._is_finished():
             require_used_options(self.recipe, state, directory)
+        log_resuming(self.recipe, state, directory)
         record_changes(self.recipe, state, directory, is_finished=self._is_finished())
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.optimizer, self.model, checkpoint.optimizer)

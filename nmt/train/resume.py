@@ -18,7 +18,7 @@ from nmt.recipe import ClassificationRecipe, Recipe, UserError, load_classificat
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.storage.sealed import manifest_digest
 from nmt.train.schedule import learning_rate
-from nmt.train.state import Change, TrainState
+from nmt.train.state import Change, TrainState, differences
 
 AnyRecipe = Recipe | ClassificationRecipe
 
@@ -120,20 +120,23 @@ def _text_error(recipe: Recipe, what: str) -> str:
     )
 
 
-def log_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None:
-    """Log the options that changed since a checkpoint was saved; raise UserError for invalid changes."""
+def log_resuming(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None:
+    """Log the checkpoint and the options that changed since; raise UserError before it for invalid changes."""
     if (before := _recipe_of(checkpoint, recipe)) is None:
-        say(f"{checkpoint / 'recipe.toml'} was written by another version of nmt; changed options are unknown")
+        say(f"resuming from {checkpoint}, whose recipe another version of nmt wrote; changed options are unknown")
         return
-    if not (changes := _changes(recipe, before, state.step)):
-        return
-    say("changed options: " + "; ".join(f"{change.option} is {change.now}, was {change.before}" for change in changes))
     if recipe.train.batch_tokens != before.train.batch_tokens and state.update and not state.pair:
         raise UserError(
             f"train.batch_tokens is {recipe.train.batch_tokens}, was {before.train.batch_tokens}; an earlier "
             f"version of nmt saved {checkpoint} within an epoch; keep the old value until the epoch ends"
         )
-    _check_learning_rate(recipe, before, state)
+    rate = _changed_learning_rate(recipe, before, state)
+    say(f"resuming from {checkpoint}")
+    changes = (differences(one.option, one.now, one.before) for one in _changes(recipe, before, state.step))
+    if changed := "; ".join(text for texts in changes for text in texts):
+        say(f"changed options: {changed}")
+    if rate:
+        say(rate)
 
 
 def record_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path, *, is_finished: bool) -> None:
@@ -237,8 +240,8 @@ def _score_options(recipe: Recipe) -> dict[str, object]:
     return selection | search | {key: value for key, value in options if key in of_bleu}
 
 
-def _check_learning_rate(recipe: AnyRecipe, before: AnyRecipe, state: TrainState) -> None:
-    """Log a changed learning rate; raise UserError if another option raises it by accident."""
+def _changed_learning_rate(recipe: AnyRecipe, before: AnyRecipe, state: TrainState) -> str:
+    """Describe a changed learning rate, "" if unchanged; raise UserError if another option raises it by accident."""
     d_model, train, step = recipe.model.d_model, recipe.train, state.step
     last, following = (learning_rate(before.train, d_model, max(1, n)) for n in (step, step + 1))
     now = learning_rate(train, d_model, step + 1) * state.next_rate_factor(train)
@@ -247,8 +250,7 @@ def _check_learning_rate(recipe: AnyRecipe, before: AnyRecipe, state: TrainState
         last = following = following * state.next_rate_factor(before.train)
         was = f"without the change, it would be {last:.3g}"
     if now == following or step == 0:
-        return
-    say(f"the learning rate of update {step + 1:,} is {now:.3g}; {was}")
+        return ""
     restarts = train.schedule_start != before.train.schedule_start and train.schedule_start <= step
     is_intended = restarts or train.learning_rate != before.train.learning_rate
     if now > _MAX_RATE_FACTOR * last and not is_intended:
@@ -259,3 +261,4 @@ def _check_learning_rate(recipe: AnyRecipe, before: AnyRecipe, state: TrainState
             f"the learning rate of update {step + 1} would be {now:.3g} after {last:.3g}, because the schedule was "
             f"{cause}; it must not jump; restart the schedule (train.schedule_start={step}){other}"
         )
+    return f"the learning rate of update {step + 1:,} is {now:.3g}; {was}"

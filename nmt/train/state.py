@@ -216,23 +216,23 @@ def require_equal_options(
     run: Path, now: dict[str, object], then: dict[str, object], *, can_fine_tune: bool = False
 ) -> None:
     """Raise UserError for options of a run, by full name, that differ from those that it was started with."""
-    if differences := [text for key in then | now for text in _differences(key, now.get(key), then.get(key))]:
+    if texts := [text for key in then | now for text in differences(key, now.get(key), then.get(key))]:
         is_text = all(now.get(key) == value or key.startswith(("data.", "tokenizer.")) for key, value in then.items())
         remedy = f", or fine-tune: name=NEW train.start_from={run}" if can_fine_tune and is_text else ""
         raise UserError(
-            f"{run} holds a run with another recipe: {'; '.join(differences)}; these must not change; choose another "
+            f"{run} holds a run with another recipe: {'; '.join(texts)}; these must not change; choose another "
             f"name or run_dir{remedy}"
         )
 
 
-def _differences(key: str, now: Any, then: Any) -> Iterator[str]:
+def differences(key: str, now: Any, then: Any) -> Iterator[str]:
     """Describe the parts of an option that differ: entries of tables, and items of long lists of the same length."""
     if isinstance(now, dict) and isinstance(then, dict):
         for name in now | then:
-            yield from _differences(f"{key}.{name}", now.get(name), then.get(name))
+            yield from differences(f"{key}.{name}", now.get(name), then.get(name))
     elif _is_long(now, then) and len(now) == len(then):
         for index, (a, b) in enumerate(zip(now, then, strict=True)):
-            yield from _differences(f"{key}.{index}", a, b)
+            yield from differences(f"{key}.{index}", a, b)
     elif _is_long(now, then):
         yield f"the number of entries of {key} is {len(now)}, was {len(then)}"
     elif now != then:
@@ -247,8 +247,8 @@ def _is_long(now: Any, then: Any) -> bool:
 
 
 def _shorten(value: object) -> str:
-    """Format a value on one line, truncated."""
-    text = str(value)
+    """Format a value on one line, truncated; a table is not shown."""
+    text = "not set" if value is None else "a table" if isinstance(value, dict) else str(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 

@@ -36,7 +36,7 @@ from nmt.train.optimizer import load_optimizer_tensors, optimizer_tensors
 from nmt.train.resume import (
     choose_checkpoint,
     discard_other_scores,
-    log_changes,
+    log_resuming,
     record_changes,
     require_same_identity,
     require_used_options,
@@ -426,16 +426,13 @@ class Trainer:
         require_same_run(self.recipe)
         self.state = TrainState.read(checkpoint.state, directory)
         require_same_identity(self.recipe, self.state, self.text.identity)
+        if is_finished := self._is_finished():
+            require_used_options(self.recipe, self.state, directory)
         if self.world.is_main:
-            say(f"resuming from {directory}")
-            log_changes(self.recipe, self.state, directory)
+            log_resuming(self.recipe, self.state, directory)
             if problem := changed_start_model(self.recipe, self.state):
                 warn(problem)
-        is_finished = self._is_finished()
-        if is_finished:
-            require_used_options(self.recipe, self.state, directory)
-        valid = self.text.valid_identity
-        message = discard_other_scores(self.recipe, self.state, directory, valid, is_finished)
+        message = discard_other_scores(self.recipe, self.state, directory, self.text.valid_identity, is_finished)
         if message and self.world.is_main:
             say(message)
         is_finished = self._is_finished() and not self.state.validation_due

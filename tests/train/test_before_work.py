@@ -402,7 +402,7 @@ def test_fine_tuning_in_the_directory_of_the_start_model_is_an_error(recipe: Pat
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
     status, _, err = nmt("train", recipe, f"run_dir={run}", f"train.start_from={run}")
     assert status == 1
-    assert f"another recipe: train.start_from is {run}, was None; these must not change" in err
+    assert f"another recipe: train.start_from is {run}, was not set; these must not change" in err
 
 
 def test_a_language_model_is_not_trained_if_a_test_line_is_too_long(tmp_path: Path, nmt: Nmt) -> None:

@@ -253,7 +253,7 @@ def test_a_changed_option_of_a_corpus_is_named(recipe: Path, tmp_path: Path, nmt
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
     status, _, err = nmt("train", recipe, f"run_dir={run}", weight)
     assert status == 1
-    assert "another recipe: data.train.0.tag is <a>, was None; these must not change" in err
+    assert "another recipe: data.train.0.tag is <a>, was not set; these must not change" in err
     added = "data.train=[{kind='text', src='train.en', tgt='train.de'}, {kind='text', src='train.en', tgt='train.de'}]"
     status, _, err = nmt("train", recipe, f"run_dir={run}", added)
     assert status == 1

@@ -85,6 +85,34 @@ def test_changed_options_are_logged(tiny_recipe: Recipe, tiny_data: Path, capsys
     assert "weight_decay" not in messages
 
 
+@pytest.mark.parametrize("changes", [{"max_steps": 24}, {"learning_rate": 0.01}], ids=["raised rate", "finished run"])
+def test_a_refused_resume_is_not_logged_as_a_resume(
+    changes: dict[str, Any], tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = with_train(tiny_recipe, schedule="cosine", max_steps=6, warmup_steps=2)
+    train_tiny(recipe, tiny_data)
+    capsys.readouterr()
+    with pytest.raises(UserError, match=r"learning.rate"):
+        train_tiny(with_train(recipe, **changes), tiny_data)
+    messages = capsys.readouterr().err
+    assert "resuming from" not in messages and "changed options" not in messages
+
+
+def test_changes_of_tables_name_their_options(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = with_train(tiny_recipe, max_steps=2)
+    train_tiny(recipe, tiny_data)
+    tree = recipe.model_dump(mode="json", exclude_none=True)
+    tree["data"]["test"] = {"news": {"kind": "toy", "split": "test"}}
+    tree["data"]["valid"] = [{"kind": "toy", "split": "valid", "pairs": 5, "seed": 2}]
+    capsys.readouterr()
+    train_tiny(Recipe.model_validate(tree), tiny_data)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("changed options: "))
+    assert "data.test.news is a table, was not set" in line
+    assert "{" not in line
+
+
 def test_checkpoints_keep_changed_options(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=6)
     train_tiny(recipe, tiny_data)
