@@ -196,7 +196,7 @@ class BatchShape:
 class TokenLinks:
     """Links between target and source tokens of a micro-batch, for guided alignment.
 
-    tgt, src: (num_links,) int64, index in the labels and in the packed source tokens
+    tgt, src: (num_links,) int64, index of the target position that predicts the token, and of the source token
     counts:   (num_links,) int64, links of the same target token
     """
 

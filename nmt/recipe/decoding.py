@@ -86,8 +86,8 @@ class DecodeRecipe(Section):
     """Split each line into sentences and translate them separately, for models trained on single sentences."""
     mbr_metric: Literal["none", "chrf", "bleu"] = "none"
     """Minimum Bayes risk decoding (MBR): output the candidate of the `n_best` with the highest expected value of this
-    sentence-level metric against all candidates. Words of bleu are separated by spaces: use chrf for languages without
-    spaces, such as Chinese."""
+    sentence-level metric against all candidates. `bleu` uses sacreBLEU's tokenizer 13a: use `chrf` for languages
+    without spaces, such as Chinese."""
     sampling: bool = False
     """Sample `n_best` translations instead of searching."""
     sampling_seed: int = 1
