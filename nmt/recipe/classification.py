@@ -60,6 +60,11 @@ class LabeledDataRecipe(Section):
     @model_validator(mode="after")
     def _corpora_agree(self) -> LabeledDataRecipe:
         corpora = [*self.train, *self.valid, *self.test.values()]
+        for corpus in corpora:
+            if len(references := getattr(corpus, "references", ())) > 1:
+                raise ValueError(
+                    f"tgt of a corpus is a list of {len(references)} files; a classifier reads one; give one file"
+                )
         labeled = {has_label(corpus) for corpus in corpora}
         if self.noise and not self.valid:
             raise ValueError(

@@ -14,7 +14,7 @@ from nmt.recipe.removed_characters import CONTROL, INVISIBLE
 
 if TYPE_CHECKING:
     from nmt.recipe.classification import ClassificationRecipe
-    from nmt.recipe.sections import Recipe, TrainRecipe
+    from nmt.recipe.sections import Recipe, TokenizerRecipe, TrainRecipe
 
 
 Options = TypeVar("Options")
@@ -89,6 +89,12 @@ _TRAIN_NEEDS: tuple[_Need[TrainRecipe], ...] = (
     ),
 )
 
+_COVERAGE_NEED: _Need[TokenizerRecipe] = _Need(
+    ("tokenizer.character_coverage",),
+    lambda tokenizer: tokenizer.algorithm != "byte",
+    "on bytes, which cover all characters; set tokenizer.algorithm to 'bpe', 'unigram' or 'char'",
+)
+
 _NEEDS: tuple[_Need[Recipe], ...] = (
     _Need(
         ("data.context_sides",),
@@ -121,6 +127,15 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
         "on characters or bytes; set tokenizer.algorithm to 'bpe' or 'unigram'",
     ),
     _Need(
+        ("tokenizer.training_pairs",),
+        lambda recipe: (
+            recipe.tokenizer.algorithm != "byte"
+            or recipe.reuses_tokenizer
+            or any(isinstance(corpus, TreesCorpus) for corpus in recipe.data.train)
+        ),
+        "on bytes, which need no training; set tokenizer.algorithm to 'bpe', 'unigram' or 'char'",
+    ),
+    _Need(
         ("decode.trees",),
         _has_tree_tokens,
         "on this text; it needs corpora of kind 'trees', tokenizer.joint = false, and neither data.reverse_target nor "
@@ -136,8 +151,7 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
 
 def require_effect(recipe: Recipe) -> None:
     """Raise ValueError for the first option that differs from its default and has no effect."""
-    for symbol in recipe.tokenizer.user_symbols:
-        _require_normalized(symbol, recipe.data.unicode_form)
+    _require_tokenizer_effect(recipe)
     for index, corpus in enumerate(recipe.data.train):
         if corpus.weight != 1.0 and len(recipe.data.train) == 1:
             raise ValueError(
@@ -164,6 +178,13 @@ def require_effect(recipe: Recipe) -> None:
         raise ValueError(f"decode.{problem}; set that, or remove decode.{name}")
 
 
+def _require_tokenizer_effect(recipe: Recipe | ClassificationRecipe) -> None:
+    for symbol in recipe.tokenizer.user_symbols:
+        _require_normalized(symbol, recipe.data.unicode_form)
+    if not getattr(recipe, "reuses_tokenizer", False):
+        _require((_COVERAGE_NEED,), recipe.tokenizer, recipe)
+
+
 def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> None:
     """Raise ValueError for a user symbol that is never found, because the text is normalized and split at spaces."""
     wrong = f"tokenizer.user_symbols has {symbol!r}"
@@ -176,7 +197,8 @@ def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> No
 
 
 def require_training_effect(recipe: ClassificationRecipe) -> None:
-    """Raise ValueError for the first option of training without effect; see `require_effect`."""
+    """Raise ValueError for the first option of tokenizer or training without effect; see `require_effect`."""
+    _require_tokenizer_effect(recipe)
     _require(_TRAIN_NEEDS, recipe.train, recipe)
 
 

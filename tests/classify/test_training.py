@@ -266,6 +266,20 @@ WRONG: list[tuple[str, str]] = [
     ("quux=en", "unknown option 'quux'; known options: name, seed, run_dir, data, tokenizer, model, train"),
     ("src_lang=en", "reviews.toml is for a translation model; it must be for a classifier; use nmt run"),
     (
+        'data.test.t={kind="text", src="x", tgt=["y", "z"]}',
+        "tgt of a corpus is a list of 2 files; a classifier reads one; give one file",
+    ),
+    (
+        'tokenizer.user_symbols=["New York"]',
+        "tokenizer.user_symbols has 'New York'; a symbol must have characters and no white space; correct or remove "
+        "the symbol",
+    ),
+    (
+        "tokenizer={algorithm='byte', character_coverage=0.99}",
+        "tokenizer.character_coverage has no effect on bytes, which cover all characters; set tokenizer.algorithm to "
+        "'bpe', 'unigram' or 'char', or remove tokenizer.character_coverage",
+    ),
+    (
         'data.valid=[{kind="tsv", path="x", weight=2.0}]',
         "weight of a corpus has no effect on a classifier; remove weight",
     ),

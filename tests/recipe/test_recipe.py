@@ -669,6 +669,14 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             "train.subword_sampling has no effect on characters or bytes; set tokenizer.algorithm to 'bpe' or",
         ),
         (
+            ["tokenizer.algorithm=byte", "tokenizer.character_coverage=0.99"],
+            "tokenizer.character_coverage has no effect on bytes, which cover all characters; set tokenizer.algorithm",
+        ),
+        (
+            ["tokenizer.algorithm=byte", "tokenizer.training_pairs=10"],
+            "tokenizer.training_pairs has no effect on bytes, which need no training; set tokenizer.algorithm to",
+        ),
+        (
             ["train.average=ema", "train.ema_decay=0.9", "train.average_count=3"],
             "train.average_count has no effect on the EMA;",
         ),
