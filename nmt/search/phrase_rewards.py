@@ -15,7 +15,7 @@ from nmt.search.phrases import PhraseTrie
 # Biases are rounded to multiples of this. Sums are then exact and independent of their order.
 _RESOLUTION = 2.0**-30
 
-# Cached rewards of next tokens, 12 bytes each, are dropped when there are more.
+# Above this number of cached rewards of next tokens, 12 bytes each, the cache is emptied.
 _CACHE_SIZE = 1 << 22
 
 # Buckets of `_PairTable` for each entry.
