@@ -125,7 +125,7 @@ class TextTranslator(ABC):
         annotates = decode.glossary_mode == "annotate"
         self._markers = TermMarkers.find(self._tokenizers, "glossary_mode 'annotate'") if annotates else None
         forbidden = [tokens for phrase in decode.forbid for tokens in self._encode_phrase(phrase, is_forbidden=True)]
-        forbidden += [[token] for token in TermMarkers.ids_of(self._tokenizers.tgt)]
+        forbidden += [[token] for token in (*TermMarkers.ids_of(self._tokenizers.tgt), *self._context.reserved)]
         forbidden += [] if self._allows_digits else [[token] for token in self._tokenizers.tgt.tokens_with_digits()]
         bias = [(tokens, value) for phrase, value in decode.bias.items() for tokens in self._encode_phrase(phrase)]
         self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias)

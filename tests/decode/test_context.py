@@ -136,6 +136,14 @@ def test_the_best_translation_is_chosen_without_the_previous_translations(
         assert [one.text for one in found] == expected
 
 
+def test_outputs_have_no_separator(load: Callable[[Context], Path]) -> None:
+    decode = DecodeRecipe(sampling=True, n_best=200, temperature=100.0)  # draws all tokens about equally often
+    translator = Translator.load(load(BOTH), "cpu", "fp32", decode)
+    for context in ([], [("the dog sleeps", "he sleeps")]):
+        (found,) = translator.translate_n_best([LINES[0]], context=[context], prefixes=["the dog"])
+        assert all(one.text.startswith("the dog") for one in found)
+
+
 @pytest.mark.parametrize("context", [SOURCE, BOTH])
 def test_scores_are_those_of_the_sentence_alone(
     context: Context, load: Callable[[Context], Path], tokenizer: Tokenizer
