@@ -102,7 +102,8 @@ class TextTranslator(ABC):
         Only for a beam of 1 and a single line that is not split. The engine may call it in another thread.
         """
         other = copy(self)
-        other._on_tokens = lambda tokens: on_text(without_breaks(self._context.decode(tokens)))
+        step = -1 if self._reverse_target else 1
+        other._on_tokens = lambda tokens: on_text(without_breaks(self._context.decode(tokens[::step])))
         return other
 
     def with_constraints(
@@ -267,10 +268,9 @@ class TextTranslator(ABC):
         parts_of_lines = [parts[:1] for _ in possible] + [[part] for part in parts[1:]]
         translations = list(map(self._translations, outputs))
         translations = self._align([line] * len(outputs), parts_of_lines, outputs, translations)
-        translations_of_rest = translations[len(possible) :]
         distinct: dict[str, Translation] = {}
         for first_translations in translations[: len(possible)]:
-            (joined,) = self._combine([first_translations, *translations_of_rest])
+            (joined,) = self._combine([first_translations, *translations[len(possible) :]])
             distinct.setdefault(joined.text, joined)
         return list(distinct.values())
 

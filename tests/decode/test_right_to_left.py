@@ -64,6 +64,16 @@ def test_text_is_in_reading_order(models: tuple[Path, Path]) -> None:
     assert any(len(found[0].pieces) > 3 for found in forwards)
 
 
+def test_streamed_text_is_in_reading_order(models: tuple[Path, Path]) -> None:
+    translator = Translator.load(models[1], "cpu", "fp32", DecodeRecipe(beam_size=1, n_best=1))
+    for line in filter(None, LINES):
+        texts: list[str] = []
+        (final,) = translator.with_callback(texts.append).translate([line])
+        assert len(texts) > 2
+        assert all(final.endswith(text.lstrip()) for text in texts)
+        assert texts[-1] == final
+
+
 def test_scores_equal_those_of_reversed_targets(models: tuple[Path, Path]) -> None:
     sources, targets = LINES, ["a tree sees the cat", "no", "", "many old cats."]
     tokenizer = Tokenizers.load(models[0]).tgt
