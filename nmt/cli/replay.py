@@ -93,7 +93,7 @@ def _as_json(
         "state_before": found.before,
         "state_after": found.after,
         "verified_at": verification.step if verification else None,
-        "verified": verification.is_equal if verification else None,
+        "verified": verification.replayed == verification.saved if verification else None,
         "pairs": [
             {
                 "nll": float(nll),

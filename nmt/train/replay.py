@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmt.alignment.term_markup import MARKUP_FOLDER
+from nmt.alignment.term_markup import MARKUP_FOLDER, with_alignments
 from nmt.alignment.training import LINKS_FOLDER
 from nmt.checkpoint import load_checkpoint, model_tensors, state_digest
 from nmt.data.epoch_plan import Ids, plan_by_length
+from nmt.data.fingerprint import text_identity
 from nmt.data.loader import TrainingBatches, Update, make_batch
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
@@ -124,16 +125,11 @@ class Replay:
 
 @dataclass(frozen=True)
 class Verification:
-    """Comparison of a replay with a saved state: the digests of both after update `step`."""
+    """Comparison of a replay with a saved state: the digests of both after update `step`; equal if it is exact."""
 
     step: int
     replayed: str
     saved: str
-
-    @property
-    def is_equal(self) -> bool:
-        """Return whether the replay is exact."""
-        return self.replayed == self.saved
 
 
 class Replayer:
@@ -214,12 +210,10 @@ class Replayer:
         tokens = store.tgt.lengths[ids].astype(np.int64) + 1
         nll = np.empty(len(ids))
         trainer.loss.eval()
-        try:
-            for part in plan_by_length(store.src.lengths[ids], tokens - 1, micro_batch_tokens=_BATCH_TOKENS):
-                with autocast(trainer.updater.precision, trainer.world.device):
-                    nll[part] = _sentence_nll(trainer.model, store, ids[part]) / tokens[part]
-        finally:
-            trainer.loss.train()
+        for part in plan_by_length(store.src.lengths[ids], tokens - 1, micro_batch_tokens=_BATCH_TOKENS):
+            with autocast(trainer.updater.precision, trainer.world.device):
+                nll[part] = _sentence_nll(trainer.model, store, ids[part]) / tokens[part]
+        trainer.loss.train()
         return nll, tokens
 
 
@@ -236,9 +230,15 @@ def _sentence_nll(model: TranslationModel, store: PairStore, ids: Ids) -> NDArra
 @contextmanager
 def start_replay(source: ReplaySource, world: World) -> Iterator[Replayer]:
     """Build the trainer of a run in the state of a checkpoint, for a `with` block; nothing is written to the run."""
-    run = source.run
+    run, recipe = source.run, source.recipe
     prepared = load_prepared(run / "data")
     prepared.verify()
+    texts = {TrainState.load(path).text for path in (source.checkpoint, source.following) if path is not None}
+    if texts - {"", with_alignments(text_identity(prepared.report, recipe), prepared.directory, recipe)}:
+        raise UserError(
+            f"{run} cannot be replayed: the text in {prepared.directory} is not that of its checkpoints; restore the "
+            "corpora and rerun nmt prepare"
+        )
     if source.checkpoint is not None:
         verify_directory(source.checkpoint)
     say(f"replaying update {source.step:,} from {source.checkpoint or 'the initial weights'}")

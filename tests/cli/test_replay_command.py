@@ -124,6 +124,16 @@ def test_states_are_those_of_the_run(train: Train, nmt: Nmt, overrides: tuple[st
     assert files(run) == unchanged
 
 
+@pytest.mark.parametrize("step", [2, 6])
+def test_replay_of_another_text_is_an_error(train: Train, nmt: Nmt, step: int) -> None:
+    run, other = train("run"), train("other", "data.max_tokens=30")
+    shutil.rmtree(run / "data")
+    shutil.copytree(other / "data", run / "data")
+    status, out, err = nmt("replay", run, "--step", step)
+    assert (status, out) == (1, "")
+    assert f"the text in {run / 'data'} is not that of its checkpoints" in one_line(err)
+
+
 def test_losses_are_those_of_single_pairs(train: Train, nmt: Nmt, recipe: Path) -> None:
     run = train("run", "train.precision=fp32")
     found = replay(nmt, run, 5)
