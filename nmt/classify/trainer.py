@@ -39,7 +39,10 @@ _KEEP_LAST = 2
 
 
 class ClassifierTrainer:
-    """Trains a classifier until a limit of the recipe; `state.best_step` is the step of the lowest validation nll."""
+    """Trains a classifier until a limit of the recipe is reached.
+
+    `state.best_step` is the step with the lowest validation nll.
+    """
 
     def __init__(
         self,

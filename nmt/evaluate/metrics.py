@@ -43,7 +43,7 @@ _LABEL_METRICS = ("bleu", "chrf")
 class Score:
     """Score of one system on one test set.
 
-    name:      metric, as named in recipes (or `comet`)
+    name:      metric, as named in recipes, or `comet`, `perplexity` or `bits-per-byte`
     value:     0 to 100, but TER may be higher, COMET is about 0 to 1, and perplexity and bits per byte have no maximum;
                higher is better except for `ter`, `perplexity` and `bits-per-byte`
     signature: scores are comparable only if their signatures are equal, apart from `bs` and `seed`, which describe the

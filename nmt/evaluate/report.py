@@ -71,7 +71,7 @@ class DataSummary:
 class TrainingSummary:
     """Training of the scored model.
 
-    seconds:       training time over all sessions, without preparation
+    seconds:       training time over all sessions, without preparation, validation and writing of checkpoints
     tgt_tokens:    trained target tokens, EOS included
     valid_nll:     negative log-likelihood per validation token in nats at the best validation, without label smoothing;
                    of the EMA if the best score is that of the EMA; None without validation

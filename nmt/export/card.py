@@ -64,7 +64,7 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         "",
         f"# {src_lang} to {tgt_lang}",
         "",
-        f"A Transformer (Vaswani et al. 2017), trained with nmt to translate {src_lang} into {tgt_lang}.",
+        f"A Transformer (Vaswani et al. 2017) that translates {src_lang} into {tgt_lang}, exported by nmt.",
         "",
         "```python",
         card.usage,
