@@ -322,8 +322,7 @@ def _validation_model(model: TranslationModel, recipe: Recipe, prepared: Prepare
 
 
 def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
-    run_dir = recipe.directory
-    averaged, leaks = _update_model(recipe), read_leaks(run_dir)
+    run_dir, averaged, leaks = recipe.directory, _update_model(recipe), read_leaks(recipe.directory)
     tests, num_parameters = (_score_texts if recipe.is_language_model else _translate_tests)(recipe, world, leaks)
     _warn_of_outdated(run_dir / "translations", {f"{test.name}.{recipe.tgt_lang}" for test in tests})
     curves, notes = _draw_curves(recipe)
@@ -333,6 +332,7 @@ def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
         seed=recipe.seed,
         data=DataSummary.from_prepare_report(load_prepared(recipe.data_directory).report, _valid_leaks(leaks)),
         parameters=num_parameters,
+        model=manifest_digest(run_dir / "model"),
         training=_summarize_training(recipe, world, state, averaged),
         tests=tests,
         machine=describe_machine(),

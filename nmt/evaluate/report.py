@@ -169,6 +169,7 @@ class RunReport:
     changes:    options that changed during training
     forecast:   made by `nmt plan` before the run; None if there is none
     start_from: the initial model, whose training text is not searched for test sentences; None if there is none
+    model:      SHA-256 of the manifest of the scored model
     """
 
     name: str
@@ -187,6 +188,7 @@ class RunReport:
     changes: tuple[Change, ...] = ()
     forecast: Forecast | None = None
     start_from: str | None = None
+    model: str = ""
 
 
 def summarize(recipe: Recipe) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nmt.logs import warn
 from nmt.processes.run_lock import require_lock
 from nmt.recipe import UserError, is_dumped
-from nmt.storage.sealed import MANIFEST
+from nmt.storage.sealed import MANIFEST, manifest_digest
 
 MODEL, CLASSIFIER = "model.toml", "classifier.toml"
 """Files that describe a translation model and a classifier in their directories."""
@@ -150,9 +151,16 @@ def find_prepared(path: Path) -> Path:
 
 
 def find_report(model: Path) -> dict[str, Any] | None:
-    """Return the report of the run that contains the averaged model `model`; None for any other model."""
-    is_average = model.resolve().name == "model"
-    return (read_json_object(model.resolve().parent / "report.json") or None) if is_average else None
+    """Return the report of the run that contains the averaged model `model`; None for any other model.
+
+    Warns if the run has only the report of an earlier model; reports of earlier versions do not say which.
+    """
+    path = model.resolve().parent / "report.json"
+    report = read_json_object(path) if model.resolve().name == "model" else {}
+    if report.get("model", "") not in ("", manifest_digest(model)):
+        warn(f"{path} is the report of an earlier model, so its scores are left out; `nmt run` writes that of {model}")
+        return None
+    return report or None
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

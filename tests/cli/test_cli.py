@@ -21,6 +21,7 @@ from nmt.decode.scoring import TextScorer
 from nmt.recipe import UserError, load_recipe, parse_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
+from nmt.storage.sealed import manifest_digest
 from tests.calling import Nmt, Result, one_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +94,7 @@ def test_run_prints_the_report_and_leaves_every_file(run_dir: Path) -> None:
     report = json.loads((run_dir / "report.json").read_text())
     assert report["training"]["steps"] == 12
     assert report["training"]["averaged"] == 2
+    assert report["model"] == manifest_digest(run_dir / "model")
     (test,) = report["tests"]
     translations = (run_dir / "translations" / "heldout.de").read_text().splitlines()
     assert len(translations) == test["sentences"] == 20

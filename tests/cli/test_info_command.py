@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from nmt.checkpoint import Checkpoint, average_checkpoints, load_model, model_files, model_tensors, save_checkpoint
+from nmt.storage.sealed import manifest_digest
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
 
@@ -73,6 +74,17 @@ def test_training_without_checkpoints_is_read_from_the_report(run: Path, nmt: Nm
     training = json.loads(nmt("info", run, "--json")[1])["training"]
     assert (training["step"], training["epochs"], training["tgt_tokens"]) == (99, 9.5, 99)
     assert training["best_validation"] == {"step": 98, "nll": 1.25}
+
+
+def test_the_scores_of_an_earlier_model_are_left_out(run: Path, nmt: Nmt) -> None:
+    (run / "report.json").write_text(json.dumps(REPORT | {"model": manifest_digest(run / "model")}))
+    status, out, err = nmt("info", run)
+    assert (status, "news bleu" in out, err) == (0, True, "")
+    (run / "report.json").write_text(json.dumps(REPORT | {"model": "0" * 64}))
+    status, out, err = nmt("info", run)
+    assert (status, "news bleu" in out, "best validation  update 10: nll 2.5" in out) == (0, False, True)
+    assert f"{run / 'report.json'} is the report of an earlier model, so its scores are left out" in err
+    assert json.loads(nmt("info", run, "--json")[1])["scores"] == []
 
 
 def test_a_model_without_a_run_has_no_training(model: Path, nmt: Nmt) -> None:
