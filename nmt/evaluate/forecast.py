@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from nmt.logs import say
 from nmt.storage.sealed import write_file
 
 FORECAST_FILE = "plan.json"
@@ -94,10 +95,14 @@ def write_forecast(forecast: Forecast, run_dir: Path) -> Path:
 
 
 def read_forecast(run_dir: Path) -> Forecast | None:
-    """Return the forecast of a run; None if there is none, or another version wrote it."""
+    """Return the forecast of a run; None if there is none, or, with a log line, if another version wrote it."""
+    path = run_dir / FORECAST_FILE
     try:
-        return _parse(json.loads((run_dir / FORECAST_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return _parse(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, AttributeError):
+        say(f"{path} was written by another version of nmt or damaged; the report leaves it out")
         return None
 
 

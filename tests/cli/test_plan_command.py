@@ -139,8 +139,17 @@ def test_text_and_forecast_file(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     forecast = read_forecast(tmp_path / "run")
     assert forecast is not None and forecast.text is not None and forecast.text.updates == 25
     assert read_forecast(write_forecast(forecast, tmp_path).parent) == forecast
-    (tmp_path / "plan.json").write_text('{"parameters": 1}')
+
+
+@pytest.mark.parametrize("content", ['{"parameters": 1}', "[]", "", None])
+def test_a_forecast_of_another_version_is_reported(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = f"{tmp_path / 'plan.json'} was written by another version of nmt or damaged; the report leaves it out\n"
+    if content is not None:
+        (tmp_path / "plan.json").write_text(content)
     assert read_forecast(tmp_path) is None
+    assert capsys.readouterr().err == ("" if content is None else message)
 
 
 def test_wrong_input(recipe: Path, nmt: Nmt) -> None:
