@@ -23,6 +23,7 @@ from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.recipe import Context, MemoryFileError
+from nmt.text.clean import normalize
 
 DEFAULT_LIMIT = 1_000_000
 """Default maximum number of entries."""
@@ -237,7 +238,10 @@ class MemoryTranslator:
         return result
 
     def _key(self, item: TranslatorInput, n_best: int | None) -> bytes:
-        terms = [] if item.glossary is None else item.glossary.required(item.text)
+        terms: Sequence[object] = [] if item.glossary is None else item.glossary.required(item.text)
+        if item.glossary is not None and self._settings.get("decode.glossary_mode") == "annotate":
+            located = item.glossary.locate(normalize(item.text, "none"))  # the model reads each form after its term
+            terms = [[span, term.forms[0]] for span, term in located]
         content: list[object] = [self._settings_json, item.text, item.prefix, item.required]
         content += [terms] if terms or item.context else []
         content += [item.context] if item.context else []

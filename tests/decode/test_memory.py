@@ -103,6 +103,16 @@ def test_only_the_terms_of_a_line_count(tmp_path: Path) -> None:
     assert reused(Term("c", ("x",))) == [False, False]
 
 
+def test_the_words_of_annotated_terms_are_part_of_the_key(tmp_path: Path) -> None:
+    fake, memory = FakeTranslator(), TranslationMemory(tmp_path / "m")
+    translator = MemoryTranslator(cast(TextTranslator, fake), memory, {"decode.glossary_mode": "annotate"})
+    for term, is_new in (("a", True), ("a", False), ("b", True), ("a b", True), ("c", True), ("d", False)):
+        before = translator.lines_reused
+        glossary = Glossary([Term(term, ("x", "unused" if is_new else "y"))])
+        translator.start_translation([TranslatorInput("a b", glossary=glossary)])()
+        assert (translator.lines_reused == before) == is_new
+
+
 def test_constraints_of_a_line_are_part_of_the_key(tmp_path: Path) -> None:
     fake = FakeTranslator()
     translator = remembering(tmp_path / "m", fake)
