@@ -80,8 +80,8 @@ def with_alignments(identity: str, directory: Path, recipe: Recipe) -> str:
 def prepare_markup(prepared: Prepared, recipe: Recipe) -> None:
     """Update the marked training text; `recipe` must be the recipe of the prepared corpus.
 
-    Equal text and recipe yield equal bytes. Raises UserError for tokenizers without markers, if no term is found, and
-    in the cases of `prepare_links`.
+    Equal text, links and recipe yield equal bytes. Raises UserError for tokenizers without markers, if no term is
+    found, and in the cases of `prepare_links`.
     """
     TermMarkers.find(prepared.tokenizers, _OPTION)
     prepare_links(prepared, recipe)
@@ -198,7 +198,7 @@ def _split(side: SideStore, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
 def linked_words(
     tokenizers: Tokenizers, src: Sequence[int], tgt: Sequence[int], links: Sequence[TokenLink]
 ) -> list[_Term]:
-    """Return the words of a pair with one-to-one alignments, in source order.
+    """Return the words of a pair with one-to-one alignments that may be terms, in source order.
 
     src, tgt: token ids in reading order; links: between them
     """

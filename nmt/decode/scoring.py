@@ -145,8 +145,8 @@ class TextScorer:
     ) -> list[TextScore]:
         """Score each target as the translation of its source, in one batch. A language model ignores the sources.
 
-        Raises UserError for a sentence that does not fit the model's positions, and TypeError or ValueError if the
-        sides are not lists of strings or differ in length.
+        Raises UserError for a sentence that does not fit the model's positions, TypeError unless the sides are
+        collections of strings, and ValueError if they differ in length.
 
         first_line: line number of the first pair
         names:      of both sides, for the error

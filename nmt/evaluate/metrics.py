@@ -177,8 +177,8 @@ def score_corpus(
 ) -> list[Score]:
     """Score raw translations against one or more streams of raw references, with each metric.
 
-    See `make_scorer` and `Scorer.score` for options and errors. Raises TypeError for anything but lists of strings, and
-    UserError if BLEU would use generic rules because `tgt_lang` is not an ISO 639 code.
+    See `make_scorer` and `Scorer.score` for options and errors. Raises TypeError unless streams are collections of
+    strings, and UserError if BLEU would use generic rules because `tgt_lang` is not an ISO 639 code.
     """
     if not re.fullmatch(LANGUAGE_PATTERN, tgt_lang) and any(name.startswith("bleu") for name in metrics):
         raise UserError(f"tgt_lang is {tgt_lang!r}; it must be an ISO 639 code such as de")
