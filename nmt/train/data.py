@@ -58,8 +58,8 @@ class TrainingData:
         identity = with_alignments(text_identity(prepared.report, recipe), directory, recipe)
         if (text := f"{identity} {prepared.valid_identity()}") != world.broadcast_text(text):
             raise UserError(
-                f"{directory} of rank {world.rank} has other text than that of rank 0; all processes must train on the "
-                "same text; put run_dir on a shared file system"
+                f"{directory} of rank {world.rank} has different text than that of rank 0; all processes must train on "
+                "the same text; put run_dir on a shared file system"
             )
         return cls(
             open_markup(prepared, recipe) if is_marked else PairStore(directory, "train"),

@@ -42,7 +42,7 @@ class TrainState:
     start:              SHA-256 of the start model; "" without one
     start_score:        score of the start model; None if unknown
     text:               fingerprint of the training text, see `nmt.data.fingerprint.text_identity`
-    validation_due:     this step must still be validated: the run stopped before, or discarded the score
+    validation_due:     this step must still be validated: the run stopped before that, or discarded its score
     is_interim:         the checkpoint was saved only because the run stopped; the next one replaces it
     scores:             score by validated step; higher is better
     valid:              fingerprint of the validation text of the scores; "" if unknown
