@@ -17,7 +17,7 @@ initial state of the decoder, computed once per sentence, is not counted.
 
 EOS counts as a token. BOS does not, because it takes the position of EOS in the decoder input. A training step takes
 three times as much: each matmul has two more in the backward pass. As in the "model FLOPs utilization" of Chowdhery et
-al. 2022, appendix B, activation checkpointing, padding and masked keys do not count.
+al. 2022, appendix B, activation checkpointing does not count. Padding and masked keys do not count either.
 """
 
 from __future__ import annotations

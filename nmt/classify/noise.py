@@ -1,4 +1,4 @@
-"""Noise for parallel text, to train a classifier that finds noise (kinds as in Khayrallah and Koehn 2018)."""
+"""Noise for parallel text, to train a classifier that finds noise (most kinds as in Khayrallah and Koehn 2018)."""
 
 from __future__ import annotations
 
