@@ -109,7 +109,7 @@ class _TorchWorkers(Workers):
             if fitting < processes:
                 results.close()
                 return replace(self, processes=fitting).translate(load, windows, wait, num_lines)
-        return cast(Generator[TranslatedWindow, None, None], results)  # all others are of windows
+        return cast(Generator[TranslatedWindow, None, None], results)  # all further results are translated windows
 
 
 def choose_num_processes(num_lines: int | None, cores: int, fitting: int | None) -> int:

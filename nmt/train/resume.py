@@ -121,7 +121,7 @@ def _text_error(recipe: Recipe, what: str) -> str:
 
 
 def log_resuming(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None:
-    """Log the checkpoint and options that changed since it was saved; before, raise UserError for invalid changes."""
+    """Raise UserError for invalid changes; else log the checkpoint and the options that changed since it was saved."""
     if (before := _recipe_of(checkpoint, recipe)) is None:
         say(f"resuming from {checkpoint}, whose recipe another version of nmt wrote; changed options are unknown")
         return
