@@ -24,11 +24,15 @@ from nmt.evaluate.student_t import student_t_quantile
 from nmt.logs import progress, say, warnings_only
 from nmt.packing.shapes import UpdateStatistics
 from nmt.processes.distributed import World, start_world
-from nmt.recipe import Recipe, dump_choices
+from nmt.recipe import Recipe, UserError, dump_choices, load_saved_recipe
+from nmt.storage.run_folder import list_checkpoints
+from nmt.storage.sealed import CorruptError
 from nmt.train.batching import plan_of_epoch, update_statistics
 from nmt.train.data import TrainingData
 from nmt.train.disk_space import disk_need, model_parameters
 from nmt.train.memory import MemoryProbe, available_memory, checkpoint_copy_bytes, missing_moment_bytes
+from nmt.train.resume import changed_learning_rate, require_used_options
+from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import Trainer
 from nmt.train.validate import validate
 from nmt.train.workload import Workload
@@ -67,6 +71,22 @@ def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Fo
         work = () if tokens == "auto" else forecast_work(plain, text, statistics, tokens, processes)
         return replace(forecast, text=counts, work=work)
     return _measure(replace(forecast, text=counts), plain, text, statistics, sizes, processes, seconds)
+
+
+def rejection(recipe: Recipe) -> str:
+    """Return the error with which training would reject a recipe for an existing run, or ""."""
+    try:
+        require_same_run(recipe)
+        for checkpoint in list_checkpoints(recipe.directory)[-1:]:
+            state = TrainState.load(checkpoint)
+            if state.limits_reached(recipe.train):
+                require_used_options(recipe, state, checkpoint)
+            changed_learning_rate(recipe, load_saved_recipe(checkpoint / "recipe.toml"), state)
+    except CorruptError:  # training resumes from an earlier checkpoint
+        return ""
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def _prepared(recipe: Recipe) -> Prepared | None:

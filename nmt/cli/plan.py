@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.bench.forecast import forecast_run
+from nmt.bench.forecast import forecast_run, rejection
 from nmt.cli.arguments import Overrides, RecipeArgument
 from nmt.data.corpus import require_files
 from nmt.evaluate.forecast import Forecast, SpeedForecast, write_forecast
@@ -20,7 +20,6 @@ from nmt.recipe import CommandError, Recipe, UserError, load_recipe
 from nmt.storage.run_folder import require_own_files
 from nmt.train.disk_space import format_bytes
 from nmt.train.resume import require_same_text
-from nmt.train.state import require_same_run
 from nmt.train.warm_start import with_start_model
 
 
@@ -42,7 +41,10 @@ def plan(
     """
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     require_own_files(loaded.directory, ())
-    forecast = forecast_run(loaded, _numbers(processes), seconds)
+    numbers, problem = _numbers(processes), rejection(loaded)
+    if problem and is_first_rank():
+        warn(f"nmt train rejects this recipe, so the forecast is not saved: {problem}")
+    forecast = forecast_run(loaded, numbers, seconds)
     if not is_first_rank():
         return
     if as_json:
@@ -50,10 +52,11 @@ def plan(
     else:
         rows = tuple(_rows(loaded, forecast))
         typer.echo(format_tables([Table("", "ll", (), rows, notes=tuple(_notes(loaded, forecast)))], "text"), nl=False)
+    if problem:
+        return
     if forecast.text is None:
         try:
             require_files([*loaded.data.train, *loaded.data.valid], loaded.data.root)
-            require_same_run(loaded)
             require_same_text(loaded)
         except UserError as error:
             warn(f"only model and disk are forecast, because the text cannot be prepared: {error}")

@@ -130,7 +130,7 @@ def log_resuming(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None
             f"train.batch_tokens is {recipe.train.batch_tokens}, was {before.train.batch_tokens}; an earlier "
             f"version of nmt saved {checkpoint} within an epoch; keep the old value until the epoch ends"
         )
-    rate = _changed_learning_rate(recipe, before, state)
+    rate = changed_learning_rate(recipe, before, state)
     say(f"resuming from {checkpoint}")
     changes = (differences(one.option, one.now, one.before) for one in _changes(recipe, before, state.step))
     if changed := "; ".join(text for texts in changes for text in texts):
@@ -240,7 +240,7 @@ def _score_options(recipe: Recipe) -> dict[str, object]:
     return selection | search | {key: value for key, value in options if key in of_bleu}
 
 
-def _changed_learning_rate(recipe: AnyRecipe, before: AnyRecipe, state: TrainState) -> str:
+def changed_learning_rate(recipe: AnyRecipe, before: AnyRecipe, state: TrainState) -> str:
     """Describe a changed learning rate, "" if unchanged; raise UserError if another option raises it by accident."""
     d_model, train, step = recipe.model.d_model, recipe.train, state.step
     last, following = (learning_rate(before.train, d_model, max(1, n)) for n in (step, step + 1))
