@@ -26,6 +26,7 @@ from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
 from nmt.logs import counted, warn
 from nmt.recipe import Context, MemoryFileError, UserError
 from nmt.text.clean import WITHOUT_SPACES, normalize
+from nmt.text.splitting import contains_phrase
 from nmt.text.words import has_digits
 
 if TYPE_CHECKING:
@@ -348,8 +349,7 @@ class PreservingTranslator:
             any(_folded(form) in folded for form in forms_of(phrase))
             for phrase in (*self._translator.require, *line.plain.required)
         )
-        forbidden = (rf"(?<!\w){re.escape(phrase)}(?!\w)" for phrase in self._translator.forbid)
-        has_forbidden = any(re.search(phrase, text) for phrase in forbidden)
+        has_forbidden = any(contains_phrase(text, phrase) for phrase in self._translator.forbid)
         return folded.startswith(_folded(line.plain.prefix)) and has_required and not has_forbidden
 
     def _join_segments(

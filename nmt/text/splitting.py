@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from nmt.text.clean import normalize
+
 # Split points, best first: after a sentence, after a clause, between words.
 _SPLIT_POINTS = (
     re.compile(r"[.!?\u2026\u061f\u06d4\u0964][^\w\s]*\s+|[\u3002\uff01\uff1f\u104b\u17d4][^\w\s]*"),
@@ -104,9 +106,9 @@ def is_unspaced(character: str) -> bool:
 def contains_phrase(text: str, phrase: str, *, ignores_case: bool = False) -> bool:
     """Return whether a text contains a phrase, in scripts with spaces not as a part of a longer word.
 
-    Runs of white space count as one space.
+    Runs of white space count as one space; Unicode form and invisible characters do not count, as for the model.
     """
-    text, phrase = (" ".join(part.split()) for part in (text, phrase))
+    text, phrase = (normalize(part, "NFC") for part in (text, phrase))
     if ignores_case:
         text, phrase = text.lower(), phrase.lower()
     if phrase not in text:

@@ -242,6 +242,15 @@ def test_split_lines_without_their_prefix_are_counted(line: str, prefix: str, un
     assert translator.fallbacks == Fallbacks(split=1, unmet=unmet)
 
 
+@pytest.mark.parametrize("phrase", ["狗", "S\u00edehe", "Si\u0301ehe"])
+def test_forbidden_phrases_are_found_in_any_script_and_unicode_form(phrase: str) -> None:
+    script = Script({"see {x} now": "", "see": "S\u00edehe", "now": "大狗"})
+    script.forbid = (phrase,)
+    translator = keeping(script)
+    translator.start_translation([TranslatorInput("see {x} now")])()
+    assert translator.fallbacks == Fallbacks(split=1, unmet=1)
+
+
 def test_required_items_are_not_required_of_the_text_between_items() -> None:
     script = Script({"see http://a.org": "", "see": "siehe"}, {"see http://a.org": "", "see": "http://a.org"})
     translator = keeping(script)

@@ -14,6 +14,8 @@ from nmt.text.splitting import contains_phrase
         ("Der  Hund", "Der Hund", False, True),
         ("Der Hundekorb", "Hund", False, False),
         ("大狗", "狗", False, True),
+        ("ein Cafe\u0301", "Caf\u00e9", False, True),
+        ("ein Caf\u00e9", "Ca\u00adfe\u0301", False, True),
     ],
 )
 def test_phrases_in_texts(text: str, phrase: str, ignores_case: bool, expected: bool) -> None:
