@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -30,8 +31,10 @@ from nmt.streams.windows import (
     window_of_file,
 )
 from nmt.streams.workers import LineCounts, Load, TranslatedWindow, Workers
-from nmt.text.lines import is_header
+from nmt.text.lines import is_header, read_lines
 from nmt.text.splitting import contains_phrase
+
+_SCORE = re.compile(r"-?\d+\.\d{4}\t")
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,21 @@ class TranslationJob:
             if summarize is not None:  # if stderr is closed, the output is complete nevertheless
                 summarize()
 
+    def _missing_format(self) -> str:
+        """Return the expected format of the complete output if its first line, other than blank ones, has another."""
+        line = next(filter(None, read_lines(self.output.path)), "")
+        kind, has_scores = self.origin.facts.get("output format"), self.origin.facts.get("with-scores")
+        is_json = line.lstrip().startswith("{") and '"translation"' in line
+        if not line or self.output.is_numbered:
+            return ""
+        if kind == "jsonl":
+            return "" if is_json else "JSON Lines"
+        if kind == "tsv":
+            return "" if "\t" in line else "TSV"
+        if has_scores:
+            return "" if _SCORE.match(line) else "text with scores"
+        return "text" if is_json or _SCORE.match(line) else ""
+
     @contextmanager
     def _open_output(self, *, resume: bool, restart: bool) -> Iterator[PartFile | Stream]:
         """Open the output; the message of an interruption says how to resume."""
@@ -106,14 +124,14 @@ class TranslationJob:
     def _is_complete(self, count: int | None) -> bool:
         """Return whether the output is complete, and log it.
 
-        Raises UserError if the numbers of records of a complete output and of the input differ.
+        Raises UserError if a complete output has another format, or another number of records than the input.
         """
         done = self.output.count_finished()
         if done is None:
             return False
-        if done < 0:
+        if expected := "an n-best list" if done < 0 else self._missing_format():
             raise UserError(
-                f"{self.output.path} is not an n-best list; --resume needs an output with the same options; choose "
+                f"{self.output.path} is not {expected}; --resume needs an output with the same options; choose "
                 "another output, or leave out --resume to replace it"
             )
         count = sum(1 for _ in self.source.records()) if count is None else count

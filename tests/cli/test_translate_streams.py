@@ -572,6 +572,32 @@ def test_resume_requires_the_same_options_and_input(
     assert "give one of them" in one_line(err)
 
 
+def test_resume_rejects_a_complete_output_of_another_format(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(as_bytes(["", *SENTENCES]))
+    (tmp_path / "in.tsv").write_bytes(as_bytes(["", *SENTENCES]))
+    kinds = {
+        "text": ("in",),
+        "text with scores": ("in", "--with-scores"),
+        "JSON Lines": ("in", "--output-format", "jsonl"),
+        "TSV": ("in.tsv", "--output-format", "tsv"),
+    }
+    for written, (source, *options) in kinds.items():
+        command = ("translate", model, "--engine", "torch", "-o", tmp_path / "out")
+        assert nmt(*command, tmp_path / source, *options)[0] == 0
+        content = (tmp_path / "out").read_bytes()
+        for kind, (source, *options) in kinds.items():
+            status, _, err = nmt(*command, tmp_path / source, *options, "--resume")
+            if written == kind or (written, kind) in (("text with scores", "TSV"), ("TSV", "text")):
+                assert (status, "is complete: 21 lines" in err) == (0, True)  # both have columns, or are text
+                continue
+            assert status == 1
+            assert one_line(err) == (
+                f"{tmp_path / 'out'} is not {kind}; --resume needs an output with the same options; choose another "
+                "output, or leave out --resume to replace it"
+            )
+        assert (tmp_path / "out").read_bytes() == content
+
+
 @pytest.mark.parametrize("option", ["--prefixes", "--required"])
 def test_resume_names_a_missing_option(
     model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, interrupt_after: Callable[[int], None], option: str
