@@ -109,7 +109,7 @@ class SampledEpochs:
             "sides": list(self._sides),
             "max_tokens": max_tokens,
             "pairs_per_shard": _PAIRS_PER_SHARD,
-            "tokens": {"src": len(self._base.src.tokens), "tgt": len(self._base.tgt.tokens)},
+            "text": read_json_object(directory / "prepare.json").get("sha256") or _sizes(directory),
             "tokenizers": Tokenizers.load(directory).digests(),
         }
         if is_builder:

@@ -375,6 +375,21 @@ def test_epochs_of_other_runs_are_rebuilt(other: dict[str, Any], bpe_corpus: Pat
     assert to_lists(PairStore(bpe_corpus / "epochs" / "epoch-0", "train").src) == to_lists(before.src)
 
 
+def test_epochs_of_another_text_of_equal_size_are_rebuilt(bpe_corpus: Path, tmp_path: Path, sample: Sample) -> None:
+    link = tmp_path / "run" / "data"
+    link.parent.mkdir()
+    link.symlink_to(bpe_corpus)  # its epochs stay if the shared text is replaced
+    for number in (1, 2):
+        (bpe_corpus / "prepare.json").write_text(json.dumps({"sha256": {"train.tgt.tokens.npy": str(number)}}))
+        store = first_epoch(sample(link, sides="src"))
+        assert to_lists(store.tgt) == to_lists(PairStore(bpe_corpus, "train").tgt)
+        tgt = to_lists(store.tgt)[::-1]
+        for path in bpe_corpus.glob("train.tgt.*.npy"):
+            path.unlink()
+        with PairWriter(bpe_corpus, "train", {"tgt": store.tgt.tokens.dtype}) as writer:
+            writer.append("tgt", np.array([token for line in tgt for token in line]), np.array(list(map(len, tgt))))
+
+
 def test_report_has_no_paths(bpe_corpus: Path, sample: Sample) -> None:
     sample(bpe_corpus).store(0)
     report = contents(bpe_corpus, 0)["epoch.json"].decode()
