@@ -13,7 +13,7 @@ from nmt.bench.random_model import number_sentences, number_tokenizers, write_ra
 from nmt.data.store import PairStore
 from nmt.logs import warn
 from nmt.recipe import CommandError, DecodeRecipe, TrainRecipe, UserError, ineffective_option, override_decode
-from nmt.storage.model_metadata import read_model_metadata
+from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_model, find_prepared
 from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizers
@@ -102,7 +102,8 @@ def prepare_decoding(request: DecodingRequest, folder: Path) -> tuple[Path, Deco
         raise UserError(f"{model} needs sentences to translate; use --input FILE")
     if request.tokenizer is not None or request.vocab_size is not None:
         raise UserError(f"{model} has its own tokenizers; remove --tokenizer and --vocab-size")
-    decode = _decode(read_model_metadata(model).decode, request.settings, request.output_tokens)
+    positions = read_model_recipe(model).max_positions
+    decode = _decode(read_model_metadata(model).decode, request.settings, request.output_tokens, positions)
     return model, decode, _read(request.source, request.num_sentences)
 
 
@@ -121,7 +122,8 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
     if request.source is None and request.tokenizer is not None:
         raise UserError("--tokenizer has no effect without --input; use --input, or remove --tokenizer")
     lengths = [] if request.output_tokens else ["min_length_ratio=1.0", "max_length_ratio=1.0"]
-    decode = _decode(own, [*lengths, *request.settings], request.output_tokens)
+    positions = spec.recipe.model.max_positions
+    decode = _decode(own, [*lengths, *request.settings], request.output_tokens, positions)
     write_random_model(folder / "model", spec.recipe.model_copy(update={"decode": decode}), tokenizers)
     if request.source is not None:
         return folder / "model", decode, _read(request.source, request.num_sentences)
@@ -131,14 +133,26 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
     return folder / "model", decode, tuple(sentences)
 
 
-def _decode(decode: DecodeRecipe, settings: Sequence[str], output_tokens: int | None) -> DecodeRecipe:
-    """Return the search options; raises CommandError for settings without effect. MBR keeps its candidates."""
+def _decode(
+    decode: DecodeRecipe, settings: Sequence[str], output_tokens: int | None, max_positions: int
+) -> DecodeRecipe:
+    """Return the search options. MBR keeps its candidates.
+
+    Raises CommandError for settings without effect, and unless `output_tokens` can be the length of every output.
+    """
     fixed: dict[str, int | None] = {} if decode.mbr_metric != "none" else {"n_best": 1}
-    if output_tokens is not None:
-        fixed |= dict.fromkeys(("min_tokens", "max_tokens", "max_extra_tokens"), output_tokens)
-        fixed["max_length_ratio"] = None
-    chosen = override_decode(decode.model_copy(update=fixed), settings)
     names = [setting.removeprefix("decode.").partition("=")[0] for setting in settings]
+    if output_tokens is not None:
+        lengths = dict.fromkeys(("min_tokens", "max_tokens", "max_extra_tokens"), output_tokens)
+        fixed |= {**lengths, "max_length_ratio": None}
+        if given := [name for name in names if name in ("max_length_ratio", *lengths)]:
+            raise CommandError(f"--output-tokens and --set {given[0]} are mutually exclusive; give one of them")
+        if output_tokens >= max_positions:
+            raise CommandError(
+                f"--output-tokens is {output_tokens:,}; the model has {max_positions:,} positions, one for EOS; "
+                f"it must be at most {max_positions - 1:,}; lower it"
+            )
+    chosen = override_decode(decode.model_copy(update=fixed), settings)
     if found := ineffective_option(names, chosen, has_ensemble=False, needs_alignments=chosen.alignments):
         raise CommandError(f"--set {found[1]}; add that, or leave out {found[0]}")
     return chosen
