@@ -65,6 +65,23 @@ def test_tool_scores_text_of_a_prepared_run(tmp_path: Path, capsys: pytest.Captu
     assert float(rows[1][4]) < 0.7 * float(rows[0][4])
 
 
+def test_training_sentences_are_in_reading_order_and_without_context(tmp_path: Path) -> None:
+    for name, lines in (("train", ["ab", "cd", "ef"]), ("valid", ["ab"]), ("test", ["ab"])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "src").write_text("uv\nwx\nyz\n")
+    corpus = '[{ kind = "text", src = "src", tgt = "train" }]'
+    options = ["src_lang=de", f"data.train={corpus}", f"data.valid={corpus}", "data.test={}"]
+    for name, *more in (
+        ("plain",),
+        ("r2l", "data.reverse_target=true"),
+        ("c", "data.context=1", "data.context_sides=both"),
+    ):
+        prepared = prepare(recipe_of(tmp_path, *options, *more, f"run_dir={tmp_path / name}"))
+        tokenizer = prepared.tokenizers.tgt
+        found = [tokenizer.decode(ids) for ids in ngram_baseline.training_sentences(prepared)]
+        assert found == ["ab", "cd", "ef"], name
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(["--order", "0"], "--order must be from 1 to 10, got 0"), ([], "has no complete prepared corpus")],

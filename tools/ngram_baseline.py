@@ -14,8 +14,10 @@ from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
 from nmt.decode.scoring import Likelihood, PairScore
 from nmt.recipe import UserError
+from nmt.recipe.context import SEPARATOR
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.clean import normalize
+from nmt.text.context import after_last
 from nmt.text.lines import read_lines
 
 # Padding, unknown and BOS are never predicted.
@@ -92,11 +94,13 @@ def _discounts(counts: Iterable[int]) -> tuple[float, float, float, float]:
 
 
 def training_sentences(prepared: Prepared) -> Iterator[list[int]]:
-    """Yield the target tokens of each training sentence."""
+    """Yield the target tokens of each training sentence in reading order, without the sentences of its context."""
     store = PairStore(prepared.directory, "train").tgt
-    tokens = store.tokens.tolist()
+    tokens, step = store.tokens.tolist(), -1 if prepared.report["recipe"]["data"].get("reverse_target") else 1
+    separator = prepared.tokenizers.tgt.user_symbols().get(SEPARATOR)
     for start, end in pairwise(store.offsets.tolist()):
-        yield tokens[start:end]
+        sentence = tokens[start:end][::step]
+        yield sentence[after_last(sentence, separator) :]
 
 
 def score(model: KneserNey, prepared: Prepared, text: Path) -> Likelihood:
