@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from sacrebleu.metrics.bleu import BLEU
 
-from nmt.cli.arguments import read_pairs
+from nmt.cli.arguments import languages, read_pairs
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
+from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.parity import load_huggingface
@@ -41,31 +41,33 @@ def main() -> int:
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
     try:
+        options.tgt_lang = languages(options.model)[1]
         src, ref = read_pairs(options.src, options.ref)
         src, ref = src[: options.lines], ref[: options.lines]
         row(f"{'search':<10}{'program':<24}{'lines':>6}{'equal':>9}{'BLEU':>9}{'seconds':>9}")
         for beam_size in (1, options.beam_size):
             decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=options.length_alpha)
             decode = decode.all_given()  # the other programs do not use the model's defaults
-            compare(options.model, src, ref, decode, options.hf_lines)
+            compare(options.model, src, ref, decode, options.hf_lines, options.tgt_lang)
     except UserError as error:
         sys.stderr.write(f"parity: {error}\n")
         return 1
     return 0
 
 
-def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, hf_lines: int) -> None:
-    """Print the rows of one search."""
+def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, hf_lines: int, tgt_lang: str) -> None:
+    """Print the rows of one search. tgt_lang: selects the tokenizer of BLEU"""
     ours = Translator.load(model, "cpu", "fp32", decode)
-    shown = partial(show, lowercase=ours.lowercases)
+    shown = partial(show, scorer=make_scorer("bleu", tgt_lang=tgt_lang, lowercase=ours.lowercases))
     reference = shown("nmt fp32", decode, ours.translate, src, ref, None)
-    differences: list[float] = []
+    differences: list[str] = []
     for precision in ("fp32", "int8"):
         engine = CTranslate2Translator.load(model, "cpu", precision, decode)
         shown(f"ctranslate2 {precision}", decode, engine.translate, src, ref, reference)
         pairs = zip(ours.translate_n_best(src[:200]), engine.translate_n_best(src[:200]), strict=True)
-        differences.append(max((abs(a.score - b.score) for [a], [b] in pairs if same(a, b)), default=0.0))
-    row(f"{'':<10}largest score difference of equal translations: fp32 {differences[0]:.2g}, int8 {differences[1]:.2g}")
+        equal = [abs(a.score - b.score) for [a], [b] in pairs if same(a, b)]
+        differences.append(f"{precision} {max(equal):.2g}" if equal else f"{precision} has none")
+    row(f"{'':<10}largest score difference of equal translations: {', '.join(differences)}")
     with tempfile.TemporaryDirectory() as folder:
         notes = export_model(model, Path(folder) / "export", ExportOptions("huggingface", sample=src[:hf_lines]))
         row(f"{'':<10}huggingface: {notes[-1]}")
@@ -108,14 +110,14 @@ def show(
     ref: list[str],
     reference: list[str] | None,
     *,
-    lowercase: bool,
+    scorer: Scorer,
 ) -> list[str]:
-    """Translate, print a row, and return the translations. lowercase: ignore case in BLEU."""
+    """Translate, print a row, and return the translations. scorer: of BLEU"""
     started = time.perf_counter()
     found = translate(src)
     seconds = time.perf_counter() - started
     equal = 100 * sum(a == b for a, b in zip(found, reference or found, strict=False)) / len(found)
-    bleu = BLEU(lowercase=lowercase).corpus_score(found, [ref]).score
+    bleu = scorer.score(found, [ref]).value
     row(f"beam {decode.beam_size:<5}{name:<24}{len(src):>6}{equal:>8.1f}%{bleu:>9.2f}{seconds:>9.1f}")
     return found
 
