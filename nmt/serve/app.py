@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, replace
 from inspect import signature
+from itertools import product
 from time import monotonic
 from typing import Any
 
@@ -166,6 +167,10 @@ def _request_options(body: TranslateRequest, model: ServedModel) -> RequestOptio
     for phrase in body.forbidden:
         if contains_phrase(body.prefix, phrase, ignores_case=model.lowercases):
             raise HTTPException(400, f"prefix contains {phrase!r}, which is forbidden; change one of them")
+    for required, phrase in product(body.required, (*model.decode.forbid, *body.forbidden)):
+        if contains_phrase(required, phrase, ignores_case=model.lowercases):
+            problem = f"required phrase {required!r} contains {phrase!r}, which is forbidden; change one of them"
+            raise HTTPException(400, problem)
     excluded = [
         name
         for name in ("partial_word", "alternatives", "alignments", "attention", "stream_tokens")

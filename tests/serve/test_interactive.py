@@ -74,6 +74,10 @@ def test_attention_has_the_tag_of_the_request(client: TestClient, translator: Tr
     ("fields", "message"),
     [
         ({"text": LINE, "prefix": "the cat", "forbidden": ["a", "cat"]}, "prefix contains 'cat', which is forbidden"),
+        (
+            {"text": LINE, "required": ["the dog", "a cat"], "forbidden": ["dogs", "cat"]},
+            "required phrase 'a cat' contains 'cat', which is forbidden; change one of them",
+        ),
         ({"text": LINE, "attention": True, "context": ["Hi."]}, "attention and context are mutually exclusive"),
         ({"text": [LINE, LINE], "attention": True}, "attention needs a request with one text"),
         ({"text": LINE, "attention": True, "stream": True}, "attention needs a request with one text"),
