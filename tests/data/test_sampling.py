@@ -469,8 +469,9 @@ def test_a_directory_that_the_builder_is_removing_is_incomplete(
             raise FileNotFoundError(directory / "train.src.tokens.npy")
         return measure(directory)
 
+    epochs = sample(bpe_corpus, is_builder=False)
     monkeypatch.setattr(sampling, "_sizes", vanish_once)
-    assert to_lists(sample(bpe_corpus, is_builder=False).store(0).src) == to_lists(store.src)
+    assert to_lists(epochs.store(0).src) == to_lists(store.src)
     assert calls[0] > 1
 
 
