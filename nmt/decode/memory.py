@@ -238,10 +238,9 @@ class MemoryTranslator:
         return result
 
     def _key(self, item: TranslatorInput, n_best: int | None) -> bytes:
-        terms: Sequence[object] = [] if item.glossary is None else item.glossary.required(item.text)
-        if item.glossary is not None and self._settings.get("decode.glossary_mode") == "annotate":
-            located = item.glossary.locate(normalize(item.text, "none"))  # the model reads each form after its term
-            terms = [[span, term.forms[0]] for span, term in located]
+        located = [] if item.glossary is None else item.glossary.locate(normalize(item.text, "none"))
+        annotates = self._settings.get("decode.glossary_mode") == "annotate"
+        terms = [[span, term.forms[0] if annotates else term.required] for span, term in located]
         content: list[object] = [self._settings_json, item.text, item.prefix, item.required]
         content += [terms] if terms or item.context else []
         content += [item.context] if item.context else []

@@ -103,12 +103,15 @@ def test_only_the_terms_of_a_line_count(tmp_path: Path) -> None:
     assert reused(Term("c", ("x",))) == [False, False]
 
 
-def test_the_words_of_annotated_terms_are_part_of_the_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["annotate", "constrain"])
+def test_the_words_of_terms_are_part_of_the_key(tmp_path: Path, mode: str) -> None:
+    """The model reads each annotation after its term; of a line that is split, each part gets the terms in it."""
     fake, memory = FakeTranslator(), TranslationMemory(tmp_path / "m")
-    translator = MemoryTranslator(cast(TextTranslator, fake), memory, {"decode.glossary_mode": "annotate"})
+    translator = MemoryTranslator(cast(TextTranslator, fake), memory, {"decode.glossary_mode": mode})
     for term, is_new in (("a", True), ("a", False), ("b", True), ("a b", True), ("c", True), ("d", False)):
         before = translator.lines_reused
-        glossary = Glossary([Term(term, ("x", "unused" if is_new else "y"))])
+        forms = ("x", "unused" if is_new else "y") if mode == "annotate" else ("x",)
+        glossary = Glossary([Term(term, forms)])
         translator.start_translation([TranslatorInput("a b", glossary=glossary)])()
         assert (translator.lines_reused == before) == is_new
 
