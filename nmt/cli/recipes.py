@@ -14,7 +14,7 @@ import typer
 from nmt.cli.arguments import MAX_THREADS, Overrides, RecipeArgument, require_at_most_one
 from nmt.logs import say
 from nmt.recipe import Recipe, describe_recipe, load_recipe
-from nmt.storage.run_folder import require_own_recipe
+from nmt.storage.run_folder import require_own_recipe, warn_of_divergence
 
 Seed = Annotated[int | None, typer.Option(help="Seed of weights, dropout and data order; same as the override seed=N.")]
 Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads; same as train.threads=N.")]
@@ -75,6 +75,7 @@ def average(
     count = 1 if ema else best or last or 5
     target = out or run_dir / ("average-ema" if ema else f"average-{kind}-{count}")
     chosen = pipeline.average(run_dir, target, kind, count)
+    warn_of_divergence(run_dir)
     say(f"averaged {', '.join(directory.name for directory in chosen)}")
     typer.echo(target)
 

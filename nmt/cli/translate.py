@@ -26,7 +26,7 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.keep.translator import PreservingTranslator, warn_of_unspaced_markup
 from nmt.recipe import DecodeRecipe, UserError, ineffective_option, override_decode
 from nmt.recipe.toml import toml_value
-from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, warn_of_newer_checkpoints
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, warn_of_run
 from nmt.storage.run_folder import find_model
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output, is_standard_output, require_distinct, require_not_input
@@ -105,7 +105,7 @@ def translate(
 
 def _read_metadata(model: Path) -> ModelMetadata:
     metadata = read_model_metadata(find_model(model))
-    warn_of_newer_checkpoints(model, metadata)
+    warn_of_run(model, metadata)
     return metadata
 
 

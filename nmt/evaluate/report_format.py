@@ -173,7 +173,7 @@ def _micro_batches(training: TrainingSummary) -> str:
 
 def _validation(training: TrainingSummary) -> str:
     if training.valid_nll is None:
-        return "none"
+        return "none has a finite score"
     at = f" at update {training.valid_step:,}" if training.valid_step is not None else ""
     perplexity = training.valid_perplexity or math.nan
     shown = f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.3g}"

@@ -18,7 +18,7 @@ from nmt.export.parity import Parity, Sample, check_ctranslate2, check_huggingfa
 from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.processes.interruption import interruptible
 from nmt.recipe import UserError
-from nmt.storage.model_metadata import require_kind, warn_of_newer_checkpoints
+from nmt.storage.model_metadata import require_kind, warn_of_run
 from nmt.storage.sealed import new_directory, reporting_disk_errors, require_new, write_synced
 from nmt.text.tokenizer import Tokenizers
 
@@ -51,7 +51,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
     require_new(out)
     _check_package(options)
     loaded = load_model(path, torch.device("cpu"))
-    warn_of_newer_checkpoints(path, loaded.metadata)
+    warn_of_run(path, loaded.metadata)
     require_kind(loaded.directory, loaded.metadata, language_model=False)
     tokenizers = Tokenizers.load(loaded.directory, loaded.metadata.tgt_lang)
     files, notes = _convert(loaded, tokenizers, options)

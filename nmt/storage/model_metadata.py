@@ -13,7 +13,14 @@ import tomli_w
 
 from nmt.logs import is_first_rank, warn
 from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, DecodeRecipe, ModelRecipe, UserError, upgrade_options
-from nmt.storage.run_folder import MODEL, checkpoint_step, find_model, list_checkpoints, read_json_object
+from nmt.storage.run_folder import (
+    MODEL,
+    checkpoint_step,
+    find_model,
+    list_checkpoints,
+    read_json_object,
+    warn_of_divergence,
+)
 from nmt.storage.sealed import CorruptError
 
 FORMAT = 1
@@ -139,8 +146,9 @@ def _warn_ignored(path: Path, options: tuple[str, ...]) -> None:
         warn(f"{path}: ignoring options that no longer exist: {', '.join(options)}")
 
 
-def warn_of_newer_checkpoints(run: Path, metadata: ModelMetadata) -> None:
-    """Warn if training continued after `nmt run` averaged the model of a run; no effect on other paths."""
+def warn_of_run(run: Path, metadata: ModelMetadata) -> None:
+    """Warn if the run of a model diverged, or if it continued after `nmt run` averaged its model."""
+    warn_of_divergence(run)
     report, checkpoints = read_json_object(run / "report.json"), list_checkpoints(run)
     if report and checkpoints and (run / "model" / MODEL).is_file():
         # The average of the best can be older; the report has the step of averaging.

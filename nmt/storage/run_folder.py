@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt.logs import warn
+from nmt.logs import is_first_rank, warn
 from nmt.processes.run_lock import require_lock
 from nmt.recipe import UserError, is_dumped
 from nmt.storage.sealed import MANIFEST, manifest_digest
@@ -132,6 +133,18 @@ def require_own_model(run: Path) -> None:
     if is_model and other != Path(os.path.realpath(run)) and list_checkpoints(other):
         raise UserError(
             f"{out} is a link to the model of another run, {other}, which is not overwritten; remove the link"
+        )
+
+
+def warn_of_divergence(path: Path) -> None:
+    """Warn if no validation of the run of a model or checkpoint has a finite score."""
+    model = find_model(path).resolve()
+    newest = [model, *list_checkpoints(model.parent)][-1]  # a checkpoint has its own state
+    scores = read_json_object(newest / "state.json").get("scores") or {}
+    if scores and max(scores.values()) == -math.inf and is_first_rank():
+        warn(
+            f"no validation of the run of {path} has a finite score, as after divergence; use another model, or train "
+            "under another name with a lower train.learning_rate"
         )
 
 

@@ -180,7 +180,7 @@ def test_changed_options() -> None:
 
 def test_missing_values() -> None:
     markdown = format_markdown(with_training(valid_nll=None, valid_step=None, seconds=0.0, world_size=1))
-    assert "| best validation | none |" in markdown
+    assert "| best validation | none has a finite score |" in markdown
     assert "| precision | bf16 on cpu |" in markdown
     assert "| speed | 0 target tokens per second |" in markdown
     assert "| git commit | unknown |" in format_markdown(dataclasses.replace(REPORT, git_commit=None))

@@ -17,6 +17,7 @@ from nmt.processes.distributed import World
 from nmt.recipe import UserError, load_recipe, load_saved_recipe
 from nmt.storage.model_metadata import read_model_recipe
 from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, list_checkpoints
+from nmt.train import trainer as trainer_module
 from nmt.train.disk_space import checkpoint_bytes, disk_need, model_bytes
 from nmt.train.state import require_same_run
 from nmt.train.warm_start import with_start_model
@@ -555,6 +556,33 @@ def test_a_report_has_the_best_validation_of_the_ema_and_ties_choose_the_first_s
         state = json.loads((checkpoint / "state.json").read_text())
         (checkpoint / "state.json").write_text(json.dumps(state | {"scores": {"2": 0.0, "4": 0.0}}))
     assert pipeline._choose_checkpoints(run, "best", 1) == list_checkpoints(run)[:1]
+
+
+def test_a_diverged_run_is_named_where_its_model_is_used(
+    recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverged(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(loss=800.0, nll=810.0, perplexity=math.inf)
+
+    assert nmt("run", recipe, f"run_dir={tmp_path / 'well'}")[0] == 0
+    monkeypatch.setattr(trainer_module, "validate", diverged)
+    run = tmp_path / "run"
+    status, out, _ = nmt("run", recipe, f"run_dir={run}")
+    assert status == 0
+    assert "| best validation | none has a finite score |" in out
+    uses = [
+        (run, ("translate", run, tmp_path / "news.en")),
+        (run / "model", ("translate", run / "model", tmp_path / "news.en")),
+        (list_checkpoints(run)[0], ("translate", list_checkpoints(run)[0], tmp_path / "news.en")),
+        (run, ("average", run, "--last", 1, "-o", tmp_path / "average")),
+        (run, ("serve", run, "--port", 0, "--engine", "torch", "--processes", 2)),  # an error after loading
+    ]
+    for path, command in uses:
+        status, _, err = nmt(*command)
+        assert status == (2 if command[0] == "serve" else 0), err
+        assert f"warning: no validation of the run of {path} has a finite score, as after divergence; use" in err
+    _, _, err = nmt("translate", tmp_path / "well", tmp_path / "news.en")
+    assert "warning" not in err
 
 
 def test_the_average_of_the_best_leaves_out_diverged_checkpoints(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
