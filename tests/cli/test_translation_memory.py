@@ -37,7 +37,7 @@ def test_output_is_the_same(model: Path, nmt: Nmt, tmp_path: Path, out: str, opt
     assert status == 0, err
     status, _, err = nmt("translate", model, tmp_path / "after", "-o", tmp_path / f"with.{out}", *options, *memory)
     assert status == 0, err
-    assert f"; {len(AFTER) - NUM_NEW} lines reused from {tmp_path / 'memory.db'}" in err
+    assert f"; {len(AFTER) - NUM_NEW} lines reused from {tmp_path / 'memory.db'} or repeated" in err
     assert (tmp_path / f"with.{out}").read_bytes() == (tmp_path / f"without.{out}").read_bytes()
 
 
