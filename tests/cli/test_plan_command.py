@@ -94,6 +94,15 @@ def test_counts_and_work_are_those_of_the_run(
     assert (speed["validations"], speed["processes"]) == (-(-state.step // 10), 1)
 
 
+def test_the_validation_of_the_start_model_is_counted(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    assert nmt("train", recipe)[0] == 0
+    tuned = (recipe, "name=tuned", f"run_dir={tmp_path / 'tuned'}", f"train.start_from={tmp_path / 'run'}")
+    nmt("prepare", *tuned)
+    speed = plan(nmt, *tuned, "--seconds", 0.1)["speed"]
+    err = nmt("train", *tuned)[2]
+    assert speed["validations"] == sum("validation loss" in line for line in err.splitlines()) == 4
+
+
 def test_time_has_an_interval(recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     assert nmt("prepare", recipe)[0] == 0
     costs = itertools.chain([9.0, 9.0], range(1, 7))  # the first two updates are not measured
