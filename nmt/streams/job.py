@@ -234,9 +234,9 @@ class TranslationJob:
         seconds = monotonic() - self.started
         speed = f"{translated / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
         took = f"{counted(translated, 'line')} in {format_duration(seconds)} ({speed})"
-        reused = "" if self.memory is None else f"; {counted(lines.reused, 'line')} reused from {self.memory} or repeated"
+        again = f"; {counted(lines.reused, 'line')} reused from {self.memory} or repeated"
         models = " + ".join(map(str, self.models))
-        say(f"translated {took} with {models} on {device}; {self.note}{reused}")
+        say(f"translated {took} with {models} on {device}; {self.note}{again if self.memory is not None else ''}")
 
     def _warn_of_long(self, lines: LineCounts) -> None:
         facts, hint = self.origin.facts, "; if sentences are missing, use --split-sentences"
