@@ -30,7 +30,7 @@ from nmt.recipe import ClassificationRecipe, TrainRecipe, UserError, dump_recipe
 from nmt.train.metrics_writer import MetricsWriter
 from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
 from nmt.train.resume import log_resuming, record_changes, require_used_options
-from nmt.train.schedule import learning_rate, unreached_peak
+from nmt.train.schedule import learning_rate, unreached
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.state import Change, TrainState, require_equal_options
 from nmt.train.update import dropout_seed
@@ -69,7 +69,7 @@ class ClassifierTrainer:
         if self._is_finished() and not state.validation_due:
             say(f"training is complete at step {state.step:,}{state.end_reason(self.recipe.train)}; nothing to do")
             return state
-        if problem := unreached_peak(self.recipe.train):
+        for problem in unreached(self.recipe.train):
             warn(problem)
         if (device := str(self.device)) != state.device:
             if state.device:  # not at the first start

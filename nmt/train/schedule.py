@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import assert_never
 
 from nmt.recipe import TrainRecipe
@@ -41,15 +42,19 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
             assert_never(recipe.schedule)
 
 
-def unreached_peak(recipe: TrainRecipe) -> str | None:
-    """Return a warning if training ends within the warm-up."""
+def unreached(recipe: TrainRecipe) -> Iterator[str]:
+    """Yield warnings if training ends within the warm-up, or before the first validation BLEU."""
     updates = recipe.max_steps - recipe.schedule_start
-    if recipe.warmup_steps <= updates:
-        return None
-    return (
-        f"train.warmup_steps is {recipe.warmup_steps:,}, but training ends after {updates:,} updates; the learning "
-        "rate does not reach its peak; lower warmup_steps"
-    )
+    if recipe.warmup_steps > updates:
+        yield (
+            f"train.warmup_steps is {recipe.warmup_steps:,}, but training ends after {updates:,} updates; the learning "
+            "rate does not reach its peak; lower warmup_steps"
+        )
+    if recipe.validate_bleu_every > recipe.max_steps:
+        yield (
+            f"train.validate_bleu_every is {recipe.validate_bleu_every:,}, but training ends after "
+            f"{recipe.max_steps:,} updates, without validation BLEU; lower it"
+        )
 
 
 def dropout_scale(recipe: TrainRecipe, step: int) -> float:

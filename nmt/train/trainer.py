@@ -42,7 +42,7 @@ from nmt.train.resume import (
     require_used_options,
 )
 from nmt.train.running_metrics import PendingUpdate, RunningMetrics
-from nmt.train.schedule import unreached_peak
+from nmt.train.schedule import unreached
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.state import Change, TrainState, interim_steps, require_same_run
 from nmt.train.update import Updater, UpdateResult
@@ -160,7 +160,7 @@ class Trainer:
             return state
         metrics = None
         if is_main:
-            if problem := unreached_peak(self.train_recipe):
+            for problem in unreached(self.train_recipe):
                 warn(problem)
             validates_again = state.validation_due or state.step == 0
             metrics = MetricsWriter(self.recipe.directory, state.step, validates_again=validates_again)
@@ -396,12 +396,9 @@ class Trainer:
         state.loss_scale = self.updater.loss_scaler.state_dict()
         if not self.world.is_main:
             return
-        checkpoint = Checkpoint(
-            model=model_tensors(self.model),
-            optimizer=optimizer_tensors(self.updater.optimizer, self.model),
-            average=self.average.tensors() if self.average is not None else {},
-            state=asdict(state),
-        )
+        average = self.average.tensors() if self.average is not None else {}
+        optimizer = optimizer_tensors(self.updater.optimizer, self.model)
+        checkpoint = Checkpoint(model_tensors(self.model), optimizer, average, asdict(state))
         self.writer.submit(partial(self._write, state.step, checkpoint, state.best_steps(self.train_recipe.keep_best)))
 
     def _write(self, step: int, checkpoint: Checkpoint, best_steps: list[int]) -> None:
