@@ -149,13 +149,14 @@ def changed_start_model(recipe: Recipe, state: TrainState) -> str:
 
 
 def text_differences(start: Path, recipe: Recipe) -> str:
-    """Describe how the languages and normalization of the start model differ from a run; "" if they do not."""
+    """Describe how languages, normalization and context (unless new) of a start model differ from a run, or ""."""
     metadata, data = read_model_metadata(start), recipe.data
     languages = f"{metadata.src_lang} to {metadata.tgt_lang}", f"{recipe.src_lang} to {recipe.tgt_lang}"
     options = {
         "languages": languages,
         "data.reverse_target": (metadata.reverse_target, data.reverse_target),
         "data.unicode_form": (metadata.unicode_form, data.unicode_form),
+        "data.context": (metadata.context.size, data.context if metadata.context.size else 0),
     }
     pairs = {name: pair for name, pair in options.items() if pair[0] != pair[1]}
     return ", ".join(f"{name}: {old} in the start model and {new} in the recipe" for name, (old, new) in pairs.items())

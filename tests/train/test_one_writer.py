@@ -110,6 +110,20 @@ def test_a_model_records_the_longest_source_of_its_text_and_of_its_start_model(
     assert longest_source_of(tmp_path / "none", None) == 0 < short < len(tokens)
 
 
+def test_fine_tuning_without_the_context_of_the_start_model_is_a_warning(
+    recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    symbols = "tokenizer.user_symbols=['<sep>']"
+    for name, context, start in (("plain", 0, None), ("joined", 1, "plain"), ("lost", 0, "joined")):
+        options = [] if start is None else [f"train.start_from={tmp_path / start}"]
+        status, _, err = nmt(
+            "train", recipe, f"run_dir={tmp_path / name}", f"data.context={context}", symbols, *options
+        )
+        assert status == 0
+        expected = "other text: data.context: 1 in the start model and 0 in the recipe"
+        assert (expected in err) == (name == "lost")
+
+
 # --- The text of a run ------------------------------------------------------------------------------------------------
 
 
