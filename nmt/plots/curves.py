@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,8 +93,9 @@ def draw_curves(run: Path, out: Path, title: str | None = None) -> Path:
     """
     series = read_metrics(run / "metrics.jsonl")
     figure = new_figure(11.0, 6.2)
+    remark = _remark_on_training_loss(run)
     for panel, axes in _add_panels(figure, series):
-        _draw_panel(panel, axes, series)
+        _draw_panel(panel, axes, series, remark if panel in _QUALITY_ROW else "")
     figure.suptitle(title or run.resolve().name, x=0.01, ha="left", fontsize=13, fontweight="bold")
     save_figure(figure, out)
     return out
@@ -116,6 +118,17 @@ def draw_runs(runs: Sequence[tuple[str, Path]], out: Path) -> None:
         axes.set_xlabel("updates", fontsize=9)
         axes.legend(frameon=False, fontsize=9)
     save_figure(figure, out)
+
+
+def _remark_on_training_loss(run: Path) -> str:
+    """Name the losses of the recipe that the training loss includes and the validation loss does not."""
+    try:
+        train = tomllib.loads((run / "recipe.toml").read_text(encoding="utf-8"))["train"]
+        names = {"rdrop": "R-Drop", "guided_alignment": "guided alignment"}
+        found = [name for option, name in names.items() if train.get(option)]
+    except (OSError, ValueError, KeyError, AttributeError):  # no recipe of a run
+        return ""
+    return f", with {' and '.join(found)}" if found else ""
 
 
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
@@ -172,12 +185,14 @@ def _add_panels(figure: Figure, series: Mapping[str, Points]) -> Iterator[tuple[
             yield panel, axes
 
 
-def _draw_panel(panel: _Panel, axes: Axes, series: Mapping[str, Points]) -> None:
+def _draw_panel(panel: _Panel, axes: Axes, series: Mapping[str, Points], remark: str) -> None:
+    """Draw the curves of a panel. remark: addition to the label of the training loss"""
     curves = [(curve, series[curve.metric]) for curve in panel.curves if curve.metric in series]
     for curve, points in curves:
         steps, values = zip(*points, strict=True)
         marker = curve.marker or ("o" if len(points) == 1 else "")  # a single point has no visible line
-        axes.plot(steps, values, color=curve.color, label=curve.label, marker=marker, markersize=3.5, linewidth=1.6)
+        label = curve.label + remark * (curve.metric == "train/loss")
+        axes.plot(steps, values, color=curve.color, label=label, marker=marker, markersize=3.5, linewidth=1.6)
     breaks = {step for _, step in series.get("valid/scored_from", ())} if panel in _QUALITY_ROW else set()
     for step in sorted(breaks):
         axes.axvline(step, color=GRAY, linestyle=":", label="change of the validation metrics")

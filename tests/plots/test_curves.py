@@ -78,6 +78,18 @@ def test_curves_have_the_values_of_the_metrics(tmp_path: Path, monkeypatch: pyte
     assert points(perplexity.lines[-1].get_xdata()) == [200]
 
 
+def test_other_parts_of_the_training_loss_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path, {"step": 100, "train/loss": 5.0, "valid/loss": 4.5})
+    for train, expected in (
+        ("rdrop = 5.0", "training, with R-Drop"),
+        ("rdrop = 0.0\nguided_alignment = true", "training, with guided alignment"),
+        ("rdrop = 1.0\nguided_alignment = true", "training, with R-Drop and guided alignment"),
+        ("label_smoothing = 0.1", "training"),
+    ):
+        (tmp_path / "recipe.toml").write_text(f"[train]\n{train}\n")
+        assert legend_of(drawn(monkeypatch, tmp_path).axes[0]) == [expected, "validation"]
+
+
 def test_panels_of_a_classifier_name_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its loss is per example, without label smoothing."""
     record(
