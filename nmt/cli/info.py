@@ -9,7 +9,7 @@ import typer
 
 from nmt.cli.arguments import ModelArgument
 from nmt.export.description import describe_model, description_lines
-from nmt.storage.run_folder import find_model
+from nmt.storage.run_folder import find_model, warn_of_divergence
 
 
 def info(
@@ -18,6 +18,7 @@ def info(
 ) -> None:
     """Describe a model: architecture, training, scores, files and engines; verify the SHA-256 of each file."""
     description = describe_model(find_model(model))
+    warn_of_divergence(model)
     if as_json:
         typer.echo(json.dumps(description, indent=1, ensure_ascii=False))
     else:

@@ -574,6 +574,7 @@ def test_a_diverged_run_is_named_where_its_model_is_used(
         (run, ("translate", run, tmp_path / "news.en")),
         (run / "model", ("translate", run / "model", tmp_path / "news.en")),
         (list_checkpoints(run)[0], ("translate", list_checkpoints(run)[0], tmp_path / "news.en")),
+        (run, ("info", run)),
         (run, ("average", run, "--last", 1, "-o", tmp_path / "average")),
         (run, ("serve", run, "--port", 0, "--engine", "torch", "--processes", 2)),  # an error after loading
     ]
