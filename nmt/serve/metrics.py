@@ -39,13 +39,14 @@ class Metrics:
         errors = {label: memory.num_errors for label, memory in memories.items()}
         waiting = {label: batcher.num_waiting for label, batcher in batchers.items()}
         items = "Lines translated or reused from the translation memory, pairs scored, and attentions computed."
+        searches = "Lines by use of the translation memory; with keep, further searches of a line count, too."
         return (
             _metric("nmt_requests_total", "counter", "Finished requests.", requests)
             + _metric("nmt_request_seconds_total", "counter", "Total duration of finished requests.", seconds)
             + _metric("nmt_lines_total", "counter", items, lines)
             + _metric("nmt_batches_total", "counter", "Batches of the items of nmt_lines_total.", batches)
             + _metric("nmt_queue_lines", "gauge", "Lines, pairs and attention requests in the queue.", waiting)
-            + _metric("nmt_memory_lines_total", "counter", "Lines by use of the translation memory.", looked_up)
+            + _metric("nmt_memory_lines_total", "counter", searches, looked_up)
             + _metric("nmt_memory_errors_total", "counter", "Failed accesses to the translation memory.", errors)
         )
 

@@ -1,6 +1,7 @@
 """`nmt serve --memory`: answers are those of a server without a memory, and errors of its file do not fail requests."""
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from functools import partial
@@ -84,6 +85,15 @@ def test_all_lines_are_counted(remembering: TestClient) -> None:
     assert about.endswith(
         "Lines translated or reused from the translation memory, pairs scored, and attentions computed."
     )
+
+
+def test_further_searches_of_a_line_are_counted_and_named(remembering: TestClient) -> None:
+    answer(remembering, "/v1/translate", {"text": "the old dog sees 12 cats at 5", "keep": ["numbers"]})
+    metrics = remembering.get("/metrics").text
+    (missing,) = re.findall(r'nmt_memory_lines_total{model="en-de",result="missing"} (\d+)', metrics)
+    assert 'nmt_lines_total{model="en-de"} 1\n' in metrics
+    assert int(missing) > 1
+    assert "nmt_memory_lines_total Lines by use of the translation memory; with keep, further searches" in metrics
 
 
 def test_requests_with_other_options_do_not_share_entries(remembering: TestClient, memory: ServedMemory) -> None:
