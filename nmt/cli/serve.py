@@ -21,8 +21,8 @@ from nmt.serve.memory import ServedMemory
 from nmt.serve.models import ServedModel, require_aligners
 from nmt.serve.server import check_origin, open_socket, run_server
 from nmt.serve.service import ApiKeys, Limits, Service
-from nmt.storage.model_metadata import read_model_metadata
-from nmt.storage.run_folder import find_model, warn_of_divergence
+from nmt.storage.model_metadata import read_model_metadata, warn_of_run
+from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
 
 if TYPE_CHECKING:  # imports torch, which takes seconds
@@ -151,9 +151,9 @@ def _load(
     engine: Engine,
 ) -> ServedModel:
     """Load a model; `decode` has the defaults of requests."""
-    warn_of_divergence(path)
-    path = find_model(path)  # kept: a run that is still training saves newer checkpoints
+    run, path = path, find_model(path)  # kept: a run that is still training saves newer checkpoints
     metadata, digest = read_model_metadata(path), manifest_digest(path)
+    warn_of_run(run, metadata)
     load = partial(load_translator, [path], device, decode, processes, True)
     chosen = choose_engine(engine, precision, device, decode, [path], load, required=False)
     return ServedModel(

@@ -89,7 +89,7 @@ def translate(
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
-    named, models, metadata = _named(locals()), [model, *(ensemble or ())], _read_metadata(model)
+    named, models, metadata = _named(locals()), [model, *(ensemble or ())], _read_metadata(model, ensemble or ())
     started, decode = monotonic(), _override_decode(metadata.decode, named, settings or (), models[1:])
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
     source = Source.open(file, reader, invalid_utf8, prefixes, required, glossary, metadata.context)
@@ -103,9 +103,10 @@ def translate(
     job.run(start_workers(choice.engine, device, processes, threads), resume=resume, restart=restart)
 
 
-def _read_metadata(model: Path) -> ModelMetadata:
+def _read_metadata(model: Path, ensemble: Sequence[Path]) -> ModelMetadata:
     metadata = read_model_metadata(find_model(model))
-    warn_of_run(model, metadata)
+    for one in (model, *ensemble):
+        warn_of_run(one, read_model_metadata(find_model(one)))
     return metadata
 
 

@@ -19,6 +19,7 @@ from nmt.packing.packed import Batch, PackedSequences
 from nmt.processes.distributed import choose_device
 from nmt.search.hypothesis import in_reading_order
 from nmt.special_ids import EOS_ID
+from nmt.storage.model_metadata import warn_of_run
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.context import is_blank_pair, with_previous
 from nmt.text.tokenizer import Tokenizers, require_lengths
@@ -132,6 +133,7 @@ class TextScorer:
         """
         torch_device = choose_device(device)
         loaded = load_model(Path(path), torch_device)
+        warn_of_run(Path(path), loaded.metadata)
         return cls(loaded, Tokenizers.load(loaded.directory), torch_device, tag)
 
     def score(

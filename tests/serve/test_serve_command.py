@@ -232,6 +232,17 @@ def test_alignment_options_are_checked_at_the_start(
     assert message in err
 
 
+def test_newer_checkpoints_of_a_served_run_are_named(
+    model: Path, nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("nmt.cli.serve"), "run_server", lambda *_: None)
+    shutil.copytree(model, tmp_path / "run" / "model")
+    (tmp_path / "run" / "report.json").write_text(json.dumps({"training": {"steps": 1_000}}))
+    (tmp_path / "run" / "checkpoints" / "step-00001200").mkdir(parents=True)
+    status, _, err = nmt("serve", tmp_path / "run", "--port", 0, "--device", "cpu", "--engine", "torch")
+    assert (status, err.count("was averaged at step 1,000, but the run has a checkpoint of step 1,200")) == (0, 1)
+
+
 def test_scores_come_from_the_model_that_is_served(
     model: Path, nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
