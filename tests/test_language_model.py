@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,15 @@ def test_the_tag_of_a_corpus_is_the_source(tmp_path: Path) -> None:
     tags = [prepared.tokenizers.src.tag_id(f"<{name}>") for name in ("train", "test")]
     assert sources.tokens.tolist() == [tag for tag in tags for _ in range(30)]
     assert sources.lengths.tolist() == [1] * 60
+
+
+def test_runs_of_language_models_have_no_translations_to_compare(
+    language_model: Path, nmt: Nmt, tmp_path: Path
+) -> None:
+    shutil.copytree(language_model, tmp_path / "other")
+    code, _, err = nmt("compare", language_model, tmp_path / "other")
+    assert code == 1
+    assert f"{language_model} is the run of a language model, which has no translations to compare" in err
 
 
 def test_info_names_the_language(language_model: Path, nmt: Nmt) -> None:

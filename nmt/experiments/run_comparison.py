@@ -75,7 +75,14 @@ def compare_runs(
     """Compare runs with the first one on each common test set, by both paired tests.
 
     metrics: None selects those of the first run's recipe
+
+    Raises UserError for a language model, whose runs have no translations.
     """
+    if models := [run.name for run in runs if run.recipe.is_language_model]:
+        raise UserError(
+            f"{models[0]} is the run of a language model, which has no translations to compare; compare the "
+            "perplexities in the reports"
+        )
     first = runs[0].recipe
     comparisons: dict[str, list[Comparison]] = {}
     for test in _common_test_sets(runs).values():
