@@ -36,8 +36,8 @@ def plan(
     recipe and the prepared text. Time and memory come from a short run in a temporary directory on this machine,
     which must be otherwise idle. The time has a 95 % confidence interval, which assumes that the speed does not change.
 
-    Without prepared text, only model and disk are known; run `nmt prepare RECIPE` first. The forecast is saved in the
-    run directory, and the report of `nmt run` compares it with the run.
+    Without prepared text, only model and disk are known; run `nmt prepare RECIPE` first. With it, the forecast is saved
+    in the run directory, unless `nmt train` would reject the recipe, and the report of `nmt run` compares both.
     """
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     require_own_files(loaded.directory, ())
