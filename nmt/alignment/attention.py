@@ -32,7 +32,7 @@ from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.search.batches import choose_batch_tokens
 from nmt.special_ids import BOS_ID, EOS_ID
-from nmt.storage.model_metadata import require_kind
+from nmt.storage.model_metadata import require_kind, warn_of_run
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.splitting import Part
 from nmt.text.tokenizer import Tokenizer, Tokenizers, require_lengths
@@ -154,6 +154,7 @@ class WordAligner:
         torch_device = choose_device(device)
         loaded = load_model(Path(path), torch_device)
         require_kind(loaded.directory, loaded.metadata, language_model=False)
+        warn_of_run(Path(path), loaded.metadata)
         options = loaded.metadata.decode
         if decode is not None:
             options = decode.over(options, needs_alignments=True)

@@ -15,7 +15,7 @@ from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.logs import is_first_rank, warn
 from nmt.models import TranslationModel, build_model
 from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, UserError, revalidate
-from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
+from nmt.storage.model_metadata import read_model_metadata, read_model_recipe, warn_of_run
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import manifest_digest, verify_directory
 from nmt.text.tokenizer import Tokenizers
@@ -128,8 +128,8 @@ def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
         UserError: no such model, or another architecture, even with equal shapes (such as another number of heads).
         CorruptError: a file is damaged.
     """
-    directory = find_model(start_from)
-    verify_directory(directory)
+    verify_directory(directory := find_model(start_from))
+    warn_of_run(start_from, read_model_metadata(directory))
     if differences := _differences(read_model_recipe(directory), model.recipe):
         raise UserError(f"train.start_from {directory}: {differences}; they must be equal; correct the model section")
     load_tensors(model, read_tensors(directory / "model.safetensors"))

@@ -805,6 +805,7 @@ def test_translate_warns_of_newer_checkpoints(model: Path, nmt: Nmt, tmp_path: P
     lines.write_text("a dog\n")
     assert "was averaged at step 1,000, but the run has a checkpoint of step 1,200" in nmt("translate", run, lines)[2]
     assert "averaged" not in nmt("translate", run / "model", lines)[2]
-    for command in (("translate", model, lines, "--ensemble", run), ("score", run, lines, lines)):
+    others = ("translate", model, lines, "--ensemble", run), ("score", run, lines, lines), ("align", run, lines, lines)
+    for command in others:
         err = nmt(*command)[2]
         assert err.count("was averaged at step 1,000, but the run has a checkpoint of step 1,200") == 1

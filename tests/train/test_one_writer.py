@@ -110,6 +110,16 @@ def test_a_model_records_the_longest_source_of_its_text_and_of_its_start_model(
     assert longest_source_of(tmp_path / "none", None) == 0 < short < len(tokens)
 
 
+def test_fine_tuning_from_an_outdated_average_is_a_warning(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    first = tmp_path / "first"
+    for command, steps in (("run", 4), ("train", 8)):
+        assert nmt(command, recipe, f"run_dir={first}", f"train.max_steps={steps}")[0] == 0
+    for name, start, warns in (("second", first, True), ("third", find_model(first), False)):
+        err = nmt("train", recipe, f"run_dir={tmp_path / name}", f"train.start_from={start}")[2]
+        expected = f"{first / 'model'} was averaged at step 4, but the run has a checkpoint of step 8"
+        assert (expected in err) == warns
+
+
 def test_fine_tuning_without_the_context_of_the_start_model_is_a_warning(
     recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
