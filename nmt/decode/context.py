@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nmt.decode.task import Previous, Task
-from nmt.recipe import Context, DecodeRecipe, UserError
+from nmt.recipe import SEPARATOR, Context, DecodeRecipe, UserError
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import UNK_ID
@@ -55,7 +55,8 @@ class ContextEncoder:
                at most twice as many tokens as the sentence
         split: whether the previous lines are split into sentences
 
-        Raises UserError for previous sentences of the wrong type, or if the model has no context.
+        Raises UserError for previous sentences of the wrong type, a prefix with a separator, or if the model has no
+        context.
         """
         if self._separators is None:
             if previous:
@@ -66,6 +67,8 @@ class ContextEncoder:
         encoded = [self._encode(sentence) for line in previous for sentence in self._sentences(line, split)]
         separator, added = self._separators.src, []
         for task in tasks:
+            if self._tgt_separator in task.prefix:
+                raise UserError(f"the prefix contains {SEPARATOR}, which ends the context of this model; remove it")
             sentence = [UNK_ID if token == separator else token for token in task.sentence]
             src: list[int] = []
             tgt: list[int] = []

@@ -136,6 +136,13 @@ def test_the_best_translation_is_chosen_without_the_previous_translations(
         assert [one.text for one in found] == expected
 
 
+def test_a_prefix_with_a_separator_is_an_error(load: Callable[[Context], Path]) -> None:
+    translator = Translator.load(load(BOTH), "cpu", "fp32")
+    with pytest.raises(UserError, match="the prefix contains <sep>, which ends the context of this model; remove it"):
+        translator.translate([LINES[0]], prefixes=["the <sep> dog"])
+    assert len(Translator.load(load(SOURCE), "cpu", "fp32").translate([LINES[0]], prefixes=["the <sep> dog"])) == 1
+
+
 def test_outputs_have_no_separator(load: Callable[[Context], Path]) -> None:
     decode = DecodeRecipe(sampling=True, n_best=200, temperature=100.0)  # draws all tokens about equally often
     translator = Translator.load(load(BOTH), "cpu", "fp32", decode)
