@@ -102,8 +102,10 @@ def prepare_decoding(request: DecodingRequest, folder: Path) -> tuple[Path, Deco
         raise UserError(f"{model} needs sentences to translate; use --input FILE")
     if request.tokenizer is not None or request.vocab_size is not None:
         raise UserError(f"{model} has its own tokenizers; remove --tokenizer and --vocab-size")
-    positions = read_model_recipe(model).max_positions
-    decode = _decode(read_model_metadata(model).decode, request.settings, request.output_tokens, positions)
+    positions, metadata = read_model_recipe(model).max_positions, read_model_metadata(model)
+    if metadata.context.size:
+        warn("the benchmark translates single sentences, without the context of this model (data.context)")
+    decode = _decode(metadata.decode, request.settings, request.output_tokens, positions)
     return model, decode, _read(request.source, request.num_sentences)
 
 

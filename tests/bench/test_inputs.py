@@ -100,6 +100,18 @@ def test_number_tokenizers_ignore_the_shortlist_of_the_recipe(recipe: Path, tmp_
     assert (decode.shortlist, read_model_metadata(model).decode.shortlist) == (None, None)
 
 
+def test_a_missing_context_is_named(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("w1\n")
+    for context in (0, 1):
+        own = find_model_spec(str(recipe)).recipe
+        write_random_model(tmp_path / f"model-{context}", own, number_tokenizers(50))
+        toml = tmp_path / f"model-{context}" / "model.toml"
+        assert "\nsize = 0\n" in toml.read_text()
+        toml.write_text(toml.read_text().replace("\nsize = 0\n", f"\nsize = {context}\n"))
+        prepare_decoding(request(toml.parent, source=tmp_path / "text"), tmp_path)
+        assert ("without the context of this model" in capsys.readouterr().err) == bool(context)
+
+
 def test_trained_model_keeps_its_search_options(recipe: Path, tmp_path: Path) -> None:
     own = find_model_spec(str(recipe), ["decode.n_best=3", "decode.length_alpha=0.3"]).recipe
     write_random_model(tmp_path / "model", own, number_tokenizers(50))
