@@ -133,10 +133,12 @@ def read_results(runs: Sequence[Run], metric: str | None = None) -> list[TestRes
 
 
 def notes_on_training(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield notes on complete runs whose options changed during training, or whose start model has changed."""
+    """Yield notes on complete runs that diverged, or whose options or start model have changed during training."""
     for run in filter(is_complete, runs):
         decays = run.recipe.train.schedule in ("cosine", "linear")
         report = json.loads((run.recipe.directory / "report.json").read_text(encoding="utf-8"))
+        if report["training"].get("valid_nll") is None:
+            yield f"{run.name}: no validation has a finite score, as after divergence; the mean validation nll lacks it"
         changed = dict.fromkeys(str(change["option"]) for change in report.get("changes", ()))
         if names := [name for name in changed if decays or name != "train.max_steps"]:  # others may be extended
             yield (

@@ -138,6 +138,12 @@ def test_changes_during_training_are_noted(recipe: Path, nmt: Nmt) -> None:
         assert ("changed during training" in err) == bool(noted)
     note = "tiny, seed 1: train.clip_norm changed during training"
     assert note in " ".join(err.split()) and note in Path("out/report.md").read_text()
+    report = Path("out/tiny/seed-1/report.json")
+    content = json.loads(report.read_text())
+    report.write_text(json.dumps(content | {"training": content["training"] | {"valid_nll": None}}))  # as if diverged
+    err = nmt("repeat", *options, "train.start_from=runs/start", *more)[2]
+    assert "tiny, seed 1: no validation has a finite score, as after divergence" in " ".join(err.split())
+    report.write_text(json.dumps(content))
     assert nmt("train", recipe, "name=start", "train.max_steps=3")[0] == 0
     err = nmt("repeat", *options, "train.start_from=runs/start", *more)[2]
     note = "tiny, seed 1: runs/start is no longer the model that out/tiny/seed-1 started from; the run keeps its own"
