@@ -56,10 +56,10 @@ TokenizeOption = Annotated[
         help="sacreBLEU tokenizer for bleu: 13a, intl, char, none, ... (default: by language, mostly 13a).",
     ),
 ]
-LowercaseOption = Annotated[bool, typer.Option("-lc", "--lowercase", help="Ignore case in bleu, as sacreBLEU's -lc.")]
+LowercaseOption = Annotated[bool, typer.Option("-lc", "--lowercase", help="Ignore case in bleu, like sacreBLEU's -lc.")]
 ChrfLowercaseOption = Annotated[
     bool,
-    typer.Option("--chrf-lowercase", help="Ignore case in chrf and chrf++, as sacreBLEU's --chrf-lowercase."),
+    typer.Option("--chrf-lowercase", help="Ignore case in chrf and chrf++, like sacreBLEU's --chrf-lowercase."),
 ]
 Format = Literal["text", "json", "markdown", "latex"]
 FormatOption = Annotated[Format, typer.Option("-f", "--format", help="Output format; json has full precision.")]

@@ -63,7 +63,7 @@ def _load_for_training(path: Path, overrides: Sequence[str], seed: int | None, t
 def average(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     last: Annotated[int | None, typer.Option(min=1, help="Average the newest N checkpoints (default: 5).")] = None,
-    best: Annotated[int | None, typer.Option(min=1, help="Average the N checkpoints with the best validation.")] = None,
+    best: Annotated[int | None, typer.Option(min=1, help="Average the N best checkpoints by validation.")] = None,
     ema: Annotated[bool, typer.Option("--ema", help="Use the EMA of training (see train.ema_decay).")] = False,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="New model directory (default: in RUN).")] = None,
 ) -> None:

@@ -119,7 +119,7 @@ SplitSentences = Annotated[bool, typer.Option("--split-sentences", help=_SENTENC
 Others = Annotated[list[Path] | None, typer.Option("--ensemble", help=_ENSEMBLE)]
 ShortlistFile = Annotated[str | None, typer.Option("--shortlist", metavar="FILE", help=_SHORTLIST)]
 FusionModel = Annotated[str | None, typer.Option("--fusion", metavar="MODEL", help=_FUSION)]
-FusionWeight = Annotated[float | None, typer.Option(min=0.0, metavar="W", help="Weight of --fusion (default: 0.1).")]
+FusionWeight = Annotated[float | None, typer.Option(min=0.0, metavar="W", help="Fusion weight (default: the model's).")]
 Seed = Annotated[int | None, typer.Option(help="Sampling seed; same as --set sampling_seed=N.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 

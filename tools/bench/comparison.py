@@ -84,7 +84,7 @@ def _system_process(workload: Workload, name: str, settings: dict[str, str], fol
 
 
 class SystemProcess:
-    """A system in its own process group, suspended except during its rounds."""
+    """A system in its own process group, suspended except during its warm-up and its rounds."""
 
     def __init__(
         self, name: str, settings: dict[str, str], command: Sequence[str], environment: Mapping[str, str], log: Path

@@ -23,7 +23,7 @@ from nmt.processes.distributed import World, start_world
 from nmt.train.trainer import Trainer
 
 _WARM_UP = 3
-# Relative distance of the bf16 gradients: some units in the last of 8 bits.
+# Maximum relative distance of the bf16 gradients: a few units in the last place of 8 significant bits.
 _GRADIENT_LIMIT = 0.03
 
 

@@ -51,9 +51,9 @@ def _check_checkpoints(run: Path) -> str | None:
 
 
 def kill_at_random_moments(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
-    """Kill `nmt run` at uniformly random times, one trial in ten three times.
+    """Kill `nmt run` at uniformly random times: three times in one of ten trials, once in the others.
 
-    Another one in ten is a new interpreter with its own hash seed; the others are forks.
+    Another one of ten trials starts new interpreters, with their own hash seeds; the others use forks.
     """
     for number in range(2 if quick else 50):
         launch: Launch = "new" if number % 10 == 9 else "fork"
