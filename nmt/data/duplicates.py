@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -79,9 +78,7 @@ class DuplicateFinder:
     def __enter__(self) -> DuplicateFinder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for file, path in zip(self._files, self._paths, strict=True):
             file.close()
             path.unlink(missing_ok=True)

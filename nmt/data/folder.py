@@ -64,9 +64,9 @@ def _require_no_other_files(directory: Path) -> None:
         )
 
 
-def link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path | str, target: Path | str) -> None:
     """Hard-link a file, or copy it if the file system has no hard links."""
     try:
-        target.hardlink_to(source)
+        Path(target).hardlink_to(source)
     except OSError:
         shutil.copyfile(source, target)

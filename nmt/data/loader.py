@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -192,9 +191,7 @@ class TrainingBatches:
     def __enter__(self) -> TrainingBatches:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -133,6 +134,8 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
     elif outdated:
         with replacing(directory) as new:
             report = _prepare_valid(recipe, directory, new)
+            for folder in filter(Path.is_dir, (directory / "alignment", directory / "markup")):  # of the training text
+                shutil.copytree(folder, new / folder.name, copy_function=link_or_copy)
         say(f"prepared {report['valid']['pairs']:,} new validation pairs; the training text is up to date")
     else:
         say(f"{directory} is up to date")

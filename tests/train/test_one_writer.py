@@ -202,6 +202,20 @@ def test_a_deleted_corpus_is_reported_once(recipe: Path, tmp_path: Path, nmt: Nm
     assert err.count("train.de no longer exists; using the text prepared from it") == 1
 
 
+def test_links_made_from_a_deleted_file_survive_a_changed_validation_text(
+    recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    (tmp_path / "links").write_text("0-0 1-1\n" * 200)
+    recipe.write_text(recipe.read_text().replace('tgt = "train.de"', 'tgt = "train.de", alignment = "links"'))
+    options = [f"run_dir={tmp_path / 'run'}", "train.guided_alignment=true"]
+    assert nmt("train", recipe, *options)[0] == 0
+    (tmp_path / "links").unlink()
+    write_text(tmp_path, "valid", 900, 30)
+    status, _, err = nmt("train", recipe, *options, "train.max_steps=8")
+    assert status == 0, err
+    assert "links no longer exists; the word alignments made from it are used" in err
+
+
 def test_a_wrong_data_root_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run, wrong = tmp_path / "run", tmp_path / "wrong"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
