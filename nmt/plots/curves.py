@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 # Positive values have a logarithmic scale if the ratio of the highest to the lowest exceeds this.
 _LOG_SCALE_RATIO = 5.0
 
+# Parts of the training loss that the validation loss does not have, by option.
+_OTHER_LOSSES = {"rdrop": "R-Drop", "guided_alignment": "guided alignment"}
+
 Points = Sequence[tuple[int, float]]
 
 
@@ -34,7 +37,7 @@ class _Curve:
 
 @dataclass(frozen=True)
 class _Panel:
-    """One diagram. `best` marks the best point of the first curve; `from_zero` starts the y-axis at 0."""
+    """One diagram. `best` marks the best point of the weights or the EMA; `from_zero` starts the y-axis at 0."""
 
     title: str
     curves: tuple[_Curve, ...]
@@ -93,9 +96,9 @@ def draw_curves(run: Path, out: Path, title: str | None = None) -> Path:
     """
     series = read_metrics(run / "metrics.jsonl")
     figure = new_figure(11.0, 6.2)
-    remark = _remark_on_training_loss(run)
+    train = _train_options(run)
     for panel, axes in _add_panels(figure, series):
-        _draw_panel(panel, axes, series, remark if panel in _QUALITY_ROW else "")
+        _draw_panel(panel, axes, series, train if panel in _QUALITY_ROW else {})
     figure.suptitle(title or run.resolve().name, x=0.01, ha="left", fontsize=13, fontweight="bold")
     save_figure(figure, out)
     return out
@@ -120,15 +123,12 @@ def draw_runs(runs: Sequence[tuple[str, Path]], out: Path) -> None:
     save_figure(figure, out)
 
 
-def _remark_on_training_loss(run: Path) -> str:
-    """Name the losses of the recipe that the training loss includes and the validation loss does not."""
+def _train_options(run: Path) -> dict[str, Any]:
+    """Return the section `train` of a run's recipe; empty if there is none."""
     try:
-        train = tomllib.loads((run / "recipe.toml").read_text(encoding="utf-8"))["train"]
-        names = {"rdrop": "R-Drop", "guided_alignment": "guided alignment"}
-        found = [name for option, name in names.items() if train.get(option)]
-    except (OSError, ValueError, KeyError, AttributeError):  # no recipe of a run
-        return ""
-    return f", with {' and '.join(found)}" if found else ""
+        return dict(tomllib.loads((run / "recipe.toml").read_text(encoding="utf-8"))["train"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
@@ -185,8 +185,10 @@ def _add_panels(figure: Figure, series: Mapping[str, Points]) -> Iterator[tuple[
             yield panel, axes
 
 
-def _draw_panel(panel: _Panel, axes: Axes, series: Mapping[str, Points], remark: str) -> None:
-    """Draw the curves of a panel. remark: addition to the label of the training loss"""
+def _draw_panel(panel: _Panel, axes: Axes, series: Mapping[str, Points], train: Mapping[str, Any]) -> None:
+    """Draw the curves of a panel. train: options, which name other parts of the training loss, and select the EMA"""
+    parts = [name for option, name in _OTHER_LOSSES.items() if train.get(option)]
+    remark = f", with {' and '.join(parts)}" if parts else ""
     curves = [(curve, series[curve.metric]) for curve in panel.curves if curve.metric in series]
     for curve, points in curves:
         steps, values = zip(*points, strict=True)
@@ -204,7 +206,8 @@ def _draw_panel(panel: _Panel, axes: Axes, series: Mapping[str, Points], remark:
         axes.legend(frameon=False, fontsize=9)
     if panel.best is not None:
         best_steps = [value for _, value in series.get("valid/best_step", [])]
-        _mark_best(axes, panel.best, *curves[0], int(best_steps[-1]) if best_steps else None)
+        scored = curves[-1 if train.get("average") == "ema" else 0]
+        _mark_best(axes, panel.best, *scored, int(best_steps[-1]) if best_steps else None)
 
 
 def _set_scales(axes: Axes, panel: _Panel, values: Sequence[float]) -> None:

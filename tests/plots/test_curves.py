@@ -127,6 +127,20 @@ def test_all_panels_mark_the_best_step_of_the_run(tmp_path: Path, monkeypatch: p
     assert [text.get_text() for text in bleu.texts] == ["30.25"]
 
 
+def test_the_best_of_the_ema_is_marked_if_it_is_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(
+        tmp_path,
+        {"step": 0, "valid/perplexity": 60.0, "valid/bleu": 35.0},  # of the start model
+        {"step": 1, "valid/perplexity": 50.0, "valid/average_perplexity": 45.0, "valid/average_bleu": 30.0},
+        {"step": 2, "valid/perplexity": 40.0, "valid/average_perplexity": 42.0, "valid/average_bleu": 31.0}
+        | {"valid/best_step": 2},
+    )
+    for average, marks in (("ema", ["42.00", "31.00"]), ("last", ["40.00", "35.00"])):
+        (tmp_path / "recipe.toml").write_text(f'[train]\naverage = "{average}"\n')
+        perplexity, bleu = drawn(monkeypatch, tmp_path).axes
+        assert [text.get_text() for axes in (perplexity, bleu) for text in axes.texts] == marks
+
+
 def test_change_of_validation_metrics_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = {"valid/loss": 4.0, "valid/bleu": 3.0, "train/learning_rate": 0.1}
     record(tmp_path, {"step": 1, **measured}, {"step": 2, "valid/scored_from": 1, **measured})
