@@ -40,7 +40,7 @@ def lr_range(
     """Raise the learning rate from update to update, and plot the loss (Smith 2017).
 
     A good peak rate is where the loss falls steeply, well below the rate with the lowest loss. The test trains from
-    the initial weights, without the schedule and the subword sampling of the recipe; it ends when the loss diverges.
+    the initial weights, without schedule, dropout ramp and subword sampling of the recipe, until the loss diverges.
     With a long warm-up, training tolerates higher rates than the test.
 
     Needs prepared text (`nmt prepare RECIPE`); nothing is written to the run.

@@ -107,7 +107,11 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
         "on a single training corpus; add another corpus",
     ),
     _Need(
-        ("data.max_length_ratio", "data.drop_identical", "data.long_sources", "train.subword_sampling_sides"),
+        (
+            *("data.max_length_ratio", "data.drop_identical", "data.long_sources", "train.subword_sampling_sides"),
+            *("decode.alignments", "decode.shortlist", "decode.split_sentences", "decode.fusion"),
+            *("decode.min_length_ratio", "decode.max_length_ratio"),
+        ),
         lambda recipe: not recipe.is_language_model,
         "on a language model, which has no source; set src_lang",
     ),

@@ -730,6 +730,14 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             "data.max_length_ratio has no effect on a language model, which has no source; set src_lang, or "
             "remove data.max_length_ratio",
         ),
+        (
+            [
+                "src_lang=zxx",
+                *(f"data.{split}=[{{kind='monolingual', path='a'}}]" for split in ("train", "valid")),
+                "decode.split_sentences=true",
+            ],
+            "decode.split_sentences has no effect on a language model, which has no source; set src_lang, or",
+        ),
         (["train.weight_decay=0.1"], "train.weight_decay needs decoupled decay; set train.optimizer to 'adamw'"),
         (
             ["data.valid=[{kind='toy', split='valid', weight=2.0}]"],
