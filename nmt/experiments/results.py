@@ -56,7 +56,7 @@ class VariantResult:
 
 @dataclass(frozen=True)
 class TestResult:
-    """Results of all variants on one test set, the baseline first."""
+    """Results of all variants on one test set, the baseline first; without it, no variant has a difference."""
 
     __test__ = False  # not a pytest class
 
@@ -116,14 +116,14 @@ def read_results(runs: Sequence[Run], metric: str | None = None) -> list[TestRes
 
     Raises UserError if no run is complete.
     """
-    complete: dict[str, list[Run]] = {}
+    complete: dict[str, list[Run]] = {run.variant: [] for run in runs}  # in the order of the variants
     missing = []
     for run in runs:
         if is_complete(run):
-            complete.setdefault(run.variant, []).append(run)
+            complete[run.variant].append(run)
         else:
             missing.append(run.name)
-    if not complete:
+    if not any(complete.values()):
         raise UserError("no run is complete; wait for one, or rerun the command")
     if missing:
         warn(
@@ -185,13 +185,17 @@ def as_document(results: Sequence[TestResult]) -> dict[str, Any]:
 def _score_test(test: TestSet, complete: Mapping[str, Sequence[Run]], metric: str | None) -> TestResult:
     baseline: RunScores | None = None
     results: list[VariantResult] = []
+    first = next(iter(complete))
     for name, runs in complete.items():
+        if not runs:
+            continue
         scorer = _scorer(runs[0].recipe, metric)
         lines = [read_translations(run.recipe, run.recipe.directory, test) for run in runs]
         signature = scorer.score(lines[0], test.refs).signature
         scores = score_runs(scorer, lines, test.refs, _RESAMPLES)
         results.append(_variant_result(name, runs, scores, baseline))
-        baseline = baseline or scores
+        if name == first:  # without it, no variant has a difference
+            baseline = scores
     return TestResult(test.name, scorer.name, signature, tuple(results))
 
 

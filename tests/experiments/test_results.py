@@ -1,10 +1,13 @@
 """Tables of the results of a sweep."""
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 
+from nmt.data import test_sets as sets
+from nmt.evaluate.metrics import make_scorer
 from nmt.experiments import results
 from nmt.experiments.intervals import Estimate
 from nmt.experiments.results import TestResult, VariantResult, read_results, result_tables
@@ -45,3 +48,30 @@ def test_runs_that_the_table_lacks_are_named(
     assert read_results(runs) == []
     told = "not in the table, because their options, text or outputs changed: d_ff=64, seed 1"
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("missing", "names", "differences"),
+    [([0], ["d_ff=32", "d_ff=64", "d_ff=128"], [None, 0.0, 0.0]), ([0, 3], ["d_ff=64", "d_ff=128"], [None, None])],
+)
+def test_differences_are_from_the_first_variant(
+    missing: list[int],
+    names: list[str],
+    differences: list[float | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    test = "data.test={ toy = { kind = 'toy', split = 'test', pairs = 9 } }"
+    runs = make_sweep(tmp_path / "tiny.toml", 2, [test], ["model.d_ff=32,64,128"]).runs(tmp_path)
+    for run in runs:
+        folder = run.recipe.directory
+        (folder / "translations").mkdir(parents=True)
+        lines = sets.test_sets(run.recipe)["toy"].ref
+        (folder / "translations" / "toy.de").write_text("".join(f"{line}\n" for line in lines))
+        (folder / "report.json").write_text(json.dumps({"parameters": 1, "training": {}}))
+    monkeypatch.setattr(results, "_scorer", lambda *_: make_scorer("chrf", tgt_lang="de"))
+    monkeypatch.setattr(results, "is_complete", lambda run: run not in [runs[index] for index in missing])
+    (found,) = read_results(runs)
+    assert [variant.name for variant in found.variants] == names
+    assert [one.difference and one.difference.value for one in found.variants] == differences
