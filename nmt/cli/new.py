@@ -38,9 +38,8 @@ def new(
     """
     path = out or Path(f"{src_lang}-{tgt_lang}.toml")
     train, valid = _Text.given("", src, tgt, tsv), _Text.given("valid-", valid_src, valid_tgt, valid_tsv)
-    pairs, tokens = train.count()
-    valid.count()
-    recipe = starter_recipe(path.stem, (src_lang, tgt_lang), train.corpus(), valid.corpus(), pairs, tokens)
+    (pairs, *counts), _ = train.count(), valid.count()
+    recipe = starter_recipe(path.stem, (src_lang, tgt_lang), train.corpus(), valid.corpus(), pairs, *counts)
     parse_recipe(recipe.text, where=str(path))
     write_new(path, recipe.text)
     if {path.resolve() for path in train.files} & {path.resolve() for path in valid.files}:
@@ -72,14 +71,15 @@ class _Text:
             return {"kind": "tsv", "path": str(self.files[0])}
         return {"kind": "text", "src": str(self.files[0]), "tgt": str(self.files[1])}
 
-    def count(self) -> tuple[int, int]:
-        """Count pairs and estimate target tokens; raises UserError if empty or of unequal length."""
-        counts, has_columns = [], len(self.files) == 1
+    def count(self) -> tuple[int, int, int]:
+        """Count pairs, target tokens (estimated) and characters; raises UserError if empty or of unequal length."""
+        counts, alphabet, has_columns = [], set[str](), len(self.files) == 1
         for path in self.files:
             lines = characters = columns = 0
             for line in read_lines(path):
                 fields = line.split("\t") if has_columns else [line]
                 lines, characters, columns = lines + 1, characters + len(fields[:2][-1]), max(columns, len(fields))
+                alphabet.update(*fields[:2])
                 if has_columns and line.strip() and len(fields) < 2:
                     raise UserError(f"{path}, line {lines} has no tab; expected two columns; correct the line")
             counts.append((lines, characters))
@@ -88,4 +88,4 @@ class _Text:
         (pairs, _), (others, characters) = counts[0], counts[-1]
         require_same_length(self.files[0], pairs, self.files[-1], others)
         require_lines(self.files[0], pairs)
-        return pairs, characters // _CHARACTERS_PER_TOKEN
+        return pairs, characters // _CHARACTERS_PER_TOKEN, len(alphabet)

@@ -10,6 +10,8 @@ from nmt.recipe.toml import toml_value
 
 # Minimum pairs of each size; IWSLT14 has 160,000 and WMT14 4.5 million.
 _SMALL_PAIRS, _BASE_PAIRS = 100_000, 1_000_000
+# 256 bytes, special tokens, and merges.
+_MIN_OTHER_TOKENS = 320
 
 _HEAD = """\
 # {src_lang} to {tgt_lang}, made by `nmt new` for {pairs:,} pairs. `nmt config FILE` prints all options.
@@ -104,7 +106,13 @@ class StarterRecipe:
 
 
 def starter_recipe(
-    name: str, languages: tuple[str, str], train: Mapping[str, str], valid: Mapping[str, str], pairs: int, tokens: int
+    name: str,
+    languages: tuple[str, str],
+    train: Mapping[str, str],
+    valid: Mapping[str, str],
+    pairs: int,
+    tokens: int,
+    alphabet: int,
 ) -> StarterRecipe:
     """Write a recipe for a corpus, with comments that explain the choices.
 
@@ -112,9 +120,10 @@ def starter_recipe(
     languages:    source and target
     train, valid: options of the corpora
     tokens:       number of tokens on the target side
+    alphabet:     number of distinct characters on both sides
     """
     src, tgt = languages
-    size, body = _size(pairs, tokens)
+    size, body = _size(pairs, tokens, alphabet)
     head = _HEAD.format(
         src_lang=src,
         tgt_lang=tgt,
@@ -128,7 +137,7 @@ def starter_recipe(
     return StarterRecipe(head + body, size)
 
 
-def _size(pairs: int, tokens: int) -> tuple[str, str]:
+def _size(pairs: int, tokens: int, alphabet: int) -> tuple[str, str]:
     """Return the name and the options of the model size for a corpus; tokens: on the target side."""
     if pairs >= _BASE_PAIRS:
         return "base", _BASE
@@ -136,4 +145,5 @@ def _size(pairs: int, tokens: int) -> tuple[str, str]:
         return "small", _SMALL
     steps = max(1_000, 34 * tokens // 2_048)
     vocab_size = min(6_000, max(400, tokens // 50))  # SentencePiece rejects sizes too large for the text
+    vocab_size = max(vocab_size, alphabet + _MIN_OTHER_TOKENS)
     return "tiny", _TINY.format(max_steps=steps, warmup_steps=min(600, steps // 10), vocab_size=vocab_size)

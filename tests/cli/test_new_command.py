@@ -70,6 +70,15 @@ def test_tsv_and_existing_output(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.M
     assert one_line(err) == "en-de.toml already exists; -o must be a new file; choose another name"
 
 
+def test_the_vocabulary_covers_all_characters(tmp_path: Path, nmt: Nmt) -> None:
+    lines = ["".join(chr(0x4E00 + 9 * i + j) for j in range(9)) for i in range(200)]  # 1,800 Chinese characters
+    (tmp_path / "pairs.tsv").write_text("".join(f"word {i}\t{line}\n" for i, line in enumerate(lines)))
+    out, text = tmp_path / "own.toml", tmp_path / "pairs.tsv"
+    assert nmt("new", "en", "zh", "--tsv", text, "--valid-tsv", text, "-o", out)[0] == 0
+    status, _, err = nmt("prepare", out, f"run_dir={tmp_path / 'run'}", "data.workers=1")
+    assert status == 0, err
+
+
 def test_further_columns_are_named_and_do_not_count(tmp_path: Path, nmt: Nmt) -> None:
     plain, attributed = tmp_path / "plain.tsv", tmp_path / "attributed.tsv"
     plain.write_text("a dog\tein Hund und eine Katze\n\n" * 30_000)
