@@ -28,21 +28,23 @@ class ContextEncoder:
         self.context = context
         self._tokenizers, self._form = tokenizers, unicode_form
         self._separators = find_separators(tokenizers, context)
-        self._tgt_separator = None if self._separators is None else self._separators.tgt
+        self.tgt_separator = None if self._separators is None else self._separators.tgt
 
     @property
     def reserved(self) -> list[int]:
         """Target tokens that the model must not write: the text before a separator would count as context."""
-        return [] if self._tgt_separator is None else [self._tgt_separator]
+        return [] if self.tgt_separator is None else [self.tgt_separator]
 
     def require_supported(self, decode: DecodeRecipe) -> None:
-        """Raise UserError for length ratios, which would count the context as part of the source."""
+        """Raise UserError for length ratios, which would count the context as part of the source, and annotations."""
         if self.context.size and (decode.min_length_ratio or decode.max_length_ratio is not None):
             name = "min" if decode.min_length_ratio else "max"
             raise UserError(
                 f"decode.{name}_length_ratio does not support a model with context; replace it with "
                 f"decode.{name}_tokens, or remove decode.{name}_length_ratio"
             )
+        if self.context.size and decode.glossary_mode == "annotate":
+            raise UserError("glossary_mode 'annotate' does not support models with context; set it to 'constrain'")
 
     def add(
         self, tasks: Sequence[Task], previous: Sequence[Previous], limit: int, *, split: bool = False
@@ -67,7 +69,7 @@ class ContextEncoder:
         encoded = [self._encode(sentence) for line in previous for sentence in self._sentences(line, split)]
         separator, added = self._separators.src, []
         for task in tasks:
-            if self._tgt_separator in task.prefix:
+            if self.tgt_separator in task.prefix:
                 raise UserError(f"the prefix contains {SEPARATOR}, which ends the context of this model; remove it")
             sentence = [UNK_ID if token == separator else token for token in task.sentence]
             src: list[int] = []
@@ -102,23 +104,23 @@ class ContextEncoder:
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text of output tokens without the previous translations."""
-        return self._tokenizers.tgt.decode(tokens[after_last(tokens, self._tgt_separator) :])
+        return self._tokenizers.tgt.decode(tokens[after_last(tokens, self.tgt_separator) :])
 
     def search_options(self, options: SearchOptions) -> SearchOptions:
         """Return options that keep the whole beam if `remove` reranks it without previous translations."""
-        is_reranked = self._tgt_separator is not None and options.beam_groups == 1
+        is_reranked = self.tgt_separator is not None and options.beam_groups == 1
         return replace(options, n_best=options.beam_size) if is_reranked else options
 
     def remove(self, hypotheses: Sequence[Hypothesis], options: SearchOptions) -> list[Hypothesis]:
         """Remove the previous translations from outputs, then rescore and sort the outputs."""
-        if self._tgt_separator is None:
+        if self.tgt_separator is None:
             return list(hypotheses)
         return sorted(
             (self._remove(hypothesis, options) for hypothesis in hypotheses), key=lambda hypothesis: -hypothesis.score
         )
 
     def _remove(self, hypothesis: Hypothesis, options: SearchOptions) -> Hypothesis:
-        start = after_last(hypothesis.tokens, self._tgt_separator)
+        start = after_last(hypothesis.tokens, self.tgt_separator)
         if not start:
             return hypothesis
         tokens, log_probs = hypothesis.tokens[start:], hypothesis.token_log_probs[start:]

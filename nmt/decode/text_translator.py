@@ -23,7 +23,7 @@ from nmt.decode.task import Previous, Task, TranslatorInput
 from nmt.decode.translation import Attention, Translation, join_ranks, without_breaks
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UserError
 from nmt.search.hypothesis import Hypothesis, in_reading_order
-from nmt.search.limits import distinct_requirements, num_required_tokens, require_fit
+from nmt.search.limits import distinct_requirements, max_output_length, num_required_tokens, require_fit
 from nmt.search.options import SearchOptions
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
 from nmt.text.clean import UnicodeForm, normalize
@@ -121,15 +121,14 @@ class TextTranslator(ABC):
         require_options(decode)
         self._decode, self.require, self.forbid = decode, decode.require, decode.forbid
         self._context.require_supported(decode)
-        if decode.glossary_mode == "annotate" and self._context.context.size:
-            raise UserError("glossary_mode 'annotate' does not support models with context; set it to 'constrain'")
         annotates = decode.glossary_mode == "annotate"
         self._markers = TermMarkers.find(self._tokenizers, "glossary_mode 'annotate'") if annotates else None
         forbidden = [tokens for phrase in decode.forbid for tokens in self._encode_phrase(phrase, is_forbidden=True)]
         forbidden += [[token] for token in (*TermMarkers.ids_of(self._tokenizers.tgt), *self._context.reserved)]
         forbidden += [] if self._allows_digits else [[token] for token in self._tokenizers.tgt.tokens_with_digits()]
         bias = [(tokens, value) for phrase, value in decode.bias.items() for tokens in self._encode_phrase(phrase)]
-        self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias)
+        separator = self._context.tgt_separator
+        self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias, separator)
         # Imported lazily: importing sacreBLEU takes longer than translating a short text.
         self._mbr: Any = None if decode.mbr_metric == "none" else import_module("nmt.decode.mbr")
         self._utility = None if self._mbr is None else self._mbr.sentence_utility(decode.mbr_metric)
@@ -387,12 +386,12 @@ class TextTranslator(ABC):
             ]
         if self._decode.sampling:
             raise UserError("sampling does not support glossaries; they need beam search; set decode.sampling to false")
-        max_tokens, added = self._options.max_tokens, []
+        added: list[Task] = []
         for task, part in zip(tasks, parts, strict=True):
             required = task.required
             for forms in glossary.required(part.text):
                 more = [*required, self._encode_forms(forms)]
-                if max_tokens is None or len(task.prefix) + num_required_tokens(more) <= max_tokens:
+                if len(task.prefix) + num_required_tokens(more) <= max_output_length(self._options, task.prefix):
                     required = more
             added.append(task._replace(required=required))
         return added
@@ -439,9 +438,9 @@ class TextTranslator(ABC):
             raise UserError(
                 "sampling does not support required phrases; they need beam search; set decode.sampling to false"
             )
-        phrases, max_tokens = (*self._decode.require, *required), self._options.max_tokens
+        phrases, max_tokens = (*self._decode.require, *required), max_output_length(self._options)
         encoded = list(map(self._encode_forms, phrases))
-        if max_tokens is not None and num_required_tokens(encoded) > max_tokens:
+        if num_required_tokens(encoded) > max_tokens:
             shown = ", ".join(" or ".join(map(repr, forms_of(phrase))) for phrase in phrases)
             raise UserError(
                 f"the required phrases {shown} have {num_required_tokens(encoded)} tokens; an output has at most "

@@ -32,6 +32,7 @@ from nmt.search.constraints import ANY_TOKEN
 from nmt.search.ensemble import Ensemble, is_refillable
 from nmt.search.fusion import Fusion
 from nmt.search.hypothesis import Hypothesis
+from nmt.search.limits import max_output_length
 from nmt.search.options import SearchOptions
 from nmt.search.partial_word import PartialWordModel
 from nmt.search.restricted import restrict
@@ -213,7 +214,10 @@ class Translator(TextTranslator):
         model = self._model_for(tasks, options)
         src = PackedSequences.from_lists([[*self._tag, *task.sentence, EOS_ID] for task in tasks]).to(self._device)
         # A partial word has at most as many tokens as bytes.
-        prefixes = [[*task.prefix, *[ANY_TOKEN] * len(task.partial)][: options.max_tokens] for task in tasks]
+        prefixes = [
+            [*prefix, *[ANY_TOKEN] * len(partial)][: max_output_length(options, prefix)]
+            for _, prefix, _, partial in tasks
+        ]
         if self._sampling is not None:
             results = sample(model, src, options, self._sampling, prefixes, finished)
         else:

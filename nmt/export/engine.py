@@ -403,6 +403,11 @@ class CTranslate2Translator(TextTranslator):
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
         require_supported(decode)
+        if decode.no_repeat_ngram and self.context.has_target:
+            raise UserError(
+                "CTranslate2 does not support no_repeat_ngram for models with previous translations, whose n-grams it "
+                "would block; use --engine torch"
+            )
         super()._set_decode(decode)
         self._scores = self._shows_scores or decode.mbr_metric != "none"
         self._batch_tokens = BATCH_TOKENS if decode.batch_tokens == "auto" else decode.batch_tokens

@@ -114,7 +114,7 @@ class Beam(Batched):
             clock=clock,
             sentences=sentences,
             limits=limits[sentences.device_ids],
-            bias=Bias.start(options.bias, batch, beam_size, device) if options.bias else None,
+            bias=Bias.start(options.bias, batch, beam_size, device, options.separator) if options.bias else None,
             required=None if required is None else required.select(ids, sentences.device_ids),
             forbidden=ForbiddenProgress.start(options.forbidden, batch, beam_size, device),
             trees=None if trees is None else trees.start(sentences.device_ids, beam_size),

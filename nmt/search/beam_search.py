@@ -125,7 +125,7 @@ def beam_search(
     constraints = Constraints(options, src, prefixes, required)
     max_length = max(constraints.limits)
     ranker = Ranker(options, max_length, device)
-    phrases = RequiredPhrases.start(required, options.beam_size, device)
+    phrases = RequiredPhrases.start(required, options.beam_size, device, options.separator)
     tree_constraint = None if trees is None else TreeConstraint(trees, constraints.device_limits, max_length)
     start_beam = partial(Beam.start, options, constraints.device_limits, max_length, phrases, tree_constraint)
 

@@ -52,6 +52,7 @@ class Bias(Batched):
     rewards: (batch, beam, width) float32, reward of the first token of each of these phrases if no phrase is started
     totals:  (batch, beam) float64, total bias if the hypothesis ended now
     unmet:   (batch, beam) float64, sum of the positive biases of all other phrases
+    separator: token after a previous translation, whose phrases do not count
     """
 
     phrases: PhraseRewards
@@ -61,9 +62,12 @@ class Bias(Batched):
     rewards: NDArray[np.float32]
     totals: NDArray[np.float64]
     unmet: NDArray[np.float64]
+    separator: int | None = None
 
     @classmethod
-    def start(cls, biases: Biases, batch: int, beam_size: int, device: torch.device) -> Bias:
+    def start(
+        cls, biases: Biases, batch: int, beam_size: int, device: torch.device, separator: int | None = None
+    ) -> Bias:
         """biases: token ids and bias of each phrase."""
         phrases, shape = phrase_rewards(biases), (batch, beam_size)
         return cls(
@@ -74,6 +78,7 @@ class Bias(Batched):
             rewards=np.zeros((*shape, 1), dtype=np.float32),
             totals=np.zeros(shape),
             unmet=np.full(shape, phrases.gains.sum()),
+            separator=separator,
         )
 
     def select(self, rows: Sequence[int], index: Tensor) -> Self:
@@ -145,7 +150,13 @@ class Bias(Batched):
             totals=self.totals[index] + phrases.costs[nodes] + gains,
             unmet=self.unmet[index] - gains,
         )
+        extended._restart(np.array(token_lists) == self.separator)
         return extended._add(ends, is_new)
+
+    def _restart(self, rows: NDArray[np.bool_]) -> None:
+        """Forget the phrases of these hypotheses, (batch, beam), in place: a separator, which no phrase has, ends."""
+        self.met[rows], self.rewards[rows] = self.phrases.padding, 0.0
+        self.totals[rows], self.unmet[rows] = 0.0, self.phrases.gains.sum()
 
     def _add(self, phrases: Phrases, is_new: NDArray[np.bool_]) -> Self:
         """Add phrases to `met`, in place where it is wide enough. phrases, is_new: (batch, beam, candidates)."""

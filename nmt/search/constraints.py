@@ -46,7 +46,7 @@ class Constraints:
     ) -> None:
         """src: source sentences that end with EOS; prefixes, required: see `beam_search`."""
         device = src.tokens.device
-        self._no_repeat_ngram = options.no_repeat_ngram
+        self._no_repeat_ngram, self._separator = options.no_repeat_ngram, options.separator
         self._prefixes = prefixes or [()] * src.num_sentences
         src_tokens = [size - 1 for size in src.sizes.tolist()]
         self.limits, self._min_lengths = output_limits(options, src_tokens, self._prefixes, required)
@@ -82,7 +82,7 @@ class Constraints:
         if self._forbidden_tokens is not None:
             log_probs.index_fill_(2, self._forbidden_tokens, -math.inf)
         if 0 < n < longest:
-            _forbid_repeated(log_probs, outputs(longest - 1), n)
+            _forbid_repeated(log_probs, self._without_context(outputs(longest - 1)), n)
         if forbidden is not None:
             forbidden.apply(log_probs)
         if trees is not None:
@@ -103,6 +103,13 @@ class Constraints:
             return None
         positions = (sentences.device_lengths - 1).clamp(max=self._device_prefixes.shape[1] - 1)
         return self._device_prefixes[sentences.device_ids, positions][:, None, None]
+
+    def _without_context(self, outputs: Tensor) -> Tensor:
+        """Replace previous translations and their separators in (batch, beam, count) by -1."""
+        if self._separator is None:
+            return outputs
+        is_context = (outputs == self._separator).flip(2).cumsum(2).flip(2) > 0
+        return outputs.masked_fill(is_context, -1)
 
     def _limit_length(self, log_probs: Tensor, sentences: ActiveSentences) -> None:
         """Forbid EOS before the minimum length and all but EOS at the maximum length."""

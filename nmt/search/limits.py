@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 
 from nmt.recipe import UserError
 from nmt.search.options import SearchOptions
+from nmt.text.context import after_last
 
 Requirement = Sequence[Sequence[int]]
 """Alternative phrases, as token ids; an output must contain one of them."""
@@ -24,22 +26,29 @@ def output_limits(
     with; required: requirements of each output, which may raise its limit
     """
     limits = [
-        1 + max(_max_length(tokens, options), len(prefix), _num_needed(requirements, prefix, options))
+        1 + max(_max_length(tokens, options, prefix), len(prefix), _num_needed(requirements, prefix, options))
         for tokens, prefix, requirements in zip(src_tokens, prefixes, required or [()] * len(src_tokens), strict=True)
     ]
     min_lengths = [
-        min(limit - 1, max(options.min_tokens, math.floor(_multiply(options.min_length_ratio, tokens))))
-        for limit, tokens in zip(limits, src_tokens, strict=True)
+        min(limit - 1, minimum + (after_last(prefix, options.separator) if minimum else 0))
+        for limit, minimum, prefix in zip(limits, _min_lengths(src_tokens, options), prefixes, strict=True)
     ]
     return limits, min_lengths
 
 
+def max_output_length(options: SearchOptions, prefix: Sequence[int] = ()) -> int:
+    """Return the maximum length of an output with this prefix, for any source."""
+    own = sys.maxsize if options.max_own_tokens is None else options.max_own_tokens
+    limit = sys.maxsize if options.max_tokens is None else options.max_tokens
+    return min(limit, after_last(prefix, options.separator) + own)
+
+
 def require_fit(prefix: list[int], options: SearchOptions) -> list[int]:
     """Return the prefix of an output; raise UserError if it is longer than any output."""
-    if options.max_tokens is not None and len(prefix) > options.max_tokens:
+    if len(prefix) > (limit := max_output_length(options)):
         raise UserError(
             f"the prefix, or the line that a language model continues, has {len(prefix)} tokens; an output has at most "
-            f"{options.max_tokens}; shorten it"
+            f"{limit}; shorten it"
         )
     return prefix
 
@@ -55,12 +64,16 @@ def distinct_requirements(required: Sequence[Requirement]) -> list[tuple[tuple[i
     return sorted({tuple(sorted(phrases)) for phrases in nonempty if phrases})
 
 
-def _max_length(src_tokens: int, options: SearchOptions) -> int:
+def _max_length(src_tokens: int, options: SearchOptions, prefix: Sequence[int]) -> int:
     """Return the maximum output length of a source; both without EOS."""
     limit = src_tokens + options.max_extra_tokens
     if options.max_length_ratio < math.inf:
         limit = min(limit, math.ceil(_multiply(options.max_length_ratio, src_tokens)))
-    return limit if options.max_tokens is None else min(limit, options.max_tokens)
+    return min(limit, max_output_length(options, prefix))
+
+
+def _min_lengths(src_tokens: Sequence[int], options: SearchOptions) -> list[int]:
+    return [max(options.min_tokens, math.floor(_multiply(options.min_length_ratio, tokens))) for tokens in src_tokens]
 
 
 def _multiply(ratio: float, tokens: int) -> float:
@@ -69,6 +82,5 @@ def _multiply(ratio: float, tokens: int) -> float:
 
 
 def _num_needed(required: Sequence[Requirement], prefix: Sequence[int], options: SearchOptions) -> int:
-    """Return the length of an output with its prefix that meets all requirements, at most `max_tokens`."""
-    num_tokens = len(prefix) + num_required_tokens(required)
-    return num_tokens if options.max_tokens is None else min(num_tokens, options.max_tokens)
+    """Return the length of an output with its prefix that meets all requirements, at most the maximum length."""
+    return min(len(prefix) + num_required_tokens(required), max_output_length(options, prefix))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, assert_never
 
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.text.context import after_last
 
 LengthPenalty = Literal["gnmt", "power", "none"]
 StopRule = Literal["exact", "first", "patience"]
@@ -32,6 +33,10 @@ class SearchOptions:
     """Maximum output length: this many tokens more than the input."""
     max_tokens: int | None = None
     """Maximum output length for any input, such as the number of positions of the model."""
+    max_own_tokens: int | None = None
+    """The same, without the previous translations."""
+    separator: int | None = None
+    """Token after each previous translation at the beginning of outputs, to which no constraint applies."""
     max_length_ratio: float = math.inf
     """Maximum output length: this multiple of the input length, rounded up."""
     min_tokens: int = 0
@@ -71,7 +76,7 @@ class SearchOptions:
 
     def forbidden_after(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens that would complete a forbidden phrase or a repeated n-gram after `tokens`."""
-        output, n = tuple(tokens), self.no_repeat_ngram
+        output, n = tuple(tokens[after_last(tokens, self.separator) :]), self.no_repeat_ngram
         ngrams = [output[end - n : end] for end in range(n, len(output) + 1)] if n else []
         return [
             phrase[-1]
@@ -93,6 +98,7 @@ class SearchOptions:
         max_tokens: int | None = None,
         forbidden: Sequence[Sequence[int]] = (),
         bias: Sequence[tuple[Sequence[int], float]] = (),
+        separator: int | None = None,
     ) -> SearchOptions:
         """Create from the options of a recipe, for a model with positions for `max_tokens` output tokens.
 
@@ -106,7 +112,9 @@ class SearchOptions:
             stop=recipe.stop,
             patience=recipe.patience,
             max_extra_tokens=recipe.max_extra_tokens,
-            max_tokens=min((n for n in (max_tokens, recipe.max_tokens) if n is not None), default=None),
+            max_tokens=max_tokens,
+            max_own_tokens=recipe.max_tokens,
+            separator=separator,
             max_length_ratio=math.inf if recipe.max_length_ratio is None else recipe.max_length_ratio,
             min_tokens=recipe.min_tokens,
             min_length_ratio=recipe.min_length_ratio,

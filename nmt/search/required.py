@@ -45,6 +45,7 @@ class RequiredPhrases(Batched):
                 the empty phrase, alternatives by repetition
     nodes:      (batch, beam) int64, state of the matcher
     met:        (batch, beam, requirements) bool, whether the hypothesis contains one of the alternatives
+    separator:  token after a previous translation, whose phrases do not count; -1 for none
     """
 
     matcher: PhraseMatcher
@@ -52,10 +53,15 @@ class RequiredPhrases(Batched):
     phrases: Tensor
     nodes: Tensor
     met: Tensor
+    separator: int
 
     @classmethod
     def start(
-        cls, required: Sequence[Sequence[Requirement]] | None, beam_size: int, device: torch.device
+        cls,
+        required: Sequence[Sequence[Requirement]] | None,
+        beam_size: int,
+        device: torch.device,
+        separator: int | None = None,
     ) -> RequiredPhrases | None:
         """required: requirements of each sentence. Returns None if there are none."""
         by_sentence = list(map(distinct_requirements, required or ()))
@@ -75,6 +81,7 @@ class RequiredPhrases(Batched):
             phrases=phrases,
             nodes=torch.zeros(len(by_sentence), beam_size, dtype=torch.int64, device=device),
             met=(matcher.lengths[phrases] == 0).any(dim=2)[:, None].repeat(1, beam_size, 1),
+            separator=-1 if separator is None else separator,
         )
 
     def forbid_end(self, log_probs: Tensor) -> None:
@@ -116,6 +123,7 @@ class RequiredPhrases(Batched):
         nodes = self.matcher.step(self.nodes.gather(1, parents), tokens)
         matched = self.matcher.matched(nodes[:, :, None, None], self.phrases[:, None])
         met = self.met.gather(1, parents[:, :, None].expand(-1, -1, self.met.shape[2]))
+        met = met & (tokens != self.separator)[:, :, None]
         return nodes, met | (matched == self.matcher.lengths[self.phrases][:, None]).any(dim=3), matched
 
 

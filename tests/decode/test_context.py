@@ -17,6 +17,7 @@ from nmt.decode.task import Task
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.export.description import describe_model, description_lines
+from nmt.export.engine import CTranslate2Translator
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch
 from nmt.recipe import Context, DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
@@ -141,6 +142,41 @@ def test_a_prefix_with_a_separator_is_an_error(load: Callable[[Context], Path]) 
     with pytest.raises(UserError, match="the prefix contains <sep>, which ends the context of this model; remove it"):
         translator.translate([LINES[0]], prefixes=["the <sep> dog"])
     assert len(Translator.load(load(SOURCE), "cpu", "fp32").translate([LINES[0]], prefixes=["the <sep> dog"])) == 1
+
+
+@pytest.mark.parametrize("stop", ["first", "exact"])
+def test_constraints_do_not_count_previous_translations(load: Callable[[Context], Path], stop: str) -> None:
+    translator = Translator.load(load(BOTH), "cpu", "fp32")
+    contexts = [[("a cat sees the dog", "the dog it it")], [], [("it is red", "he"), ("it is red", "the dog")]]
+
+    def found(prefix: str = "", **options: Any) -> list[Translation]:
+        searching = translator.with_decode(DecodeRecipe(stop=stop, **options))
+        lists = searching.translate_n_best(LINES[1:], prefixes=[prefix] * 3, context=contexts)
+        return [one for translations in lists for one in translations]
+
+    for required in (found(require=["the dog"]), found(require=["the dog"], no_repeat_ngram=1)):
+        assert all("the dog" in one.text for one in required)
+    assert all(one.text.startswith("he") and len(one.pieces) <= 2 for one in found("he", max_tokens=2))
+    assert all(len(one.pieces) >= 9 for one in found(min_tokens=9))
+    assert all("the dog" in one.text for one in found(bias={"the dog": 400.0}, n_best=1))
+    avoiding = found(bias={"the dog": -400.0}, n_best=1)
+    assert [one.score * ((5 + len(one.pieces) + 1) / 6) ** 0.6 for one in avoiding] == pytest.approx(
+        [one.log_prob for one in avoiding]
+    )
+
+
+def test_ctranslate2_applies_constraints_to_the_sentence_alone(load: Callable[[Context], Path]) -> None:
+    pytest.importorskip("ctranslate2")
+    path, contexts = load(BOTH), [[("a cat sees the dog", "the dog it it")], []]
+    for options in ({"max_tokens": 2}, {"min_tokens": 9}):
+        decode = DecodeRecipe(n_best=1, stop="first", **options)
+        ours, theirs = (
+            engine.load(path, "cpu", "fp32", decode).translate(LINES[2:], context=contexts)
+            for engine in (Translator, CTranslate2Translator)
+        )
+        assert theirs == ours
+    with pytest.raises(UserError, match="CTranslate2 does not support no_repeat_ngram for models with previous"):
+        CTranslate2Translator.load(path, "cpu", "fp32", DecodeRecipe(no_repeat_ngram=2))
 
 
 def test_outputs_have_no_separator(load: Callable[[Context], Path]) -> None:
