@@ -148,11 +148,11 @@ class TsvCorpus(TrainingOptions):
     src_column: NonNegativeInt | str = 0
     """Source column: an index from 0, or a name; then the first line is a header."""
     tgt_column: NonNegativeInt | str = 1
-    """Target column, as `src_column`."""
+    """Target column, specified like `src_column`."""
     label_column: NonNegativeInt | str | None = None
-    """Column of the labels in a test set, as `src_column`; see `label_field` of a JSON Lines file."""
+    """Column of the labels in a test set, specified like `src_column`; see `label_field` of a JSON Lines file."""
     document_column: NonNegativeInt | str | None = None
-    """Column that identifies the document of each pair, as `src_column`, for `data.context`."""
+    """Column that identifies the document of each pair, specified like `src_column`, for `data.context`."""
 
     @property
     def has_header(self) -> bool:
