@@ -169,7 +169,7 @@ def require_test_sets(recipe: Recipe) -> None:
     tests = test_sets(recipe)
     if recipe.is_language_model:
         return
-    options = _scoring_options(recipe, lowercase=False)
+    options = _scoring_options(recipe, recipe.tokenizer.lowercase)
     for test in tests.values():
         test.warn_of_wrong_references(recipe.data.unicode_form)
         check_scoring(f"data.test.{test.name}", test.refs, recipe.evaluate.metrics, options)

@@ -110,6 +110,8 @@ def check_scoring(
 ) -> None:
     """Raise UserError if a test set of a recipe cannot be scored; log a reference without spaces.
 
+    Warns of metrics that do not ignore the case of a reference if the model writes lowercase text.
+
     options: of `make_scorer`
     """
     check_seed()
@@ -117,6 +119,12 @@ def check_scoring(
     scorers = [make_scorer(metric, **options) for metric in metrics]
     for scorer in scorers:
         scorer.score(first[0], first)
+    cased = [scorer.name for scorer in scorers if scorer.name.startswith("bleu") and scorer.is_case_sensitive]
+    if options["lowercase"] and cased and any(map(_has_upper_case, references)):
+        warn(
+            f"the model writes lowercase text, and {' and '.join(cased)} of {name} does not ignore case, which lowers "
+            "the score; compute bleu or bleu-tokenized-lc instead (evaluate.metrics), or lower-case the references"
+        )
     remedies = _REMEDIES | {"bleu": "for bleu, set evaluate.tokenize to 'char'", "ter": "omit ter in evaluate.metrics"}
     _hint_at_missing_spaces(f"the reference of {name}", references[0], scorers, remedies)
 

@@ -138,7 +138,7 @@ class TokenizerRecipe(Section):
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Fraction of characters covered by the vocabulary; the others are encoded as bytes."""
     lowercase: bool = False
-    """Lower-case all text, also in translation; test sets are then scored case-insensitively. For small corpora whose
+    """Lower-case all text, also in translation; `bleu` and `chrf` then ignore case. For small corpora whose
     published scores are on lower-cased text. A tokenizer reused by `start_from` keeps its own setting."""
     user_symbols: tuple[str, ...] = ()
     """Strings that are always single tokens, such as tags."""

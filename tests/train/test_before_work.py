@@ -87,6 +87,19 @@ def test_a_reference_without_spaces_is_reported_for_metrics_of_words(
         assert capsys.readouterr().err == (f"{hint}{metrics}; {advice}\n" if metrics else "")
 
 
+def test_metrics_that_do_not_ignore_case_are_named_for_lowercase_models(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = ["evaluate.metrics=['bleu', 'bleu-tokenized', 'bleu-tokenized-lc']"]
+    for options, is_named in ((["tokenizer.lowercase=true", *metrics], True), (metrics, False)):
+        pipeline.require_test_sets(load_recipe(recipe, options))
+        warned = "the model writes lowercase text, and bleu-tokenized of data.test.news does not ignore case"
+        assert (warned in capsys.readouterr().err) == is_named
+    (tmp_path / "news.de").write_text("die katze\n" * 3)
+    pipeline.require_test_sets(load_recipe(recipe, ["tokenizer.lowercase=true", *metrics]))
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
