@@ -23,7 +23,7 @@ _HEAD = """\
 # Speed measurements
 
 Made by `tools/bench/run`; `results.json` has the samples, versions and command of every measurement. Comparisons run
-two systems in alternating rounds on one machine, one suspended while the other computes. Rates are target tokens
+two systems in alternating rounds on one machine; only one of them computes at a time. Rates are target tokens
 without padding per second (preparation: tokens of both sides; files and servers: lines), as median (minimum to
 maximum). Ratios are geometric means over the rounds with Student's 95 % interval; **one system is faster only if the
 interval excludes 1**. Machines differ: the Intel Xeon computes bf16 matmuls with AMX, seven times as fast as float32
