@@ -84,9 +84,9 @@ class TextClassifier:
         self._precision = choose_precision(precision, device)
 
     @classmethod
-    def load(cls, path: Path, device: str = "auto") -> TextClassifier:
+    def load(cls, path: Path | str, device: str = "auto") -> TextClassifier:
         """Load a classifier's directory, a checkpoint or a run; raises UserError, or CorruptError for damaged files."""
-        directory = find_model(path, CLASSIFIER)
+        directory = find_model(Path(path), CLASSIFIER)
         verify_directory(directory)
         recipe, metadata = read_description(directory / CLASSIFIER)
         tokenizer = Tokenizer.load(directory / TOKENIZER_FILE)

@@ -202,7 +202,7 @@ def test_pairs_with_labels_and_pairs_with_noise(reviews: Path) -> None:
     train("run_dir=noise", *noise, 'data.noise=["shuffled", "truncated"]', *options)
     assert TextClassifier.load(Path("noise")).metadata.labels == ("translation", "shuffled", "truncated")
     train("run_dir=labels", 'data.train=[{kind="tsv", path="pairs.tsv", label_column=2}]', *options)
-    classifier = TextClassifier.load(Path("labels"))
+    classifier = TextClassifier.load("labels")
     assert classifier.metadata.labels == ("bad", "ok")
     assert classifier.metadata.num_texts == 2
     ids = classifier.encode([("the film", "der Film"), ("the film der Film", "")])

@@ -454,14 +454,35 @@ def test_a_wrong_file_is_an_error(page: Browser, tmp_path: Path, name: str, cont
     page.problems.clear()  # Chromium logs the status 400
 
 
-def test_a_missing_column_is_an_error(page: Browser, tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("a\tb\nc\n", encoding="utf-8")
+@pytest.mark.parametrize(
+    ("content", "column", "has_header", "message"),
+    [
+        ("a\tb\nc\n", 1, False, "line 2 has no column 2; every line must have it; select another one"),
+        (
+            "a\tb\nc\n",
+            0,
+            False,
+            "line 2 differs from line 1 in its number of columns (1 and 2); correct the file",
+        ),
+        (
+            "id\ttranslation\n1\ta dog\n",
+            1,
+            True,
+            "the file has a column 'translation', which the translation adds; names must be unique; rename it",
+        ),
+    ],
+)
+def test_a_wrong_table_is_an_error(
+    page: Browser, tmp_path: Path, content: str, column: int, has_header: bool, message: str
+) -> None:
+    (tmp_path / "a.tsv").write_text(content, encoding="utf-8")
     select_file(page, tmp_path / "a.tsv")
     page.wait("!document.querySelector('#file-table').hidden")
-    page.run("document.querySelector('#file-column').value = '1'")
+    page.run(f"document.querySelector('#file-column').value = '{column}'")
+    if has_header:
+        page.click("#file-header")
     page.click("#file-translate")
-    message = "a.tsv: line 2 has no column 2; every line must have it; select another one"
-    assert texts(page, "#file-status") == [message]
+    assert texts(page, "#file-status") == [f"a.tsv: {message}"]
 
 
 def test_a_refused_request_is_shown(page: Browser) -> None:

@@ -51,6 +51,16 @@ function openColumn(records, column, hasHeader) {
   if (short >= 0) {
     throw new Error(`line ${short + 1} has no column ${column + 1}; every line must have it; select another one`);
   }
+  const unequal = records.findIndex((record) => record.length !== records[0].length);
+  if (unequal >= 0) { // the translations would be in different columns
+    const [found, expected] = [records[unequal].length, records[0].length];
+    throw new Error(
+      `line ${unequal + 1} differs from line 1 in its number of columns (${found} and ${expected}); correct the file`,
+    );
+  }
+  if (hasHeader && records[0].includes("translation")) {
+    throw new Error("the file has a column 'translation', which the translation adds; names must be unique; rename it");
+  }
   const [header, rows] = hasHeader ? [records.slice(0, 1), records.slice(1)] : [[], records];
   return {
     parts: rows.map((record) => record[column]),
