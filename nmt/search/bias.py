@@ -150,7 +150,8 @@ class Bias(Batched):
             totals=self.totals[index] + phrases.costs[nodes] + gains,
             unmet=self.unmet[index] - gains,
         )
-        extended._restart(np.array(token_lists) == self.separator)
+        if self.separator is not None:
+            extended._restart(np.array(token_lists) == self.separator)
         return extended._add(ends, is_new)
 
     def _restart(self, rows: NDArray[np.bool_]) -> None:
