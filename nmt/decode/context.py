@@ -106,6 +106,15 @@ class ContextEncoder:
         """Return the text of output tokens without the previous translations."""
         return self._tokenizers.tgt.decode(tokens[after_last(tokens, self.tgt_separator) :])
 
+    def without_previous(
+        self, on_tokens: Callable[[list[int]], None] | None, tasks: Sequence[Task]
+    ) -> Callable[[list[int]], None] | None:
+        """Return a callback for the output of a single task that leaves out the previous translations."""
+        if on_tokens is None or self.tgt_separator is None or len(tasks) != 1:
+            return on_tokens
+        start = after_last(tasks[0].prefix, self.tgt_separator)
+        return lambda tokens: on_tokens(tokens[start:]) if len(tokens) > start else None
+
     def search_options(self, options: SearchOptions) -> SearchOptions:
         """Return options that keep the whole beam if `remove` reranks it without previous translations."""
         is_reranked = self.tgt_separator is not None and options.beam_groups == 1

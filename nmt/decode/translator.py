@@ -245,8 +245,9 @@ class Translator(TextTranslator):
         if self._language_model is not None:
             fused = self._language_model
             model = Fusion(model, fused.model, self._decode.fusion_weight, fused.source)
-        if self._on_tokens is not None and options.beam_size == len(tasks) == 1:
-            model = CallbackModel(model, self._on_tokens)
+        on_tokens = self._context.without_previous(self._on_tokens, tasks)
+        if on_tokens is not None and options.beam_size == len(tasks) == 1:
+            model = CallbackModel(model, on_tokens)
         if any(task.partial for task in tasks):
             prefixes, texts = [task.prefix for task in tasks], [task.partial for task in tasks]
             model = PartialWordModel(model, self._spelling, prefixes, texts)

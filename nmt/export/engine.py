@@ -489,7 +489,8 @@ class CTranslate2Translator(TextTranslator):
         if any(task.partial for task in tasks):
             raise UserError(_NO_PARTIAL_WORDS)
         tagged = [task._replace(sentence=[*self._tag, *task.sentence]) for task in tasks]
+        on_tokens = self._context.without_previous(self._on_tokens, tasks)
         finish = self._engine.start_search(
-            tagged, options, self._batch_tokens, scores=self._scores, on_tokens=self._on_tokens
+            tagged, options, self._batch_tokens, scores=self._scores, on_tokens=on_tokens
         )
         return lambda: [self._in_reading_order(hypotheses) for hypotheses in finish()]

@@ -179,6 +179,19 @@ def test_ctranslate2_applies_constraints_to_the_sentence_alone(load: Callable[[C
         CTranslate2Translator.load(path, "cpu", "fp32", DecodeRecipe(no_repeat_ngram=2))
 
 
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_streamed_text_has_no_previous_translations(load: Callable[[Context], Path], engine: str) -> None:
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    kind = Translator if engine == "torch" else CTranslate2Translator
+    greedy = kind.load(load(BOTH), "cpu", "fp32", DecodeRecipe(beam_size=1, n_best=1))
+    for context in ([("a cat sees the dog", "the dog"), ("it is red", "he")], []):
+        reported: list[str] = []
+        (translated,) = greedy.with_callback(reported.append).translate([LINES[2]], prefixes=["it"], context=[context])
+        assert reported[0] == "it"
+        assert reported[-1].startswith(translated)  # CTranslate2 also reports a token above the limit
+
+
 def test_outputs_have_no_separator(load: Callable[[Context], Path]) -> None:
     decode = DecodeRecipe(sampling=True, n_best=200, temperature=100.0)  # draws all tokens about equally often
     translator = Translator.load(load(BOTH), "cpu", "fp32", decode)
