@@ -173,6 +173,8 @@ def require_effect(recipe: Recipe) -> None:
         raise ValueError("evaluate.metrics is empty; it must name at least one metric, such as 'bleu'")
     if repeated := [name for name in metrics if metrics.count(name) > 1]:
         raise ValueError(f"evaluate.metrics names {repeated[0]!r} twice; remove one")
+    if recipe.evaluate.resamples == 1:
+        raise ValueError("evaluate.resamples is 1, which gives no interval; it must be 0 or at least 2; correct it")
     _require(_NEEDS, recipe, recipe)
     _require(_TRAIN_NEEDS, recipe.train, recipe)
     # `beam_size` is not checked: commands that override `sampling` use it.

@@ -718,6 +718,7 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             "tokenizer.user_symbols has '\u2460', which data.unicode_form (NFKC) changes to '1'; write it in that form",
         ),
         (["evaluate.metrics=['ter', 'bleu', 'ter']"], "evaluate.metrics names 'ter' twice; remove one"),
+        (["evaluate.resamples=1"], "evaluate.resamples is 1, which gives no interval; it must be 0 or at least 2"),
         (["decode.mbr_metric=chrf"], "decode.mbr_metric has no effect without n_best; set that, or remove decode."),
         (["decode.diversity_penalty=1"], "decode.diversity_penalty has no effect without beam_groups; set that, or"),
         (["decode.sampling_seed=3"], "decode.sampling_seed has no effect without sampling=true; set that, or remove"),
