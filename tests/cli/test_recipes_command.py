@@ -21,7 +21,7 @@ def test_all_are_listed_and_each_can_be_copied(nmt: Nmt, tmp_path: Path) -> None
     _, listed, _ = nmt("recipes")
     names = {path.stem for path in (ROOT / "recipes").rglob("*.toml")}
     assert {line.split()[0] for line in listed.splitlines()} == names
-    assert "  Multi30k English-German as Wu et al. 2021\n" in listed
+    assert "  Multi30k English-German with the settings of Wu et al. 2021\n" in listed
     out = tmp_path / "mine.toml"
     assert nmt("recipes", "quickstart", "-o", out) == (0, f"{out}\n", "")
     shown = (ROOT / "recipes" / "quickstart.toml").read_text()

@@ -2,5 +2,6 @@
 
 Each function runs until its process exits. At the end of a round (some updates, or one pass over the sentences) it
 reports the number of target tokens (`prepare`: of both sides) to the clock, which blocks until the next round may
-start.
+start. The modules `*_file` translate files for `bench.file_comparison`, and `one_call_server` is a server for
+`bench.serving`.
 """
