@@ -74,6 +74,8 @@ def _test_section(test: ScoredTestSet, start_from: str | None) -> Iterator[str]:
         yield f"The training text of the initial model, {escape_markdown(start_from)}, was not searched."
     if test.groups:
         yield _table(group_header(test.groups, "label"), ([*map(escape_markdown, group_row(g))] for g in test.groups))
+        shown = {score.name for score in test.scores}
+        yield from (f"{one.name}: `{one.signature}`" for one in test.groups[0].scores if one.name not in shown)
 
 
 def _score_table(test: ScoredTestSet) -> str:

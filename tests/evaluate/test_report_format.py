@@ -71,6 +71,14 @@ def test_json_has_null_for_non_finite_numbers() -> None:
     assert tree["training"]["valid_perplexity"] is None
 
 
+def test_every_score_has_its_signature() -> None:
+    labeled = dataclasses.replace(REPORT.tests[0], scores=(BLEU,))
+    markdown = format_markdown(dataclasses.replace(REPORT, tests=(labeled,)))
+    assert f"\n\nter: `{TER.signature}`\n\n" in markdown  # only in the table of labels
+    assert markdown.count(f"`{BLEU.signature.replace('|', chr(92) + '|')}`") == 1
+    assert "ter: `" not in format_markdown(REPORT)
+
+
 def test_the_text_of_an_initial_model_was_not_searched() -> None:
     none = LeakCount(0, 0)
     searched = dataclasses.replace(REPORT.tests[1], leaks=LeakCounts(500, none, none, none, none))
