@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -84,11 +85,10 @@ def default_sample(loaded: LoadedModel, tokenizer: Tokenizer) -> Sample:
 
 def _validation_lines(model: Path) -> list[str]:
     """Return the nonempty validation lines of the run that contains a model or checkpoint; [] without a run."""
-    run = model.parent if model.name == "model" else model.parent.parent
-    try:
-        return [line for line in load_prepared(run / "data").valid_set().src if line.strip()]
-    except UserError:
-        return []
+    for run in (model.parent, model.parent.parent):
+        with suppress(UserError):
+            return [line for line in load_prepared(run / "data").valid_set().src if line.strip()]
+    return []
 
 
 class _Reference:

@@ -40,7 +40,7 @@ def test_the_sample_for_a_model_of_a_run_is_validation_text(make_model: MakeMode
     run = tmp_path / "run"
     prepared = prepare(parse_recipe(RECIPE, [f"run_dir='{run}'"]))
     validation = prepared.valid_set().src
-    for path in ("model", "checkpoints/step-00000001"):
+    for path in ("model", "average-ema", "checkpoints/step-00000001"):
         shutil.copytree(make_model(), run / path)
         loaded = load_model(run / path, torch.device("cpu"))
         sample = default_sample(loaded, Tokenizers.load(loaded.directory).src)
