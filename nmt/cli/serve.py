@@ -36,7 +36,7 @@ _API_KEYS = "File of API keys, one per line; POST requests must then have one of
 _CORS = "Origin of web pages that may use the server, such as https://example.org; '*' allows all. Repeatable."
 _LOG_TEXT = "Log texts and translations to stderr."
 _SET = "An option of the decode section for all models: beam_size=8, no_repeat_ngram=4, ... Repeatable."
-_MAX_DELAY = "Seconds that a line waits for a batch to fill."
+_MAX_DELAY = "Maximum seconds that a line waits for a batch to fill."
 _PROCESSES = "Batches that CTranslate2 translates in parallel; 0 is one per core."
 _MAX_SECONDS = "Timeout for receiving a request, and for answering it, in seconds."
 

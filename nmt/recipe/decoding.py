@@ -73,8 +73,8 @@ class DecodeRecipe(Section):
     kind `trees` with `tokenizer.joint` = false."""
     n_best: Annotated[PositiveInt, Field(le=MAX_BEAM_SIZE)] = 1
     """Translations per sentence, best first; at most `beam_size`. Samples may be more, and are in random order.
-    `nmt translate` prints one translation unless `--n-best` is given. There, a model's own value only counts with
-    `mbr_metric`, as the number of candidates."""
+    `nmt translate` prints one translation unless `--n-best` or `--set n_best` is given. There, a model's own value only
+    counts with `mbr_metric`, as the number of candidates."""
     tag: str | None = None
     """Token prepended to each source sentence to select a domain: the `tag` of a training corpus, such as `<web>`."""
     ensemble_mean: Literal["linear", "log"] = "linear"
@@ -102,7 +102,7 @@ class DecodeRecipe(Section):
     """Sampling: minimum probability of a token, as a fraction of the highest probability."""
     alignments: bool = False
     """Output word alignments. `nmt translate` ignores a model's own value: it prints alignments only with
-    `--with-alignments`."""
+    `--with-alignments` or `--set alignments=true`."""
     alignment_layer: NonNegativeInt | None = None
     """Decoder layer of the cross-attention for alignments, from 0; by default the second to last. `nmt align --choose`
     finds the best layer and heads."""

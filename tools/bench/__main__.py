@@ -44,9 +44,9 @@ examples:
   tools/bench/run record train-cpu-linear 0.62 --command 'nmt bench train base ...' --evidence train.json
 
 A system is NAME:setting=value,... with fields of the workload (precision, threads, batch_tokens, batch_sentences,
-...), options of the system (see its module in tools/bench/peers) and environment VARIABLES. `file` and `serve` have
-fixed settings instead: see `file --help`; `serve` has compute_type and inter_threads of one-call. Measure only on an
-idle machine. Environments are created in NMT_BENCH_CACHE, by default in the user's cache.
+...), options of the system (see its module in tools/bench/peers) and environment VARIABLES. `file` and `serve`
+accept only their own settings: those in `file --help`, and compute_type and inter_threads of one-call. Measure only on
+an idle machine. Environments are created in NMT_BENCH_CACHE, by default in the user's cache.
 
 systems and their tasks:
 {SYSTEMS}
