@@ -241,9 +241,9 @@ class TrainRecipe(Section):
     or higher, in bf16 or fp16, compiles model and loss into one graph where possible (not with R-Drop, attention
     dropout, guided alignment, relative positions or `shapes` = "packed"); else one graph per layer type."""
     shapes: Literal["auto", "packed", "fixed"] = "auto"
-    """Shape of micro-batches: `packed` without padding, or `fixed`, padded to one size (with lengths as in WMT14 and
-    updates of 25,000 tokens: 0.2 % more target and 0.6 % more source tokens). `auto` is `fixed` if `compile` gives one
-    graph."""
+    """Shape of micro-batches: `packed`, without padding (in bf16 on a CPU, padded to a multiple of 64 tokens), or
+    `fixed`, padded to one size (with lengths as in WMT14 and updates of 25,000 tokens: 0.2 % more target and 0.6 % more
+    source tokens). `auto` is `fixed` if `compile` gives one graph."""
     log_every: PositiveInt = 50
     """Log metrics every N updates."""
     validate_every: PositiveInt = 1_000
