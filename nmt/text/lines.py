@@ -14,6 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -178,6 +179,17 @@ def warn_of_fields(
                 f"{len(marked):,} of {counted(len(lines), 'line')} of {name} have tags or entities such as "
                 f"{marked[0]}, which count as text; remove or unescape them, unless you want this"
             )
+
+
+@lru_cache
+def warn_of_columns(path: Path, widths: tuple[tuple[int, int], ...]) -> None:
+    """Warn, once per process, of lines of a TSV file with different numbers of columns.
+
+    widths: each number of columns, and the first line that has it
+    """
+    if len(widths) > 1:
+        found = ", ".join(f"{counted(width, 'column')} in line {number:,}" for width, number in widths[:3])
+        warn(f"{path} has lines of different lengths ({found}); a superfluous tab shifts columns; check these lines")
 
 
 def warn_of_csv(

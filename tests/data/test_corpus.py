@@ -269,6 +269,18 @@ def test_tsv(tmp_path: Path) -> None:
     one_line_error(corpus, tmp_path, r"pairs\.tsv, line 1 has 1 column; expected at least 3")
 
 
+def test_tsv_lines_of_different_lengths_are_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A superfluous tab moves a part of the source to the target."""
+    corpus = TsvCorpus(path="pairs.tsv")
+    write(tmp_path / "pairs.tsv", ["A man.\tEin Mann.", "", "A girl.\tEin Kind.", "A big\tdog.\tEin Hund."])
+    for _ in range(2):  # a corpus may be read several times
+        assert read(corpus, tmp_path)[-1] == ("A big", "dog.")
+    assert capfd.readouterr().err == (
+        f"warning: {tmp_path / 'pairs.tsv'} has lines of different lengths (2 columns in line 1, 3 columns in line 4); "
+        "a superfluous tab shifts columns; check these lines\n"
+    )
+
+
 def test_tsv_with_a_header(tmp_path: Path) -> None:
     rows = [f"{number}\t{tgt}\t{src}" for number, (src, tgt) in enumerate(zip(SRC, TGT, strict=True))]
     write(tmp_path / "pairs.tsv", ["id\tGerman\tEnglish", *rows])
