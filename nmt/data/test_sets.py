@@ -46,21 +46,21 @@ class TestSet:
         return self.refs[0]
 
     def warn_of_wrong_references(self, form: UnicodeForm) -> None:
-        """Warn of references that equal others or the source, are empty, or not in `form`, and of formats such as TSV.
+        """Warn of references that equal another text or are not in `form`, of empty lines, and of formats such as TSV.
 
         Any translation of a sentence with an empty reference, such as null in JSON Lines, counts as wrong.
         """
-        known = {"the source": self.src}
-        warn_of_fields(f"the source of data.test.{self.name}", self.src, translations=self.ref)
+        where, known = f"data.test.{self.name}", {"the source": self.src}
+        warn_of_fields(f"the source of {where}", self.src, translations=self.ref)
+        warn_of_empty(f"the source of {where}", self.src, self.refs, "their translations are empty; correct them")
         for number, stream in enumerate(self.refs, start=1):
             name = f"reference {number}" if len(self.refs) > 1 else "the reference"
-            warn_of_fields(f"{name} of data.test.{self.name}", stream)
-            remark = "any translation of them counts as wrong; correct them"
-            warn_of_empty(f"{name} of data.test.{self.name}", stream, [self.src], remark)
-            warn_of_form(f"{name} of data.test.{self.name}", stream, form)
+            warn_of_fields(f"{name} of {where}", stream)
+            warn_of_empty(f"{name} of {where}", stream, [self.src], "their translations count as wrong; correct them")
+            warn_of_form(f"{name} of {where}", stream, form)
             for other, lines in known.items():
                 if stream == lines:
-                    warn(f"{name} of data.test.{self.name} is identical to {other}; is it the right file?")
+                    warn(f"{name} of {where} is identical to {other}; is it the right file?")
             known[name] = stream
 
 

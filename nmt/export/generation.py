@@ -116,8 +116,11 @@ def ignored_options(config: Mapping[str, Any]) -> list[str]:
     return [*names, *(["bad_words_ids"] if forbidden else []), *(["suppress_tokens"] if suppressed else [])]
 
 
-def from_generation_config(config: Mapping[str, Any]) -> DecodeRecipe:
-    """Return the search options of a generation configuration or an old model configuration; raises UserError."""
+def from_generation_config(config: Mapping[str, Any], max_positions: int) -> DecodeRecipe:
+    """Return the search options of a generation configuration or an old model configuration; raises UserError.
+
+    max_positions: of the model; a maximum length from there on has no effect
+    """
     try:
         return DecodeRecipe.model_validate(
             {
@@ -127,7 +130,18 @@ def from_generation_config(config: Mapping[str, Any]) -> DecodeRecipe:
                 "stop": "exact" if config.get("early_stopping") == "never" else "first",
                 "no_repeat_ngram": config.get("no_repeat_ngram_size") or 0,
                 "min_tokens": config.get("min_new_tokens") or 0,
+                "max_tokens": _max_tokens(config, max_positions),
             }
         )
     except ValidationError as error:
         raise UserError(f"the generation configuration is not valid ({explain(error)}); correct it") from error
+
+
+def _max_tokens(config: Mapping[str, Any], max_positions: int) -> Any:
+    """Return the maximum number of tokens without BOS and EOS, None if it has no effect, or an invalid value."""
+    if (new := config.get("max_new_tokens")) is not None:  # takes precedence, and excludes BOS
+        return new - 1 if isinstance(new, int) else new
+    length = config.get("max_length")
+    if not isinstance(length, int):
+        return length
+    return length - 2 if length < max_positions else None

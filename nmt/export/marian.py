@@ -96,7 +96,7 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
         src_vocab_size=len(src.rows),
         tgt_vocab_size=len(tgt.rows),
         unicode_form="NFC" if src.is_nmt else "none",
-        decode=from_generation_config(generation),
+        decode=from_generation_config(generation, recipe.max_positions),
         origin={"imported": source.resolve().name},
     )
     files = (

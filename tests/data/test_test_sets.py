@@ -21,7 +21,7 @@ valid = [{ kind = "toy", split = "valid" }]
 LINES = {
     "news.en": ["one cat", "a\u2028b", "", "the last"],
     "news.de": ["eine Katze", "c\u0085d", "", "das letzte"],
-    "other.de": ["eine einzelne Katze", "cd", "x", "die letzte"],
+    "other.de": ["eine einzelne Katze", "cd", "", "die letzte"],
 }
 
 
@@ -91,8 +91,17 @@ def test_warning_for_sentences_without_reference(folder: Path, capsys: pytest.Ca
     )
     for test in read_test_sets(recipe_for(folder, tests)).values():
         test.warn_of_wrong_references("NFC")
-    remark = "are empty (first: line 1); any translation of them counts as wrong; correct them"
+    remark = "are empty (first: line 1); their translations count as wrong; correct them"
     assert capsys.readouterr().err == f"warning: 2 of 3 lines of the reference of data.test.json {remark}\n"
+
+
+def test_warning_for_sentences_without_source(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "news.en").write_text("a\n\n\n")
+    (folder / "news.de").write_text("A\n\nC\n")  # line 2 is empty on both sides
+    tests = "{news={kind='text',src='news.en',tgt='news.de'}}"
+    read_test_sets(recipe_for(folder, tests))["news"].warn_of_wrong_references("NFC")
+    remark = "are empty (first: line 3); their translations are empty; correct them"
+    assert capsys.readouterr().err == f"warning: 1 of 3 lines of the source of data.test.news {remark}\n"
 
 
 def test_warning_for_markup_that_would_be_translated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,7 @@ def test_supported_options_round_trip() -> None:
         "bad_words_ids": [[7], [8, 9]],
     }
     assert lost == ["decode.max_extra_tokens (replaced by the limit of the longest input, 200)"]
-    assert from_generation_config(config) == DecodeRecipe(
+    assert from_generation_config(config, 200) == DecodeRecipe(
         beam_size=5, length_penalty="power", length_alpha=0.7, no_repeat_ngram=4, min_tokens=3
     )
 
@@ -152,4 +152,24 @@ def test_an_invalid_configuration_is_one_line() -> None:
         match=r"^the generation configuration is not valid "
         r"\(beam_size = 'many'; it must be an integer\); correct it$",
     ):
-        from_generation_config({"num_beams": "many"})
+        from_generation_config({"num_beams": "many"}, 512)
+
+
+@pytest.mark.parametrize(
+    ("config", "max_tokens"),
+    [
+        ({}, None),
+        ({"max_length": 512}, None),
+        ({"max_length": 511}, 509),  # without BOS and EOS
+        ({"max_length": 511, "max_new_tokens": 20}, 19),  # without EOS
+    ],
+)
+def test_the_maximum_length_is_imported(config: dict[str, int], max_tokens: int | None) -> None:
+    assert from_generation_config(config, 512).max_tokens == max_tokens
+
+
+@pytest.mark.parametrize("name", ["max_length", "max_new_tokens"])
+def test_an_invalid_maximum_length_is_an_error(name: str) -> None:
+    for value in ("x", 1):
+        with pytest.raises(UserError, match="max_tokens"):
+            from_generation_config({name: value}, 512)
