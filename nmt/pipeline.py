@@ -42,7 +42,7 @@ from nmt.evaluate.report import (
 )
 from nmt.evaluate.report_format import write_report
 from nmt.evaluate.translated import TranslatedSet, find_translated, text_digest, translation_digest
-from nmt.logs import progress, say, warn
+from nmt.logs import counted, progress, say, warn
 from nmt.models import TranslationModel, build_model
 from nmt.plots.curves import draw_curves
 from nmt.processes.distributed import World, start_world
@@ -418,16 +418,10 @@ def _update_model(recipe: Recipe) -> list[Path]:
     target = Path(os.path.realpath(out))  # keeps a symbolic link
     remove_model(target)
     _write_average(chosen, kind, target, recipe.decode)
-    say(f"{out} is {_describe_average(kind, [directory.name for directory in chosen])}")
+    first, last = chosen[0].name, chosen[-1].name
+    what = f"checkpoint {last}" if first == last else f"the average of {len(chosen)} checkpoints, {first} to {last}"
+    say(f"{out} is {f'the EMA at {last}' if kind == 'ema' else what}")
     return chosen
-
-
-def _describe_average(kind: AverageKind, names: Sequence[str]) -> str:
-    if kind == "ema":
-        return f"the EMA at {names[-1]}"
-    if len(names) == 1:
-        return f"checkpoint {names[0]}"
-    return f"the average of {len(names)} checkpoints, {names[0]} to {names[-1]}"
 
 
 def _translate_and_score(
@@ -470,10 +464,14 @@ def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: in
     if is_identified and (found := find_translated(run_dir, test.name, out, origin, test.src)) is not None:
         say(f"{out} is up to date")
         return found
-    started = time.perf_counter()
+    started, num_long = time.perf_counter(), translator.lines_split
     with progress(f"translating {test.name}", len(test.src), "sentences") as bar:
         lines = translate_documents(translator, test.src, test.previous, window, bar.advance)
     seconds = time.perf_counter() - started
+    if num_long := translator.lines_split - num_long:
+        were, truncates = "was" if num_long == 1 else "were", recipe.decode.long_lines == "truncate"
+        result = f"{were} {'truncated' if truncates else 'translated in parts'}"
+        warn(f"{counted(num_long, 'line')} of data.test.{test.name} {were} too long for the model and {result}")
     out.parent.mkdir(exist_ok=True)
     remove_partial_files(out.parent)
     write_file(out, "".join(f"{line}\n" for line in lines).encode())

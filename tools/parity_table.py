@@ -41,8 +41,8 @@ def main() -> int:
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
     try:
-        options.tgt_lang = languages(options.model)[1]
         src, ref = read_pairs(options.src, options.ref)
+        options.tgt_lang = languages(options.model)[1]
         src, ref = src[: options.lines], ref[: options.lines]
         row(f"{'search':<10}{'program':<24}{'lines':>6}{'equal':>9}{'BLEU':>9}{'seconds':>9}")
         for beam_size in (1, options.beam_size):

@@ -18,6 +18,19 @@ MODEL, CLASSIFIER = "model.toml", "classifier.toml"
 """Files that describe a translation model and a classifier in their directories."""
 
 
+# Entries of a run that nothing but training, scoring and planning should write.
+_OWN_ENTRIES = (
+    "checkpoints",
+    "leaks.json",
+    "metrics.jsonl",
+    "model",
+    "plan.json",
+    "recipe.toml",
+    "report.json",
+    "report.md",
+)
+
+
 def checkpoint_directory(run: Path, step: int) -> Path:
     """Return the directory of a checkpoint; names sort by step."""
     return run / "checkpoints" / f"step-{step:08d}"
@@ -31,6 +44,15 @@ def checkpoint_step(directory: Path) -> int:
 def list_checkpoints(run: Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first, unverified."""
     return sorted(path for path in (run / "checkpoints").glob("step-????????") if path.is_dir())
+
+
+def owning_run(file: Path) -> Path | None:
+    """Return the run with checkpoints to whose own entries a file belongs; None for files such as translations."""
+    real = Path(os.path.realpath(file))
+    for run in real.parents[:3]:
+        if real.relative_to(run).parts[0] in _OWN_ENTRIES and list_checkpoints(run):
+            return run
+    return None
 
 
 def require_run(path: Path) -> None:

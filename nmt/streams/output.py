@@ -19,6 +19,7 @@ from pathlib import Path
 
 from nmt.processes.interruption import ended_by_reader
 from nmt.recipe import UserError
+from nmt.storage.run_folder import owning_run
 from nmt.storage.sealed import require_no_loop, writes_through
 from nmt.streams.part import Origin, PartFile, journal_path, open_part, part_path
 from nmt.streams.sink import Sink, write_errors
@@ -30,7 +31,7 @@ _OWN_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")
 
 
 def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError if an output would overwrite an input, or is the same pipe, which would feed its output back.
+    """Raise UserError if an output would overwrite an input or a file of a run, or is the same pipe as an input.
 
     option: the option that names the output; inputs: files, `-`, and directories whose files are read
     """
@@ -40,6 +41,8 @@ def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> 
         out_status = out.stat() if out.is_file() or out.is_fifo() else None
     if out_status is None or not _is_file_or_pipe(out_status):
         return
+    if out != STANDARD_STREAM and (run := owning_run(out)) is not None:
+        raise UserError(f"{option} {out} is a file of the run {run}; it must be another file; choose a new one")
     for path in filter(None, inputs):
         if path == STANDARD_STREAM and sys.stdin is not None:
             found = {"standard input": os.fstat(0)}

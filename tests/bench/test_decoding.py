@@ -31,7 +31,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> DecodingTask:
         "model = { d_model = 16, d_ff = 32, num_heads = 2, num_encoder_layers = 1, num_decoder_layers = 1, "
         "max_positions = 64 }\n"
     )
-    request = DecodingRequest(str(recipe), None, None, 4, 60, 6, ("beam_size=2", "max_length_ratio=9"))
+    request = DecodingRequest(str(recipe), None, None, 4, 60, 6, ("beam_size=2",))
     model, decode, _ = prepare_decoding(request, folder)
     return DecodingTask(model, SENTENCES, decode, "cpu", "fp32", 1)
 

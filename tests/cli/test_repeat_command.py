@@ -62,8 +62,8 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_variants_are_run_on_the_same_text_and_compared(
     recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = (recipe, "--seeds", 2, "--vary", "model.d_ff=32,64", "--jobs", 2, "-o", "out")
-    status, out, err = nmt("repeat", *options)
+    options = (recipe, "--seeds", 2, "--vary", "model.d_ff=32,64", "-o", "out")
+    status, out, err = nmt("repeat", *options, "--jobs", 2)
     assert status == 0, err
     assert "heldout: chrf" in out and "chrf  chrF2|" in out
     rows = [line.split() for line in out.splitlines() if line.startswith("d_ff=")]
@@ -156,7 +156,7 @@ def test_a_language_model_is_refused_before_any_work(recipe: Path, nmt: Nmt) -> 
         "data.train=[{kind='monolingual', path='lines.txt'}]",
         "data.valid=[{kind='monolingual', path='lines.txt'}]",
     ]
-    options = ("src_lang=zxx", *corpora, "data.test={}", "evaluate.metrics=")
+    options = ("src_lang=zxx", *corpora, "data.test={}", "evaluate.metrics=", "decode.max_length_ratio=")
     status, out, err = nmt("repeat", recipe, *options)
     assert (status, out) == (2, "")
     assert "tiny.toml trains a language model; nmt repeat compares translations; run each seed with" in one_line(err)

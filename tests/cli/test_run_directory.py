@@ -258,3 +258,37 @@ def test_test_sets_are_translated_again_only_if_something_changed(
     write_random_model(tmp_path / "lm", language_model, Tokenizers.load(tmp_path / "model"))
     for _ in range(2):  # the files of a language model may have changed
         assert not run(f"decode.fusion={tmp_path / 'lm'}", *rate)
+
+
+def test_translations_do_not_replace_files_of_a_run(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(RECIPE + TINY)
+    (tmp_path / "in.txt").write_text("a dog\n")
+    assert nmt("run", "mine.toml", "run_dir=run", "train.max_steps=1")[0] == 0
+    (tmp_path / "report.json").write_text("{}")
+    for out in ("run/report.json", "run/checkpoints/step-00000001/state.json", "run/model/model.toml"):
+        content = (tmp_path / out).read_text()
+        status, _, err = nmt("translate", "run", "in.txt", "-o", out)
+        assert status == 1
+        assert "; it must be another file; choose a new one" in one_line(err)
+        assert (tmp_path / out).read_text() == content
+    for out in ("run/out.de", "run/out.de", "report.json"):  # again, and outside of the run
+        assert nmt("translate", "run", "in.txt", "-o", out)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("choices", "result"),
+    [([], "translated in parts"), (["data.long_sources=truncate", "decode.long_lines=truncate"], "truncated")],
+)
+def test_long_test_sentences_are_counted(
+    tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, choices: list[str], result: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(RECIPE + TINY)
+    (tmp_path / "test.tsv").write_text(f"a dog\tein Hund\n{'a dog sees a cat ' * 20}\tein Hund\n")
+    tests = [f"data.test.{name}={{kind='tsv', path='test.tsv'}}" for name in ("one", "two")]
+    options = [*tests, *choices, "data.max_tokens=40", "train.max_steps=1"]
+    status, _, err = nmt("run", "mine.toml", *options)
+    assert status == 0, err
+    for name in ("one", "two"):
+        assert f"warning: 1 line of data.test.{name} was too long for the model and was {result}\n" in err
