@@ -491,6 +491,7 @@ def _summarize_training(recipe: Recipe, world: World, state: TrainState, average
         valid_nll=state.best_validation.get("valid/average_nll" if state.best_is_of_ema else "valid/nll"),
         valid_step=state.best_step or None,
         is_worse_than_start=state.best_score < (state.start_score or state.best_score),
+        is_of_ema=state.best_is_of_ema,
         averaged=len(averaged),
         skipped=state.skipped,
         micro_batches=work.micro_batches if work else None,

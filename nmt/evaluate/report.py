@@ -76,6 +76,7 @@ class TrainingSummary:
     valid_nll:     negative log-likelihood per validation token in nats at the best validation, without label smoothing;
                    of the EMA if the best score is that of the EMA; None without validation
     averaged:      number of averaged checkpoints
+    is_of_ema:     whether the best validation is that of the EMA
     is_worse_than_start: whether the best validation is worse than that of the model that fine-tuning started from
     skipped:       updates with non-finite gradients
     micro_batches: mean per update over all ranks; None if unknown
@@ -93,6 +94,7 @@ class TrainingSummary:
     valid_step: int | None
     averaged: int
     is_worse_than_start: bool = False
+    is_of_ema: bool = False
     skipped: int = 0
     micro_batches: float | None = None
     work_share: float | None = None

@@ -180,7 +180,8 @@ def _validation(training: TrainingSummary) -> str:
     perplexity = training.valid_perplexity or math.nan
     shown = f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.3g}"
     worse = "; worse than the start model" if training.is_worse_than_start else ""
-    return f"nll {training.valid_nll:.4f}, perplexity {shown}{at}{worse}"
+    model = "EMA " if training.is_of_ema else ""
+    return f"{model}nll {training.valid_nll:.4f}, perplexity {shown}{at}{worse}"
 
 
 def _data_section(data: DataSummary) -> Iterator[str]:

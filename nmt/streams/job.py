@@ -34,6 +34,7 @@ from nmt.streams.workers import LineCounts, Load, TranslatedWindow, Workers
 from nmt.text.lines import is_header, read_lines
 from nmt.text.splitting import contains_phrase
 
+_MOSES = re.compile(r"[0-9]+ \|\|\| ")
 _SCORE = re.compile(r"-?\d+\.\d{4}\t")
 
 
@@ -95,8 +96,11 @@ class TranslationJob:
         line = next(filter(None, read_lines(self.output.path)), "")
         kind, has_scores = self.origin.facts.get("output format"), self.origin.facts.get("with-scores")
         is_json = line.lstrip().startswith("{") and '"translation"' in line
-        if not line or self.output.is_numbered:
+        if not line:
             return ""
+        if self.output.is_numbered:
+            expected = "a Moses n-best list" if kind == "moses" else "an n-best list with tabs"
+            return "" if bool(_MOSES.match(line)) == (kind == "moses") else expected
         if kind == "jsonl":
             return "" if is_json else "JSON Lines"
         if kind == "tsv":

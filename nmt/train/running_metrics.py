@@ -45,14 +45,14 @@ class RunningMetrics:
         self.grad_norm: Tensor | float = 0.0
         self.pending: list[PendingUpdate] = []
 
-    def add(self, update: Update, result: UpdateResult) -> None:
-        """Add an update without synchronization."""
+    def add(self, update: Update, result: UpdateResult, step: int) -> None:
+        """Add an update without synchronization. step: its number, from 1"""
         is_skipped = result.skipped.bool()
         self.loss = self.loss + result.loss.masked_fill(is_skipped, 0.0)
         self.nll = self.nll + result.nll.masked_fill(is_skipped, 0.0)
         self.grad_norm = result.grad_norm
         self.tokens += update.tgt_tokens
-        name = f"epoch {update.epoch}, update {update.index}"
+        name = f"update {step:,} ({update.index + 1:,} of epoch {update.epoch + 1:,})"
         self.pending.append(PendingUpdate(name, update.sentence_ids, update.tgt_tokens, result.skipped))
 
     def synchronize(self) -> list[tuple[PendingUpdate, bool]]:

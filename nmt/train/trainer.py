@@ -212,7 +212,7 @@ class Trainer:
         self._clock = time.perf_counter()
         while not self._is_finished():
             update = next(batches)
-            running.add(update, self.update(update))
+            running.add(update, self.update(update), state.step)
             self._agree_on_stop(stop)
             if any(self._due()) or stop.agreed:
                 self._synchronize(running)

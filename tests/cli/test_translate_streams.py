@@ -598,6 +598,20 @@ def test_resume_rejects_a_complete_output_of_another_format(model: Path, nmt: Nm
         assert (tmp_path / "out").read_bytes() == content
 
 
+def test_resume_distinguishes_n_best_lists(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(as_bytes(["a dog", "a cat"]))
+    command = ("translate", model, tmp_path / "in", "--engine", "torch", "--n-best", 2, "-o", tmp_path / "out")
+    kinds = {"an n-best list with tabs": "text", "a Moses n-best list": "moses"}
+    for written in kinds.values():
+        assert nmt(*command, "--output-format", written)[0] == 0
+        for name, kind in kinds.items():
+            status, _, err = nmt(*command, "--output-format", kind, "--resume")
+            if kind == written:
+                assert (status, "is complete: 2 lines" in err) == (0, True)
+            else:
+                assert status == 1 and one_line(err).startswith(f"{tmp_path / 'out'} is not {name}; --resume needs")
+
+
 @pytest.mark.parametrize("option", ["--prefixes", "--required"])
 def test_resume_names_a_missing_option(
     model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, interrupt_after: Callable[[int], None], option: str

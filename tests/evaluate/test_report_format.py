@@ -186,6 +186,11 @@ def test_changed_options() -> None:
     assert "changed after update" not in format_markdown(REPORT)
 
 
+def test_a_validation_of_the_ema_is_named() -> None:
+    markdown = format_markdown(with_training(is_of_ema=True))
+    assert "| best validation | EMA nll 1.2500, perplexity 3.49 at update 1,100 |" in markdown
+
+
 def test_missing_values() -> None:
     markdown = format_markdown(with_training(valid_nll=None, valid_step=None, seconds=0.0, world_size=1))
     assert "| best validation | none has a finite score |" in markdown

@@ -307,7 +307,7 @@ def test_an_update_without_finite_gradient_changes_nothing(
     optimizer = read_tensors(list_checkpoints(recipe.directory)[-1] / "optimizer.safetensors")
     assert all(not tensor.any() for tensor in optimizer.values())  # neither moments nor step counts have changed
     messages = capsys.readouterr().err
-    warning = r"skipped epoch 0, update 0: the gradient is not finite; pairs (\d+, ){7}\d+ and \d+ more\n"
+    warning = r"skipped update 1 \(1 of epoch 1\): the gradient is not finite; pairs (\d+, ){7}\d+ and \d+ more\n"
     assert re.search(warning, messages)
     assert "diverged" not in messages
     with pytest.raises(UserError, match="20 consecutive updates"):
