@@ -158,6 +158,8 @@ class TextScorer:
             require_strings(side, lines)
         if len(sources) != len(targets):
             raise ValueError(f"got {len(sources)} sources and {len(targets)} targets; expected one target per source")
+        if not sources:
+            return []
         encoded = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]
         src_ids, tgt_ids = [src for src, _ in encoded], [tgt for _, tgt in encoded]
         require_lengths([([*self._tag, *src], tgt) for src, tgt in encoded], self._limit, first_line, names)

@@ -178,6 +178,7 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
         scorer.score(["one"], [2])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="got 1 sources and 2 targets; expected one target per source"):
         scorer.score(["one"], ["two", "three"])
+    assert scorer.score([], []) == []
     recipe = str(run_dir / "recipe.toml")
     assert load_recipe(recipe) == load_recipe(Path(recipe))  # type: ignore[arg-type]
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", nmt_package.__version__)
