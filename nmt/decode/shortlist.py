@@ -28,6 +28,7 @@ from nmt.data.store import PairStore, SideStore
 from nmt.recipe import UserError
 from nmt.special_ids import EOS_ID
 from nmt.storage.sealed import write_file
+from nmt.text.lines import reject_pipe
 from nmt.text.tokenizer import Tokenizers
 
 _FORMAT = "nmt-shortlist-1"
@@ -81,7 +82,7 @@ class Shortlist:
     def load(cls, path: Path, tokenizers: Tokenizers) -> Shortlist:
         """Read and verify a file; UserError if it is not a shortlist, is damaged, or belongs to other tokenizers."""
         try:
-            with safe_open(path, framework="numpy") as file:
+            with safe_open(reject_pipe(path), framework="numpy") as file:
                 metadata = file.metadata() or {}
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         except (SafetensorError, OSError) as error:
@@ -105,7 +106,7 @@ def require_languages(path: Path, languages: tuple[str, str]) -> None:
     Files of earlier versions do not name their languages.
     """
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(reject_pipe(path), framework="numpy") as file:
             found = (file.metadata() or {}).get("languages")
     except (SafetensorError, OSError):  # reported by `Shortlist.load`
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import sqlite3
 import threading
@@ -226,6 +227,13 @@ def test_another_file_is_refused_and_kept(tmp_path: Path, content: bytes | str) 
     ):
         TranslationMemory(path).find([b"1"])
     assert before is None or path.read_bytes() == before
+
+
+def test_a_pipe_is_an_error(tmp_path: Path) -> None:
+    """Opening it would wait forever."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe is a pipe"):
+        TranslationMemory(tmp_path / "pipe")
 
 
 def test_a_failed_translation_is_not_remembered(tmp_path: Path) -> None:

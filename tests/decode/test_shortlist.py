@@ -1,5 +1,6 @@
 """Shortlists: hand-counted candidates, file verification, and translation."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -190,6 +191,13 @@ def test_other_files_and_tokenizers_are_rejected(
     made.save(tmp_path / "list", tokenizers)
     assert "belongs to other tokenizers" in refusal(tmp_path / "list", separate)
     assert "belongs to other tokenizers" in refusal(tmp_path / "list", Tokenizers(separate.tgt, separate.tgt))
+
+
+def test_a_pipe_is_an_error(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    """Opening it would wait forever."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe is a pipe"):
+        Shortlist.load(tmp_path / "pipe", tokenizers)
 
 
 def test_other_languages_are_rejected(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
