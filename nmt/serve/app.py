@@ -18,8 +18,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Translation
-from nmt.keep.items import ItemGrammar
-from nmt.keep.markup import MarkedText
 from nmt.recipe import UserError
 from nmt.serve.documents import join_documents, split_text
 from nmt.serve.events import Event, merge, stream_events, with_text_events
@@ -199,22 +197,19 @@ def _request_options(body: TranslateRequest, model: ServedModel) -> RequestOptio
 
 
 def _lines_with_terms(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:
-    """Return lines with the glossary of the request: required or annotated, by the default mode of the model."""
-    glossary = _make_glossary(body)
-    if model.decode.glossary_mode == "constrain" or not body.glossary:
-        plain = texts
-        if body.format != "text" or "markup" in body.keep:
-            plain = [MarkedText.parse(text, entities=body.format != "srt").text for text in texts]
-        glossary = glossary.outside(ItemGrammar(body.keep, *model.languages).spans)
-        terms = map(glossary.required, plain)
-        return [Line(text, required=(*body.required, *forms)) for text, forms in zip(texts, terms, strict=True)]
-    if body.alternatives:
+    """Return lines with the glossary of the request; before alternatives, its terms are required phrases."""
+    glossary, required = _make_glossary(body), tuple(body.required)
+    if glossary is None or not body.alternatives:
+        return [Line(text, required=required, glossary=glossary) for text in texts]
+    if model.decode.glossary_mode == "annotate":
         raise HTTPException(400, "alternatives and glossary are mutually exclusive for this model; send one of them")
-    return [Line(text, required=tuple(body.required), glossary=glossary) for text in texts]
+    return [Line(text, required=(*required, *glossary.required(text))) for text in texts]
 
 
-def _make_glossary(body: TranslateRequest) -> Glossary:
-    """Return the glossary of a request; raises HTTPException for an empty term or translation."""
+def _make_glossary(body: TranslateRequest) -> Glossary | None:
+    """Return the glossary of a request, if any; raises HTTPException for an empty term or translation."""
+    if not body.glossary:
+        return None
     try:
         return Glossary(Term.parse(*pair, f"glossary.{number}") for number, pair in enumerate(body.glossary))
     except UserError as error:
