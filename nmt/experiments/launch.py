@@ -60,6 +60,7 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
     _require_one_process()
     pending = [run for run in runs if not is_complete(run)]
     if not pending:
+        say(f"nothing to run: {counted(len(runs), 'run')} already complete")
         return []
     for run in pending:
         choose_device(run.recipe.train.device)  # before preparing data

@@ -83,6 +83,7 @@ def test_variants_are_run_on_the_same_text_and_compared(
     monkeypatch.setattr(launch, "_popen", None)  # nothing is run again
     status, again, _ = nmt("repeat", *options, "--format", "json")
     assert status == 0 and json.loads(again) == document
+    assert nmt("repeat", *options, "--only", 2) == (0, "", "nothing to run: 1 run already complete\n")
     listed = nmt("repeat", *options, "--list")[1].splitlines()
     assert [line.split("\t")[:3] for line in listed[:2]] == [
         ["1", "d_ff=32, seed 1", "complete"],
