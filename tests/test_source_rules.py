@@ -14,8 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # A package imports only from lines above its own, so not from its own layer. "nmt" is the package's own namespace, such
 # as `nmt.Translator`.
 LAYERS = (
-    ("recipe", "terminal_bar"),
-    ("special_ids", "logs", "devices"),
+    ("terminal_bar",),
+    ("recipe", "logs"),
+    ("special_ids", "devices"),
     ("packing", "processes"),
     ("storage", "grammar", "text"),
     ("data", "model"),

@@ -40,6 +40,17 @@ def test_emulated_bf16_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_precision("bf16", GPU)
 
 
+@pytest.mark.parametrize("is_native", [False, True])
+def test_slow_fp16_on_a_cpu_is_reported_once(
+    is_native: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(precision, "_emulates_fp16", lambda: not is_native)
+    precision._warn_of_slow_fp16.cache_clear()
+    for name in ("fp32", "bf16", "fp16", "fp16"):
+        assert choose_precision(name, torch.device("cpu")) == name
+    assert capsys.readouterr().err.count("warning: precision is fp16") == (not is_native)
+
+
 def test_device_features_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[torch.device] = []
 
