@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 # Positive values have a logarithmic scale if the ratio of the highest to the lowest exceeds this.
 _LOG_SCALE_RATIO = 5.0
 
+_HIGHEST = 1e100
+
+# A logarithmic scale of more powers of ten has ticks only at these.
+_MAX_DECADES = 6
+
 # Parts of the training loss that the validation loss does not have, by option.
 _OTHER_LOSSES = {"rdrop": "R-Drop", "guided_alignment": "guided alignment"}
 
@@ -132,10 +137,12 @@ def _train_options(run: Path) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return the finite (update, value) pairs of each metric, in order.
+    """Return the (update, value) pairs of each metric, in order, without infinite and NaN values.
 
-    An incomplete last line, which the run is still writing, is ignored. Raises UserError if the file is unreadable,
-    malformed or empty.
+    Values above 1e100, as of the perplexity after divergence, count as infinite: matplotlib cannot scale an axis to
+    them. An incomplete last line, which the run is still writing, is ignored.
+
+    Raises UserError if the file is unreadable, malformed or empty.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
@@ -149,7 +156,7 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
             raise UserError(f"{path}, line {number} is not a JSON object with a step; fix or remove the line")
         step = metrics.pop("step")
         for name, value in metrics.items():
-            if isinstance(value, (int, float)) and math.isfinite(value):
+            if isinstance(value, (int, float)) and abs(value) <= _HIGHEST:
                 series[name].append((step, float(value)))
     if not series:
         raise UserError(f"{path} has no metrics yet; a run writes them every train.log_every updates; train longer")
@@ -223,13 +230,18 @@ def _set_scales(axes: Axes, panel: _Panel, values: Sequence[float]) -> None:
         axes.set_yticks(_log_ticks(lowest, highest))
         axes.minorticks_off()
     if highest >= 1:
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:g}")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:g}")
 
 
 def _log_ticks(lowest: float, highest: float) -> list[float]:
-    """Return 1, 2 and 5 times powers of ten, from just below the lowest value to just above the highest."""
-    powers = range(math.floor(math.log10(lowest)) - 1, math.ceil(math.log10(highest)) + 1)
-    ticks = [times * 10.0**power for power in powers for times in (1, 2, 5)]
+    """Return 1, 2 and 5 times powers of ten, from just below the lowest value to just above the highest.
+
+    Of a range so wide that these would overlap, return only powers of ten, at most 12.
+    """
+    first, last = math.floor(math.log10(lowest)), math.ceil(math.log10(highest))
+    if last - first > _MAX_DECADES:
+        return [10.0**power for power in range(first, last + 1, math.ceil((last - first) / 11))]
+    ticks = [times * 10.0**power for power in range(first - 1, last + 1) for times in (1, 2, 5)]
     return [tick for tick in ticks if lowest / 1.5 <= tick <= highest * 1.5]
 
 

@@ -158,6 +158,17 @@ def test_wide_range_has_a_logarithmic_scale(tmp_path: Path, monkeypatch: pytest.
     assert list(perplexity.get_yticks()) == [5, 10, 20, 50, 100, 200, 500, 1000, 2000]
 
 
+def test_ticks_of_a_diverged_run_do_not_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path, {"step": 1, "valid/perplexity": 3000.0}, {"step": 2, "valid/perplexity": 1e30})
+    (perplexity,) = drawn(monkeypatch, tmp_path).axes
+    assert list(perplexity.get_yticks()) == [10.0**power for power in range(3, 31, 3)]
+    labels = [label.get_text() for label in perplexity.get_yticklabels()]
+    assert labels[:2] == ["1,000", "1,000,000"] and labels[-1] == "1e+30"
+    record(tmp_path, {"step": 1, "valid/perplexity": 10.0}, {"step": 2, "valid/perplexity": 1e303})  # cannot be drawn
+    (perplexity,) = drawn(monkeypatch, tmp_path).axes
+    assert points(perplexity.lines[0].get_ydata()) == [10.0]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
