@@ -23,7 +23,7 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST = 1, 2, 3, 4
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_KIND = 1, 2, 3
-_MODEL_TYPE, _COVERAGE = 3, 10
+_MODEL_TYPE, _COVERAGE, _MAX_LINE_BYTES = 3, 10, 18
 _CHARACTER_MAP, _RULE_FILE = 2, 6
 _TOKENS, _TOKEN_ID, _TOKEN_BEGIN = 2, 2, 4
 _VARINT, _LENGTH_DELIMITED, _FOUR_BYTES = 0, 2, 5
@@ -105,13 +105,17 @@ def with_pieces(model: bytes, pieces: Iterable[Piece]) -> bytes:
     return written + b"".join(kept)
 
 
-def without_rule_file(model: bytes) -> bytes:
-    """Return the model without the path of its normalization rules, which depends on the machine."""
+def without_unused_settings(model: bytes) -> bytes:
+    """Return the model without the path of its normalization rules and the length limit of its training.
+
+    The path depends on the machine. Without the limit, equal text gives the same bytes as in earlier versions.
+    """
+    dropped = {_TRAINER: _MAX_LINE_BYTES, _NORMALIZER: _RULE_FILE}
     written = b""
     for field in _fields(model):
-        if field.number == _NORMALIZER:
-            kept = (part.raw for part in _fields(field.content) if part.number != _RULE_FILE)
-            written += _write_bytes(_NORMALIZER, b"".join(kept))
+        if field.number in dropped:
+            kept = (part.raw for part in _fields(field.content) if part.number != dropped[field.number])
+            written += _write_bytes(field.number, b"".join(kept))
         else:
             written += field.raw
     return written

@@ -35,7 +35,7 @@ from nmt.text.subword_file import (
     read_encoded,
     read_pieces,
     spell,
-    without_rule_file,
+    without_unused_settings,
 )
 from nmt.text.words import has_digits
 
@@ -43,6 +43,9 @@ _JOINT_FILE, _SRC_FILE, _TGT_FILE = "tokenizer.model", "tokenizer.src.model", "t
 
 # Fixed on every machine, because the trained model may depend on the number of threads.
 _TRAINING_THREADS = 16
+
+# SentencePiece ignores longer lines, by default those of more than 4,192 bytes. This is the highest limit.
+_MAX_TRAINING_BYTES = 1 << 30
 
 _NO_PIECE = "\ue000"  # a private character, which no piece contains
 
@@ -306,11 +309,12 @@ def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -
                 byte_fallback=True,
                 **normalization,
                 num_threads=_TRAINING_THREADS,
+                max_sentence_length=_MAX_TRAINING_BYTES,
                 minloglevel=2,
             )
     except (RuntimeError, ValueError) as error:
         raise UserError(_explain_training_error(str(error), recipe)) from error
-    path.write_bytes(without_rule_file(written.getvalue()))
+    path.write_bytes(without_unused_settings(written.getvalue()))
     return Tokenizer.load(path)
 
 

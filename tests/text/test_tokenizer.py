@@ -199,6 +199,15 @@ def test_unsuitable_vocabulary_size(algorithm: str, tmp_path: Path) -> None:
         train_tokenizer(LINES, TokenizerRecipe(vocab_size=100, algorithm=algorithm), path)
 
 
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "char"])
+def test_training_reads_lines_of_any_length(algorithm: str, tmp_path: Path) -> None:
+    recipe = TokenizerRecipe(vocab_size=278, algorithm=algorithm)
+    article = "ж " * 9 + "the old cat " * 500
+    tokenizer = train_tokenizer([*LINES, article], recipe, tmp_path / "tokenizer.model")
+    assert tokenizer.has_piece("ж")
+    assert b"\x80\x80\x80\x80\x04" not in tokenizer.model  # the length limit, which would change all models
+
+
 def test_training_without_text(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot train the tokenizer") as caught:
         train_tokenizer([], RECIPE, tmp_path / "tokenizer.model")
