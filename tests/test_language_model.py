@@ -3,10 +3,12 @@
 import json
 import math
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from fastapi.testclient import TestClient
 
 from nmt import pipeline
 from nmt.bench.random_model import number_tokenizers, write_random_model
@@ -21,7 +23,12 @@ from nmt.packing.packed import PackedSequences
 from nmt.pipeline import prepare, run
 from nmt.processes.distributed import World
 from nmt.recipe import DecodeRecipe, Recipe, RecipeError, TokenizerRecipe, UserError, parse_recipe
+from nmt.serve.app import build_app
+from nmt.serve.batching import BatchingOptions
+from nmt.serve.models import ServedModel
+from nmt.serve.service import Limits, Service
 from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 from tests.calling import Nmt
 
@@ -156,6 +163,24 @@ def test_beam_search_finds_a_more_probable_text_than_samples(language_model: Pat
     best = TextGenerator.load(language_model, "cpu", "fp32", DecodeRecipe(beam_size=8)).translate_n_best(["the"])[0][0]
     sampled = TextGenerator.load(language_model, "cpu", "fp32", DecodeRecipe(sampling=True, n_best=8))
     assert all(best.log_prob > sample.log_prob for sample in sampled.translate_n_best(["the"])[0])
+
+
+def test_a_server_refuses_what_a_language_model_ignores(language_model: Path) -> None:
+    generator, decode = TextGenerator.load(language_model, "cpu"), read_model_metadata(language_model / "model").decode
+    with pytest.raises(UserError, match="alternatives are for translation"):
+        generator.alternatives("the old", "", 2)
+    load_scorer = partial(TextScorer.load, language_model, "cpu")
+    served = ServedModel("lm", ("zxx", "en"), decode, generator, load_scorer, BatchingOptions(), "torch")
+    with TestClient(build_app(Service([served], Limits()))) as client:
+        for path, body, message in (
+            ("translate", {"text": "the old", "alternatives": True, "n_best": 2}, "alternatives are for translation"),
+            ("translate", {"text": "the old", "glossary": [["old", "new"]]}, "prefixes and glossaries are for"),
+            ("score", {"pairs": [["", "a"], ["the old", "a"]]}, "pair 2 has a source, which lm ignores"),
+        ):
+            response = client.post(f"/v1/{path}", json=body)
+            assert (response.status_code, message in response.json()["error"]) == (400, True), response.text
+        assert client.post("/v1/score", json={"pairs": [["", "the old"]]}).status_code == 200
+    served.batcher.close()
 
 
 def test_scorer_ignores_sources(language_model: Path) -> None:

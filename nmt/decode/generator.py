@@ -34,6 +34,10 @@ class TextGenerator(Translator):
         beginnings = [item._replace(text="", prefix=item.text) for item in inputs]
         return super().start_translation(beginnings, n_best, partial_word=partial_word)
 
+    def alternatives(self, *_: object, **__: object) -> list[Translation]:
+        """Raise UserError: the line is the beginning of the text, not a source that a prefix could have."""
+        raise UserError("alternatives are for translation; a language model continues each line; use n_best")
+
     @property
     def unsupported(self) -> dict[str, str]:
         """See `TextTranslator.unsupported`."""

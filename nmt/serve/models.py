@@ -267,6 +267,9 @@ class ServedModel:
         except (UserError, OSError) as error:  # not the client's fault
             raise ModelUnavailableError(f"the scores of {self.name} are unavailable: {error}") from error
         for pair in pairs:
+            if scorer.is_language_model and pair.source.strip():
+                problem = f"pair {pair.number} has a source, which {self.name} ignores, because it is a language model"
+                raise UserError(f"{problem}; send an empty source")
             if not scorer.fits(pair.source, pair.target):
                 raise UserError(f"pair {pair.number} exceeds the model's maximum length; split it into sentences")
         return scorer.score([pair.source for pair in pairs], [pair.target for pair in pairs])
