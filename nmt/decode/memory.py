@@ -24,7 +24,6 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.recipe import Context, MemoryFileError
 from nmt.text.clean import normalize
-from nmt.text.lines import reject_pipe
 
 DEFAULT_LIMIT = 1_000_000
 """Default maximum number of entries."""
@@ -105,7 +104,9 @@ class TranslationMemory:
     def _require_database(self) -> None:
         """Raise MemoryFileError if the file is not an SQLite database; SQLite would overwrite a short file."""
         try:
-            with reject_pipe(self._path).open("rb") as file:
+            if self._path.is_fifo():  # opening it could wait forever
+                raise sqlite3.OperationalError("it is a pipe")
+            with self._path.open("rb") as file:
                 start = file.read(len(_HEADER))
         except FileNotFoundError:
             return  # to be created

@@ -232,7 +232,9 @@ def test_another_file_is_refused_and_kept(tmp_path: Path, content: bytes | str) 
 def test_a_pipe_is_an_error(tmp_path: Path) -> None:
     """Opening it would wait forever."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="pipe is a pipe"):
+    with pytest.raises(
+        UserError, match=r"pipe: it is a pipe; --memory needs a readable and writable file on a local disk"
+    ):
         TranslationMemory(tmp_path / "pipe")
 
 
