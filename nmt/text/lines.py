@@ -42,6 +42,7 @@ _ZIP = b"PK\x03\x04"
 _MAGIC_BYTES = 10
 _BLOCK_BYTES = 1 << 20
 _UTF16_SAMPLE_BYTES = 200
+_UTF32_MARKS = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
 _TAR_MARK = slice(257, 262)
 
 
@@ -317,13 +318,14 @@ def line_too_long(name: str, number: int) -> UserError:
 
 
 def _reject_binary(start: bytes, name: str) -> None:
-    """Raise UserError for the start of UTF-16 text, with its byte order mark or many zeros, and of a tar archive."""
+    """Raise UserError for a tar archive, and for UTF-16 and UTF-32, with their byte order marks or many zeros."""
     if start[_TAR_MARK] == b"ustar":
         raise UserError(f"{name} is a tar archive; expected a text file; extract it first, for example with tar -xf")
     sample = start[:_UTF16_SAMPLE_BYTES]
     zeros = max(sample[offset::2].count(0) for offset in (0, 1))
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or zeros > max(3, 0.4 * len(sample)):
-        raise UserError(f"{name} is UTF-16; nmt reads UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
+    if start.startswith((b"\xff\xfe", b"\xfe\xff", *_UTF32_MARKS)) or zeros > max(3, 0.4 * len(sample)):
+        encoding = "UTF-32" if start.startswith(_UTF32_MARKS) or sample.count(0) > 0.6 * len(sample) else "UTF-16"
+        raise UserError(f"{name} is {encoding}; nmt reads UTF-8; convert it: iconv -f {encoding} -t UTF-8")
 
 
 def _reject_compressed(start: bytes, name: str) -> None:

@@ -184,6 +184,14 @@ def test_utf16_without_a_byte_order_mark_is_an_error(tmp_path: Path) -> None:
     assert len(list(lines_module.read_lines(tmp_path / "in"))) == 3
 
 
+@pytest.mark.parametrize("encoding", ["utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_utf32_is_an_error(tmp_path: Path, encoding: str, mark: str) -> None:
+    (tmp_path / "in").write_bytes(f"{mark}A dog runs.\nTwo cats.\n".encode(encoding))
+    with pytest.raises(UserError, match=r"in is UTF-32; .* iconv -f UTF-32 -t UTF-8"):
+        list(lines_module.read_lines(tmp_path / "in"))
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("invalid_utf8", ["error", "replace"])
 def test_utf16_is_an_error(tmp_path: Path, encoding: str, invalid_utf8: lines_module.InvalidUtf8) -> None:
