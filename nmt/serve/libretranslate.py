@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -119,6 +119,16 @@ def _find_model(service: Service, source: str, target: str) -> ServedModel:
         if model.languages == (source, target):
             return model
     raise _no_model(service, source, target)
+
+
+def unnamed_models(service: Service) -> Iterator[str]:
+    """Describe the model that `/translate`, whose requests cannot name one, uses for each pair with several models."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for model in service.models.values():
+        names.setdefault(model.languages, []).append(model.name)
+    for (source, target), (first, *others) in names.items():
+        if others:
+            yield f"/translate uses {first} for {source} to {target}; /v1 also has {', '.join(others)}"
 
 
 def _no_model(service: Service, source: str, target: str) -> HTTPException:

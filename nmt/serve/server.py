@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from nmt.logs import print_line, say
 from nmt.recipe import UserError
 from nmt.serve.app import build_app
+from nmt.serve.libretranslate import unnamed_models
 from nmt.serve.service import Service
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\sA-Z/?#@]+")
@@ -96,6 +97,8 @@ class _Server(uvicorn.Server):
         names = ", ".join(f"{model.name} ({model.description})" for model in self._service.models.values())
         for host, port, *_ in (listening.getsockname() for listening in sockets or ()):
             say(f"serving {names} on http://{f'[{host}]' if ':' in host else host}:{port}")
+        for message in unnamed_models(self._service):
+            say(message)
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to exit; called several times a second."""

@@ -1,5 +1,6 @@
 """Clients of LibreTranslate: their requests, byte for byte, over a real connection."""
 
+import copy
 import json
 import socket
 import threading
@@ -14,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from nmt.serve.app import build_app
 from nmt.serve.server import check_origin, open_socket, run_server
-from nmt.serve.service import ApiKeys, Limits
+from nmt.serve.service import ApiKeys, Limits, Service
 from tests.serve.conftest import MakeService
 
 Answer = tuple[int, dict[str, str], Any]
@@ -274,3 +275,20 @@ def test_head_is_get_without_body(address: tuple[str, int]) -> None:
     connection.request("HEAD", "/metrics")
     assert connection.getresponse().status == 200
     connection.close()
+
+
+def test_the_model_of_a_pair_with_several_is_logged(
+    echo_service: MakeService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model,) = echo_service().models.values()
+    other, back = copy.copy(model), copy.copy(model)
+    other.name, back.name, back.languages = "large", "back", ("de", "en")
+    service = Service([model, other, back], Limits())
+    bound = open_socket("127.0.0.1", 0)
+    thread = threading.Thread(target=run_server, args=(service, bound))
+    thread.start()
+    while not bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        time.sleep(0.01)
+    service.is_draining = True
+    thread.join(60)
+    assert capsys.readouterr().err.splitlines()[1:] == ["/translate uses en-de for en to de; /v1 also has large"]
