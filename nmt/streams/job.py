@@ -36,6 +36,7 @@ from nmt.text.splitting import contains_phrase
 
 _MOSES = re.compile(r"[0-9]+ \|\|\| ")
 _SCORE = re.compile(r"-?\d+\.\d{4}\t")
+_LONE_SURROGATE = re.compile(r"(?i)\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]")  # escaped in JSON
 
 
 @dataclass(frozen=True)
@@ -297,15 +298,22 @@ def _with_column_warnings(windows: Iterator[list[Record]], name: str) -> Iterato
 
 
 def _with_field_warning(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:
-    """Yield the windows of JSON Lines; warn at the end if the output replaces fields of the input."""
-    number = first = 0
+    """Yield the windows of JSON Lines; warn at the end of lone surrogates, and of fields that the output replaces."""
+    number = first = invalid = first_invalid = 0
     fields: dict[str, None] = {}
     for window in windows:
         for record in window:
+            if "\ufffd" in (record.text or "") and _LONE_SURROGATE.search(record.line):
+                invalid, first_invalid = invalid + 1, first_invalid or record.number
             if record.replaced:
                 number, first = number + 1, first or record.number
                 fields |= dict.fromkeys(record.replaced)
         yield window
+    if invalid:
+        warn(
+            f"{counted(invalid, 'line')} of {name} (first: line {first_invalid:,}) {_have(invalid)} half of a "
+            "surrogate pair, such as \\ud83d alone, which is not a character; it was translated as U+FFFD; fix the text"
+        )
     if number:
         names = ", ".join(map(repr, fields))
         warn(

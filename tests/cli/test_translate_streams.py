@@ -123,6 +123,16 @@ def test_columns_of_tsv_without_a_header(
     assert f"warning: {warned.format(name=name)}" in err if warned else "warning" not in err
 
 
+def test_lone_surrogates_are_named(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    """JSON can express them."""
+    lines = ['{"text": "a dog \\ud83d\\ude00"}', '{"text": "a \\ud800 dog"}', '{"text": "a dog\\ude00"}']
+    name = tmp_path / "in.jsonl"
+    assert "warning" not in translate_lines(nmt, model, name, lines[:1])[1]
+    out, err = translate_lines(nmt, model, name, lines)
+    assert out.count("\n") == 3
+    assert f"warning: 2 lines of {name} (first: line 2) have half of a surrogate pair" in err
+
+
 @pytest.mark.parametrize(
     ("lines", "options", "warned"),
     [
