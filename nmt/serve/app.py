@@ -165,9 +165,11 @@ def _request_options(body: TranslateRequest, model: ServedModel) -> RequestOptio
     for phrase in body.forbidden:
         if contains_phrase(body.prefix, phrase, ignores_case=model.lowercases):
             raise HTTPException(400, f"prefix contains {phrase!r}, which is forbidden; change one of them")
-    for required, phrase in product(body.required, (*model.decode.forbid, *body.forbidden)):
-        if contains_phrase(required, phrase, ignores_case=model.lowercases):
-            problem = f"required phrase {required!r} contains {phrase!r}, which is forbidden; change one of them"
+    wanted = dict.fromkeys((phrase for phrase, value in body.preferred.items() if value > 0), "preferred")
+    wanted |= dict.fromkeys(body.required, "required")
+    for (text, kind), phrase in product(wanted.items(), (*model.decode.forbid, *body.forbidden)):
+        if contains_phrase(text, phrase, ignores_case=model.lowercases):
+            problem = f"{kind} phrase {text!r} contains {phrase!r}, which is forbidden; change one of them"
             raise HTTPException(400, problem)
     excluded = [
         name

@@ -180,7 +180,11 @@ class TranslationJob:
         if self.source.reader.format == "jsonl":
             windows = _with_field_warning(windows, self.source.name)
         facts = self.origin.facts
-        windows = _with_forbidden_warnings(windows, facts.get("decode.forbid", ()), facts.get("decode.require", ()))
+        forbidden = facts.get("decode.forbid", ())
+        for phrase, value in facts.get("decode.bias", {}).items():
+            if value > 0 and (found := _first_in(phrase, forbidden)):
+                warn(f"bias prefers {phrase!r}, which contains the forbidden phrase {found!r}; remove one of them")
+        windows = _with_forbidden_warnings(windows, forbidden, facts.get("decode.require", ()))
         windows = _with_blank_line_warning(_with_digests(windows, digest, digests))
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
             return self._write(sink, results, digests, count, done, workers.device)

@@ -234,6 +234,14 @@ def test_forbidden_phrases_in_required_ones_are_named(
     assert status == bool(warned), err
 
 
+def test_a_preferred_phrase_that_is_forbidden_is_named(model: Path, nmt: Nmt, sentences: Path) -> None:
+    search = ("--engine", "torch", "--precision", "fp32", "--set", "forbid=['dog', 'cat']")
+    for phrase, value, is_named in (("a dog", 1, True), ("a dog", -1, False), ("a doge", 1, False)):
+        status, _, err = nmt("translate", model, sentences, *search, "--set", f"bias.{phrase}={value}")
+        assert status == 0, err
+        assert ("warning: bias prefers 'a dog', which contains the forbidden phrase 'dog';" in err) == is_named
+
+
 def test_a_summary_that_cannot_be_written_leaves_a_complete_output(
     model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,10 @@ def test_attention_has_the_tag_of_the_request(client: TestClient, translator: Tr
             {"text": LINE, "required": ["the dog", "a cat"], "forbidden": ["dogs", "cat"]},
             "required phrase 'a cat' contains 'cat', which is forbidden; change one of them",
         ),
+        (
+            {"text": LINE, "preferred": {"cat": -1, "a cat": 1}, "forbidden": ["dog", "cat"]},
+            "preferred phrase 'a cat' contains 'cat', which is forbidden; change one of them",
+        ),
         ({"text": LINE, "attention": True, "context": ["Hi."]}, "attention and context are mutually exclusive"),
         ({"text": [LINE, LINE], "attention": True}, "attention needs a request with one text"),
         ({"text": LINE, "attention": True, "stream": True}, "attention needs a request with one text"),
