@@ -69,7 +69,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
             usage = ctranslate2_usage(loaded.metadata, tokenizers, out, options.repository)
         else:
             generation = read_json(folder / "generation_config.json")
-            usage = huggingface_usage(generation, options.repository or str(out), loaded.metadata.unicode_form)
+            usage = huggingface_usage(generation, options.repository or str(out), loaded.metadata)
         card = Card(options.target, options.license, usage, tuple(notes))
         _write(folder, {"README.md": write_card(loaded, card).encode()})
         require_new(out)  # another process may have made it meanwhile

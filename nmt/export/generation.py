@@ -90,8 +90,9 @@ def to_generation_config(
         lost.append("minimum Bayes risk")
     if min(limits) < limits[0]:
         lost.append("the log-probability of EOS after decode.max_tokens tokens (replaced by 0)")
-    if decode.max_extra_tokens != _DEFAULTS["max_extra_tokens"]:
-        lost.append(f"decode.max_extra_tokens (replaced by the limit of the longest input, {config['max_length']})")
+    if decode.max_tokens is None or decode.max_tokens > decode.max_extra_tokens:
+        limit = f"the limit of the longest input, {config['max_length']}"
+        lost.append(f"decode.max_extra_tokens (replaced by {limit}; the example has it)")
     return config, lost + changed_options(decode, (*_UNSUPPORTED, *NOT_SEARCHED))
 
 

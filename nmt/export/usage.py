@@ -23,13 +23,15 @@ _SHOWN_FOR_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
 _DEFAULT_ARGUMENTS = {"patience": 1.0, "no_repeat_ngram_size": 0}
 
 
-def huggingface_usage(generation: Mapping[str, Any], name: str, unicode_form: str) -> str:
+def huggingface_usage(generation: Mapping[str, Any], name: str, metadata: ModelMetadata) -> str:
     """Return a program that translates with transformers.
 
     generation: content of generation_config.json; name: folder or repository of the export
     """
+    unicode_form = metadata.unicode_form
     shown = (*_SHOWN, *_SHOWN_FOR_SAMPLING) if generation.get("do_sample") else _SHOWN
     options = "".join(f", {option}={generation[option]!r}" for option in shown if option in generation)
+    extra = metadata.decode.max_extra_tokens + 1  # the source has EOS, the output BOS and EOS
     return f"""\
 {_unicode_import(unicode_form)}from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -40,7 +42,8 @@ tokenizer = AutoTokenizer.from_pretrained({name!r})
 def translate(sentence):
     sentence = {_normalized(unicode_form)}
     batch = tokenizer([sentence], return_tensors="pt")
-    ids = model.generate(**batch{options})
+    longest = min(batch["input_ids"].shape[1] + {extra}, {generation["max_length"]})
+    ids = model.generate(**batch{options}, max_length=longest)
     return tokenizer.batch_decode(ids, skip_special_tokens=True)[0]
 
 

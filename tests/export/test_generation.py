@@ -23,6 +23,8 @@ SPECIAL = {
     "suppress_tokens": [0, 1, 2],
 }
 
+EXTRA_TOKENS = "decode.max_extra_tokens (replaced by the limit of the longest input, {}; the example has it)"
+
 
 def test_supported_options_round_trip() -> None:
     decode = DecodeRecipe(
@@ -45,7 +47,7 @@ def test_supported_options_round_trip() -> None:
         "no_repeat_ngram_size": 4,
         "bad_words_ids": [[7], [8, 9]],
     }
-    assert lost == ["decode.max_extra_tokens (replaced by the limit of the longest input, 200)"]
+    assert lost == [EXTRA_TOKENS.format(200)]
     assert from_generation_config(config, 200) == DecodeRecipe(
         beam_size=5, length_penalty="power", length_alpha=0.7, no_repeat_ngram=4, min_tokens=3
     )
@@ -54,7 +56,7 @@ def test_supported_options_round_trip() -> None:
 @pytest.mark.parametrize("decode", [{"length_penalty": "none"}, {"length_penalty": "gnmt", "length_alpha": 0.0}])
 def test_no_length_penalty_is_exponent_zero(decode: dict[str, object]) -> None:
     config, lost = to_generation_config(DecodeRecipe.model_validate(decode), 1024, 256, [])
-    assert (config["length_penalty"], config["max_length"], lost) == (0.0, 308, [])
+    assert (config["length_penalty"], config["max_length"], lost) == (0.0, 308, [EXTRA_TOKENS.format(308)])
 
 
 def test_lost_options_are_named() -> None:
@@ -68,6 +70,7 @@ def test_lost_options_are_named() -> None:
         "length",
         "the",
         "minimum",
+        "decode.max_extra_tokens",
         "decode.max_length_ratio",
         "decode.shortlist",
     ]
@@ -80,7 +83,8 @@ def test_the_maximum_length_includes_max_tokens(max_tokens: int, max_length: int
     )
     assert config["max_length"] == max_length  # with BOS and EOS
     ends = ["the log-probability of EOS after decode.max_tokens tokens (replaced by 0)"] if max_length < 308 else []
-    assert lost == ends
+    limit = [EXTRA_TOKENS.format(max_length)] if max_tokens > 50 else []  # with fewer, no source has a lower limit
+    assert lost == ends + limit
 
 
 # A value of each option, with the options that it needs.

@@ -70,11 +70,13 @@ def test_the_ctranslate2_example_translates_like_nmt(
 
 
 @needs_transformers
-@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.filterwarnings("ignore:Unfeasible length constraints")
+@pytest.mark.parametrize(("beam_size", "minimum", "extra"), [(1, 0, 30), (4, 0, 30), (1, 30, 5)])
 def test_the_hugging_face_example_translates_like_nmt(
-    beam_size: int, make_model: MakeModel, lines: list[str], tmp_path: Path, nmt: Nmt
+    beam_size: int, minimum: int, extra: int, make_model: MakeModel, lines: list[str], tmp_path: Path, nmt: Nmt
 ) -> None:
-    search = {"beam_size": beam_size, "length_penalty": "power", "length_alpha": 0.7, "max_extra_tokens": 30}
+    penalty = {"length_penalty": "power", "length_alpha": 0.7}
+    search = {"beam_size": beam_size, **penalty, "min_tokens": minimum, "max_extra_tokens": extra}
     model = make_model(decode=DecodeRecipe.model_validate(search), norm_order="pre", seed=5)
     export_model(model, tmp_path / "export", ExportOptions("huggingface"))
     assert f"num_beams={beam_size}, length_penalty=0.7" in (tmp_path / "export" / "README.md").read_text()
@@ -121,7 +123,7 @@ def test_the_examples_load_the_folder_or_repository(make_model: MakeModel) -> No
     metadata, tokenizers = read_model_metadata(model), Tokenizers.load(model)
     folder = Path("some/where")
     generation, _ = to_generation_config(metadata.decode, 96, 64, [])
-    assert "from_pretrained('some/where')" in huggingface_usage(generation, "some/where", "none")
+    assert "from_pretrained('some/where')" in huggingface_usage(generation, "some/where", metadata)
     assert "folder = 'some/where'" in ctranslate2_usage(metadata, tokenizers, folder, None)
     program = ctranslate2_usage(metadata, tokenizers, folder, "me/model")
     assert "folder = snapshot_download('me/model')" in program
