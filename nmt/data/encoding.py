@@ -111,11 +111,12 @@ class PairFormat:
     """Length limits and stored form of encoded pairs.
 
     min_tokens:     minimum length of the source and of the target, without a tag
-    max_tokens:     maximum length of each side, including a tag
+    max_tokens:     maximum length of each side, including a tag, with context and of truncated sources
     tags:           token to prepend to source sentences, by corpus index
     reverse_target: whether target sentences are stored in reverse
     separators:     for pairs with context, whose oldest sentences are dropped to fit the maximum
-    truncate_src:   maximum length of the source with a tag, to which longer ones are truncated; None drops them
+    truncates_src:  whether longer sources are truncated
+    limit:          length above which pairs are dropped; None is `max_tokens`
     """
 
     min_tokens: tuple[int, int]
@@ -123,17 +124,18 @@ class PairFormat:
     tags: Mapping[int, int]
     reverse_target: bool = False
     separators: Separators | None = None
-    truncate_src: int | None = None
+    truncates_src: bool = False
+    limit: int | None = None
 
     def apply(self, corpus: int, src: Sentences, tgt: Sentences) -> EncodedChunk:
         """Drop pairs outside the limits and convert the others to their stored form."""
         tag = self.tags.get(corpus)
         if self.separators is not None:
             src, tgt = fit_context(src, tgt, self.separators, self.max_tokens - (tag is not None), self.max_tokens)
-        if self.truncate_src is not None:
-            src = src.truncate(self.truncate_src - (tag is not None))
+        if self.truncates_src:
+            src = src.truncate(self.max_tokens - (tag is not None))
         empty = (src.lengths < self.min_tokens[0]) | (tgt.lengths < self.min_tokens[1])
-        too_long = np.maximum(src.lengths + (tag is not None), tgt.lengths) > self.max_tokens
+        too_long = np.maximum(src.lengths + (tag is not None), tgt.lengths) > (self.limit or self.max_tokens)
         fits = ~(empty | too_long)
         drops = Counter({"empty": int(empty.sum()), "too many tokens": int((too_long & ~empty).sum())})
         src, tgt = src.select(fits), tgt.select(fits)

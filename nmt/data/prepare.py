@@ -234,8 +234,8 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     tokenizers = tokenizers or _train_tokenizers(recipe, text, directory)
     tags = tag_ids(data.train, tokenizers.src)
     separators = find_separators(tokenizers, data.context_options)
-    min_tokens = (int(recipe.src_lang != NO_LANGUAGE), 1)
-    pair_format = PairFormat(min_tokens, data.max_tokens, tags, data.reverse_target, separators, _max_source(recipe))
+    min_tokens, truncates = (int(recipe.src_lang != NO_LANGUAGE), 1), data.long_sources == "truncate"
+    pair_format = PairFormat(min_tokens, data.max_tokens, tags, data.reverse_target, separators, truncates)
     encoded = encode_frames(text.frames(), directory, pair_format, workers=workers, already_encoded=reuse)
     with progress("encoding", text.kept.num_kept, "pairs") as bar:
         train = _store(directory, "train", tokenizers, encoded, bar.advance)
@@ -341,23 +341,19 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
     return counts
 
 
-def _max_source(recipe: Recipe) -> int | None:
-    """Return the length to which sources are truncated; None if they are not."""
-    return recipe.data.max_tokens if recipe.data.long_sources == "truncate" else None
-
-
 def _valid_chunks(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> Iterator[EncodedChunk]:
-    form, context = recipe.data.unicode_form, recipe.data.context_options
+    data, form, context = recipe.data, recipe.data.unicode_form, recipe.data.context_options
     separators = find_separators(tokenizers, context)
     encode, limit = PairEncoder(tokenizers, separators), recipe.model.max_positions - 1  # 1 position for EOS
-    pair_format = PairFormat((0, 0), limit, {}, recipe.data.reverse_target, separators, _max_source(recipe))
+    truncates = data.long_sources == "truncate"
+    pair_format = PairFormat((0, 0), data.max_tokens, {}, data.reverse_target, separators, truncates, limit)
     src_path, tgt_path = (directory / name for name in _VALID_FILES)
     with (
         src_path.open("w", encoding="utf-8", newline="\n") as src_file,
         tgt_path.open("w", encoding="utf-8", newline="\n") as tgt_file,
         (directory / _VALID_PREVIOUS).open("w") if context.size else nullcontext(io.StringIO()) as previous_file,
     ):
-        chunks = read_chunks(recipe.data.valid, ReadOptions.from_recipe(recipe), context=context)
+        chunks = read_chunks(data.valid, ReadOptions.from_recipe(recipe), context=context)
         for corpus, pairs in say_documents(chunks, context, "data.valid"):
             current = list(map(last_lines, pairs)) if context.size else pairs
             src_file.writelines(f"{src}\n" for src, _ in current)

@@ -108,6 +108,18 @@ def test_previous_sentences_precede_each_sentence(sides: str, folder: Path) -> N
     assert found.valid_set().previous == [0, 1, 2, 2, 2, 0, 1, 2]
 
 
+@pytest.mark.parametrize("sides", ["source", "both"])
+def test_validation_text_has_no_longer_context_than_training_text(sides: str, folder: Path) -> None:
+    options = ("data.context=5", "data.drop_duplicates=false", "data.max_tokens=8", f"data.context_sides={sides!r}")
+    _, found = prepared(folder, *options)
+    train, valid = (PairStore(found.directory, split) for split in ("train", "valid"))
+    sources = texts(valid.src, found)
+    assert sources[:5] == texts(train.src, found)[:5]
+    assert sources[3] == "a two|the three|a four"
+    assert texts(valid.tgt, found)[:5] == texts(train.tgt, found)[:5]
+    assert len(valid.src) == len([pair for pair in PAIRS if pair != ("", "")])
+
+
 def test_the_tokenizer_is_trained_on_single_sentences(folder: Path) -> None:
     _, with_context = prepared(folder)
     _, without = prepared(folder, "data.context=0", "tokenizer.user_symbols=['<sep>']", "data.drop_duplicates=false")
