@@ -20,8 +20,8 @@ def with_noise(pairs: Sequence[Pair], kinds: Sequence[Noise], seed: int) -> Iter
     """Yield each pair with label `translation`, then with noise of a random kind and the kind as label.
 
     A pair is yielded only without noise if noise of the chosen kind would be undetectable: a target of fewer than four
-    words is not shuffled or truncated, a shuffle must change the order, and a misaligned pair must differ on both
-    sides. The same arguments give the same result.
+    words is not shuffled or truncated, a shuffle must change the order, a target in the wrong language must differ from
+    the translation, and a misaligned pair must differ on both sides. The same arguments give the same result.
     """
     chooser = random.Random(seed)
     for pair in pairs:
@@ -49,7 +49,8 @@ def _add_noise(pair: Pair, kind: Noise, pairs: Sequence[Pair], chooser: random.R
             return src, " ".join(rest) + end
         case "wrong-language":
             # The source itself, as in untranslated text, or another sentence of its language.
-            return src, src if chooser.random() < 0.5 else chooser.choice(pairs)[0]
+            wrong = src if chooser.random() < 0.5 else chooser.choice(pairs)[0]
+            return (src, wrong) if wrong != tgt else None
         case "misaligned":
             other = chooser.choice(pairs)
             return None if other[1] == tgt or other[0] == src else (src, other[1])

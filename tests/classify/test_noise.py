@@ -67,3 +67,10 @@ def test_equal_words_cannot_be_shuffled_and_one_pair_cannot_be_misaligned() -> N
     assert noisy("shuffled", [("a", "ha ha ha ha")]) == []
     assert noisy("misaligned", [("a", "b")]) == []
     assert noisy("misaligned", [("a", "b"), ("a", "c")]) == []
+
+
+def test_a_target_equal_to_its_translation_is_not_in_the_wrong_language() -> None:
+    assert noisy("wrong-language", [("Taxi", "Taxi")] * 20) == []
+    found = noisy("wrong-language", [("Taxi", "Ein Taxi"), ("Ein Taxi", "Taxi")] * 20)
+    assert found
+    assert all(pair != given for given, pair in found)
