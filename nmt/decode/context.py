@@ -120,13 +120,14 @@ class ContextEncoder:
         is_reranked = self.tgt_separator is not None and options.beam_groups == 1
         return replace(options, n_best=options.beam_size) if is_reranked else options
 
-    def remove(self, hypotheses: Sequence[Hypothesis], options: SearchOptions) -> list[Hypothesis]:
-        """Remove the previous translations from outputs, then rescore and sort the outputs."""
+    def remove(
+        self, hypotheses: Sequence[Hypothesis], options: SearchOptions, *, sorts: bool = True
+    ) -> list[Hypothesis]:
+        """Remove the previous translations from outputs, rescore the outputs, and sort them; samples stay in order."""
         if self.tgt_separator is None:
             return list(hypotheses)
-        return sorted(
-            (self._remove(hypothesis, options) for hypothesis in hypotheses), key=lambda hypothesis: -hypothesis.score
-        )
+        removed = [self._remove(hypothesis, options) for hypothesis in hypotheses]
+        return sorted(removed, key=lambda hypothesis: -hypothesis.score) if sorts else removed
 
     def _remove(self, hypothesis: Hypothesis, options: SearchOptions) -> Hypothesis:
         start = after_last(hypothesis.tokens, self.tgt_separator)

@@ -477,7 +477,7 @@ class TextTranslator(ABC):
     def _in_reading_order(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Undo the order of a right-to-left model, and remove previous translations."""
         if not self._reverse_target:
-            return self._context.remove(hypotheses, self._options)
+            return self._context.remove(hypotheses, self._options, sorts=not self._decode.sampling)
         return [
             replace(one, tokens=one.tokens[::-1], token_log_probs=in_reading_order(one.token_log_probs))
             for one in hypotheses

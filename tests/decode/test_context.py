@@ -244,6 +244,14 @@ def test_alternatives_use_the_context(load: Callable[[Context], Path]) -> None:
     assert texts[0] != texts[1]
 
 
+def test_the_first_samples_do_not_depend_on_their_number(load: Callable[[Context], Path]) -> None:
+    translator = Translator.load(load(BOTH), "cpu", "fp32", DecodeRecipe(sampling=True, n_best=5))
+    context = [[(LINES[0], LINES[1])]]
+    one, several = (translator.translate_n_best(LINES[2:3], count, context=context)[0] for count in (2, 5))
+    assert [sample.text for sample in one] == [sample.text for sample in several[:2]]
+    assert [sample.score for sample in several] != sorted([sample.score for sample in several], reverse=True)
+
+
 def test_the_oldest_sentences_are_dropped_first(tokenizer: Tokenizer) -> None:
     tokenizers, sentence = Tokenizers(tokenizer, tokenizer), tokenizer.encode(LINES[2])
     lengths = [len(tokenizer.encode(line)) + 1 for line in LINES[:2]]
