@@ -124,10 +124,9 @@ def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[Dec
         decode = override_decode(own.model_copy(update=update), settings)
         if "alignments" in names:
             problems.append("alignments has no effect, because requests set it; leave out alignments")
-        elif "n_best" in names and decode.mbr_metric == "none":
-            problems.append(
-                "n_best has no effect without mbr_metric, because requests set it; add mbr_metric, or leave out n_best"
-            )
+        elif "n_best" in names and (decode.mbr_metric == "none" or decode.n_best == 1):
+            problem = "n_best has no effect without mbr_metric, because requests set it, and must be at least 2 with it"
+            problems.append(f"{problem}; correct it, or leave out n_best")
         elif ineffective := ineffective_option(names, decode, has_ensemble=False, needs_alignments=True):
             problems.append(f"{ineffective[1]}; add that, or leave out {ineffective[0]}")
         else:

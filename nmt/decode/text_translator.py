@@ -269,7 +269,7 @@ class TextTranslator(ABC):
         translations = self._align([line] * len(outputs), parts_of_lines, outputs, translations)
         distinct: dict[str, Translation] = {}
         for first_translations in translations[: len(possible)]:
-            (joined,) = self._combine([first_translations, *translations[len(possible) :]])
+            (joined,) = join_ranks([first_translations, *translations[len(possible) :]])  # no choice by MBR
             distinct.setdefault(joined.text, joined)
         return list(distinct.values())
 

@@ -150,7 +150,7 @@ class DecodeRecipe(Section):
         if found := ineffective_option(names, options, has_ensemble=has_ensemble, needs_alignments=needs_alignments):
             name, problem = found
             raise ValueError(f"decode.{problem}; set that, or remove decode.{name}")
-        if "n_best" in names and options.n_best == 1 and options.mbr_metric != "none":
+        if options.n_best == 1 < own.n_best and options.mbr_metric != "none" and not sets_all:
             raise ValueError(
                 f"decode.n_best is 1 and decode.mbr_metric is {options.mbr_metric!r}, which selects from several "
                 "candidates; increase n_best, or set mbr_metric to 'none'"

@@ -47,8 +47,10 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         model = _find_model(service, detected.language if detected else body.source, body.target)
         kind: TextFormat = "html" if body.format == "html" else "text"
         documents = [split_text(text, kind) for text in texts]
-        # Different token sequences may decode to the same text, so distinct alternatives need the whole beam.
-        n_best, keep = model.decode.beam_size if body.alternatives else 1, ("markup",) if body.format == "html" else ()
+        # Different token sequences may decode to the same text, so distinct alternatives need the whole beam; more
+        # candidates than without alternatives could change the choice of MBR.
+        most = model.decode.beam_size if model.decode.mbr_metric == "none" else model.decode.n_best
+        n_best, keep = most if body.alternatives else 1, ("markup",) if body.format == "html" else ()
         options = RequestOptions(n_best=n_best, keep=keep)
         lines = [[Line(segment.text) for segment in document.segments] for document in documents]
         n_best_lists = await service.translate_documents(request, model, options, lines)

@@ -86,6 +86,12 @@ def test_alternatives_begin_with_the_most_probable_tokens(
             assert translation.log_prob == pytest.approx(steps.sum().item(), abs=1e-4)
 
 
+def test_alternatives_have_the_scores_of_the_search(translator: Translator, lines: list[str]) -> None:
+    mbr = translator.with_decode(DecodeRecipe(mbr_metric="chrf", n_best=2))
+    scores = [[one.score for one in each.alternatives(lines[0], "the", 3)] for each in (translator, mbr)]
+    assert scores[1] == scores[0]
+
+
 @pytest.mark.parametrize(("prefix", "count"), [("the c", 1), ("t", 2), ("the ", 4)])
 def test_alternatives_complete_a_partial_word(
     translator: Translator, lines: list[str], prefix: str, count: int

@@ -58,6 +58,18 @@ def test_alternatives_differ(client: TestClient, translator: Translator) -> None
     assert lists == {"translatedText": best, "alternatives": [[text] for text in other]}
 
 
+def test_alternatives_do_not_change_the_choice_of_mbr(translator: Translator, model: Path) -> None:
+    changes = {"mbr_metric": "chrf", "n_best": 2, "beam_size": 8, "max_length_ratio": 2.0}
+    decode = read_model_metadata(model).decode.model_copy(update=changes)
+    served = ServedModel("en-de", ("en", "de"), decode, translator, no_scorer, BatchingOptions(), "torch, fp32")
+    lines = nasty_lines(10, num_longest=0)
+    with TestClient(build_app(Service([served], Limits()))) as client:
+        bodies: list[dict[str, Any]] = [{"q": lines} | PAIR, {"q": lines, "alternatives": 3} | PAIR]
+        first, second = (client.post("/translate", json=body).json()["translatedText"] for body in bodies)
+    served.batcher.close()
+    assert first == second == translator.with_decode(decode).translate(lines)
+
+
 @pytest.mark.parametrize(
     ("fields", "options"),
     [
