@@ -41,7 +41,7 @@ from nmt.storage.shards import require_all_shards
 from nmt.text.clean import Pair
 from nmt.text.context import join_lines, last_lines
 from nmt.text.json_fields import one_line, parse_json, text_field
-from nmt.text.lines import InvalidUtf8, count_lines, decompressed, read_lines, reject_pipe, unreadable, warn_of_columns
+from nmt.text.lines import InvalidUtf8, TsvCheck, count_lines, decompressed, read_lines, reject_pipe, unreadable
 from nmt.text.sacrebleu_sets import sacrebleu_documents, sacrebleu_files
 from nmt.text.trees import linearize, read_tree, words
 from nmt.text.wmt_files import check_language, check_same_order, sgm_documents, sgm_segments, xml_documents
@@ -312,15 +312,15 @@ def _read_tsv(corpus: TsvCorpus, path: Path, invalid_utf8: InvalidUtf8) -> Itera
     header = next(lines, (1, ""))[1].removesuffix("\r").split("\t") if corpus.has_header else []
     src, tgt = (_column_index(column, header, path) for column in (corpus.src_column, corpus.tgt_column))
     needed = max(src, tgt) + 1
-    widths = {len(header): 1}  # first line of each number of columns; 0 columns for an empty line
+    checked = TsvCheck(path, len(header))
     for number, line in lines:
         columns = line.split("\t") if line.strip("\r") else [""] * needed  # an empty line ends a document
-        widths.setdefault(len(columns) if line.strip("\r") else 0, number)
+        checked.add(number, columns if line.strip("\r") else ())
         if len(columns) < needed:
             wrong = f"{path}, line {number} has {counted(len(columns), 'column')}"
             raise UserError(f"{wrong}; expected at least {needed}; correct the line, or the columns in the recipe")
         yield columns[src], columns[tgt]
-    warn_of_columns(path, tuple((width, number) for width, number in widths.items() if width))
+    checked.warn()
 
 
 def _column_index(column: int | str, header: Sequence[str], path: Path) -> int:

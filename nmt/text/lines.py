@@ -182,15 +182,46 @@ def warn_of_fields(
             )
 
 
-@lru_cache
-def warn_of_columns(path: Path, widths: tuple[tuple[int, int], ...]) -> None:
-    """Warn, once per process, of lines of a TSV file with different numbers of columns.
+class TsvCheck:
+    """Counts the columns of the lines of a TSV file, and those quoted as in CSV, and warns of both."""
 
-    widths: each number of columns, and the first line that has it
+    def __init__(self, path: Path, header: int) -> None:
+        """header: number of columns of the header; 0 without one"""
+        self._path, self._first_quoted = path, 0
+        self._widths = {header: 1}  # the first line of each number of columns
+
+    def add(self, number: int, columns: Sequence[str]) -> None:
+        """Check a line; an empty one has no columns."""
+        self._widths.setdefault(len(columns), number)
+        if not self._first_quoted and any(map(_is_csv_quoted, columns)):
+            self._first_quoted = number
+
+    def warn(self) -> None:
+        """Warn, once per process."""
+        widths = tuple((width, number) for width, number in self._widths.items() if width)
+        _warn_of_columns(self._path, widths, self._first_quoted)
+
+
+def _is_csv_quoted(text: str) -> bool:
+    """Return whether a column is in quotes and doubles those inside, as `csv` and pandas write it."""
+    inner = text[1:-1]
+    return text[:1] == text[-1:] == '"' and '""' in inner and '"' not in inner.replace('""', "")
+
+
+@lru_cache
+def _warn_of_columns(path: Path, widths: tuple[tuple[int, int], ...], first_quoted: int) -> None:
+    """Warn of lines of a TSV file with different numbers of columns, and of quotes as in CSV.
+
+    widths: each number of columns, and the first line that has it; first_quoted: 0 for none
     """
     if len(widths) > 1:
         found = ", ".join(f"{counted(width, 'column')} in line {number:,}" for width, number in widths[:3])
         warn(f"{path} has lines of different lengths ({found}); a superfluous tab shifts columns; check these lines")
+    if first_quoted:
+        warn(
+            f'{path} has columns in quotes with "" inside, as in CSV (first: line {first_quoted:,}); quotes of TSV are '
+            "text; write the file without quoting"
+        )
 
 
 def warn_of_csv(

@@ -269,6 +269,17 @@ def test_tsv(tmp_path: Path) -> None:
     one_line_error(corpus, tmp_path, r"pairs\.tsv, line 1 has 1 column; expected at least 3")
 
 
+def test_csv_quotes_in_tsv_are_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`csv` and pandas write them into TSV as well."""
+    write(tmp_path / "plain.tsv", ['"Yes."\t"Ja."', '"\t"', '"" a ""\t""', '"A" and "B"\tb', 'an ""a""\ta'])
+    assert read(TsvCorpus(path="plain.tsv", src_column=0, tgt_column=0), tmp_path)
+    assert "quotes" not in capfd.readouterr().err
+    write(tmp_path / "quoted.tsv", ["A man.\tEin Mann.", '"He said ""no""."\t"Er sagte ""nein""."'])
+    assert read(TsvCorpus(path="quoted.tsv"), tmp_path)[1][0] == '"He said ""no""."'
+    message = 'quoted.tsv has columns in quotes with "" inside, as in CSV (first: line 2); quotes of TSV are text;'
+    assert message in capfd.readouterr().err
+
+
 def test_tsv_lines_of_different_lengths_are_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A superfluous tab moves a part of the source to the target."""
     corpus = TsvCorpus(path="pairs.tsv")
