@@ -76,7 +76,7 @@ def average(
     target = out or run_dir / ("average-ema" if ema else f"average-{kind}-{count}")
     chosen = pipeline.average(run_dir, target, kind, count)
     warn_of_divergence(run_dir)
-    say(f"averaged {', '.join(directory.name for directory in chosen)}")
+    say(f"{'saved the EMA at' if ema else 'averaged'} {', '.join(directory.name for directory in chosen)}")
     typer.echo(target)
 
 

@@ -427,6 +427,12 @@ def test_changed_recipe_does_not_modify_the_run(run_dir: Path, nmt: Nmt, command
     assert ((run_dir / "data" / "prepare.json").read_bytes(), (run_dir / "recipe.toml").read_bytes()) == before
 
 
+def test_average_says_whether_it_used_the_ema(run_dir: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.pipeline.average", lambda *_: [Path("step-1"), Path("step-2")])
+    assert nmt("average", run_dir)[2] == "averaged step-1, step-2\n"
+    assert nmt("average", run_dir, "--ema")[2] == "saved the EMA at step-1, step-2\n"
+
+
 def test_average_makes_a_model_directory(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, out, _ = nmt("average", run_dir, "--last", 3, "-o", tmp_path / "mean")
     assert (status, out.strip()) == (0, str(tmp_path / "mean"))
