@@ -62,22 +62,21 @@ def lr_range(
         found = run_range_test(loaded, prepared, world, lowest, highest, updates)
     if not world.is_main:
         return
+    if not found.points:
+        raise UserError(f"the loss is not finite at the first rate; --lowest must be lower than {lowest:g}; lower it")
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=1))
     else:
         typer.echo(format_tables([Table("", "ll", (), tuple(_rows(loaded, found)))], "text"), nl=False)
-    if not found.points:
-        raise UserError(f"the loss is not finite at the first rate; --lowest must be lower than {lowest:g}; lower it")
     draw_rate_range(found, out, loaded.name)
     say(f"wrote {out}")
 
 
 def _rows(recipe: Recipe, found: RateRange) -> Iterator[tuple[str, str]]:
-    if found.points:
-        yield "updates", f"{len(found.points):,}, {_rate(found.points[0].learning_rate)} to {_rate(_last(found))}"
-        yield "steepest descent", _with_factor(recipe, found.steepest)
-        yield "lowest loss", _with_factor(recipe, found.lowest)
-        yield "diverged", f"at {_rate(_last(found))}" if found.diverged else "no; raise --highest"
+    yield "updates", f"{len(found.points):,}, {_rate(found.points[0].learning_rate)} to {_rate(_last(found))}"
+    yield "steepest descent", _with_factor(recipe, found.steepest)
+    yield "lowest loss", _with_factor(recipe, found.lowest)
+    yield "diverged", f"at {_rate(_last(found))}" if found.diverged else "no; raise --highest"
 
 
 def _with_factor(recipe: Recipe, rate: float) -> str:

@@ -101,6 +101,14 @@ def test_command(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert "the peak of noam with train.learning_rate=" in out
 
 
+def test_an_infinite_loss_at_the_first_rate_is_an_error_without_json(
+    recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.cli.lr_range.run_range_test", lambda *_: summarize_range([], diverged=True))
+    status, out, err = nmt("lr-range", recipe, "--json")
+    assert (status, out) == (1, "") and "the loss is not finite at the first rate; --lowest must be lower" in err
+
+
 def test_the_text_must_be_that_of_the_recipe(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     options = (recipe, f"run_dir={tmp_path / 'run'}")
     assert nmt("prepare", *options)[0] == 0
