@@ -120,7 +120,7 @@ class TrainState:
 
     def end_reason(self, train: TrainRecipe) -> str:
         """Return a clause with the options that ended training before `max_steps`, "" if there are none."""
-        limits = [limit for limit in self.limits_reached(train) if limit != "train.max_steps"]
+        limits = self.limits_reached(train) if self.step < train.max_steps else []
         return f", because {' and '.join(limits)} {'was' if len(limits) == 1 else 'were'} reached" if limits else ""
 
     @property

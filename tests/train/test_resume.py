@@ -267,6 +267,15 @@ def test_the_option_that_ended_training_is_named(
         train_tiny(recipe, tiny_data)
 
 
+def test_a_time_limit_did_not_end_a_complete_run(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = with_train(tiny_recipe, max_steps=6)
+    train_tiny(recipe, tiny_data)
+    train_tiny(with_train(recipe, max_minutes=1e-6), tiny_data)
+    assert "training is complete at step 6; nothing to do\n" in capsys.readouterr().err
+
+
 def test_the_report_has_the_validation_that_chose_the_best_step(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=6, ema_decay=0.9)
     world = World(0, 1, torch.device("cpu"))
