@@ -283,7 +283,7 @@ class Trainer:
         if self.state.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise UserError(
                 f"{MAX_SKIPPED_IN_A_ROW} consecutive updates had no finite gradient (last: {update.name}): training "
-                "diverges; resume with a lower train.learning_rate, a longer warm-up or train.clip_norm"
+                "diverges; remove their checkpoints, and resume with a lower train.learning_rate or train.clip_norm"
             )
         if self.world.is_main:
             ids, others = update.sentence_ids[:_MAX_LISTED_PAIRS], len(update.sentence_ids) - _MAX_LISTED_PAIRS
