@@ -29,6 +29,7 @@ from nmt.plots.figure import PLOT_MARK, require_drawable
 from nmt.plots.heads import draw_head_removal
 from nmt.processes.distributed import choose_device
 from nmt.recipe import ModelRecipe
+from nmt.storage.model_metadata import warn_of_run
 from nmt.storage.sealed import require_new
 
 Stack = Literal["encoder", "decoder"]
@@ -88,6 +89,7 @@ def heads(
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = load_model(model, choose_device(device))
+    warn_of_run(model, loaded.metadata)
     kept = None if prune is None else _numbers_to_keep(prune, stack, loaded.transformer.recipe)
     analysis = analyze(loaded, sources, references, bleu, plots=plot is not None)
     if as_json:

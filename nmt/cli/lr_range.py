@@ -73,10 +73,11 @@ def lr_range(
 
 
 def _rows(recipe: Recipe, found: RateRange) -> Iterator[tuple[str, str]]:
-    yield "updates", f"{len(found.points):,}, {_rate(found.points[0].learning_rate)} to {_rate(_last(found))}"
+    first, last = (_rate(found.points[position].learning_rate) for position in (0, -1))
+    yield "updates", f"{len(found.points):,}, {first} to {last}"
     yield "steepest descent", _with_factor(recipe, found.steepest)
     yield "lowest loss", _with_factor(recipe, found.lowest)
-    yield "diverged", f"at {_rate(_last(found))}" if found.diverged else "no; raise --highest"
+    yield "diverged", f"at {last}" if found.diverged else "no; raise --highest"
 
 
 def _with_factor(recipe: Recipe, rate: float) -> str:
@@ -86,10 +87,6 @@ def _with_factor(recipe: Recipe, rate: float) -> str:
         return _rate(rate)
     factor = rate * math.sqrt(recipe.model.d_model * train.warmup_steps)
     return f"{_rate(rate)} (the peak of noam with train.learning_rate={factor:.2g})"
-
-
-def _last(found: RateRange) -> float:
-    return found.points[-1].learning_rate
 
 
 def _rate(rate: float) -> str:

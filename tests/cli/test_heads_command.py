@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +41,16 @@ def test_table_and_json_have_the_same_heads(model: Path, pairs: tuple[Path, Path
     assert sorted(names) == [(kind, "0", head) for kind in ("cross", "decoder", "encoder") for head in ("0", "1")]
     values = [head["sensitivity"] for head in found["heads"]]
     assert values == sorted(values, reverse=True)
+
+
+def test_a_newer_checkpoint_of_the_run_is_named(
+    model: Path, pairs: tuple[Path, Path], nmt: Nmt, tmp_path: Path
+) -> None:
+    shutil.copytree(model, tmp_path / "model")
+    (tmp_path / "report.json").write_text(json.dumps({"training": {"steps": 1_000}}))
+    (tmp_path / "checkpoints" / "step-00001200").mkdir(parents=True)
+    status, _, err = nmt("heads", tmp_path, *pairs, *CPU)
+    assert (status, err.count("was averaged at step 1,000, but the run has a checkpoint of step 1,200")) == (0, 1)
 
 
 def test_bleu_and_plot(model: Path, pairs: tuple[Path, Path], nmt: Nmt, tmp_path: Path) -> None:

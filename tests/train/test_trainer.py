@@ -310,7 +310,9 @@ def test_an_update_without_finite_gradient_changes_nothing(
     warning = r"skipped update 1 \(1 of epoch 1\): the gradient is not finite; pairs (\d+, ){7}\d+ and \d+ more\n"
     assert re.search(warning, messages)
     assert "diverged" not in messages
-    with pytest.raises(UserError, match=r"20 consecutive updates .*; remove their checkpoints, and resume with a lower"):
+    with pytest.raises(
+        UserError, match=r"20 consecutive updates .*; remove their checkpoints, and resume with a lower"
+    ):
         train_tiny(with_train(recipe, max_steps=100), tiny_data)
 
 
