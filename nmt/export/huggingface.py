@@ -28,6 +28,9 @@ from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 
+TEXT_OPTIONS = "nmt"
+"""Entry of config.json for `nmt import`, which other programs ignore."""
+
 
 def huggingface_files(
     model: Transformer, tokenizers: Tokenizers, metadata: ModelMetadata
@@ -41,7 +44,7 @@ def huggingface_files(
     generation, lost = to_generation_config(metadata.decode, model.recipe.max_positions, metadata.max_tokens, forbidden)
     tensors = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in _tensors(model)}
     return {
-        "config.json": _json(_config(model)),
+        "config.json": _json(_config(model) | {TEXT_OPTIONS: _text_options(metadata)}),
         "generation_config.json": _json(generation),
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
         **_tokenizer_files(tokenizers, metadata, model.recipe.max_positions),
@@ -61,6 +64,16 @@ def _check_architecture(recipe: ModelRecipe, metadata: ModelMetadata) -> None:
     if not unsupported_architecture(recipe, metadata, SUPPORTED):
         advice = "these options must have their defaults; export to ctranslate2 instead"
     require_representable("Hugging Face", reasons, advice)
+
+
+def _text_options(metadata: ModelMetadata) -> dict[str, Any]:
+    """Return the options of the text that the model was trained on."""
+    return {
+        "unicode_form": metadata.unicode_form,
+        "max_tokens": metadata.max_tokens,
+        "longest_source": metadata.longest_source,
+        "context": metadata.context._asdict(),
+    }
 
 
 def _json(tree: object) -> bytes:

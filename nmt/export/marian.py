@@ -21,22 +21,23 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from nmt.checkpoint import model_files, read_tensors
 from nmt.export.generation import from_generation_config, ignored_options
-from nmt.export.huggingface import marian_names
+from nmt.export.huggingface import TEXT_OPTIONS, marian_names
 from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.logs import warn
 from nmt.model.layers import sinusoids
 from nmt.model.transformer import Transformer
-from nmt.recipe import ModelRecipe, UserError
+from nmt.recipe import Context, ModelRecipe, UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import require_new, write_directory
+from nmt.text.clean import UnicodeForm
 
 _MASKED_LOGIT = -100.0  # probability 0 in float32, but a finite loss in training
 
@@ -95,9 +96,9 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
         tgt_lang=tgt_lang or _language(names, "target_lang", "--tgt-lang"),
         src_vocab_size=len(src.rows),
         tgt_vocab_size=len(tgt.rows),
-        unicode_form="NFC" if src.is_nmt else "none",
         decode=from_generation_config(generation, recipe.max_positions),
         origin={"imported": source.resolve().name},
+        **_text_options(source, config, is_nmt=src.is_nmt),
     )
     files = (
         {"tokenizer.model": src.subword_model}
@@ -105,6 +106,22 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
         else {"tokenizer.src.model": src.subword_model, "tokenizer.tgt.model": tgt.subword_model}
     )
     return Imported(recipe, tensors, files, metadata)
+
+
+def _text_options(source: Path, config: Config, *, is_nmt: bool) -> dict[str, Any]:
+    """Return the options of the text that an export of nmt records, or else their defaults. Raises UserError."""
+    own = config.get(TEXT_OPTIONS)
+    if own is None:  # another program, or an earlier version of nmt
+        return {"unicode_form": "NFC" if is_nmt else "none"}
+    try:
+        options = {name: own[name] for name in ("unicode_form", "max_tokens", "longest_source")}
+        options["context"] = Context(**own["context"])
+        numbers = (options["max_tokens"], options["context"].size, options["longest_source"] or 0)
+        if options["unicode_form"] in get_args(UnicodeForm) and all(type(number) is int for number in numbers):
+            return options
+    except (KeyError, TypeError):
+        pass
+    raise UserError(f"{source / 'config.json'} has an invalid entry {TEXT_OPTIONS!r}; export the model again")
 
 
 def _language(config: Config, name: str, option: str) -> str:

@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,6 +60,7 @@ def make_model(
         marks_terms: bool = False,
         decode: DecodeRecipe | None = None,
         seed: int = 0,
+        text: dict[str, Any] | None = None,
         **changes: object,
     ) -> Path:
         tokenizers = tokenizers_of[joint, lowercase, marks_terms]
@@ -84,6 +87,7 @@ def make_model(
             unicode_form="NFC",
             decode=decode or DecodeRecipe(length_penalty="power", length_alpha=1.0, max_extra_tokens=10),
         )
+        metadata = replace(metadata, **(text or {}))
         directory = tmp_path_factory.mktemp("model") / "model"
         write_directory(directory, model_files(recipe, model_tensors(model), tokenizers.files(), metadata))
         return directory

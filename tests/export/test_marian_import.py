@@ -19,7 +19,7 @@ from nmt.export.packages import is_installed, load_package
 from nmt.export.parity import load_huggingface
 from nmt.grammar import ToyPair
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import Context, DecodeRecipe, UserError
 from nmt.special_ids import EOS_ID, PAD_ID
 from nmt.text.tokenizer import Tokenizers
 from tests.export.rounding import perturbed_copies, stable_lines
@@ -184,6 +184,19 @@ def test_import_of_an_export_round_trips(
     assert all(torch.equal(weight, imported[name]) for name, weight in weights.items())
     assert after.metadata.decode.beam_size == before.metadata.decode.beam_size
     assert (after.metadata.src_lang, after.metadata.tgt_lang, after.metadata.unicode_form) == ("en", "de", "NFC")
+
+
+def test_import_of_an_export_restores_the_options_of_the_text(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.export.bundle.is_installed", lambda package: False)
+    text = {"unicode_form": "NFKC", "max_tokens": 40, "longest_source": 39, "context": Context(2, "both")}
+    export_model(make_model(text=text), tmp_path / "export", ExportOptions("huggingface", check_parity=False))
+    metadata = read_marian(tmp_path / "export").metadata
+    assert {name: getattr(metadata, name) for name in text} == text
+    change(tmp_path / "export" / "config.json", nmt={"unicode_form": "NFKC", "max_tokens": "many"})
+    with pytest.raises(UserError, match=r"config\.json has an invalid entry 'nmt'; export the model again"):
+        read_marian(tmp_path / "export")
 
 
 def test_generation_options_that_are_not_read_are_named(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
