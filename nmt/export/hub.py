@@ -7,6 +7,15 @@ from pathlib import Path
 
 from nmt.recipe import UserError
 
+# All files of exports. A program prefers some of them if an earlier export left them in the repository:
+# CTranslate2 reads `shared_vocabulary.json` even if the model has two vocabularies.
+_FILES = (
+    *("README.md", "config.json", "generation_config.json", "model.bin", "model.safetensors"),
+    *("source.spm", "target.spm", "tokenizer_config.json", "vocab.json", "target_vocab.json"),
+    *("tokenizer.model", "tokenizer.src.model", "tokenizer.tgt.model"),
+    *("shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"),
+)
+
 
 def require_token() -> str:
     """Return the user's token for the hub. Raises UserError if there is none."""
@@ -37,6 +46,8 @@ def require_repository_name(name: str) -> None:
 def push(folder: Path, name: str, *, private: bool = False) -> str:
     """Upload a folder to the repository `name` (OWNER/MODEL), create it if needed, and return its URL.
 
+    Files of an earlier export that this one lacks are removed; other files are kept.
+
     private: create a private repository, and refuse to upload to a public one
     Raises UserError if there is no token, or if the hub or network fails, with the command that repeats the upload.
     """
@@ -46,7 +57,9 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
     # The base classes are the errors of the HTTP client, which depends on the version of huggingface_hub. ValueError is
     # raised for an invalid name.
     errors: tuple[type[BaseException], ...] = (HfHubHTTPError, *HfHubHTTPError.__bases__, OSError, ValueError)
-    retry = shlex.join(["hf", "upload", name, str(folder), ".", *(["--private"] if private else [])])
+    stale = [file for file in _FILES if not (folder / file).exists()]
+    command = ["hf", "upload", name, str(folder), ".", *(["--private"] if private else [])]
+    retry = shlex.join([*command, *(f"--delete={file}" for file in stale)])
     api = HfApi(token=require_token())
     try:
         repository = api.create_repo(name, repo_type="model", private=private or None, exist_ok=True)
@@ -55,7 +68,7 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
                 f"{name} is already public; --private needs a private repository; make it private on the hub, then "
                 f"run: {retry}"
             )
-        api.upload_folder(repo_id=repository.repo_id, folder_path=folder, repo_type="model")
+        api.upload_folder(repo_id=repository.repo_id, folder_path=folder, repo_type="model", delete_patterns=stale)
     except errors as error:
         detail = " ".join(str(error).split()).rstrip(".")
         raise UserError(

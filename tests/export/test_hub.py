@@ -36,7 +36,11 @@ class Handler(BaseHTTPRequestHandler):
     server: FakeHub
 
     def do_GET(self) -> None:
-        if self.path.startswith("/api/models/me/model"):
+        if self.path.startswith("/api/models/me/model/tree/main"):
+            files = self.server.files.items()
+            tree = [{"type": "file", "path": path, "size": len(text), "oid": "0"} for path, text in files]
+            self._respond(200, tree)
+        elif self.path.startswith("/api/models/me/model"):
             self._respond(200, {"id": "me/model", "private": not self.server.is_public, "siblings": []})
         else:
             self._respond(404, {"error": f"{self.path} not found"})
@@ -62,11 +66,13 @@ class Handler(BaseHTTPRequestHandler):
             for entry in map(json.loads, body.splitlines()):
                 if entry["key"] == "file":
                     self.server.files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+                elif entry["key"] == "deletedFile":
+                    del self.server.files[entry["value"]["path"]]
             self._respond(200, {"commitUrl": f"{self.server.url}/me/model/commit/1", "commitOid": "1", "success": True})
         else:
             self._respond(404, {"error": f"{self.path} not found"})
 
-    def _respond(self, status: int, content: dict[str, Any]) -> None:
+    def _respond(self, status: int, content: object) -> None:
         text = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -100,6 +106,14 @@ def test_files_are_uploaded_unchanged(server: FakeHub, export: Path, monkeypatch
     (created,) = server.created
     assert (created["name"], created["organization"]) == ("model", "me")
     assert server.files == {path.name: path.read_bytes() for path in export.iterdir()}
+
+
+def test_files_of_an_earlier_export_are_removed(server: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "secret")
+    own = {"notes.md": b"mine", "data/vocab.json": b"mine"}
+    server.files = {"shared_vocabulary.json": b"[]", "README.md": b"old", **own}
+    push(export, "me/model")
+    assert server.files == own | {path.name: path.read_bytes() for path in export.iterdir()}
 
 
 @pytest.mark.parametrize(("token", "name"), [("wrong", "me/model"), ("secret", "not a name"), ("secret", "you/other")])
@@ -140,6 +154,7 @@ def test_the_retry_command_of_a_failed_upload_works(
     folder = tmp_path / "an export"
     folder.mkdir()
     (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    server.files = {"vocab.json": b"{}"}
     server.is_full = True
     with pytest.raises(UserError, match="storage limit reached") as refused:
         push(folder, "me/model", private=private)
