@@ -48,7 +48,7 @@ from nmt.processes.parallel import num_cores
 from nmt.recipe import NO_LANGUAGE, SEPARATOR, TERM_MARKERS, Corpus, Recipe, TreesCorpus, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
 from nmt.storage.checksums import require_undamaged, sha256_of, write_checked
-from nmt.text.clean import DROP_REASONS, Pair, normalize, warn_of_unknown_scripts
+from nmt.text.clean import DROP_REASONS, Pair, normalize, warn_of_form, warn_of_unknown_scripts
 from nmt.text.context import (
     count_previous,
     find_separators,
@@ -335,6 +335,8 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
     src, tgt = (list(read_lines(directory / name)) for name in _VALID_FILES)
     remark = "they make the loss and BLEU wrong; correct them"
     warn_of_sides("data.valid", None if recipe.is_language_model else src, tgt, remark)
+    if recipe.train.validate_bleu_every:
+        warn_of_form("the target of data.valid", tgt, recipe.data.unicode_form)
     valid = PairStore(directory, "valid")
     if tokenizers.joint:
         warn_of_swapped_sides("data.valid", (valid.src.tokens, valid.tgt.tokens), recipe, directory)

@@ -211,6 +211,21 @@ def test_validation_text_with_equal_sides_is_named(folder: Path, capsys: pytest.
     assert warning in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("form", ["NFC", "none"])
+def test_validation_references_in_another_unicode_form_are_named(
+    form: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Validation BLEU compares them with translations; the loss normalizes them."""
+    valid = [(src, f"{tgt} u\u0308ber") for src, tgt in sentence_pairs(20)]
+    write_corpus(folder / "text", sentence_pairs(200), valid)
+    options = ("tokenizer.vocab_size=300", "train.validate_every=10", f"data.unicode_form={form}")
+    prepare(recipe_for(folder, "loss", *options))
+    assert "not in NFC" not in capsys.readouterr().err
+    prepare(recipe_for(folder, "bleu", *options, "train.validate_bleu_every=10"))
+    warning = "warning: 20 of 20 lines of the target of data.valid are not in NFC, as translations are (data.unicode_"
+    assert (warning in capsys.readouterr().err) == (form == "NFC")
+
+
 @pytest.mark.parametrize("options", [(), ("data.train=[{kind='text',src='train.en',tgt='train.de',tag='<to-de>'}]",)])
 def test_validation_text_with_swapped_sides_is_named(
     options: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
