@@ -146,7 +146,7 @@ def read_labels(corpus: Corpus, options: ReadOptions) -> Iterator[Labels] | None
 
 
 def _read_values(corpus: Corpus, options: ReadOptions, name: Literal["label", "document"]) -> Iterator[str] | None:
-    """Yield the value of a further column or field for each pair; return None if the recipe names none."""
+    """Yield a further column or field of each pair, without the CR of CRLF; return None if the recipe names none."""
     match corpus:
         case TsvCorpus() if (column := getattr(corpus, f"{name}_column")) is not None:
             other: Corpus = corpus.model_copy(update={"tgt_column": column})
@@ -154,7 +154,7 @@ def _read_values(corpus: Corpus, options: ReadOptions, name: Literal["label", "d
             other = corpus.model_copy(update={"tgt_field": field})
         case _:
             return None
-    return (value for _, value in read_pairs(other, replace(options, accept_integers=True)))
+    return (value.removesuffix("\r") for _, value in read_pairs(other, replace(options, accept_integers=True)))
 
 
 def read_documents(corpus: Corpus, options: ReadOptions) -> Iterator[Hashable] | None:

@@ -292,6 +292,14 @@ def test_tsv_lines_of_different_lengths_are_a_warning(tmp_path: Path, capfd: pyt
     )
 
 
+def test_documents_of_a_file_with_crlf(tmp_path: Path) -> None:
+    """The last line may lack the line end; it belongs to the same document as the line before it."""
+    (tmp_path / "pairs.tsv").write_bytes("the cat\tdie Katze\t7\r\n\r\nit runs\tsie läuft\t7".encode())
+    documents = read_documents(TsvCorpus(path="pairs.tsv", document_column=2), ReadOptions(tmp_path, "en", "de"))
+    assert documents is not None
+    assert list(documents) == ["7", "", "7"]
+
+
 def test_tsv_with_a_header(tmp_path: Path) -> None:
     rows = [f"{number}\t{tgt}\t{src}" for number, (src, tgt) in enumerate(zip(SRC, TGT, strict=True))]
     write(tmp_path / "pairs.tsv", ["id\tGerman\tEnglish", *rows])
