@@ -45,7 +45,7 @@ def _add_noise(pair: Pair, kind: Noise, pairs: Sequence[Pair], chooser: random.R
                 return None
             rest = words[: chooser.randint(len(words) // 4 or 1, 3 * len(words) // 4)]
             # A missing full stop must not be the only sign: half of the texts keep theirs.
-            end = tgt[-1] if tgt[-1] in _ENDS and chooser.random() < 0.5 else ""
+            end = words[-1][-1] if words[-1][-1] in _ENDS and chooser.random() < 0.5 else ""
             return src, " ".join(rest) + end
         case "wrong-language":
             # The source itself, as in untranslated text, or another sentence of its language.
