@@ -85,6 +85,7 @@ class Translator(TextTranslator):
         precision: precision of the language model of `decode.fusion`
         """
         self.num_parameters = 0
+        self._languages: tuple[str, str] | None = None  # source and target, if known
         self._model, self._device, self._precision = model, device, precision
         self._language_model: FusedLanguageModel | None = None
         super().__init__(
@@ -100,6 +101,8 @@ class Translator(TextTranslator):
     def _set_decode(self, decode: DecodeRecipe) -> None:
         super()._set_decode(decode)
         self._preferred = sorted({token for phrase, value in self._options.bias if value > 0 for token in phrase})
+        if decode.shortlist is not None and self._languages is not None:
+            require_languages(decode.shortlist, self._languages)
         self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, self._tokenizers)
         self._tree_tokens = self._find_tree_tokens() if decode.trees else None
         self._fuse(decode.fusion if decode.fusion_weight else None)
@@ -124,6 +127,8 @@ class Translator(TextTranslator):
             self._language_model = None
             return
         if self._language_model is None or self._language_model.path != path:
+            if self._languages is not None:
+                require_language(path, self._languages[1])
             require_fusible(path, self._tokenizers.tgt, reverse_target=self._reverse_target)
             self._language_model = FusedLanguageModel.load(path, self._device, self._precision)
         limit = min(self._max_positions, self._language_model.recipe.max_positions) - 1
@@ -184,7 +189,7 @@ class Translator(TextTranslator):
             precision=precision,
             context=metadata.context,
         )
-        translator.num_parameters = num_parameters
+        translator.num_parameters, translator._languages = num_parameters, (metadata.src_lang, metadata.tgt_lang)
         known = (member.metadata.longest_source for member in loaded)
         translator.longest_source = min((length for length in known if length is not None), default=None)
         if torch_device.type == "cpu":

@@ -4,11 +4,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.decode.language_model import require_fusible
 from nmt.decode.scoring import TextScorer
+from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
 from nmt.recipe import DecodeRecipe, UserError, parse_recipe
 from nmt.text.tokenizer import Tokenizers
@@ -100,9 +102,24 @@ def test_outputs_fit_the_positions_of_the_language_model(model: Path, tmp_path: 
 def test_a_model_that_does_not_fit_is_an_error(
     model: Path, tmp_path: Path, make: Callable[[Path], Path], message: str
 ) -> None:
-    with pytest.raises(UserError, match=message) as raised:
-        Translator.load(model, "cpu", "fp32", DecodeRecipe(fusion=make(tmp_path / "other")))
-    assert "\n" not in str(raised.value)
+    decode, plain = DecodeRecipe(fusion=make(tmp_path / "other")), Translator.load(model, "cpu", "fp32")
+    uses: list[Callable[[], object]] = [
+        lambda: Translator.load(model, "cpu", "fp32", decode),
+        lambda: plain.with_decode(decode),
+    ]
+    for use in uses:
+        with pytest.raises(UserError, match=message) as raised:
+            use()
+        assert "\n" not in str(raised.value)
+
+
+def test_a_shortlist_of_other_languages_is_an_error(model: Path, tmp_path: Path) -> None:
+    tokenizers = Tokenizers.load(model)
+    empty = np.zeros(0, dtype=np.int32)
+    made = Shortlist(tokenizers.tgt.vocab_size, empty, np.zeros(tokenizers.src.vocab_size + 1, np.int32), empty)
+    made.save(tmp_path / "list", tokenizers, ("fr", "en"))
+    with pytest.raises(UserError, match="translates from fr to en; the model translates from de to en"):
+        Translator.load(model, "cpu", "fp32").with_decode(DecodeRecipe(shortlist=tmp_path / "list"))
 
 
 def test_directions_must_agree(language_model: Path) -> None:
