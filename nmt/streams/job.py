@@ -145,6 +145,11 @@ class TranslationJob:
                 f"{self.output.path} has {counted(done, 'line')}, {self.source.name} has {count:,}, and there is no "
                 f"{self.output.part.name} to resume; use the same input, or leave out --resume to translate it again"
             )
+        if self.report.path is not None and not self.report.path.exists():
+            raise UserError(
+                f"{self.output.path} is complete, and --glossary-report {self.report.path} does not exist; it is "
+                "written during translation; leave out --resume to translate again"
+            )
         say(
             f"{self.output.path} is complete: {counted(done, 'line')}, as many as {self.source.name}; its model and "
             "options are not recorded; leave out --resume to translate it again"

@@ -25,6 +25,11 @@ def test_terms_are_required_and_reported(model: Path, tmp_path: Path, nmt: Nmt) 
     assert header == ["line", "term", "translation", "result"]
     assert [row[:2] for row in rows] == [["1", "Cat"], ["3", "Cat"], ["3", "dog"]]
     assert f"glossary (constrain): {sum(row[3] == 'used' for row in rows)} of 3 terms used" in err
+    assert nmt("translate", model, tmp_path / "in.txt", *given, "--resume")[0] == 0
+    report.unlink()
+    status, _, err = nmt("translate", model, tmp_path / "in.txt", *given, "--resume")
+    assert status == 1 and not report.exists()
+    assert f"out.txt is complete, and --glossary-report {report} does not exist; it is written during" in one_line(err)
 
 
 def test_report_to_standard_output_is_an_error(
