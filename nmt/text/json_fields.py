@@ -80,9 +80,12 @@ def text_or_null(record: Any, name: str, where: str, remedy: str) -> str | None:
         part, dot, after = rest.partition(".")
         if isinstance(value, dict) and rest in value:
             part, dot = rest, ""
-        if not isinstance(value, dict) or part not in value:
-            names = ", ".join(map(repr, value)) if isinstance(value, dict) else f"none in {value!r:.60}"
-            raise UserError(f"{where} has no field {name!r}; its fields are {names}; {remedy}")
+        if not isinstance(value, dict):
+            parent, shown = name.removesuffix(rest).rstrip("."), "null" if value is None else f"{value!r:.60}"
+            what = f"field {parent!r} is" if parent else "it is"
+            raise UserError(f"{where} has no field {name!r}, because {what} {shown}, which is not an object; {remedy}")
+        if part not in value:
+            raise UserError(f"{where} has no field {name!r}; its fields are {', '.join(map(repr, value))}; {remedy}")
         value, rest = value[part], after if dot else None
     if value is not None and not isinstance(value, str):
         raise UserError(f"{where}: field {name!r} is of type {type(value).__name__}; it must be text; {remedy}")

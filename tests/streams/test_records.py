@@ -114,6 +114,12 @@ def test_read(reader: RecordReader, line: str, text: str | None) -> None:
         ),
         (JSONL, '["a"]', "starts an array"),
         pytest.param(JSONL, json.dumps("\ud800" * 1000), "has no field", id="surrogates"),
+        (
+            RecordReader("jsonl", field="page.text"),
+            '{"page": null}',
+            "has no field 'page.text', because field 'page' is null, which is not an object; fix it",
+        ),
+        (JSONL, "null", "has no field 'text', because it is null, which is not an object; fix it"),
         (JSONL, '{"page": {"text": 3}}', "is of type int; it must be text"),
     ],
 )
