@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from pydantic import ValidationError
 
-from nmt.recipe import DecodeRecipe, UserError, explain
+from nmt.recipe import SEPARATOR, TERM_MARKERS, DecodeRecipe, UserError, explain
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.clean import UnicodeForm, normalize
@@ -102,16 +102,23 @@ def changed_options(decode: DecodeRecipe, names: Sequence[str]) -> list[str]:
 
 
 def forbidden_tokens(tokenizers: Tokenizers, metadata: ModelMetadata) -> list[list[int]]:
-    """Encode the phrases that the model's own search options forbid."""
+    """Encode the phrases that the model's own search options forbid, and the markup that it never writes."""
     form = cast(UnicodeForm, metadata.unicode_form)
+    markup = [*TERM_MARKERS, *([SEPARATOR] if metadata.context.has_target else [])]
     phrases = [normalize(phrase, form) for phrase in metadata.decode.forbid]
-    return [tokens for phrase in phrases for tokens in tokenizers.tgt.encode_forbidden(phrase)]
+    forbidden = [tokens for phrase in phrases for tokens in tokenizers.tgt.encode_forbidden(phrase)]
+    symbols = tokenizers.tgt.user_symbols()
+    return forbidden + [[symbols[piece]] for piece in markup if piece in symbols]
 
 
-def ignored_options(config: Mapping[str, Any]) -> list[str]:
-    """Return the options of a generation configuration that change translations and that nmt does not read."""
+def ignored_options(config: Mapping[str, Any], markup: Collection[int] = ()) -> list[str]:
+    """Return the options of a generation configuration that change translations and that nmt does not read.
+
+    markup: token ids that nmt never writes
+    """
     names = [name for name, neutral in _NOT_READ.items() if config.get(name) not in (None, neutral)]
-    forbidden = [sequence for sequence in config.get("bad_words_ids") or () if sequence != [config.get("pad_token_id")]]
+    never = [[config.get("pad_token_id")], *([token] for token in markup)]
+    forbidden = [sequence for sequence in config.get("bad_words_ids") or () if sequence not in never]
     never_printed = {UNK_ID, *(config.get(f"{name}_token_id") for name in ("pad", "bos", "decoder_start"))}
     suppressed = set(config.get("suppress_tokens") or ()) - never_printed
     return [*names, *(["bad_words_ids"] if forbidden else []), *(["suppress_tokens"] if suppressed else [])]

@@ -33,11 +33,12 @@ from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.logs import warn
 from nmt.model.layers import sinusoids
 from nmt.model.transformer import Transformer
-from nmt.recipe import Context, ModelRecipe, UserError
+from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, ModelRecipe, UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import require_new, write_directory
 from nmt.text.clean import UnicodeForm
+from nmt.text.subword_file import read_pieces
 
 _MASKED_LOGIT = -100.0  # probability 0 in float32, but a finite loss in training
 
@@ -88,7 +89,8 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
     _check_positions(source, weights, recipe)
     path = source / "generation_config.json"
     generation = read_json(path) if path.exists() else config
-    for option in ignored_options(generation):
+    markup = [i for i, piece in enumerate(read_pieces(tgt.subword_model)) if piece.text in (*TERM_MARKERS, SEPARATOR)]
+    for option in ignored_options(generation, markup if tgt.is_nmt else ()):
         warn(f"{source} has {option} = {generation[option]}, which nmt does not read; translations may differ")
     names = read_json(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
     metadata = ModelMetadata(

@@ -41,6 +41,8 @@ tokenizer = AutoTokenizer.from_pretrained({name!r})
 
 def translate(sentence):
     sentence = {_normalized(unicode_form)}
+    if not sentence:
+        return ""
     batch = tokenizer([sentence], return_tensors="pt")
     longest = min(batch["input_ids"].shape[1] + {extra}, {generation["max_length"]})
     ids = model.generate(**batch{options}, max_length=longest)
@@ -74,6 +76,8 @@ target = sentencepiece.SentencePieceProcessor(model_file=folder + "/{target}")
 
 def translate(sentence):
     sentence = {_normalized(metadata.unicode_form)}
+    if not sentence:
+        return ""
     pieces = {tag}source.encode(sentence, out_type=str)
     longest = {_max_length(metadata.decode)}
     results = translator.translate_batch(

@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save
 
 from nmt.decode.translator import Translator
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.card import Target
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.generation import to_generation_config
+from nmt.export.marian import read_marian
 from nmt.export.packages import is_installed
 from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
-from nmt.recipe import DecodeRecipe
+from nmt.recipe import TERM_MARKERS, DecodeRecipe
 from nmt.storage.model_metadata import read_model_metadata
+from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt
 from tests.export.rounding import perturbed_copies, stable_lines
@@ -97,6 +100,31 @@ def test_the_example_normalizes_its_input(target: Target, make_model: MakeModel,
     export_model(make_model(decode=DecodeRecipe(length_penalty="power")), tmp_path / "export", ExportOptions(target))
     translate = run_card(tmp_path / "export")["translate"]
     assert translate(" The\tcafe\u0301\u00a0 is\u2028open. ") == translate("The caf\u00e9 is open.")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param("ctranslate2", marks=needs_ctranslate2), pytest.param("huggingface", marks=needs_transformers)],
+)
+def test_the_example_writes_no_markup_and_nothing_for_an_empty_line(
+    target: Target, make_model: MakeModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decode = DecodeRecipe(beam_size=1, tag=TERM_MARKERS[0], length_penalty="power")
+    model = make_model(marks_terms=True, output_bias=True, decode=decode)
+    tensors = load_file(model / "model.safetensors")
+    marker = Tokenizers.load(model).tgt.user_symbols()[TERM_MARKERS[0]]
+    tensors["output.bias"][marker] += 100
+    files: dict[str, bytes] = {path.name: path.read_bytes() for path in model.iterdir()}
+    del files["manifest.json"]
+    write_directory(tmp_path / "model", files | {"model.safetensors": save(tensors)})
+    export_model(tmp_path / "model", tmp_path / "export", ExportOptions(target))
+    translate = run_card(tmp_path / "export")["translate"]
+    assert translate(" \t") == ""
+    assert TERM_MARKERS[0] not in translate("The dog sleeps.")
+    if target == "huggingface":
+        capsys.readouterr()
+        read_marian(tmp_path / "export")
+        assert "which nmt does not read" not in capsys.readouterr().err
 
 
 @needs_ctranslate2
