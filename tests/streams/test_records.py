@@ -119,7 +119,7 @@ def test_read(reader: RecordReader, line: str, text: str | None) -> None:
             '{"page": null}',
             "has no field 'page.text', because field 'page' is null, which is not an object; fix it",
         ),
-        (JSONL, "null", "has no field 'text', because it is null, which is not an object; fix it"),
+        (JSONL, "null", "has no field 'page.text', because it is null, which is not an object; fix it"),
         (JSONL, '{"page": {"text": 3}}', "is of type int; it must be text"),
     ],
 )
