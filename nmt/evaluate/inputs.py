@@ -119,14 +119,23 @@ def check_scoring(
     scorers = [make_scorer(metric, **options) for metric in metrics]
     for scorer in scorers:
         scorer.score(first[0], first)
-    cased = [scorer.name for scorer in scorers if scorer.name.startswith("bleu") and scorer.is_case_sensitive]
-    if options["lowercase"] and cased and any(map(_has_upper_case, references)):
-        warn(
-            f"the model writes lowercase text, and {' and '.join(cased)} of {name} does not ignore case, which lowers "
-            "the score; compute bleu or bleu-tokenized-lc instead (evaluate.metrics), or lower-case the references"
-        )
+    if options["lowercase"]:
+        warn_of_case(name, references, scorers, "evaluate.metrics")
     remedies = _REMEDIES | {"bleu": "for bleu, set evaluate.tokenize to 'char'", "ter": "omit ter in evaluate.metrics"}
     _hint_at_missing_spaces(f"the reference of {name}", references[0], scorers, remedies)
+
+
+def warn_of_case(name: str, references: Sequence[Sequence[str]], scorers: Sequence[Scorer], option: str) -> None:
+    """Warn of metrics that do not ignore the case of a reference, for a model that writes lowercase text.
+
+    option: the one that sets the metrics
+    """
+    cased = [scorer.name for scorer in scorers if scorer.name.startswith("bleu") and scorer.is_case_sensitive]
+    if cased and any(map(_has_upper_case, references)):
+        warn(
+            f"the model writes lowercase text, and {' and '.join(cased)} of {name} does not ignore case, which lowers "
+            f"the score; compute bleu or bleu-tokenized-lc instead ({option}), or lower-case the references"
+        )
 
 
 def _hint_at_missing_spaces(

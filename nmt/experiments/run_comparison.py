@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.test_sets import TestSet, test_sets
-from nmt.evaluate.inputs import warn_of_identical
+from nmt.evaluate.inputs import warn_of_case, warn_of_identical
 from nmt.evaluate.metrics import check_aligned, make_scorer
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
@@ -93,6 +93,8 @@ def compare_runs(
             make_scorer(name, tgt_lang=first.tgt_lang, tokenize=first.evaluate.tokenize, lowercase=lowercase)
             for name in metrics or first.evaluate.metrics
         ]
+        if lowercase:
+            warn_of_case(f"data.test.{test.name}", test.refs, scorers, "--metrics")
         comparisons[test.name] = [
             compare_systems(systems, test.refs, scorer, resamples=resamples, trials=trials) for scorer in scorers
         ]

@@ -69,6 +69,17 @@ def test_options_and_scores_are_compared(runs: Path, nmt: Nmt) -> None:
     assert "options that differ" in text and "heldout: bleu" in text and "a (baseline)" in text
 
 
+def test_metrics_that_do_not_ignore_case_are_named_for_lowercase_models(
+    runs: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--metrics", "bleu,bleu-tokenized", "--resamples", 10, "--trials", 10)
+    message = "bleu-tokenized of data.test.heldout does not ignore case, which lowers the score; compute bleu or"
+    assert message not in nmt("compare", "a", "b", *options)[2]
+    monkeypatch.setattr("nmt.text.tokenizer.Tokenizer.lowercases", lambda self: True)
+    status, _, err = nmt("compare", "a", "b", *options)
+    assert status == 0 and message in err and "bleu and" not in err
+
+
 def test_curves_of_runs_are_plotted_in_one_figure(runs: Path, nmt: Nmt) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
     status, _, err = nmt("compare", "a", "b", "--resamples", 100, "--trials", 0, "-o", "curves.png")
