@@ -12,10 +12,11 @@ from time import perf_counter
 import numpy as np
 import torch
 
+from nmt.alignment.term_markup import with_alignments
 from nmt.bench.device import synchronize
 from nmt.bench.model_specs import ModelSpec
 from nmt.bench.training import TrainingBench
-from nmt.data.fingerprint import outdated_splits
+from nmt.data.fingerprint import outdated_splits, text_identity
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.devices.precision import autocast
@@ -31,7 +32,7 @@ from nmt.train.batching import plan_of_epoch, update_statistics
 from nmt.train.data import TrainingData
 from nmt.train.disk_space import disk_need, model_parameters
 from nmt.train.memory import MemoryProbe, available_memory, checkpoint_copy_bytes, missing_moment_bytes
-from nmt.train.resume import changed_learning_rate, require_used_options
+from nmt.train.resume import changed_learning_rate, require_same_identity, require_used_options
 from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import Trainer
 from nmt.train.validate import validate
@@ -75,10 +76,15 @@ def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Fo
 
 def rejection(recipe: Recipe) -> str:
     """Return the error with which training would reject a recipe for an existing run, or ""."""
+    directory = recipe.data_directory
     try:
         require_same_run(recipe)
+        is_prepared = "train" not in outdated_splits(recipe, directory, warns=False)
         for checkpoint in list_checkpoints(recipe.directory)[-1:]:
             state = TrainState.load(checkpoint)
+            if is_prepared:
+                identity = text_identity(load_prepared(directory).report, recipe)
+                require_same_identity(recipe, state, with_alignments(identity, directory, recipe))
             if state.limits_reached(recipe.train):
                 require_used_options(recipe, state, checkpoint)
             changed_learning_rate(recipe, load_saved_recipe(checkpoint / "recipe.toml"), state)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -262,6 +263,24 @@ def test_a_run_that_cannot_be_resumed_with_the_recipe_is_named(
         assert line.startswith("warning: nmt train rejects this recipe, so the forecast is not saved: ")
         assert reason in line
     assert (tmp_path / "run" / "plan.json").exists() == (not reason)
+
+
+def test_text_that_is_not_that_of_the_checkpoints_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    """The tokenizer is given, so `nmt prepare` does not notice other text after the prepared one is deleted."""
+    lines = [f"the dog sees {n} cats\tder Hund sieht {n} Katzen\n" for n in range(300)]
+    (tmp_path / "train.tsv").write_text("".join(lines))
+    changes = [f"data.train=[{{kind='tsv', path='{tmp_path}/train.tsv'}}]", "train.max_steps=1"]
+    assert nmt("train", recipe, *changes)[0] == 0
+    (tmp_path / "run").rename(tmp_path / "first")
+    changes.append(f"tokenizer={{start_from='{tmp_path}/first'}}")
+    assert nmt("train", recipe, *changes)[0] == 0
+    shutil.rmtree(tmp_path / "run" / "data")
+    (tmp_path / "train.tsv").write_text("".join(lines[1:]))
+    assert nmt("prepare", recipe, *changes)[0] == 0
+    status, _, err = nmt("plan", recipe, "--seconds", 0, *changes[:1], "train.max_steps=2", changes[2])
+    assert status == 0, err
+    assert "nmt train rejects this recipe" in err and "its prepared training text is not that of the checkpoint" in err
+    assert not (tmp_path / "run" / "plan.json").exists()
 
 
 @pytest.mark.parametrize("seconds", [0, 0.05])
