@@ -461,6 +461,8 @@ def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
         raise UserError(f"dataset {path} is a file; it must be a directory; name its directory, or use another kind")
     if path.is_dir() and corpus.revision is not None:
         raise UserError(f"the local dataset {path} has no revisions; only the Hub has them; remove revision")
+    if not path.is_dir() and Path(corpus.dataset).exists():  # load_dataset would read it instead of the Hub
+        raise UserError(f"dataset {path} does not exist, but {Path(corpus.dataset).absolute()} does; correct data.root")
     if not path.is_dir():
         return None
     require_all_shards(file for file in input_files(corpus, root) if corpus.split in str(file.relative_to(path)))

@@ -551,6 +551,17 @@ def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.Mo
     one_line_error(HuggingFaceCorpus(dataset="json"), tmp_path, "its files are empty")
 
 
+def test_datasets_of_the_current_directory_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only `data.root` and the Hub count, although `load_dataset` prefers a directory here."""
+    (tmp_path / "here" / "json").mkdir(parents=True)
+    (tmp_path / "here" / "json" / "train.jsonl").write_text('{"translation": {"en": "a", "de": "b"}}\n')
+    (tmp_path / "root").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    corpus = HuggingFaceCorpus(dataset="json", split="train")
+    one_line_error(corpus, tmp_path / "root", f"{tmp_path}/root/json does not exist, but {tmp_path}/here/json does")
+    assert read(corpus, tmp_path / "here") == [("a", "b")]
+
+
 def test_a_dataset_without_one_of_its_shards_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "set" / "data").mkdir(parents=True)
