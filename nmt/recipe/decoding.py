@@ -57,7 +57,7 @@ class DecodeRecipe(Section):
     forbid: tuple[str, ...] = ()
     """Negative lexical constraints: phrases that must not occur. Each is tokenized by itself; other segmentations of it
     are not excluded. In scripts without spaces, it is also excluded inside a longer token. A given prefix may contain
-    one."""
+    one, and so may the joined translations of the parts of a long line."""
     require: tuple[str, ...] = ()
     """Positive lexical constraints: phrases that every output must contain, each tokenized by itself. Use a beam larger
     than their total number of tokens."""
