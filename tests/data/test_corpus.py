@@ -555,10 +555,10 @@ def test_datasets_of_the_current_directory_are_not_read(tmp_path: Path, monkeypa
     """Only `data.root` and the Hub count, although `load_dataset` prefers a directory here."""
     (tmp_path / "here" / "json").mkdir(parents=True)
     (tmp_path / "here" / "json" / "train.jsonl").write_text('{"translation": {"en": "a", "de": "b"}}\n')
-    (tmp_path / "root").mkdir()
+    (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     corpus = HuggingFaceCorpus(dataset="json", split="train")
-    one_line_error(corpus, tmp_path / "root", f"{tmp_path}/root/json does not exist, but {tmp_path}/here/json does")
+    one_line_error(corpus, tmp_path / "there", f"{tmp_path}/there/json does not exist, but {tmp_path}/here/json does")
     assert read(corpus, tmp_path / "here") == [("a", "b")]
 
 
