@@ -70,7 +70,7 @@ def read_test_set(
 ) -> ReferenceSet:
     """Read the test set of the options; raises UserError if they are inconsistent or line counts differ.
 
-    Warns of empty lines in references.
+    Warns of empty lines.
     """
     if bool(ref) == (test_set is not None):
         raise UserError("the reference is missing or ambiguous; give either --ref FILE or --test-set NAME")

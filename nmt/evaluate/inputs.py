@@ -43,7 +43,7 @@ class ReferenceSet:
     def read(cls, ref: Sequence[Path], src: Path | None, tgt_lang: str | None) -> Self:
         """Read references and source; raises UserError if line counts differ.
 
-        Warns of empty lines in references, and of references that are equal to the source.
+        Warns of lines that are empty on one side, and of references that are equal to the source.
         """
         files = tuple(ref)
         if same := [path for path in files if files.count(path) > 1]:
@@ -61,6 +61,7 @@ class ReferenceSet:
                 warn_of_equal(src, source, path, lines)
         if src is not None and source is not None:
             warn_of_csv(input_name(src), source)
+            warn_of_empty(input_name(src), source, [*references.values()], "is it the right file?")
         return cls(references, files, source, tgt_lang)
 
 

@@ -241,6 +241,13 @@ def test_warning_for_empty_references(tmp_path: Path, nmt: Nmt) -> None:
     assert err == f"warning: 1 of 3 lines of {tmp_path / 'ref'} are empty (first: line 3); {remark}\n"
 
 
+def test_warning_for_empty_sources(tmp_path: Path, nmt: Nmt) -> None:
+    for name, text in (("src", "a\n\n\n"), ("ref", "A\nB\n\n"), ("out", "A\nB\n\n")):
+        (tmp_path / name).write_text(text)
+    err = nmt("evaluate", tmp_path / "out", "--ref", tmp_path / "ref", "--src", tmp_path / "src", "--by-length")[2]
+    assert f"1 of 3 lines of {tmp_path / 'src'} are empty (first: line 2); is it the right file?" in err
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
