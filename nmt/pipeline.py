@@ -322,15 +322,17 @@ def _validation_model(model: TranslationModel, recipe: Recipe, prepared: Prepare
 
 
 def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
-    run_dir, averaged, leaks = recipe.directory, _update_model(recipe), read_leaks(recipe.directory)
-    tests, num_parameters = (_score_texts if recipe.is_language_model else _translate_tests)(recipe, world, leaks)
+    run_dir, averaged, prepared = recipe.directory, _update_model(recipe), load_prepared(recipe.data_directory).report
+    record_leaks(recipe, prepared, begin_search(recipe))  # the test sets may have changed during training
+    leaks, score_tests = read_leaks(run_dir), _score_texts if recipe.is_language_model else _translate_tests
+    tests, num_parameters = score_tests(recipe, world, leaks)
     _warn_of_outdated(run_dir / "translations", {f"{test.name}.{recipe.tgt_lang}" for test in tests})
     curves, notes = _draw_curves(recipe)
     report = RunReport(
         name=recipe.name,
         summary=summarize(recipe),
         seed=recipe.seed,
-        data=DataSummary.from_prepare_report(load_prepared(recipe.data_directory).report, _valid_leaks(leaks)),
+        data=DataSummary.from_prepare_report(prepared, _valid_leaks(leaks)),
         parameters=num_parameters,
         model=manifest_digest(run_dir / "model"),
         training=_summarize_training(recipe, world, state, averaged),
@@ -374,9 +376,8 @@ def _score_texts(recipe: Recipe, world: World, leaks: Mapping[str, SetLeaks]) ->
         scores = score_text(scorer, test.ref)
         seconds = time.perf_counter() - started
         found = leaks.get(f"data.test.{name}")
-        clean = [] if found is None else [test.ref[index] for index in found.clean()]
+        clean, counts = ([], None) if found is None else ([test.ref[i] for i in found.clean()], found.counts())
         clean_scores = score_text(scorer, clean) if 0 < len(clean) < len(test.ref) else ()
-        counts = None if found is None else found.counts()
         tests.append(ScoredTestSet(name, len(test.ref), seconds, scores, leaks=counts, clean_scores=clean_scores))
     return tuple(tests), scorer.num_parameters
 
