@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,9 +54,10 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
     metadata, report = loaded.metadata, find_report(loaded.directory)
     src_lang, tgt_lang, form = metadata.src_lang, metadata.tgt_lang, metadata.unicode_form
     tokenizers = Tokenizers.load(loaded.directory, loaded.metadata.tgt_lang)
+    longest = min(metadata.max_tokens, loaded.model.recipe.max_positions - 1)
     lines = [
         "---",
-        f"language: [{src_lang}, {tgt_lang}]",
+        f"language: {json.dumps([src_lang, tgt_lang])}",  # quoted, because `no`, Norwegian, is false in YAML
         *([f"license: {card.license}"] if card.license is not None else []),
         "pipeline_tag: translation",
         f"library_name: {'transformers' if card.target == 'huggingface' else 'ctranslate2'}",
@@ -71,7 +73,7 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         "```",
         "",
         f"Input is one sentence at a time{'' if form == 'none' else f', in Unicode form {form}'}. "
-        + _LIMITS.format({"split": "splits", "truncate": "truncates"}[metadata.decode.long_lines], metadata.max_tokens),
+        + _LIMITS.format({"split": "splits", "truncate": "truncates"}[metadata.decode.long_lines], longest),
         *([_CONTEXT.format(metadata.context.size)] if metadata.context.size else []),
         *(["The model ignores case, and translations are in lower case."] if tokenizers.tgt.lowercases() else []),
         *([_MARKUP] if TermMarkers.ids_of(tokenizers.src) else []),
@@ -113,12 +115,22 @@ def _scores(report: dict[str, Any]) -> Iterator[str]:
             signature = _escape(score["signature"])
             yield f"| {test['name']} | {score['name']} | {score['value']:.2f} | `{signature}` |"
     yield ""
+    for test in report.get("tests", []):
+        found, total = (test.get("leaks") or {}).get("any"), test.get("sentences")
+        if found and (leaked := found["exact"] + found["near"]):
+            clean = ", ".join(f"{score['name']} {score['value']:.2f}" for score in test.get("clean_scores", []))
+            others = f"; scores of the others: {clean}" if clean else ""
+            yield from (
+                f"{leaked:,} of the {total:,} sentences of {test['name']} occur in the training text{others}.",
+                "",
+            )
 
 
 def _training(report: dict[str, Any], corpora: str | None) -> Iterator[str]:
-    data, training = report.get("data", {}), report.get("training", {})
+    data, training, start = report.get("data", {}), report.get("training", {}), report.get("start_from")
     rows = {
         "recipe": report.get("summary"),
+        "initial model": None if start is None else Path(start.removesuffix("/model")).name,
         "corpora": corpora,
         "training pairs": data.get("train_pairs"),
         "validation pairs": data.get("valid_pairs"),

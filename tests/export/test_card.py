@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from nmt.storage.run_folder import find_report
 
 MakeModel = Callable[..., Path]
 
-REPORT = {
+REPORT: dict[str, Any] = {
     "summary": "en to de",
     "seed": 7,
     "data": {"train_pairs": 29_000, "valid_pairs": 1_014},
@@ -39,7 +40,7 @@ def test_the_card_of_a_run_has_its_scores(run: Path) -> None:
     card = write_card(loaded, Card("huggingface", "apache-2.0", "print(1)", ("Parity check passed: details.",)))
     head, _, body = card.removeprefix("---\n").partition("\n---\n")
     assert head.splitlines() == [
-        "language: [en, de]",
+        'language: ["en", "de"]',
         "license: apache-2.0",
         "pipeline_tag: translation",
         "library_name: transformers",
@@ -47,12 +48,26 @@ def test_the_card_of_a_run_has_its_scores(run: Path) -> None:
     ]
     assert "| news | bleu | 27.35 | `nrefs:1|case:mixed` |" in body or "| news | bleu | 27.34 |" in body
     assert "| training pairs | 29,000 |" in body
+    assert "initial model" not in body
+    assert "occur in the training text" not in body
     assert "| norm_order | post |" in body
     assert not re.search(r"\| (attention|input_feeding|max_distance) \|", body)  # without effect on this model
     assert "| length_penalty | power |" in body
     assert "git" not in body
     assert "- Parity check passed: details.\n" in body
     assert "```python\nprint(1)\n```\n" in body
+
+
+def test_the_card_names_the_initial_model_and_test_sentences_in_the_training_text(run: Path) -> None:
+    counts = {"exact": 2, "near": 1}
+    clean = [{"name": "bleu", "value": 21.0, "signature": ""}]
+    test = REPORT["tests"][0] | {"sentences": 3_003, "leaks": {"any": counts}, "clean_scores": clean}
+    (run / "report.json").write_text(json.dumps(REPORT | {"start_from": "/secret/base/model", "tests": [test]}))
+    card = write_card(load_model(run, torch.device("cpu")), Card("huggingface", None, "", ()))
+    assert "\n| initial model | base |\n" in card
+    assert "secret" not in card
+    assert "3 of the 3,003 sentences of news occur in the training text; scores of the others: bleu 21.00.\n" in card
+    assert "of more than 95 tokens" in card  # the model has 96 positions
 
 
 def test_a_checkpoint_does_not_get_the_scores_of_the_average(run: Path) -> None:
