@@ -93,3 +93,17 @@ def test_wrong_input_is_a_one_line_error(
     assert ngram_baseline.main([str(tmp_path), str(tmp_path / "text"), *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def test_damaged_or_empty_text_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("train", "valid", "test"):
+        (tmp_path / name).write_text("x y\n" * 50)
+    prepare(recipe_of(tmp_path))
+    (tmp_path / "empty").write_text("")
+    assert ngram_baseline.main([str(tmp_path / "run"), str(tmp_path / "empty")]) == 2
+    assert capsys.readouterr().err.endswith("empty is empty; it must have one sentence per line; check the file\n")
+    tokens = tmp_path / "run/data/train.tgt.tokens.npy"
+    content = tokens.read_bytes()
+    tokens.write_bytes(content[:-4] + bytes([content[-4] ^ 1]) + content[-3:])
+    assert ngram_baseline.main([str(tmp_path / "run"), str(tmp_path / "valid")]) == 2
+    assert "train.tgt.tokens.npy is damaged: its SHA-256" in capsys.readouterr().err

@@ -109,6 +109,8 @@ def score(model: KneserNey, prepared: Prepared, text: Path) -> Likelihood:
     for line in read_lines(text):
         log_probs = model.log_probs(tokenizer.encode(normalize(line, form)))
         total.add(PairScore(math.fsum(log_probs), log_probs), line)
+    if not total.tokens:
+        raise UserError(f"{text} is empty; it must have one sentence per line; check the file")
     return total
 
 
@@ -129,6 +131,7 @@ def main(arguments: Sequence[str]) -> int:
         if wrong := [order for order in orders if not 1 <= order <= MAX_ORDER]:
             raise UserError(f"--order must be from 1 to {MAX_ORDER}, got {wrong[0]}")
         prepared = load_prepared(options.run / "data")
+        prepared.verify()
         vocab_size = prepared.tokenizers.tgt.vocab_size - NEVER_PREDICTED
         sys.stdout.write("| order | text | tokens | perplexity | bits per byte |\n|---|---|---|---|---|\n")
         for order in orders:

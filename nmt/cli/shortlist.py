@@ -31,6 +31,7 @@ def shortlist(
     directory = find_prepared(run)
     require_output("-o", out, [directory], replaces=b"nmt-shortlist-")
     prepared = load_prepared(directory)
+    prepared.verify()
     store = PairStore(directory, "train")
     recipe = prepared.report["recipe"]
     with progress("aligning", PASSES * min(len(store), pairs), "pairs") as bar:

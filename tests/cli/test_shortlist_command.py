@@ -157,3 +157,13 @@ def test_only_shortlists_are_overwritten(run: Path, nmt: Nmt, tmp_path: Path) ->
     for best in (1, 2):
         status, _, err = nmt("shortlist", run, "-o", tmp_path / "list", "--best", best)
         assert status == 0, err
+
+
+def test_a_shortlist_of_damaged_text_is_an_error(run: Path, tmp_path: Path, nmt: Nmt) -> None:
+    tokens = run / "data/train.tgt.tokens.npy"
+    content = tokens.read_bytes()
+    tokens.write_bytes(content[:-4] + bytes([content[-4] ^ 1]) + content[-3:])
+    status, _, err = nmt("shortlist", run, "-o", tmp_path / "list")
+    assert status == 1
+    assert "train.tgt.tokens.npy is damaged: its SHA-256" in one_line(err)
+    assert not (tmp_path / "list").exists()
