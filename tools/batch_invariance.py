@@ -15,7 +15,7 @@ from nmt import Translation, Translator, UserError
 from nmt.logs import progress
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.text.lines import read_lines
+from nmt.text.lines import read_lines, require_lines
 
 SIZES = (1, 2, 7, 32, 128)
 TOLERANCE = 1e-5
@@ -117,8 +117,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="random seed for shuffling (default: 1)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
     options = parser.parse_args()
+    if options.lines is not None and options.lines < 1:
+        parser.error(f"--lines must be at least 1, got {options.lines}")
     try:
         lines = list(read_lines(options.src))[: options.lines]
+        require_lines(options.src, len(lines))
         decode = read_model_metadata(find_model(options.model)).decode
         one_batch = decode.model_copy(update={"n_best": 1, "batch_tokens": 10**9})
         translator = Translator.load(options.model, options.device, "fp32", one_batch)

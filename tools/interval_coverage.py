@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         help="deviation of the second system over seeds, relative to the first (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
-    if options.experiments < 1 or options.ratio < 0:
+    if options.experiments < 1 or not 0 <= options.ratio < math.inf:
         parser.error("--experiments must be at least 1 and --ratio at least 0")
     sys.stdout.write("| seeds | by seed | by sentences | by both | contained |\n|---|---|---|---|---|\n")
     for deviations in SOURCES:

@@ -107,6 +107,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="random seed for edits (default: 1)")
     parser.add_argument("--engine", choices=list(PRECISIONS), help="torch (fp32) or ctranslate2 (int8); default: both")
     options = parser.parse_args(arguments)
+    if options.lines < 1 or options.files < 0:
+        parser.error(f"--lines must be at least 1 and --files at least 0, got {options.lines} and {options.files}")
     rng, rows = random.Random(options.seed), []
     try:
         others = list(read_lines(options.src))

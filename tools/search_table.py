@@ -16,7 +16,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmt import DecodeRecipe, Translator, UserError
-from nmt.cli.arguments import read_pairs
+from nmt.cli.arguments import languages, read_pairs
+from nmt.evaluate.metrics import make_scorer
 from nmt.inference.quantized import supports_int8
 from nmt.logs import progress
 from nmt.processes.distributed import choose_device
@@ -93,6 +94,15 @@ def searches(model: Path, other: Path | None, device: str) -> list[Search]:
     return rows
 
 
+def select(rows: Sequence[Search], only: Sequence[str]) -> list[Search]:
+    """Return the reference and the searches with one of the texts in their name; raises UserError for other texts."""
+    for text in only:
+        if not any(text in row.name for row in rows):
+            names = "; ".join(row.name for row in rows)
+            raise UserError(f"--only {text!r} is in the name of no row; rows: {names}")
+    return [row for row in rows if row.name == REFERENCE or any(text in row.name for text in only)]
+
+
 def load(search: Search, device: str) -> Callable[[Sequence[str]], list[list[str]]]:
     """Return a function that translates lines: the best translation of each, or all of them for the oracle."""
     options = {"beam_size": 5, "length_penalty": "power", "length_alpha": 1.0} | search.options
@@ -104,14 +114,14 @@ def load(search: Search, device: str) -> Callable[[Sequence[str]], list[list[str
     return lambda lines: [[text] for text in translator.translate(lines)]
 
 
-def closest(texts: Sequence[str], reference: str, lowercase: bool) -> str:
+def closest(texts: Sequence[str], reference: str, tgt_lang: str, lowercase: bool) -> str:
     """Translation with the highest sentence BLEU."""
-    bleu = BLEU(effective_order=True, lowercase=lowercase)
+    bleu = BLEU(effective_order=True, lowercase=lowercase, trg_lang=tgt_lang)
     return max(texts, key=lambda text: bleu.sentence_score(text, [reference]).score)
 
 
 def measure(
-    rows: Sequence[Row], device: str, src: list[str], ref: list[str], repetitions: int, lowercase: bool
+    rows: Sequence[Row], device: str, src: list[str], ref: list[str], repetitions: int, tgt_lang: str, lowercase: bool
 ) -> None:
     """Measure all rows; loading and a first batch are not timed."""
     with progress("searching", repetitions * len(rows), "passes") as bar:
@@ -122,14 +132,14 @@ def measure(
                 started = time.perf_counter()
                 translations = translate(src)
                 row.seconds.append(time.perf_counter() - started)
-                row.texts = [closest(*pair, lowercase) for pair in zip(translations, ref, strict=True)]
+                row.texts = [closest(*pair, tgt_lang, lowercase) for pair in zip(translations, ref, strict=True)]
                 bar.advance(1)
 
 
-def table(rows: Sequence[Row], ref: list[str], lowercase: bool) -> Iterator[str]:
-    """Lines of the Markdown table and the signatures."""
+def table(rows: Sequence[Row], ref: list[str], tgt_lang: str, lowercase: bool) -> Iterator[str]:
+    """Lines of the Markdown table and the signatures. tgt_lang: selects the tokenizer of BLEU"""
     unit = next(row for row in rows if row.search.name == REFERENCE).seconds
-    bleu, chrf = BLEU(lowercase=lowercase), CHRF(lowercase=lowercase)
+    bleu, chrf = BLEU(lowercase=lowercase, trg_lang=tgt_lang), CHRF(lowercase=lowercase)
     yield "| search | BLEU | chrF2 | length | seconds | relative to beam 5 |"
     yield "|---|---|---|---|---|---|"
     for row in rows:
@@ -163,21 +173,21 @@ def main() -> int:
     if options.repetitions < 1 or (options.lines is not None and options.lines < 1):
         parser.error("--repetitions and --lines must be at least 1")
     try:
-        lowercase = Tokenizers.load(find_model(options.model)).tgt.lowercases()
+        tgt_lang, lowercase = languages(options.model)[1], Tokenizers.load(find_model(options.model)).tgt.lowercases()
+        make_scorer("bleu", tgt_lang=tgt_lang)  # an error if the tokenizer of the language is not installed
         rows = [
             Row(search)
-            for search in searches(options.model, options.ensemble, options.device)
-            if search.name == REFERENCE or any(text in search.name for text in options.only or [""])
+            for search in select(searches(options.model, options.ensemble, options.device), options.only or [""])
         ]
         src, ref = read_pairs(options.src, options.ref)
         src, ref = src[: options.lines], ref[: options.lines]
-        measure(rows, options.device, src, ref, options.repetitions, lowercase)
+        measure(rows, options.device, src, ref, options.repetitions, tgt_lang, lowercase)
     except UserError as error:
         sys.stderr.write(f"search-table: {error}\n")
         return 1
     where = f"{torch.get_num_threads()} threads" if options.device == "cpu" else torch.cuda.get_device_name()
     sys.stdout.write(f"{len(src)} lines, fp32 unless stated otherwise, {where}, torch {torch.__version__}\n\n")
-    sys.stdout.writelines(f"{line}\n" for line in table(rows, ref, lowercase))
+    sys.stdout.writelines(f"{line}\n" for line in table(rows, ref, tgt_lang, lowercase))
     return 0
 
 

@@ -59,3 +59,11 @@ def test_batch_dependent_translation_is_reported(
     assert "| 2 | in order | 2 | 5.0e-01 | 0.0e+00 |" in out
     assert "line 1: a\n  alone    -1.0000000 a 1\n  together -0.5000000 a 2" in out
     assert run(tmp_path / "none", tmp_path / "in", monkeypatch) == 1
+
+
+def test_no_lines_are_an_error(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").write_text("")
+    assert run(model, tmp_path / "in", monkeypatch) == 1
+    assert capsys.readouterr().err.endswith("in is empty; it must have one sentence per line; check the file\n")

@@ -72,3 +72,8 @@ def test_scores_of_a_model(model: Path, tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "other").write_text("a\nb\n")
     assert main(["--lines", "0", str(model), str(text), str(tmp_path / "other")]) == 1
     assert "has 1 line and" in capsys.readouterr().err
+
+
+def test_fewer_lines_than_translators(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--lines", "1"]) == 0
+    assert capsys.readouterr().out.count("| 0 | 0.0% |") == 9

@@ -57,3 +57,10 @@ def test_edits_change_few_lines_and_keep_the_size() -> None:
         edited = memory_proof.edit(rng, lines, ["x y", "z"], 10)
         assert len(set(edited) - set(lines)) <= 5 and 1 <= len(edited) <= 25
         lines = edited
+
+
+def test_no_lines_are_a_wrong_command_line(model: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        memory_proof.main([str(model), str(text), "--lines", "0"])
+    assert ended.value.code == 2
+    assert "--lines must be at least 1" in capsys.readouterr().err

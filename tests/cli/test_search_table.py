@@ -51,14 +51,30 @@ def test_every_kind_of_search_has_a_row(
 @pytest.mark.parametrize(("lowercase", "case"), [(False, "mixed"), (True, "lc")])
 def test_lower_case_is_scored_without_regard_to_case(lowercase: bool, case: str) -> None:
     row = search_table.Row(search_table.Search(search_table.REFERENCE, (), {}), ["a dog sees two cats"], [1.0])
-    *table, bleu, chrf = search_table.table([row], ["A Dog sees two Cats"], lowercase)
+    *table, bleu, chrf = search_table.table([row], ["A Dog sees two Cats"], "en", lowercase)
     assert (f"| {search_table.REFERENCE} | 100.00 | 100.00 |" in table[2]) == lowercase
     assert f"case:{case}" in bleu
     assert f"case:{case}" in chrf
     assert (
-        search_table.closest(["A dog sees two", "a dog sees two cats"], "A DOG SEES TWO CATS", True)
+        search_table.closest(["A dog sees two", "a dog sees two cats"], "A DOG SEES TWO CATS", "en", True)
         == "a dog sees two cats"
     )
+
+
+def test_bleu_has_the_tokenizer_of_the_target_language() -> None:
+    row = search_table.Row(search_table.Search(search_table.REFERENCE, (), {}), ["我喜欢红色的狗"], [1.0])
+    *table, bleu, _ = search_table.table([row], ["我喜欢红色的猫"], "zh", False)
+    assert "tok:zh" in bleu
+    assert float(table[2].split("|")[2]) > 50
+    assert search_table.closest(["狗猫很好", "我喜欢红色的狗"], "我喜欢红色的猫", "zh", False) == "我喜欢红色的狗"
+
+
+def test_only_with_a_text_of_no_row_is_an_error(
+    model: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["search-table", str(model), *texts, "--only", "exact", "sampel"])
+    assert search_table.main() == 1
+    assert capsys.readouterr().err.startswith("search-table: --only 'sampel' is in the name of no row; rows: beam 1 ")
 
 
 def test_texts_of_different_length(

@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
     def __str__(self) -> str:
         counts = (self.fallbacks.searched, self.fallbacks.split, self.fallbacks.copied)
-        fractions = " | ".join(f"{count / self.lines:.1%}" for count in counts)
+        fractions = " | ".join(f"{count / max(1, self.lines):.1%}" for count in counts)
         return f"| {self.engine} | {self.noise:g} | {self.lines:,} | {fractions} | {len(self.violations)} |"
 
 
