@@ -138,11 +138,11 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
 def _decode(
     decode: DecodeRecipe, settings: Sequence[str], output_tokens: int | None, max_positions: int
 ) -> DecodeRecipe:
-    """Return the search options. MBR keeps its candidates.
+    """Return the search options. MBR keeps its candidates; alignments are as in `nmt translate`.
 
     Raises CommandError for settings without effect, and unless `output_tokens` can be the length of every output.
     """
-    fixed: dict[str, int | None] = {} if decode.mbr_metric != "none" else {"n_best": 1}
+    fixed: dict[str, int | None] = {"alignments": False} | ({} if decode.mbr_metric != "none" else {"n_best": 1})
     names = [setting.removeprefix("decode.").partition("=")[0] for setting in settings]
     if output_tokens is not None:
         lengths = dict.fromkeys(("min_tokens", "max_tokens", "max_extra_tokens"), output_tokens)

@@ -113,13 +113,14 @@ def test_a_missing_context_is_named(recipe: Path, tmp_path: Path, capsys: pytest
 
 
 def test_trained_model_keeps_its_search_options(recipe: Path, tmp_path: Path) -> None:
-    own = find_model_spec(str(recipe), ["decode.n_best=3", "decode.length_alpha=0.3"]).recipe
+    own = find_model_spec(str(recipe), ["decode.n_best=3", "decode.length_alpha=0.3", "decode.alignments=true"]).recipe
     write_random_model(tmp_path / "model", own, number_tokenizers(50))
     (tmp_path / "text").write_text("w1\n")
     options = request(tmp_path / "model", source=tmp_path / "text", settings=("beam_size=7",))
     model, decode, _ = prepare_decoding(options, tmp_path)
     assert model == tmp_path / "model"
     assert (decode.n_best, decode.length_alpha, decode.beam_size) == (1, 0.3, 7)
+    assert not decode.alignments  # as in `nmt translate`
     with pytest.raises(UserError, match="needs sentences to translate; use --input FILE"):
         prepare_decoding(request(tmp_path / "model"), tmp_path)
     with pytest.raises(UserError, match="has its own tokenizers"):
