@@ -493,7 +493,7 @@ def _summarize_training(recipe: Recipe, world: World, state: TrainState, average
         valid_step=state.best_step or None,
         is_worse_than_start=state.best_score < (state.start_score or state.best_score),
         is_of_ema=state.best_is_of_ema,
-        averaged=len(averaged),
+        averaged=0 if recipe.train.average == "ema" else len(averaged),
         skipped=state.skipped,
         micro_batches=work.micro_batches if work else None,
         work_share=work.efficiency if work else None,

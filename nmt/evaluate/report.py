@@ -75,7 +75,7 @@ class TrainingSummary:
     tgt_tokens:    trained target tokens, EOS included
     valid_nll:     negative log-likelihood per validation token in nats at the best validation, without label smoothing;
                    of the EMA if the best score is that of the EMA; None without validation
-    averaged:      number of averaged checkpoints
+    averaged:      number of averaged checkpoints; 0 if the model is the EMA
     is_of_ema:     whether the best validation is that of the EMA
     is_worse_than_start: whether the best validation is worse than that of the model that fine-tuning started from
     skipped:       updates with non-finite gradients

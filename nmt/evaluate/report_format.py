@@ -124,7 +124,7 @@ def _training_section(report: RunReport) -> Iterator[str]:
             "precision": f"{training.precision} on {training.device}{processes}",
             "micro-batches per update": _micro_batches(training),
             "best validation": _validation(training),
-            "averaged checkpoints": str(training.averaged),
+            "averaged checkpoints": str(training.averaged or "none; the model is the EMA"),
             "seed": str(report.seed),
         }
     )

@@ -109,7 +109,8 @@ def _short(key: str, value: object) -> str:
 
 
 def _scores(report: dict[str, Any]) -> Iterator[str]:
-    yield from ("## Scores", "", "| test set | metric | score | signature |", "|---|---|---|---|")
+    yield from ("## Scores", "", "Measured by nmt before the export, with the search options below.", "")
+    yield from ("| test set | metric | score | signature |", "|---|---|---|---|")
     for test in report.get("tests", []):
         for score in test.get("scores", []):
             signature = _escape(score["signature"])
@@ -128,6 +129,7 @@ def _scores(report: dict[str, Any]) -> Iterator[str]:
 
 def _training(report: dict[str, Any], corpora: str | None) -> Iterator[str]:
     data, training, start = report.get("data", {}), report.get("training", {}), report.get("start_from")
+    averaged = training.get("averaged")
     rows = {
         "recipe": report.get("summary"),
         "initial model": None if start is None else Path(start.removesuffix("/model")).name,
@@ -136,7 +138,7 @@ def _training(report: dict[str, Any], corpora: str | None) -> Iterator[str]:
         "validation pairs": data.get("valid_pairs"),
         "updates": training.get("steps"),
         "epochs": round(training.get("epochs") or 0.0, 1),
-        "averaged checkpoints": training.get("averaged"),
+        "averaged checkpoints": "none; the model is the EMA" if averaged == 0 else averaged,
         "seed": report.get("seed"),
         "nmt commit": report.get("git_commit"),
     }

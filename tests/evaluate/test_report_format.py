@@ -88,6 +88,11 @@ def test_the_text_of_an_initial_model_was_not_searched() -> None:
     assert "not searched" not in format_markdown(dataclasses.replace(report, start_from=None))
 
 
+def test_the_report_of_an_ema_has_no_averaged_checkpoints() -> None:
+    report = dataclasses.replace(REPORT, training=dataclasses.replace(REPORT.training, averaged=0))
+    assert "| averaged checkpoints | none; the model is the EMA |" in format_markdown(report)
+
+
 def test_markdown_tables() -> None:
     rows = rendered_cells(format_markdown(REPORT))
     expected = [

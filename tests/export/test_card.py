@@ -68,6 +68,11 @@ def test_the_card_names_the_initial_model_and_test_sentences_in_the_training_tex
     assert "secret" not in card
     assert "3 of the 3,003 sentences of news occur in the training text; scores of the others: bleu 21.00.\n" in card
     assert "of more than 95 tokens" in card  # the model has 96 positions
+    assert "\nMeasured by nmt before the export, with the search options below.\n" in card
+    assert "| averaged checkpoints | 5 |" in card
+    (run / "report.json").write_text(json.dumps(REPORT | {"training": {"averaged": 0}}))
+    ema = write_card(load_model(run, torch.device("cpu")), Card("huggingface", None, "", ()))
+    assert "| averaged checkpoints | none; the model is the EMA |" in ema
 
 
 def test_a_checkpoint_does_not_get_the_scores_of_the_average(run: Path) -> None:
