@@ -174,6 +174,7 @@ def test_a_server_refuses_what_a_language_model_ignores(language_model: Path) ->
     with TestClient(build_app(Service([served], Limits()))) as client:
         for path, body, message in (
             ("translate", {"text": "the old", "alternatives": True, "n_best": 2}, "alternatives are for translation"),
+            ("translate", {"text": "", "prefix": "the old"}, "prefixes and glossaries are for translation"),
             ("translate", {"text": "the old", "glossary": [["old", "new"]]}, "prefixes and glossaries are for"),
             ("score", {"pairs": [["", "a"], ["the old", "a"]]}, "pair 2 has a source, which lm ignores"),
         ):

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Translation
-from nmt.recipe import UserError
+from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.serve.documents import join_documents, split_text
 from nmt.serve.events import Event, merge, stream_events, with_text_events
 from nmt.serve.libretranslate import add_libretranslate_api
@@ -79,10 +79,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         if body.format != "text":
             return await _translate_documents(service, request, model, body, texts)
         _require_single_lines(texts)
-        lines = [
-            line._replace(prefix=body.prefix if line.text.strip() else "", context=tuple(body.context))
-            for line in _lines_with_terms(texts, body, model)
-        ]
+        lines = _make_lines(texts, body, model)
         if body.context and len(texts) != 1:
             raise HTTPException(400, "context needs a request with one text; send each line with its own context")
         if body.attention and (len(texts) != 1 or body.stream or body.stream_tokens):
@@ -135,7 +132,7 @@ async def _translate_documents(
 ) -> Response:
     """Translate HTML pages or subtitle files; the response has their text without scores or other fields."""
     documents = [split_text(text, body.format) for text in texts]
-    lines = [_lines_with_terms([segment.text for segment in document.segments], body, model) for document in documents]
+    lines = [_make_lines([segment.text for segment in document.segments], body, model) for document in documents]
     options = _request_options(body, model)
     joined = join_documents(documents, await service.translate_documents(request, model, options, lines))
     return JsonLine({"model": model.name, "translations": [[{"text": text}] for (text,) in joined]})
@@ -198,14 +195,19 @@ def _request_options(body: TranslateRequest, model: ServedModel) -> RequestOptio
     )
 
 
-def _lines_with_terms(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:
-    """Return lines with the glossary of the request; before alternatives, its terms are required phrases."""
+def _make_lines(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:
+    """Return lines with the options of the request; before alternatives, terms of the glossary are required phrases."""
     glossary, required = _make_glossary(body), tuple(body.required)
-    if glossary is None or not body.alternatives:
-        return [Line(text, required=required, glossary=glossary) for text in texts]
-    if model.decode.glossary_mode == "annotate":
+    before_alternatives = glossary if body.alternatives else None
+    if before_alternatives is not None and model.decode.glossary_mode == "annotate":
         raise HTTPException(400, "alternatives and glossary are mutually exclusive for this model; send one of them")
-    return [Line(text, required=(*required, *glossary.required(text))) for text in texts]
+    lines = []
+    for text in texts:
+        has_prefix = bool(text.strip()) or model.languages[0] == NO_LANGUAGE  # which also continues an empty text
+        terms = () if before_alternatives is None else before_alternatives.required(text)
+        line = Line(text, body.prefix if has_prefix else "", (*required, *terms), tuple(body.context))
+        lines.append(line if body.alternatives else line._replace(glossary=glossary))
+    return lines
 
 
 def _make_glossary(body: TranslateRequest) -> Glossary | None:
