@@ -153,6 +153,15 @@ def _warn_of_header(name: str, lines: Sequence[str], translations: Sequence[str]
         )
 
 
+def find_format(filled: Sequence[str]) -> str:
+    """Return a name of the format of lines that are not blank: an n-best list, a test set of WMT, or "" for others."""
+    if filled and all(line.count(" ||| ") >= 2 for line in filled):
+        return "a Moses n-best list, whose indices and scores count as text"
+    if any(map(_TEST_SET.match, filled[:5])):
+        return "an SGM or XML test set, whose markup counts as text"
+    return ""
+
+
 def warn_of_fields(
     name: str, lines: Sequence[str], *, translations: Sequence[str] = (), is_learned: bool = False
 ) -> None:
@@ -169,10 +178,8 @@ def warn_of_fields(
         warn(f"all lines of {name} have tabs; columns such as scores count as text; extract the text first (cut -f)")
     elif all(line.startswith("{") and line.rstrip().endswith("}") for line in filled):
         warn(f"all lines of {name} are JSON, which counts as text; extract the text first (jq -r .translation)")
-    elif all(line.count(" ||| ") >= 2 for line in filled):
-        warn(f"all lines of {name} look like a Moses n-best list; indices and scores count as text; extract the text")
-    elif any(map(_TEST_SET.match, filled[:5])):
-        warn(f"{name} looks like an SGM or XML test set, whose markup counts as text; extract the segments first")
+    elif kind := find_format(filled):
+        warn(f"{name} looks like {kind}; extract the text first")
     elif is_learned:
         marked = [found[0] for found in map(_MARKUP.search, filled) if found]
         if len(marked) >= max(_MIN_MARKED * len(filled), 1):

@@ -251,19 +251,28 @@ def test_warning_for_empty_sources(tmp_path: Path, nmt: Nmt) -> None:
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ("-0.2738\tEin Hund.\n", "have tabs; columns such as scores count as text; extract the text first (cut -f)"),
+        (
+            "-0.2738\tEin Hund.\n",
+            "all lines of OUT have tabs; columns such as scores count as text; extract the text first (cut -f)",
+        ),
         (
             "0 ||| Ein Hund. ||| -1.0 ||| -0.5\n",
-            "look like a Moses n-best list; indices and scores count as text; extract the text",
+            "OUT looks like a Moses n-best list, whose indices and scores count as text; extract the text first",
         ),
-        ('{"a": "Ein Hund."}\n', "are JSON, which counts as text; extract the text first (jq -r .translation)"),
+        (
+            '{"a": "Ein Hund."}\n',
+            "all lines of OUT are JSON, which counts as text; extract the text first (jq -r .translation)",
+        ),
     ],
 )
 def test_warning_for_outputs_that_are_not_plain_text(tmp_path: Path, nmt: Nmt, row: str, expected: str) -> None:
     ref, out = tmp_path / "ref", tmp_path / "out"
     ref.write_text("Ein Hund.\nEine Katze.\n")
     out.write_text(row * 2)
-    assert nmt("evaluate", "--ref", ref, out, "-m", "chrf")[::2] == (0, f"warning: all lines of {out} {expected}\n")
+    assert nmt("evaluate", "--ref", ref, out, "-m", "chrf")[::2] == (
+        0,
+        f"warning: {expected.replace('OUT', str(out))}\n",
+    )
     out.write_text(row + "Eine Katze.\n")
     assert nmt("evaluate", "--ref", ref, out, "-m", "chrf")[::2] == (0, "")
 
@@ -272,9 +281,7 @@ def test_warning_for_test_sets_that_are_not_plain_text(tmp_path: Path, nmt: Nmt)
     ref, out = tmp_path / "ref.sgm", tmp_path / "out"
     ref.write_text('<refset setid="a" trglang="de">\n<seg id="1">Ein Hund.</seg>\n</refset>\n')
     out.write_text("<a>\nEin Hund.\n</a>\n")
-    warning = (
-        f"warning: {ref} looks like an SGM or XML test set, whose markup counts as text; extract the segments first\n"
-    )
+    warning = f"warning: {ref} looks like an SGM or XML test set, whose markup counts as text; extract the text first\n"
     assert nmt("evaluate", "--ref", ref, out, "-m", "chrf")[::2] == (0, warning)
 
 

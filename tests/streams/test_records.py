@@ -393,6 +393,21 @@ def test_plain_text_that_looks_like_another_format(
 
 
 @pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        (['<srcset setid="newstest2014" srclang="any">', "<doc>"], "an SGM or XML test set"),
+        (['<?xml version="1.0"?>', '<dataset id="newstest2021">'], "an SGM or XML test set"),
+        (["0 ||| ein Hund ||| -1.0", "0 ||| der Hund ||| -2.0"], "a Moses n-best list"),
+    ],
+)
+def test_plain_text_that_looks_like_a_format_without_support(
+    lines: list[str], kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warn_of_format("standard input", lines)
+    assert capsys.readouterr().err.startswith(f"warning: standard input looks like {kind}, whose ")
+
+
+@pytest.mark.parametrize(
     ("name", "lines", "is_named"),
     [
         ("in.csv", ["id,text", '1,"a dog, a cat"'], True),
