@@ -20,6 +20,7 @@ from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import is_first_rank, warn
 from nmt.recipe import UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
+from nmt.text.clean import SHORT_CODES
 from nmt.text.sacrebleu_sets import sacrebleu_files
 
 RefOption = Annotated[
@@ -117,7 +118,7 @@ class MetricOptions:
                 raise typer.BadParameter(
                     f"{option} has no effect on {', '.join(names)}; leave out {option}, or add {metric} to --metrics"
                 )
-        if self.lang is None or self.lang in LANGUAGES:
+        if self.lang is None or {self.lang, SHORT_CODES.get(self.lang)} & LANGUAGES:
             return
         if not re.fullmatch(LANGUAGE_PATTERN, self.lang):
             raise typer.BadParameter(f"--lang is {self.lang!r}; it must be an ISO 639 code such as de")

@@ -31,6 +31,7 @@ from nmt.evaluate.sentence_counts import SentenceMetric
 from nmt.logs import counted
 from nmt.recipe import Metric, UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
+from nmt.text.clean import SHORT_CODES
 
 # sacreBLEU exposes details and intervals only as text; this many decimals restore the exact value.
 _EXACT_DECIMALS = 20
@@ -281,7 +282,7 @@ def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
     if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
         raise _unknown("tokenizer", tokenize, list(BLEU.TOKENIZERS))
     try:
-        return BLEU(tokenize=tokenize, lowercase=lowercase, trg_lang=tgt_lang)
+        return BLEU(tokenize=tokenize, lowercase=lowercase, trg_lang=SHORT_CODES.get(tgt_lang, tgt_lang))
     except (RuntimeError, OSError, ImportError) as error:  # the tokenizer needs a package or a download
         reason = " ".join(str(error).split())
         raise UserError(f"tokenizer {tokenize or tgt_lang!r} is not available: {reason}") from error

@@ -6,6 +6,8 @@ import re
 from importlib.metadata import version
 from typing import Literal
 
+from nmt.text.clean import SHORT_CODES
+
 Punctuation = Literal["norm", "unipunct"]
 
 _CODES = "as bn ca cs de el en es et fi fr ga gu hi hu is it ja kn ko lt lv ml mni mr nl or pa pl pt ro ru sk sl sv ta"
@@ -26,6 +28,7 @@ class MosesTokenizer:
         # Importing sacremoses compiles its rules, which takes a second.
         import sacremoses  # noqa: PLC0415
 
+        lang = lang if lang in LANGUAGES else SHORT_CODES.get(lang, lang)
         self._punctuation: Punctuation = punctuation
         self._normalizer = sacremoses.MosesPunctNormalizer(lang, perl_parity=True)
         self._tokenizer = sacremoses.MosesTokenizer(lang)

@@ -53,8 +53,15 @@ _SCRIPT_OF_LANGUAGES = {
     "ja": _HAN + _KANA,
     "ko": _HANGUL + _HAN,
 }
+SHORT_CODES = {
+    **dict.fromkeys(("zho", "chi", "cmn", "yue"), "zh"),
+    **{"jpn": "ja", "khm": "km", "kor": "ko", "lao": "lo", "mya": "my", "bur": "my", "tha": "th"},
+}
+"""Two-letter codes of the languages with special rules, by three-letter code. Mandarin and Cantonese have those of
+Chinese."""
 _SCRIPTS = {language: script for languages, script in _SCRIPT_OF_LANGUAGES.items() for language in languages.split()}
-WITHOUT_SPACES = frozenset(("ja", "km", "lo", "my", "th", "zh"))
+_SCRIPTS |= {language: _SCRIPTS[short] for language, short in SHORT_CODES.items() if short in _SCRIPTS}
+WITHOUT_SPACES = frozenset(("ja", "km", "lo", "my", "th", "zh", *(SHORT_CODES.keys() - {"kor"})))
 """Languages without spaces between words."""
 _NOT_LETTERS = r"\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u218b\u2460-\u249b"  # fractions, superscripts
 _LETTER = re.compile(f"[^{_NOT_LETTERS}]")

@@ -606,6 +606,7 @@ def test_warning_for_a_language_without_tokenizer_rules(texts: Path, nmt: Nmt) -
     arguments = ["evaluate", "--ref", texts / "ref", texts / "good", "--lang"]
     assert "the tokenizers have no rules for da; generic rules are used" in nmt(*arguments, "da")[2]
     assert "have no rules for" not in nmt(*arguments, "de")[2]
+    assert "have no rules for" not in nmt(*arguments, "zho")[2]
 
 
 @pytest.mark.parametrize(

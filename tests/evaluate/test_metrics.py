@@ -330,9 +330,15 @@ def test_bleu_tokenizer() -> None:
     assert name == "lower-cased tokens of sacreBLEU's 13a"
 
 
-def test_language_selects_the_tokenizer_of_sacrebleu() -> None:
-    (score,) = score_corpus(["我们去学校"], [["我们去学校吧"]], ["bleu"], tgt_lang="zh")
+@pytest.mark.parametrize("language", ["zh", "zho", "cmn", "yue"])
+def test_language_selects_the_tokenizer_of_sacrebleu(language: str) -> None:
+    (score,) = score_corpus(["我们去学校"], [["我们去学校吧"]], ["bleu"], tgt_lang=language)
     assert "|tok:zh|" in score.signature
+
+
+def test_three_letter_code_selects_the_rules_of_moses() -> None:
+    (score,) = score_corpus(["我们"], [["我们"]], ["bleu-tokenized"], tgt_lang="zho")
+    assert "moses.zh." in score.signature
 
 
 @pytest.mark.parametrize("metric", TEXT_METRICS)

@@ -155,7 +155,9 @@ def test_unknown_language_has_no_script() -> None:
     assert drop_reason(cleaner("xx", "yy"), "Быстрая лисица", "敏捷的狐狸") is None
 
 
-def test_length_ratio_without_spaces() -> None:
+@pytest.mark.parametrize("language", ["zh", "zho", "yue", "ja", "jpn"])
+def test_length_ratio_and_script_without_spaces(language: str) -> None:
     english = "I would like to know how much this small red umbrella costs today"
-    assert drop_reason(cleaner("en", "zh"), english, "我想知道这把红色的小雨伞今天多少钱") is None
-    assert drop_reason(cleaner("en", "zh"), english, "钱") == "length ratio"
+    assert drop_reason(cleaner("en", language), english, "我想知道这把红色的小雨伞今天多少钱") is None
+    assert drop_reason(cleaner("en", language), english, "钱") == "length ratio"
+    assert drop_reason(cleaner("en", language), english, f"{english}!") == "wrong script"
