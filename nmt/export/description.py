@@ -17,7 +17,7 @@ from nmt.logs import counted, format_duration
 from nmt.recipe import NO_LANGUAGE, ModelRecipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_report
-from nmt.storage.sealed import CorruptError, verify_directory
+from nmt.storage.sealed import CorruptError, read_manifest, verify_directory
 from nmt.train.state import TrainState
 
 # Options that `ModelRecipe.description` shows.
@@ -79,7 +79,8 @@ def _training(directory: Path, metadata: ModelMetadata, report: Mapping[str, Any
     newest = averaged[-1] if averaged else origin.get("moving_average")
     checkpoint = directory if newest is None else directory.resolve().parent / "checkpoints" / str(newest)
     training: dict[str, Any] = {**origin, "summary": (report or {}).get("summary")}
-    if (checkpoint / "state.json").is_file():
+    training["start_from"] = (report or {}).get("start_from")
+    if (checkpoint / "state.json").is_file() and _is_source(checkpoint, origin):
         state = TrainState.load(checkpoint)
         best = {name.removeprefix("valid/"): value for name, value in state.best_validation.items()}
         training |= {"step": state.step, "epochs": state.epochs, "tgt_tokens": state.tgt_tokens}
@@ -88,6 +89,12 @@ def _training(directory: Path, metadata: ModelMetadata, report: Mapping[str, Any
     best = {"step": reported.get("valid_step"), "nll": reported.get("valid_nll")}
     training |= {"step": reported.get("steps", origin.get("step")), "best_validation": best}
     return training | {name: reported.get(name) for name in ("epochs", "tgt_tokens", "seconds")}
+
+
+def _is_source(checkpoint: Path, origin: Mapping[str, Any]) -> bool:
+    """Return whether a model was made from a checkpoint; one of the same name may be that of another run."""
+    weights = origin.get("weights", [])[-1:]  # absent from models of earlier versions and from checkpoints
+    return not weights or weights[0] in {digest for _, digest in read_manifest(checkpoint).values()}
 
 
 def _engines(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
@@ -152,6 +159,8 @@ def _training_rows(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("recipe", "seed", "imported"):
         if name in training:
             yield name, str(training[name])
+    if training["start_from"] is not None:
+        yield "initial model", training["start_from"]
     if training["step"] is not None:
         parts = [f"{training['step']:,} updates"]
         if training["tgt_tokens"] is not None:
@@ -162,6 +171,8 @@ def _training_rows(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "average of", f"{counted(len(averaged), 'checkpoint')}, {averaged[0]} to {averaged[-1]}"
     if "moving_average" in training:
         yield "average of", f"all updates up to {training['moving_average']} (EMA)"
+    if "kept_heads" in training:
+        yield "pruned", "attention heads, after training and validation"
     best = training["best_validation"]
     if best["step"]:
         values = [f"{name} {value:.4g}" for name, value in best.items() if name != "step" and value is not None]

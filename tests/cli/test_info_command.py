@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from nmt.checkpoint import Checkpoint, average_checkpoints, load_model, model_files, model_tensors, save_checkpoint
+from nmt.heads.masks import attentions
+from nmt.heads.pruning import write_pruned
 from nmt.storage.sealed import manifest_digest
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
@@ -85,6 +87,31 @@ def test_the_scores_of_an_earlier_model_are_left_out(run: Path, nmt: Nmt) -> Non
     assert (status, "news bleu" in out, "best validation  update 10: nll 2.5" in out) == (0, False, True)
     assert f"{run / 'report.json'} is the report of an earlier model, so its scores are left out" in err
     assert json.loads(nmt("info", run, "--json")[1])["scores"] == []
+
+
+def test_a_model_in_another_run_has_not_the_training_of_that_run(run: Path, tmp_path: Path, nmt: Nmt) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(run / "model", other / "model")
+    shutil.copytree(run / "checkpoints" / "step-00000020", other / "checkpoints" / "step-00000020")
+    assert "1,234 target tokens" in nmt("info", other)[1]
+    manifest = other / "checkpoints" / "step-00000020" / "manifest.json"
+    digest = json.loads(manifest.read_text())["model.safetensors"]["sha256"]
+    manifest.write_text(manifest.read_text().replace(digest, "0" * 64))
+    out = nmt("info", other)[1]
+    assert "1,234 target tokens" not in out and "best validation" not in out
+    assert re.search("^trained +20 updates$", out, re.MULTILINE)
+
+
+def test_the_initial_model_and_pruning_are_named(run: Path, nmt: Nmt) -> None:
+    out = nmt("info", run)[1]
+    assert "initial model" not in out and "pruned" not in out
+    (run / "report.json").write_text(json.dumps(REPORT | {"start_from": "runs/base"}))
+    loaded = load_model(run, torch.device("cpu"))
+    write_pruned(loaded, {key: [0] for key in attentions(loaded.transformer)}, run / "pruned")
+    assert "initial model" in nmt("info", run)[1]
+    assert re.search(
+        "^pruned +attention heads, after training and validation$", nmt("info", run / "pruned")[1], re.MULTILINE
+    )
 
 
 def test_a_model_without_a_run_has_no_training(model: Path, nmt: Nmt) -> None:
