@@ -17,6 +17,7 @@ from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.decode.translator import Translator
 from nmt.export.packages import is_installed
 from nmt.recipe import UserError, parse_recipe
+from nmt.storage.model_metadata import read_model_metadata
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
@@ -267,6 +268,28 @@ def test_the_ledger_has_the_command_with_its_device(
     assert entry["command"].endswith("--source FILE" + " --device cuda" * (device == "cuda"))
     with pytest.raises(SystemExit):
         bench_main.main(["file", "nmt", "ctranslate2", "--device", "tpu", *files])
+
+
+def test_references_of_another_length_and_one_round_are_errors(
+    work: FileWorkload, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ref").write_text("w1\nw2\n")
+    files = ["--model", str(work.model), "--source", str(work.source), "--ledger", str(tmp_path)]
+    assert bench_main.main(["file", "nmt", "ctranslate2", "--ref", str(tmp_path / "ref"), *files]) == 1
+    assert "has 3 lines and" in " ".join(capfd.readouterr().err.split())
+    with pytest.raises(SystemExit):
+        bench_main.main(["file", "nmt", "ctranslate2", "--rounds", "1", *files])
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_bleu_has_the_tokenizer_of_the_target_language(
+    work: FileWorkload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = replace(read_model_metadata(work.model), tgt_lang="zh")
+    monkeypatch.setattr(file_comparison, "read_model_metadata", lambda _: metadata)
+    side = Measurement("nmt", {}, {}, 0.0, [1.0, 1.0])
+    file_comparison._add_bleu(side, work.source, work)
+    assert "tok:zh" in side.versions["BLEU"]
 
 
 def test_a_failing_system_is_named(work: FileWorkload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -380,6 +380,12 @@ def test_a_ledger_is_merged_into_another(tmp_path: Path) -> None:
     assert "2.5 min" in (here / "RESULTS.md").read_text()
 
 
+def test_a_folder_without_a_ledger_is_not_merged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["ledger", "--add", str(tmp_path / "none"), "--ledger", str(tmp_path / "here")]) == 1
+    assert "none has no results.json; --add must be the folder of a ledger" in " ".join(capfd.readouterr().err.split())
+    assert not (tmp_path / "here").exists()
+
+
 def test_each_machine_has_a_row(tmp_path: Path) -> None:
     goal = "train-cpu-linear"
     entries = [

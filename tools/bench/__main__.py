@@ -23,7 +23,7 @@ from nmt.logs import print_line, say
 from nmt.recipe import UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.text.lines import count_lines
+from nmt.text.lines import count_lines, require_same_length
 
 SHAPES = {
     "tiny": Shape(4, 4, 128, 256, 4, 0.3),
@@ -57,7 +57,10 @@ exit status: 0 measured and added to tools/bench/RESULTS.md and results.json, 1 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit status."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if (rounds := getattr(options, "rounds", 2)) < 2:
+        parser.error(f"--rounds must be at least 2, for an interval, got {rounds}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the measured processes, too
     try:
         match options.command:
@@ -114,6 +117,9 @@ def _compare_files(options: argparse.Namespace) -> None:
     """Compare systems that translate a file, and add the result to the ledger."""
     names = [field.name for field in fields(FileWorkload)]
     workload = FileWorkload(**{name: getattr(options, name) for name in names})
+    if workload.ref is not None:
+        lines, references = count_lines(workload.source), count_lines(workload.ref)
+        require_same_length(workload.source, lines, workload.ref, references)
     compare_both = compare_loaded if options.loaded else compare_files
     comparison = compare_both(workload, _parse_system(options.ours), _parse_system(options.theirs), options.rounds)
     work = {"task": "file", "num_lines": count_lines(workload.source), "beam_size": workload.beam_size}
@@ -171,6 +177,8 @@ def _record(options: argparse.Namespace) -> None:
 def _update_ledger(options: argparse.Namespace) -> None:
     if options.add is None:
         return write_results(options.ledger)
+    if not (options.add / "results.json").is_file():
+        raise UserError(f"{options.add} has no results.json; --add must be the folder of a ledger; correct it")
     known = read_ledger(options.ledger)
     added = [entry for entry in read_ledger(options.add) if entry not in known]
     add_entries(added, options.ledger)

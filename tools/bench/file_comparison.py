@@ -27,6 +27,7 @@ from bench.ratio import paired_ratio
 from bench.worker import end_with_parent
 from nmt.logs import say
 from nmt.recipe import UserError
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.text.lines import count_lines, read_lines
 from nmt.text.tokenizer import Tokenizers
@@ -183,7 +184,9 @@ def _assignments(workload: FileWorkload, settings: dict[str, str], model: Path) 
 def _add_bleu(measurement: Measurement, out: Path, workload: FileWorkload) -> None:
     """List BLEU with the settings, if there are references; without case if translations are always lowercase."""
     if workload.ref is not None:
-        metric = BLEU(lowercase=Tokenizers.load(find_model(workload.model)).tgt.lowercases())
+        directory = find_model(workload.model)
+        lowercase, tgt_lang = Tokenizers.load(directory).tgt.lowercases(), read_model_metadata(directory).tgt_lang
+        metric = BLEU(lowercase=lowercase, trg_lang=tgt_lang)
         score = metric.corpus_score(list(read_lines(out)), [list(read_lines(workload.ref))]).score
         measurement.settings["BLEU"] = f"{score:.2f}"
         measurement.versions["BLEU"] = str(metric.get_signature())
