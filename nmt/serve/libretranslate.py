@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 
-from nmt.recipe import UserError
+from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.serve.detection import Detected, rank_languages
 from nmt.serve.documents import TextFormat, join_documents, split_text
 from nmt.serve.messages import DetectRequest, JsonLine, LibreTranslateRequest, request_schema
@@ -105,10 +105,14 @@ def _named(code: str) -> dict[str, Any]:
 
 
 def _detect(service: Service, texts: Sequence[str], target: str | None = None) -> list[Detected]:
-    """Rank the source languages of all models, or of those for a target; raises HTTPException if there is none."""
+    """Rank the source languages of all models, or of those for a target; raises HTTPException if there is none.
+
+    Language models have no source language: otherwise, they would continue text such as numbers and code.
+    """
     sources = {model.languages[0] for model in service.models.values() if target in (None, model.languages[1])}
+    sources.discard(NO_LANGUAGE)
     if not sources:
-        raise _no_model(service, "auto", str(target))
+        raise _no_model(service, "auto", target or "any language")
     try:
         return rank_languages(sources, texts)
     except UserError as error:

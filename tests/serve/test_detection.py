@@ -55,6 +55,18 @@ def test_auto_translates_from_the_detected_language(as_list: bool) -> None:
     assert german["detectedLanguage"]["language"] in ("en", "fr")
 
 
+def test_language_models_are_no_source_language() -> None:
+    client = make_client([("zxx", "en"), ("de", "en"), ("fr", "en")])
+    for text in ("AAAA", "12345 !!!"):
+        detected = client.post("/translate", json={"q": text, "source": "auto", "target": "en"}).json()
+        assert detected["detectedLanguage"]["language"] in ("de", "fr")
+        assert {one["language"] for one in client.post("/detect", json={"q": text}).json()} == {"de", "fr"}
+    only = make_client([("zxx", "en")])
+    for path, body in (("/detect", {"q": "a"}), ("/translate", {"q": "a", "source": "auto", "target": "en"})):
+        response = only.post(path, json=body)
+        assert (response.status_code, "no model translates 'auto'" in response.text) == (400, True)
+
+
 def test_a_single_source_needs_no_detection() -> None:
     client = make_client([("xx", "de")])
     assert client.post("/detect", json={"q": GERMAN}).json() == [{"language": "xx", "confidence": 100.0}]
