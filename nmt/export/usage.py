@@ -136,6 +136,8 @@ def lost_by_ctranslate2(decode: DecodeRecipe) -> list[str]:
     if decode.length_penalty == "gnmt" and decode.length_alpha:
         ours, theirs = f"((5+n)/6)^{decode.length_alpha:g}", f"n^{length_exponent(decode):g}"
         lost.append(f"length penalty gnmt, {ours} (the example uses {theirs})")
+    excluding = changed_options(decode, ("forbid", "no_repeat_ngram", "min_tokens", "min_length_ratio"))
+    lost += [f"{name} without renormalizing the probabilities of the other tokens" for name in excluding]
     names = unsupported_search_options(decode) + (["mbr_metric"] if decode.mbr_metric != "none" else [])
     lost += [f"decode.{name}" + (" 'exact'" if name == "stop" else "") for name in names]
     return lost + [name for name in changed_options(decode, NOT_SEARCHED) if name not in lost]

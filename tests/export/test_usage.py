@@ -137,7 +137,10 @@ def test_the_card_names_the_repository(make_model: MakeModel, tmp_path: Path) ->
 
 
 def test_options_that_ctranslate2_lacks_are_named(make_model: MakeModel) -> None:
-    assert lost_by_ctranslate2(DecodeRecipe(length_penalty="power", n_best=2, forbid=("x",))) == []
+    assert lost_by_ctranslate2(DecodeRecipe(length_penalty="power", n_best=2)) == []
+    excluding = lost_by_ctranslate2(DecodeRecipe(length_penalty="power", forbid=("x",), min_tokens=2))
+    rest = "without renormalizing the probabilities of the other tokens"
+    assert excluding == [f"decode.forbid {rest}", f"decode.min_tokens {rest}"]
     lost = lost_by_ctranslate2(DecodeRecipe(stop="exact", mbr_metric="chrf"))
     assert lost == [
         "length penalty gnmt, ((5+n)/6)^0.6 (the example uses n^0.48)",
