@@ -43,7 +43,7 @@ from nmt.text.context import join_lines, last_lines
 from nmt.text.json_fields import one_line, parse_json, text_field
 from nmt.text.lines import InvalidUtf8, TsvCheck, count_lines, decompressed, read_lines, reject_pipe, unreadable
 from nmt.text.sacrebleu_sets import sacrebleu_documents, sacrebleu_files
-from nmt.text.trees import linearize, read_tree, words
+from nmt.text.trees import read_treebank
 from nmt.text.wmt_files import check_language, check_same_order, sgm_documents, sgm_segments, xml_documents
 
 Labels = tuple[str, ...]
@@ -124,7 +124,8 @@ def read_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[Pair]:
             src, refs = sacrebleu_files(corpus.test_set, f"{options.src_lang}-{options.tgt_lang}")
             return _read_text(src, refs[0], "error")
         case TreesCorpus():
-            return _read_trees(_existing(corpus.path, root), invalid_utf8)
+            path = _existing(corpus.path, root)
+            return read_treebank(read_lines(path, invalid_utf8), str(path))
         case MonolingualCorpus():
             return (("", line) for line in read_lines(_existing(corpus.path, root), invalid_utf8))
         case ToyCorpus():
@@ -400,33 +401,6 @@ def _records_before_blank_lines(path: Path) -> list[int]:
     """Return the number of records before each blank line of a JSON Lines file."""
     is_record = accumulate((bool(line.strip()) for line in read_lines(path, "replace")), initial=0)
     return [before for before, after in pairwise(is_record) if before == after]
-
-
-def _read_trees(path: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
-    """Yield the words of each tree and the linearized tree. A tree may span several lines, as in treebanks."""
-    tree_lines: list[str] = []
-    first = depth = 0
-    for number, line in enumerate(read_lines(path, invalid_utf8), start=1):
-        if not tree_lines and not line.strip():
-            continue
-        first = first if tree_lines else number
-        tree_lines.append(line)
-        depth += line.count("(") - line.count(")")
-        if depth <= 0:
-            yield _tree_pair(" ".join(tree_lines), f"{path}, line {first}")
-            tree_lines, depth = [], 0
-    if tree_lines:
-        _tree_pair(" ".join(tree_lines), f"{path}, line {first}")  # raises: the tree is incomplete
-
-
-def _tree_pair(text: str, where: str) -> Pair:
-    try:
-        tree = read_tree(text)
-    except ValueError as error:
-        raise UserError(
-            f"{where}: {error}; expected a tree such as (S (NP (NN dog)) (VP (VBZ sleeps))); correct the tree"
-        ) from error
-    return " ".join(words(tree)), linearize(tree)
 
 
 def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Iterator[Pair]:

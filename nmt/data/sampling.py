@@ -81,7 +81,8 @@ class SampledEpochs:
     ) -> None:
         """Open the prepared corpus; raise UserError if it is missing or damaged.
 
-        max_tokens:     longer sampled sentences keep the segmentation of the prepared corpus
+        max_tokens:     longer sampled sentences keep the segmentation of the prepared corpus, except that sources are
+                        truncated if those of the prepared corpus are
         workers:        number of processes; 0 selects it automatically, 1 uses a thread instead
         is_builder:     whether this rank builds the text
         reverse_target: whether the prepared corpus has reversed target sentences
@@ -94,7 +95,11 @@ class SampledEpochs:
         sides = recipe.subword_sampling_sides
         self._sides: tuple[Side, ...] = ("src", "tgt") if sides == "both" else (sides,)
         self._seed = seed
-        self._make_sampler = partial(_ShardSampler, directory, recipe.subword_sampling, max_tokens, reverse_target)
+        report = read_json_object(directory / "prepare.json")
+        data = report.get("recipe", {}).get("data", {})  # without options of the default, see `preparation_options`
+        truncates = "long_sources" in data and "context" not in data  # context is dropped before a source is truncated
+        alpha = recipe.subword_sampling
+        self._make_sampler = partial(_ShardSampler, directory, alpha, max_tokens, reverse_target, truncates)
         is_small = len(self._base) < _MIN_PAIRS_FOR_PROCESSES
         self._workers = workers or (1 if is_small else min(max(2, num_cores()), _MAX_PROCESSES))
         self._is_builder = is_builder
@@ -109,8 +114,9 @@ class SampledEpochs:
             "sides": list(self._sides),
             "max_tokens": max_tokens,
             "pairs_per_shard": _PAIRS_PER_SHARD,
-            "text": read_json_object(directory / "prepare.json").get("sha256") or _sizes(directory),
+            "text": report.get("sha256") or _sizes(directory),
             "tokenizers": Tokenizers.load(directory).digests(),
+            **({"truncated": "src"} if truncates else {}),
         }
         if is_builder:
             self._remove_leftovers()
@@ -281,7 +287,7 @@ class _SampledShard:
 class _ShardSampler:
     """Resegments shards."""
 
-    def __init__(self, directory: Path, alpha: float, max_tokens: int, reverse_target: bool) -> None:
+    def __init__(self, directory: Path, alpha: float, max_tokens: int, reverse_target: bool, truncates: bool) -> None:
         self._base = PairStore(directory, "train")
         tokenizers = Tokenizers.load(directory)
         src = SubwordSampler(tokenizers.src.vocabulary(), alpha)
@@ -289,6 +295,7 @@ class _ShardSampler:
         self._samplers: Mapping[Side, SubwordSampler] = {"src": src, "tgt": tgt}
         self._max_tokens = max_tokens
         self._reversed: tuple[Side, ...] = ("tgt",) if reverse_target else ()
+        self._truncated: tuple[Side, ...] = ("src",) if truncates else ()
 
     def __call__(self, shard: _Shard) -> _SampledShard:
         random = np.random.Generator(np.random.PCG64(shard.seed))
@@ -299,6 +306,8 @@ class _ShardSampler:
         new_tokens = reverse_each(sampled, new_lengths) if is_reversed else sampled
         both = np.concatenate([new_tokens, tokens])
         starts, new_starts = np.cumsum(lengths) - lengths + len(new_tokens), np.cumsum(new_lengths) - new_lengths
+        if shard.side in self._truncated:
+            new_lengths = np.minimum(new_lengths, self._max_tokens)
         fits = new_lengths <= self._max_tokens
         chosen_lengths = np.where(fits, new_lengths, lengths)
         return _SampledShard(

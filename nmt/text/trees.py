@@ -9,8 +9,10 @@ are removed, as in EVALB.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from nmt.recipe import UserError
 
 WORD = "XX"
 PUNCTUATION = frozenset({",", ":", "``", "''", "."})
@@ -65,6 +67,36 @@ def read_tree(line: str) -> Node:
     if len(stack) > 1 or len(roots) != 1 or not isinstance(roots[0], Node):
         raise ValueError("the brackets do not enclose one tree")
     return roots[0]
+
+
+def read_treebank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
+    """Yield the words of each tree and the linearized tree. A tree may span several lines, as in treebanks.
+
+    name: of the file, for errors. Raises UserError for a malformed tree.
+    """
+    tree_lines: list[str] = []
+    first = depth = 0
+    for number, line in enumerate(lines, start=1):
+        if not tree_lines and not line.strip():
+            continue
+        first = first if tree_lines else number
+        tree_lines.append(line)
+        depth += line.count("(") - line.count(")")
+        if depth <= 0:
+            yield _tree_pair(" ".join(tree_lines), f"{name}, line {first}")
+            tree_lines, depth = [], 0
+    if tree_lines:
+        _tree_pair(" ".join(tree_lines), f"{name}, line {first}")  # raises: the tree is incomplete
+
+
+def _tree_pair(text: str, where: str) -> tuple[str, str]:
+    try:
+        tree = read_tree(text)
+    except ValueError as error:
+        raise UserError(
+            f"{where}: {error}; expected a tree such as (S (NP (NN dog)) (VP (VBZ sleeps))); correct the tree"
+        ) from error
+    return " ".join(words(tree)), linearize(tree)
 
 
 def words(tree: Node) -> list[str]:

@@ -221,6 +221,21 @@ def test_overlong_samples_are_discarded(corpus: Path, sample: Sample) -> None:
     assert limited == expected != drawn
 
 
+def test_samples_of_truncated_sources_are_truncated(corpus: Path, sample: Sample) -> None:
+    """Otherwise all sources that preparation has truncated would keep their segmentation."""
+    base, unlimited = PairStore(corpus, "train"), first_epoch(sample(corpus))
+    src, limit = to_lists(unlimited.src), int(np.median(base.src.lengths))
+    kept = to_lists(first_epoch(sample(corpus, max_tokens=limit)).src)
+    options = {"long_sources": "truncate"}
+    (corpus / "prepare.json").write_text(json.dumps({"recipe": {"data": options}}))
+    limited = first_epoch(sample(corpus, max_tokens=limit))
+    assert to_lists(limited.src) == [new[:limit] for new in src] != kept
+    tgt = zip(to_lists(unlimited.tgt), to_lists(base.tgt), strict=True)
+    assert to_lists(limited.tgt) == [new if len(new) <= limit else old for new, old in tgt]
+    (corpus / "prepare.json").write_text(json.dumps({"recipe": {"data": {**options, "context": 2}}}))
+    assert to_lists(first_epoch(sample(corpus, max_tokens=limit)).src) == kept
+
+
 # --- Reproducibility ------------------------------------------------------------------------------------------------
 
 
