@@ -73,6 +73,8 @@ class Constraints:
         trees: progress of trees, if outputs are trees
         """
         longest, n = max(sentences.lengths), self._no_repeat_ngram
+        if trees is not None:
+            trees.apply(log_probs)  # first, because a prefix must begin a tree, but may violate the other constraints
         forced = self._forced_tokens(sentences)
         if forced is not None:
             forced_log_probs = log_probs.gather(2, forced.clamp(min=PAD_ID).expand(-1, log_probs.shape[1], -1))
@@ -85,8 +87,6 @@ class Constraints:
             _forbid_repeated(log_probs, self._without_context(outputs(longest - 1)), n)
         if forbidden is not None:
             forbidden.apply(log_probs)
-        if trees is not None:
-            trees.apply(log_probs)
         if forced is not None:
             is_forced = forced >= 0  # (batch, 1, 1)
             log_probs.masked_fill_(is_forced, -math.inf)

@@ -184,6 +184,19 @@ def test_translations_are_trees_with_the_words_of_the_line(beam_size: int, token
         assert is_tree(tree, len(line.split())), tree
 
 
+def test_a_prefix_begins_a_tree(tokenizers: Tokenizers) -> None:
+    model: Any = TableModel(random_table(1, tokenizers.tgt.vocab_size - 4))
+    line, prefix = "the old dog .", "(S (NP XX"
+    translator = make_translator(model, tokenizers, beam_size=3, max_extra_tokens=20, trees=True)
+    (tree,) = translator.translate([line], [prefix])
+    assert tree.startswith(prefix)
+    for text in [tree, *(one.text for one in translator.alternatives(line, prefix, 300))]:
+        assert is_tree(text, len(line.split())), text
+    for other in ("(S )NP", "dog", "XX"):
+        with pytest.raises(UserError, match="no translation is possible"):
+            translator.translate([line], [other])
+
+
 def test_other_tokenizers_are_an_error(tokenizers: Tokenizers) -> None:
     with pytest.raises(
         UserError, match=r"no tokens for brackets, which decode\.trees needs; train it on corpora of kind"
