@@ -78,6 +78,12 @@ def test_training_without_checkpoints_is_read_from_the_report(run: Path, nmt: Nm
     assert training["best_validation"] == {"step": 98, "nll": 1.25}
 
 
+def test_an_infinite_perplexity_is_shown(run: Path, nmt: Nmt) -> None:
+    score = {"name": "perplexity", "value": None, "signature": "per token"}
+    (run / "report.json").write_text(json.dumps(REPORT | {"tests": [{"name": "news", "scores": [score]}]}))
+    assert re.search("^news perplexity +infinite  per token$", nmt("info", run)[1], re.MULTILINE)
+
+
 def test_the_scores_of_an_earlier_model_are_left_out(run: Path, nmt: Nmt) -> None:
     (run / "report.json").write_text(json.dumps(REPORT | {"model": manifest_digest(run / "model")}))
     status, out, err = nmt("info", run)
