@@ -24,9 +24,10 @@ _LIMITS = (
 )
 
 _CONTEXT = (
-    "In training, up to {} previous sentences of the document preceded each sentence, each followed by `<sep>`. The "
+    "In training, up to {} previous sentences of the document preceded each sentence, each followed by `<sep>`{}. The "
     "code above translates single sentences."
 )
+_BOTH_SIDES = ", and their translations preceded its translation in the same way"
 
 _MARKUP = (
     "In training, the source contained translations of terms: `<term-source>`, the words of a term, `<term-target>`, "
@@ -54,7 +55,7 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
     metadata, report = loaded.metadata, find_report(loaded.directory)
     src_lang, tgt_lang, form = metadata.src_lang, metadata.tgt_lang, metadata.unicode_form
     tokenizers = Tokenizers.load(loaded.directory, loaded.metadata.tgt_lang)
-    longest = min(metadata.max_tokens, loaded.model.recipe.max_positions - 1)
+    context, longest = metadata.context, min(metadata.max_tokens, loaded.model.recipe.max_positions - 1)
     lines = [
         "---",
         f"language: {json.dumps([src_lang, tgt_lang])}",  # quoted, because `no`, Norwegian, is false in YAML
@@ -74,7 +75,7 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         "",
         f"Input is one sentence at a time{'' if form == 'none' else f', in Unicode form {form}'}. "
         + _LIMITS.format({"split": "splits", "truncate": "truncates"}[metadata.decode.long_lines], longest),
-        *([_CONTEXT.format(metadata.context.size)] if metadata.context.size else []),
+        *([_CONTEXT.format(context.size, _BOTH_SIDES if context.has_target else "")] if context.size else []),
         *(["The model ignores case, and translations are in lower case."] if tokenizers.tgt.lowercases() else []),
         *([_MARKUP] if TermMarkers.ids_of(tokenizers.src) else []),
         "",

@@ -107,4 +107,7 @@ def test_the_card_of_a_model_with_context_says_so(run: Path) -> None:
     card = Card("huggingface", None, "print(1)", ())
     assert "previous sentences" not in write_card(loaded, card)
     with_context = replace(loaded, metadata=replace(loaded.metadata, context=Context(3)))
-    assert "In training, up to 3 previous sentences of the document preceded each" in write_card(with_context, card)
+    text = write_card(with_context, card)
+    assert "In training, up to 3 previous sentences of the document preceded each" in text
+    both = replace(loaded, metadata=replace(loaded.metadata, context=Context(3, "both")))
+    assert ("their translations" in text, "their translations" in write_card(both, card)) == (False, True)
