@@ -21,6 +21,7 @@ MODEL, CLASSIFIER = "model.toml", "classifier.toml"
 # Entries of a run that nothing but training, scoring and planning should write.
 _OWN_ENTRIES = (
     "checkpoints",
+    "data",
     "leaks.json",
     "metrics.jsonl",
     "model",
@@ -28,6 +29,7 @@ _OWN_ENTRIES = (
     "recipe.toml",
     "report.json",
     "report.md",
+    "tensorboard",
 )
 
 

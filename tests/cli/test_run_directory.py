@@ -266,7 +266,8 @@ def test_translations_do_not_replace_files_of_a_run(tmp_path: Path, nmt: Nmt, mo
     (tmp_path / "in.txt").write_text("a dog\n")
     assert nmt("run", "mine.toml", "run_dir=run", "train.max_steps=1")[0] == 0
     (tmp_path / "report.json").write_text("{}")
-    for out in ("run/report.json", "run/checkpoints/step-00000001/state.json", "run/model/model.toml"):
+    files = ("report.json", "checkpoints/step-00000001/state.json", "model/model.toml", "data/prepare.json")
+    for out in (f"run/{name}" for name in files):
         content = (tmp_path / out).read_text()
         status, _, err = nmt("translate", "run", "in.txt", "-o", out)
         assert status == 1
