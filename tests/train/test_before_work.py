@@ -77,10 +77,10 @@ def test_a_reference_without_spaces_is_reported_for_metrics_of_words(
     (tmp_path / "news.de").write_text("我喜欢读书今天天气很好\n" * 3)
     bleu = "for bleu, set evaluate.tokenize to 'char'"
     for options, metrics, advice in (
-        (["tgt_lang=yue"], "bleu and ter", f"{bleu}, and omit ter in evaluate.metrics"),
+        (["tgt_lang=lo"], "bleu and ter", f"{bleu}, and omit ter in evaluate.metrics"),
         (["tgt_lang=zh"], "ter", "omit ter in evaluate.metrics"),
-        (["tgt_lang=yue", "evaluate.metrics=['bleu']"], "bleu", bleu),
-        (["tgt_lang=yue", "evaluate.metrics=['chrf']"], "", ""),
+        (["tgt_lang=lo", "evaluate.metrics=['bleu']"], "bleu", bleu),
+        (["tgt_lang=lo", "evaluate.metrics=['chrf']"], "", ""),
     ):
         pipeline.require_test_sets(load_recipe(recipe, options))
         hint = "hint: the reference of data.test.news has no spaces between words, so whole clauses are words for "
