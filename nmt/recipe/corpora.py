@@ -112,7 +112,8 @@ class TrainingOptions(Section):
     computed without a tag; validation BLEU and test sets use `decode.tag`."""
     alignment: Path | None = None
     """Word alignments for `train.guided_alignment` and `train.glossary_markup`: a file in Pharaoh format (`0-0 1-2`)
-    with a line for each pair of the corpus. By default, a statistical aligner finds them."""
+    with a line for each pair of the corpus. Words are separated by any white space, also by no-break spaces, which
+    some aligners count as letters. By default, a statistical aligner finds them."""
 
 
 ReferenceFiles = Path | Annotated[tuple[Path, ...], Field(min_length=1)]

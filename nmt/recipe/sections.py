@@ -56,7 +56,7 @@ class DataRecipe(Section):
     max_length_ratio: PositiveFloat = 9.0
     """Drop pairs whose numbers of words have a higher ratio, if the longer side has more than 10 words."""
     drop_duplicates: bool = True
-    """Drop repeated pairs."""
+    """Drop repeated pairs. Case counts, here and for `drop_identical`, also with `tokenizer.lowercase`."""
     drop_identical: bool = True
     """Drop pairs whose sides are identical and have more than 3 words; untranslated text teaches copying."""
     drop_wrong_script: bool = True
