@@ -205,6 +205,7 @@ class _Builder:
         """Yield the links of the tokens of each stored pair from a file of word alignments."""
         recipe = self._recipe
         cleaner = Cleaner(recipe.data, recipe.src_lang, recipe.tgt_lang)
+        longest = recipe.data.max_tokens - int(corpus.tagged) if recipe.data.long_sources == "truncate" else None
         chunks = in_chunks(self._store, corpus.ids())
         stored = (pair for ids in chunks for pair in self._reader.pairs(ids, corpus.tagged))
         expected = next(stored, None)
@@ -222,6 +223,7 @@ class _Builder:
                 continue
             tokenizers = (self._tokenizers.src, self._tokenizers.tgt)
             encoded = [side.encode_with_starts(text) for side, text in zip(tokenizers, clean, strict=True)]
+            encoded[0] = encoded[0][0][:longest], encoded[0][1][:longest]
             if tuple(tokens for tokens, _ in encoded) == expected:
                 words = [
                     words_of_starts(text, starts, words_as_given(given, recipe.data.unicode_form))

@@ -161,6 +161,23 @@ def test_tags_and_reversed_targets(folder: Path) -> None:
             assert other == sorted((source + 1, length - 1 - target) for source, target in own)
 
 
+@pytest.mark.parametrize("tag", [(), ("tag='<web>'",)])
+def test_given_links_of_truncated_sources(tag: tuple[str, ...], folder: Path) -> None:
+    given = corpus("alignment='train.links'", *tag)
+    _, whole, all_links = prepared_links(folder, given, run="whole")
+    limit = int(np.percentile(PairStore(whole.directory, "train").src.lengths, 60))
+    options = (f"data.max_tokens={limit}", "data.long_sources='truncate'", "decode.long_lines='truncate'")
+    _, prepared, links = prepared_links(folder, given, *options)
+    store = PairStore(prepared.directory, "train")
+    assert max(store.src.lengths) == limit < max(PairStore(whole.directory, "train").src.lengths)
+    others = iter(range(len(all_links)))
+    for pair, own in enumerate(links):
+        src, tgt = pieces(prepared, pair)
+        found = ((other, *pieces(whole, other)) for other in others)
+        same = next(other for other, other_src, other_tgt in found if (other_src[:limit], other_tgt) == (src, tgt))
+        assert own == [link for link in all_links[same] if link[0] < limit]
+
+
 def test_corpora_with_and_without_a_file(folder: Path) -> None:
     corpora = [
         "{kind='text', src='train.en', tgt='train.de', alignment='train.links'}",
