@@ -7,8 +7,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -18,8 +20,14 @@ from nmt.decode.translator import Translator
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.engine import CTranslate2Translator
+from nmt.export.generation import forbidden_tokens, to_generation_config
+from nmt.export.packages import load_package
 from nmt.export.parity import load_huggingface
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.storage.model_metadata import read_model_metadata
+from nmt.storage.run_folder import find_model
+from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.tokenizer import Tokenizers
 
 Translate = Callable[[Sequence[str]], list[str]]
 
@@ -71,7 +79,7 @@ def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, h
     with tempfile.TemporaryDirectory() as folder:
         notes = export_model(model, Path(folder) / "export", ExportOptions("huggingface", sample=src[:hf_lines]))
         row(f"{'':<10}huggingface: {notes[-1]}")
-        translate = huggingface_translator(Path(folder) / "export", decode)
+        translate = huggingface_translator(Path(folder) / "export", decode, model)
         shown("huggingface", decode, translate, src[:hf_lines], ref[:hf_lines], reference)
 
 
@@ -86,16 +94,23 @@ def same(a: Translation, b: Translation) -> bool:
     return a.pieces == b.pieces
 
 
-def huggingface_translator(directory: Path, decode: DecodeRecipe) -> Translate:
-    """Return a function that translates with transformers, 32 lines at a time."""
+def huggingface_translator(directory: Path, decode: DecodeRecipe, source: Path) -> Translate:
+    """Return a function that translates with transformers and `decode`, 32 lines at a time. source: the nmt model"""
     model, tokenizer = load_huggingface(directory)
+    own = find_model(source)
+    metadata = replace(read_model_metadata(own), decode=decode)
+    forbidden = forbidden_tokens(Tokenizers.load(own), metadata)
+    config, _ = to_generation_config(decode, model.config.max_position_embeddings, metadata.max_tokens, forbidden)
+    model.generation_config = load_package("transformers").GenerationConfig(**config)  # without the model's own options
+    form = cast(UnicodeForm, metadata.unicode_form)
 
     def translate(lines: Sequence[str]) -> list[str]:
         found: list[str] = []
         for start in range(0, len(lines), 32):
-            batch = tokenizer(list(lines[start : start + 32]), padding=True, return_tensors="pt")
+            texts = [normalize(line, form) for line in lines[start : start + 32]]
+            batch = tokenizer(texts, padding=True, return_tensors="pt")
             with torch.inference_mode():
-                ids = model.generate(**batch, num_beams=decode.beam_size, length_penalty=decode.length_alpha)
+                ids = model.generate(**batch)
             found += tokenizer.batch_decode(ids, skip_special_tokens=True)
         return found
 

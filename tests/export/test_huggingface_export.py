@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import parity_table
 import pytest
 import torch
 
@@ -173,3 +174,18 @@ def test_weights_are_stored_once(make_model: MakeModel, tmp_path: Path) -> None:
     (note,) = lost
     assert note.startswith("decode.max_extra_tokens (replaced by the limit of the longest input, 96;")
     assert json.loads(files["vocab.json"])["</s>"] == 3
+
+
+@needs_transformers
+def test_the_parity_table_does_not_use_the_search_of_the_model(
+    make_model: MakeModel, lines: list[str], tmp_path: Path
+) -> None:
+    greedy = DecodeRecipe(beam_size=1, length_penalty="power", max_extra_tokens=10)
+    own = DecodeRecipe(beam_size=4, n_best=2, length_penalty="power", no_repeat_ngram=1)
+    found = []
+    for number, decode in enumerate((greedy, own)):
+        model = make_model(decode=decode)
+        export_model(model, tmp_path / f"{number}", ExportOptions("huggingface"))
+        found.append(parity_table.huggingface_translator(tmp_path / f"{number}", greedy, model)(lines[:6]))
+    assert len(found[0]) == 6
+    assert found[0] == found[1]
