@@ -114,6 +114,18 @@ def test_a_stage_that_times_out_is_reported_and_the_next_one_runs(tmp_path: Path
     assert outcome is not None and outcome.status == "timed out"
 
 
+def test_results_with_other_options_are_not_reused(tmp_path: Path) -> None:
+    stages = ("--stages", "machine", "--out", tmp_path)
+    assert gpu_check("--device", "cpu", "--small", *stages).returncode == 0
+    machine = (tmp_path / "results" / "machine.json").read_bytes()
+    for other in (("--device", "cpu"), ("--small",)):
+        done = gpu_check(*other, *stages)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert f"{tmp_path} has results with " in done.stderr
+    assert (tmp_path / "results" / "machine.json").read_bytes() == machine
+    assert gpu_check("--device", "cpu", "--small", *stages).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

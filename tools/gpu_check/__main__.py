@@ -22,7 +22,7 @@ examples:
   tools/gpu-check                          run all stages and print the table
   tools/gpu-check --stages losses,speed    run only these, even if finished
   tools/gpu-check --budget-seconds 540     stop in time; the next call resumes
-  tools/gpu-check --device cpu --small     dry run without a GPU
+  tools/gpu-check --device cpu --small --out build/dry-run    dry run without a GPU
   tools/gpu-check --report                 print the table of the results so far
 
 Uses NMT_PYTHON (default python3) with its installed torch, and no network. Other missing packages are installed from
@@ -70,6 +70,8 @@ def _run(
     options: argparse.Namespace, settings: Settings, stages: Sequence[Stage], *, again: bool, started: float
 ) -> str | None:
     """Run the stages; returns an error message if none can run."""
+    if problem := settings.conflict():
+        return problem
     target = Path(settings.out) / "packages"
     environment = _environment(target) | settings.pick({}, _ONE_THREAD)
     _set_up(settings, options.wheels or Path("wheels"), target)
@@ -80,6 +82,7 @@ def _run(
         done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, check=False)
         if done.returncode:
             return "torch finds no GPU; set NMT_PYTHON to a Python whose torch does, or try --device cpu --small"
+    settings.record()
     Driver(settings, environment, options.limit, options.budget_seconds, started).run(stages, again)
     return None
 

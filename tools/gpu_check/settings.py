@@ -42,6 +42,25 @@ class Settings:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
+    def conflict(self) -> str | None:
+        """Return an error message if the output folder has results of another device, size or data."""
+        if not self._record.exists():
+            return None
+        earlier, own = json.loads(self._record.read_text(encoding="utf-8")), self._choices()
+        shown = ", ".join(f"{name} {earlier.get(name)!r}" for name in own if earlier.get(name) != own[name])
+        return f"{self.out} has results with {shown}; use another --out, or remove the folder" if shown else None
+
+    def record(self) -> None:
+        """Store the device, size and data of the results in the output folder."""
+        self._record.write_text(json.dumps(self._choices()) + "\n", encoding="utf-8")
+
+    @property
+    def _record(self) -> Path:
+        return Path(self.out) / "settings.json"
+
+    def _choices(self) -> dict[str, object]:
+        return {"device": self.device, "small": self.small, "data": self.data}
+
     def to_json(self) -> str:
         """Serialize for a stage's process."""
         return json.dumps(asdict(self))
