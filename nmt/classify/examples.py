@@ -158,12 +158,14 @@ class TrainingOverlap:
 def training_overlap(splits: Mapping[str, LabeledTexts], recipe: ClassificationRecipe) -> dict[str, TrainingOverlap]:
     """Count the examples of each split but `train` whose normalized texts occur in `train`, and warn of them.
 
-    Labels are not compared. In a pair, both texts must be those of one training example.
+    Case counts unless the model lowercases. Labels are not compared. In a pair, both texts must be those of one
+    training example.
     """
 
     def normalized(split: str) -> Iterator[Texts]:
         for texts in splits[split].texts:
-            yield tuple(normalize(text, recipe.data.unicode_form) for text in texts)
+            same = (normalize(text, recipe.data.unicode_form) for text in texts)
+            yield tuple(map(str.lower, same) if recipe.tokenizer.lowercase else same)
 
     searched = {split: list(normalized(split)) for split in splits if split != "train"}
     missing = set().union(*searched.values())

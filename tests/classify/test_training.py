@@ -427,6 +427,19 @@ def test_examples_that_occur_in_the_training_text_are_counted(
     assert f"| valid | 10 | {count} |" in report
 
 
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_examples_of_a_model_that_lowercases_occur_in_any_case(
+    lowercase: bool, reviews: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (reviews / "train.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["text"].upper() for line in lines[:3]]
+    (reviews / "valid.jsonl").write_text("".join(json.dumps({"text": text, "label": 1}) + "\n" for text in texts))
+    corpus = "{kind='jsonl', path='valid.jsonl', src_field='text', tgt_field='label'}"
+    train(f"data.valid=[{corpus}]", f"tokenizer.lowercase={str(lowercase).lower()}", "train.max_steps=1")
+    err = " ".join(capsys.readouterr().err.split())
+    assert ("data.valid: 3 of 3 examples also occur in the training text" in err) == lowercase
+
+
 def test_a_pair_occurs_in_the_training_text_if_both_texts_do(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = [f"the film {n}\tder Film {n}\t{('bad', 'ok')[n % 2]}\n" for n in range(40)]
     test = [*pairs[:1], "the film 1\tder Film 2\tok\n"]
