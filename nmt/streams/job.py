@@ -223,27 +223,30 @@ class TranslationJob:
         is_document = self.source.reader.format in DOCUMENT_FORMATS  # without marks, because it cannot be resumed
         lines, tokens, done_before = LineCounts(), 0, done
         fallbacks: Fallbacks | None = None
-        with _progress_bar(count, self.source.is_terminal, done) as bar:
-            if self.output.header and not done:
-                sink.write(self.output.header, 0, "")
-            for result in results:
-                self.report.add(result.terms)
-                done += result.num_lines
-                sink.write(result.text, 0 if is_document else done, digests.popleft())
-                lines, tokens = lines + result.lines, tokens + result.tokens
-                if result.fallbacks:
-                    fallbacks = result.fallbacks + (fallbacks or Fallbacks())
-                bar.advance(result.num_lines)
+        try:
+            with _progress_bar(count, self.source.is_terminal, done) as bar:
+                if self.output.header and not done:
+                    sink.write(self.output.header, 0, "")
+                for result in results:
+                    self.report.add(result.terms)
+                    done += result.num_lines
+                    sink.write(result.text, 0 if is_document else done, digests.popleft())
+                    lines, tokens = lines + result.lines, tokens + result.tokens
+                    if result.fallbacks:
+                        fallbacks = result.fallbacks + (fallbacks or Fallbacks())
+                    bar.advance(result.num_lines)
+        except (Interrupted, UserError):
+            if isinstance(sink, PartFile):  # the command that resumes it counts only its own lines
+                self._report_lines(lines, fallbacks)
+            raise
+        if done_before:
+            say(f"the first {counted(done_before, 'line')} were translated before; warnings count the others only")
         return partial(self._summarize, lines, fallbacks, done - done_before, tokens, device)
 
     def _summarize(
         self, lines: LineCounts, fallbacks: Fallbacks | None, translated: int, tokens: int, device: str
     ) -> None:
-        self._warn_of_long(lines)
-        if fallbacks:
-            say(fallbacks.describe())
-        if fallbacks and fallbacks.unmet:
-            warn(fallbacks.describe_unmet())
+        self._report_lines(lines, fallbacks)
         self.report.log()
         seconds = monotonic() - self.started
         speed = f"{translated / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
@@ -251,6 +254,13 @@ class TranslationJob:
         again = f"; {counted(lines.reused, 'line')} reused from {self.memory} or repeated"
         models = " + ".join(map(str, self.models))
         say(f"translated {took} with {models} on {device}; {self.note}{again if self.memory is not None else ''}")
+
+    def _report_lines(self, lines: LineCounts, fallbacks: Fallbacks | None) -> None:
+        self._warn_of_long(lines)
+        if fallbacks:
+            say(fallbacks.describe())
+        if fallbacks and fallbacks.unmet:
+            warn(fallbacks.describe_unmet())
 
     def _warn_of_long(self, lines: LineCounts) -> None:
         facts, hint = self.origin.facts, "; if sentences are missing, use --split-sentences"

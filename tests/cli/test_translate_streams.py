@@ -630,6 +630,24 @@ def test_resume_distinguishes_n_best_lists(model: Path, nmt: Nmt, tmp_path: Path
                 assert status == 1 and one_line(err).startswith(f"{tmp_path / 'out'} is not {name}; --resume needs")
 
 
+def test_both_commands_report_their_long_lines(
+    model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None]
+) -> None:
+    long = " ".join(["the old dog"] * 300)
+    (tmp_path / "in.txt").write_text(
+        "".join(f"{line}\n" for line in [*SENTENCES[:5], long, *SENTENCES[:5], long, long])
+    )
+    command = ["translate", model, tmp_path / "in.txt", "-o", tmp_path / "out", "--window", 6, "--engine", "torch"]
+    interrupt_after(1)
+    status, _, err = nmt(*command)
+    assert status == 130
+    assert "warning: 1 line was too long for the model and was translated in parts" in err
+    status, _, err = nmt(*command, "--resume")
+    assert status == 0
+    assert "the first 6 lines were translated before; warnings count the others only" in err
+    assert "warning: 2 lines were too long for the model and were translated in parts" in err
+
+
 @pytest.mark.parametrize("option", ["--prefixes", "--required"])
 def test_resume_names_a_missing_option(
     model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, interrupt_after: Callable[[int], None], option: str
