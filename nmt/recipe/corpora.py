@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, assert_never, get_args
@@ -15,8 +16,8 @@ PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 TAG_PATTERN = r"^<[^\s<>]+>$"
-# Special tokens of SentencePiece.
-_RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}
+RESERVED_PIECES = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
+"""Special tokens of SentencePiece."""
 
 NO_LANGUAGE = "zxx"
 """ISO 639-2 code of "no linguistic content": the source language of a language model, whose sources are empty."""
@@ -95,8 +96,8 @@ def _plain_types(annotation: Any) -> Iterator[Any]:
 
 
 def _not_reserved(tag: str | None) -> str | None:
-    if tag in _RESERVED_PIECES:
-        raise ValueError(f"{tag!r} is a special token; choose another name")
+    if tag in RESERVED_PIECES or re.fullmatch("<0x[0-9A-F]{2}>", tag or ""):
+        raise ValueError(f"{tag!r} is a special token or a byte; choose another name")
     return tag
 
 

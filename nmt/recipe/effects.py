@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from nmt.recipe.corpora import Section, ToyCorpus, TreesCorpus, has_label
+from nmt.recipe.corpora import RESERVED_PIECES, Section, ToyCorpus, TreesCorpus, has_label
 from nmt.recipe.decoding import ineffective_option
 from nmt.recipe.removed_characters import CONTROL, INVISIBLE
 
@@ -192,8 +192,10 @@ def _require_tokenizer_effect(recipe: Recipe | ClassificationRecipe) -> None:
 
 
 def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> None:
-    """Raise ValueError for a user symbol that is never found, because the text is normalized and split at spaces."""
+    """Raise ValueError for a user symbol that is reserved, or never found in text that is normalized and split."""
     wrong = f"tokenizer.user_symbols has {symbol!r}"
+    if symbol in RESERVED_PIECES or re.fullmatch("<0x[0-9A-F]{2}>", symbol):
+        raise ValueError(f"{wrong}, which is a special token or a byte; choose another symbol")
     if symbol.split() != [symbol]:
         raise ValueError(f"{wrong}; a symbol must have characters and no white space; correct or remove the symbol")
     if found := re.search(f"[{INVISIBLE}{CONTROL}]", symbol):

@@ -293,9 +293,10 @@ def test_sections_in_python_have_errors_of_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_tag_that_is_a_special_token_names_its_option() -> None:
-    with pytest.raises(RecipeError, match=re.escape("data.train.0.tag: '<s>' is a special token; choose")):
-        parse_recipe(SMALL, ["data.train=[{kind='toy', tag='<s>'}]"])
+@pytest.mark.parametrize("tag", ["<s>", "<0x41>"])
+def test_a_tag_that_is_a_special_token_names_its_option(tag: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(f"data.train.0.tag: {tag!r} is a special token or a byte; choose")):
+        parse_recipe(SMALL, [f"data.train=[{{kind='toy', tag='{tag}'}}]"])
 
 
 def test_recipes_are_frozen() -> None:
@@ -711,6 +712,13 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         (
             ["tokenizer.user_symbols=['x\u200by']"],
             r"tokenizer.user_symbols has 'x\u200by', and normalized text has no '\u200b'; remove this character",
+        ),
+        *(
+            (
+                [f"tokenizer.user_symbols=['{symbol}']"],
+                f"tokenizer.user_symbols has {symbol!r}, which is a special token",
+            )
+            for symbol in ("<pad>", "</s>", "<0xAB>")
         ),
         (["tokenizer.user_symbols=['']"], "tokenizer.user_symbols has ''; a symbol must have characters and no white"),
         (
