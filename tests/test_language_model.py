@@ -184,6 +184,13 @@ def test_a_server_refuses_what_a_language_model_ignores(language_model: Path) ->
     served.batcher.close()
 
 
+def test_required_phrases_of_blank_lines_count(language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("\n", encoding="utf-8")
+    (tmp_path / "phrases").write_text("cat\n", encoding="utf-8")
+    code, out, err = nmt("translate", language_model, tmp_path / "text", "--required", tmp_path / "phrases")
+    assert (code, "cat" in out, "ignored" in err) == (0, True, False), err
+
+
 def test_scorer_ignores_sources(language_model: Path) -> None:
     scorer = TextScorer.load(language_model, "cpu")
     first, second = scorer.score(["", "a source"], ["the text"] * 2)

@@ -16,6 +16,8 @@ from nmt.keep.translator import Fallbacks
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.recipe import UserError
+from nmt.storage.model_metadata import read_model_metadata
+from nmt.storage.run_folder import find_model
 from nmt.streams.context import whole_documents
 from nmt.streams.output import Output, Stream
 from nmt.streams.part import InputDigest, Origin, PartFile
@@ -190,7 +192,9 @@ class TranslationJob:
             if value > 0 and (found := _first_in(phrase, forbidden)):
                 warn(f"bias prefers {phrase!r}, which contains the forbidden phrase {found!r}; remove one of them")
         windows = _with_forbidden_warnings(windows, forbidden, facts.get("decode.require", ()))
-        windows = _with_blank_line_warning(_with_digests(windows, digest, digests))
+        windows = _with_digests(windows, digest, digests)
+        if not read_model_metadata(find_model(self.models[0])).is_language_model:  # which continues blank lines, too
+            windows = _with_blank_line_warning(windows)
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
             return self._write(sink, results, digests, count, done, workers.device)
 
