@@ -65,6 +65,8 @@ def _warn_of_unmeasured(train: TrainRecipe) -> None:
     for name in ("guided_alignment", "glossary_markup", "subword_sampling"):
         if getattr(train, name):
             warn(f"the benchmark trains without train.{name}")
+    if train.freeze:
+        warn("model FLOP/s and MFU include the gradients of frozen parameters (train.freeze), which are not computed")
 
 
 @dataclass(frozen=True)

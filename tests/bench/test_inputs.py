@@ -77,6 +77,8 @@ def test_options_that_are_not_measured_are_named(
         prepare_training_data(find_model_spec(str(recipe), options), run, tmp_path, 1, None)
         expected = [f"warning: the benchmark trains without {option.partition('=')[0]}\n" for option in options]
         assert capsys.readouterr().err == "".join(expected)
+    prepare_training_data(find_model_spec(str(recipe), ['train.freeze=["encoder"]']), run, tmp_path, 1, None)
+    assert "model FLOP/s and MFU include the gradients of frozen parameters (train.freeze)" in capsys.readouterr().err
 
 
 def test_random_weights_translate_numbers_or_text(recipe: Path, tmp_path: Path) -> None:
