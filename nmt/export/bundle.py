@@ -66,7 +66,8 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
                 )
             notes.append(f"Parity check passed: {parity.summary}.")
         if options.target == "ctranslate2":
-            usage = ctranslate2_usage(loaded.metadata, tokenizers, out, options.repository)
+            positions = loaded.model.recipe.max_positions
+            usage = ctranslate2_usage(loaded.metadata, tokenizers, out, options.repository, positions)
         else:
             generation = read_json(folder / "generation_config.json")
             usage = huggingface_usage(generation, options.repository or str(out), loaded.metadata)

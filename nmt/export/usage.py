@@ -52,10 +52,12 @@ def translate(sentence):
 print(translate("A sentence."))"""
 
 
-def ctranslate2_usage(metadata: ModelMetadata, tokenizers: Tokenizers, folder: Path, repository: str | None) -> str:
+def ctranslate2_usage(
+    metadata: ModelMetadata, tokenizers: Tokenizers, folder: Path, repository: str | None, max_positions: int
+) -> str:
     """Return a program that translates like `nmt translate --engine ctranslate2`.
 
-    repository: Hugging Face repository of the export; None for the local folder
+    repository: Hugging Face repository of the export; None for the local folder; max_positions: of the model
     """
     source, target = ("tokenizer.model",) * 2 if tokenizers.joint else ("tokenizer.src.model", "tokenizer.tgt.model")
     tag = f"[{metadata.decode.tag!r}] + " if metadata.decode.tag else ""
@@ -79,7 +81,7 @@ def translate(sentence):
     if not sentence:
         return ""
     pieces = {tag}source.encode(sentence, out_type=str)
-    longest = {_max_length(metadata.decode)}
+    longest = {_max_length(metadata, max_positions)}
     results = translator.translate_batch(
         [pieces],
 {options}    )
@@ -115,12 +117,13 @@ def _ctranslate2_options(metadata: ModelMetadata, tokenizers: Tokenizers) -> lis
     ]
 
 
-def _max_length(decode: DecodeRecipe) -> str:
+def _max_length(metadata: ModelMetadata, max_positions: int) -> str:
+    decode, largest = metadata.decode, max_positions - 1  # EOS needs a position, too
     limits = [f"len(pieces) + {decode.max_extra_tokens}"]
     if decode.max_length_ratio is not None:
         limits.append(f"-int(-round({decode.max_length_ratio} * len(pieces), 6) // 1)")  # rounded up
-    if decode.max_tokens is not None:
-        limits.append(str(decode.max_tokens))
+    if decode.max_tokens is not None or metadata.max_tokens + decode.max_extra_tokens > largest:
+        limits.append(str(min(decode.max_tokens or largest, largest)))
     return limits[0] if len(limits) == 1 else f"min({', '.join(limits)})"
 
 

@@ -139,7 +139,7 @@ def test_each_option_is_converted_or_named(make_model: MakeModel) -> None:
     def exports(options: dict[str, object]) -> tuple[tuple[object, list[str]], tuple[object, list[str]]]:
         decode = DecodeRecipe.model_validate(options)
         changed = replace(metadata, decode=decode)
-        usage = ctranslate2_usage(changed, tokenizers, Path("out"), None)
+        usage = ctranslate2_usage(changed, tokenizers, Path("out"), None, 1024)
         forbidden = forbidden_tokens(tokenizers, changed)
         return to_generation_config(decode, 1024, 256, forbidden), (usage, lost_by_ctranslate2(decode))
 

@@ -155,7 +155,9 @@ def test_the_examples_load_the_folder_or_repository(make_model: MakeModel) -> No
     folder = Path("some/where")
     generation, _ = to_generation_config(metadata.decode, 96, 64, [])
     assert "from_pretrained('some/where')" in huggingface_usage(generation, "some/where", metadata)
-    assert "folder = 'some/where'" in ctranslate2_usage(metadata, tokenizers, folder, None)
-    program = ctranslate2_usage(metadata, tokenizers, folder, "me/model")
+    assert "folder = 'some/where'" in ctranslate2_usage(metadata, tokenizers, folder, None, 1024)
+    program = ctranslate2_usage(metadata, tokenizers, folder, "me/model", 1024)
     assert "folder = snapshot_download('me/model')" in program
     assert "['<web>'] + source.encode(" in program
+    assert "longest = len(pieces) + 50\n" in program
+    assert "longest = min(len(pieces) + 50, 95)\n" in ctranslate2_usage(metadata, tokenizers, folder, None, 96)
