@@ -18,11 +18,11 @@ from nmt.bench.model_specs import ModelSpec
 from nmt.bench.training import TrainingBench
 from nmt.data.fingerprint import outdated_splits, text_identity
 from nmt.data.prepare import Prepared, load_prepared
-from nmt.data.reused_tokenizers import expected_vocab_sizes
+from nmt.data.reused_tokenizers import expected_vocab_sizes, is_vocab_size_known
 from nmt.devices.precision import autocast
 from nmt.evaluate.forecast import Forecast, SpeedForecast, TextForecast, WorkForecast
 from nmt.evaluate.student_t import student_t_quantile
-from nmt.logs import progress, say, warnings_only
+from nmt.logs import is_first_rank, progress, say, warn, warnings_only
 from nmt.packing.shapes import UpdateStatistics
 from nmt.processes.distributed import World, start_world
 from nmt.recipe import Recipe, UserError, dump_choices, load_saved_recipe
@@ -59,6 +59,8 @@ def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Fo
         dump_choices(recipe), model_parameters(recipe, *sizes), disk.checkpoint, disk.total, disk.available
     )
     if prepared is None:
+        if not is_vocab_size_known(recipe) and is_first_rank():
+            warn("the vocabulary is unknown without prepared text; model and disk are those of tokenizer.vocab_size")
         return forecast
     # Counts and speed are those of the prepared text, without sampled segmentations or guided alignment.
     changes = {"subword_sampling": 0.0, "guided_alignment": False}

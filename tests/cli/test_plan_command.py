@@ -125,6 +125,23 @@ def test_without_prepared_text(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert plan(nmt, recipe, "data.max_tokens=40")["text"] is None
 
 
+def test_an_unknown_vocabulary_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    """The characters, and the brackets of trees, are known only when the text is prepared."""
+    trees = f"data.train=[{{kind='trees', path='{tmp_path / 'a.trees'}'}}]"
+    separate = ("tokenizer.joint=false", "model.tied_embeddings='decoder'")
+    warning = "the vocabulary is unknown without prepared text; model and disk are those of tokenizer.vocab_size"
+    for options in (
+        ["tokenizer.algorithm=char"],
+        [trees, *separate],
+        [trees],
+        [*separate],
+        ["tokenizer.algorithm=byte"],
+    ):
+        status, _, err = nmt("plan", recipe, "--json", *options)
+        assert status == 0
+        assert (warning in " ".join(err.split())) == (options in (["tokenizer.algorithm=char"], [trees, *separate]))
+
+
 def test_text_that_does_not_exist(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     changes = ("data.root=nowhere", "data.train=[{kind='text', src='a.en', tgt='a.de'}]")
     status, out, err = nmt("plan", recipe, *changes)
