@@ -100,12 +100,14 @@ def _is_source(checkpoint: Path, origin: Mapping[str, Any]) -> bool:
 def _engines(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
     """Return the precisions of each engine for this model on a CPU, or why the engine cannot run it."""
     decode = metadata.decode.model_copy(update={"alignments": False})  # as in `nmt translate`
+    has_blocked_context = decode.no_repeat_ngram > 0 and metadata.context.has_target
     if not is_installed("ctranslate2"):
         ctranslate2: list[str] | str = "not installed"
     elif reasons := [
         *(["it is a language model"] if metadata.is_language_model else []),
         *unsupported_architecture(recipe, supported=SUPPORTED),
         *(f"it does not support {name}" for name in unsupported_options(decode)),
+        *(["it does not support decode.no_repeat_ngram with previous translations"] if has_blocked_context else []),
     ]:
         ctranslate2 = f"cannot run this model: {'; '.join(reasons)}"
     else:

@@ -18,6 +18,7 @@ from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.export.description import describe_model, description_lines
 from nmt.export.engine import CTranslate2Translator
+from nmt.export.packages import is_installed
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch
 from nmt.recipe import Context, DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
@@ -40,8 +41,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def load(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Context], Path]:
-    """Return a function that writes the same random model with any context, and returns its path."""
+def load(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that writes the same random model with any context and options, and returns its path."""
     torch.manual_seed(3)
     recipe = ModelRecipe(d_model=16, d_ff=32, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, dropout=0.0)
     model = Transformer(recipe, tokenizer.vocab_size, tokenizer.vocab_size)
@@ -49,11 +50,14 @@ def load(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Call
         for parameter in model.parameters():
             parameter.mul_(4.0)  # otherwise the source hardly matters
 
-    def write(context: Context) -> Path:
+    def write(context: Context, **options: int) -> Path:
         path = tmp_path_factory.mktemp("models") / "model"
         metadata = ModelMetadata(
             *("en", "de", tokenizer.vocab_size, tokenizer.vocab_size, "NFC"),
-            decode=DecodeRecipe(beam_size=3, n_best=3, max_extra_tokens=5, length_alpha=0.6),
+            decode=DecodeRecipe(
+                **{"beam_size": 3, "n_best": 3, "max_extra_tokens": 5, **options},
+                length_alpha=0.6,
+            ),
             max_tokens=60,
             context=context,
         )
@@ -80,6 +84,14 @@ def test_metadata_has_the_context(load: Callable[[Context], Path]) -> None:
     of_both, of_none = (dict(map(_label, description_lines(describe_model(load(one))))) for one in (BOTH, NONE))
     assert of_both["context"] == "2 previous sentences, with translations"
     assert "context" not in of_none
+
+
+@pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
+def test_info_names_what_ctranslate2_lacks_with_previous_translations(load: Callable[..., Path]) -> None:
+    engines = [describe_model(load(one, no_repeat_ngram=2))["engines"]["ctranslate2"] for one in (SOURCE, BOTH)]
+    assert "fp32" in engines[0]
+    reason = "it does not support decode.no_repeat_ngram with previous translations"
+    assert engines[1] == f"cannot run this model: {reason}"
 
 
 def test_the_model_reads_the_previous_sentences(load: Callable[[Context], Path], tokenizer: Tokenizer) -> None:
