@@ -36,7 +36,7 @@ from nmt.storage.checksums import damaged_files, sha256_of
 from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import new_directory, reporting_disk_errors, sync
 from nmt.text.segmentation import Ints, SubwordSampler, Tokens, gather, reverse_each
-from nmt.text.tokenizer import Tokenizers
+from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 _REPORT_FILE = "epoch.json"
 
@@ -98,8 +98,9 @@ class SampledEpochs:
         report = read_json_object(directory / "prepare.json")
         data = report.get("recipe", {}).get("data", {})  # without options of the default, see `preparation_options`
         truncates = "long_sources" in data and "context" not in data  # context is dropped before a source is truncated
-        alpha = recipe.subword_sampling
-        self._make_sampler = partial(_ShardSampler, directory, alpha, max_tokens, reverse_target, truncates)
+        self._make_sampler = partial(
+            _ShardSampler, directory, recipe.subword_sampling, self._sides, max_tokens, reverse_target, truncates
+        )
         is_small = len(self._base) < _MIN_PAIRS_FOR_PROCESSES
         self._workers = workers or (1 if is_small else min(max(2, num_cores()), _MAX_PROCESSES))
         self._is_builder = is_builder
@@ -287,12 +288,20 @@ class _SampledShard:
 class _ShardSampler:
     """Resegments shards."""
 
-    def __init__(self, directory: Path, alpha: float, max_tokens: int, reverse_target: bool, truncates: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        alpha: float,
+        sides: tuple[Side, ...],
+        max_tokens: int,
+        reverse_target: bool,
+        truncates: bool,
+    ) -> None:
         self._base = PairStore(directory, "train")
         tokenizers = Tokenizers.load(directory)
-        src = SubwordSampler(tokenizers.src.vocabulary(), alpha)
-        tgt = src if tokenizers.joint else SubwordSampler(tokenizers.tgt.vocabulary(), alpha)
-        self._samplers: Mapping[Side, SubwordSampler] = {"src": src, "tgt": tgt}
+        by_side: Mapping[Side, Tokenizer] = {"src": tokenizers.src, "tgt": tokenizers.tgt}
+        samplers = {one: SubwordSampler(one.vocabulary(), alpha) for one in {by_side[side] for side in sides}}
+        self._samplers = {side: samplers[by_side[side]] for side in sides}
         self._max_tokens = max_tokens
         self._reversed: tuple[Side, ...] = ("tgt",) if reverse_target else ()
         self._truncated: tuple[Side, ...] = ("src",) if truncates else ()

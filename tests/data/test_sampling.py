@@ -23,7 +23,7 @@ from nmt.data.sampling import SampledEpochs, SamplingClosed
 from nmt.data.store import PairStore, PairWriter, Side, SideStore, token_dtype
 from nmt.recipe import TokenizerRecipe, TrainRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID
-from nmt.text.tokenizer import Tokenizers, train_tokenizers
+from nmt.text.tokenizer import Tokenizers, train_tokenizer, train_tokenizers
 from tests.processes.sessions import assert_session_ends
 from tests.text.test_segmentation import SYMBOLS, TEXT, surface
 
@@ -219,6 +219,17 @@ def test_overlong_samples_are_discarded(corpus: Path, sample: Sample) -> None:
     limited = to_lists(first_epoch(sample(corpus, max_tokens=limit)).src)
     expected = [new if len(new) <= limit else old for new, old in zip(drawn, to_lists(base.src), strict=True)]
     assert limited == expected != drawn
+
+
+def test_the_other_side_may_have_any_tokenizer(corpora: Path, tmp_path: Path, sample: Sample) -> None:
+    """Such as the one of trees, which has a token per bracket."""
+    shutil.copytree(corpora / "unigram", directory := tmp_path / "corpus")
+    expected = to_lists(first_epoch(sample(directory, sides="src")).src)
+    recipe = TokenizerRecipe(algorithm="char", vocab_size=370)
+    train_tokenizer(WORDS, recipe, directory / "tokenizer.tgt.model")
+    assert to_lists(first_epoch(sample(directory, sides="src")).src) == expected
+    with pytest.raises(UserError, match="is neither a bpe nor a unigram model"):
+        first_epoch(sample(directory))
 
 
 def test_samples_of_truncated_sources_are_truncated(corpus: Path, sample: Sample) -> None:
