@@ -191,7 +191,14 @@ class TranslationJob:
         for phrase, value in facts.get("decode.bias", {}).items():
             if value > 0 and (found := _first_in(phrase, forbidden)):
                 warn(f"bias prefers {phrase!r}, which contains the forbidden phrase {found!r}; remove one of them")
-        windows = _with_forbidden_warnings(windows, forbidden, facts.get("decode.require", ()))
+        requires_terms = facts.get("decode.glossary_mode") != "annotate" and "keep" not in facts
+
+        def required(record: Record) -> list[str | tuple[str, ...]]:
+            glossary = record.glossary(self.source.glossary) if requires_terms else None
+            terms = glossary.required(record.text or "") if glossary is not None else ()
+            return [*facts.get("decode.require", ()), *record.required, *terms]
+
+        windows = _with_forbidden_warnings(windows, forbidden, required)
         windows = _with_digests(windows, digest, digests)
         if not read_model_metadata(find_model(self.models[0])).is_language_model:  # which continues blank lines, too
             windows = _with_blank_line_warning(windows)
@@ -359,11 +366,14 @@ def _with_blank_line_warning(windows: Iterator[list[Record]]) -> Iterator[list[R
 
 
 def _with_forbidden_warnings(
-    windows: Iterator[list[Record]], forbidden: Sequence[str], required: Sequence[str]
+    windows: Iterator[list[Record]],
+    forbidden: Sequence[str],
+    required: Callable[[Record], Sequence[str | tuple[str, ...]]],
 ) -> Iterator[list[Record]]:
     """Yield the windows; warn of forbidden phrases in prefixes at the end, and in required phrases before an error.
 
-    forbidden, required: phrases of all records
+    forbidden: phrases of all records
+    required:  returns the required phrases and terms of a record
     """
     number, first, is_impossible = 0, "", False
     for window in windows:
@@ -371,7 +381,7 @@ def _with_forbidden_warnings(
             phrases = (*forbidden, *record.forbidden)
             if record.prefix and (found := _first_in(record.prefix, phrases, ignores_case=True)):
                 number, first = number + 1, first or f"{found!r} in line {record.number:,}"
-            if not is_impossible and (conflict := _conflict((*required, *record.required), phrases)):
+            if phrases and not is_impossible and (conflict := _conflict(required(record), phrases)):
                 is_impossible = True  # the search will report that no translation is possible
                 warn(f"line {record.number:,} requires {conflict}; remove one of them")
         yield window

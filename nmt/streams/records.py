@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, assert_never
 
 from nmt.alignment.words import format_links
-from nmt.decode.glossary import Term
+from nmt.decode.glossary import Glossary, Term
 from nmt.decode.task import Previous
 from nmt.decode.translation import Translation
 from nmt.keep.documents import Segment, has_subtitles, html_segments, srt_segments
@@ -114,6 +114,10 @@ class Record:
     def is_line(self) -> bool:
         """Whether the record counts as a line, unlike the rest of a document."""
         return self.segment is None or bool(self.text)
+
+    def glossary(self, other: Glossary | None) -> Glossary | None:
+        """Return the terms of this record and, for the words that none of them matches, of another glossary."""
+        return Glossary(self.terms, other) if self.terms else other
 
 
 @dataclass(frozen=True)

@@ -194,17 +194,18 @@ class WindowTranslator:
         return translator.start_translation(
             [
                 TranslatorInput(
-                    record.text or "", record.prefix, record.required, record.context or (), self._glossary_of(record)
+                    record.text or "",
+                    record.prefix,
+                    record.required,
+                    record.context or (),
+                    record.glossary(self.glossary),
                 )
                 for record in records
             ]
         )
 
-    def _glossary_of(self, record: Record) -> Glossary | None:
-        return Glossary(record.terms, self.glossary) if record.terms else self.glossary
-
     def _term_rows(self, record: Record, translation: str) -> str:
-        glossary, source = self._glossary_of(record), record.text or ""
+        glossary, source = record.glossary(self.glossary), record.text or ""
         if isinstance(self.translator, PreservingTranslator):
             source, translation = map(self.translator.without_tags, (source, translation))
             glossary = self.translator.own_glossary(glossary)

@@ -234,6 +234,27 @@ def test_forbidden_phrases_in_required_ones_are_named(
     assert status == bool(warned), err
 
 
+@pytest.mark.parametrize(
+    ("terms", "warned"),
+    [
+        ("cat\told dog", "line 2 requires 'old dog' or 'Old dog', which contains the forbidden phrase 'dog'"),
+        ("cat\told dog|cat", ""),
+        ("cow\told dog", ""),
+    ],
+)
+def test_forbidden_phrases_in_terms_are_named(model: Path, nmt: Nmt, tmp_path: Path, terms: str, warned: str) -> None:
+    source, target = terms.split("\t")
+    (tmp_path / "terms.tsv").write_text(f"{terms}\n")
+    (tmp_path / "in.txt").write_text("a dog\na cat\n")
+    own = {"text": "a cat", "glossary": [[source, target.split("|")]]}
+    (tmp_path / "in.jsonl").write_text(f'{{"text": "a dog"}}\n{json.dumps(own)}\n')
+    search = ("--engine", "torch", "--precision", "fp32", "--set", "max_extra_tokens=20", "--set", "forbid=['dog']")
+    for given in ((tmp_path / "in.txt", "--glossary", tmp_path / "terms.tsv"), (tmp_path / "in.jsonl",)):
+        status, _, err = nmt("translate", model, *given, *search)
+        assert (f"warning: {warned}" in err and "no translation is possible" in err) if warned else "warning" not in err
+        assert status == bool(warned), err
+
+
 def test_a_preferred_phrase_that_is_forbidden_is_named(model: Path, nmt: Nmt, sentences: Path) -> None:
     search = ("--engine", "torch", "--precision", "fp32", "--set", "forbid=['dog', 'cat']")
     for phrase, value, is_named in (("a dog", 1, True), ("a dog", -1, False), ("a doge", 1, False)):
