@@ -38,6 +38,15 @@ _NOT_READ: Mapping[str, Any] = {
     "forced_bos_token_id": None,
     "begin_suppress_tokens": None,
     "sequence_bias": None,
+    "num_return_sequences": 1,
+    "penalty_alpha": None,
+    "guidance_scale": None,
+    "dola_layers": None,
+    "force_words_ids": None,
+    "constraints": None,
+    "forced_decoder_ids": None,
+    "stop_strings": None,
+    "max_time": None,
 }
 
 NOT_SEARCHED = ("split_sentences", "long_lines", "alignments", "alignment_layer", "alignment_heads", "alignment_at")

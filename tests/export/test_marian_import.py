@@ -213,6 +213,16 @@ def test_generation_options_that_are_not_read_are_named(exported: Path, capsys: 
     assert f"warning: {exported} has repetition_penalty = 1.3, which nmt does not read; translations may differ" in err
     for option in ("bad_words_ids = [[0], [7, 8]]", "min_length = 5", "suppress_tokens = [0, 9]"):
         assert f"has {option}, which nmt does not read" in err
+    change(path, num_return_sequences=3, penalty_alpha=0.6, force_words_ids=[[9]], guidance_scale=1.5)
+    read_marian(exported)
+    err = capsys.readouterr().err
+    for option in (
+        "num_return_sequences = 3",
+        "penalty_alpha = 0.6",
+        "force_words_ids = [[9]]",
+        "guidance_scale = 1.5",
+    ):
+        assert f"has {option}, which nmt does not read" in err
 
 
 # --- Invalid input ----------------------------------------------------------------------------------------------------
