@@ -84,9 +84,9 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         lines += [*_scores(report), *_training(report, _corpora(loaded.directory))]
     recipe = loaded.model.recipe
     lines += ["## Architecture", "", *_table(recipe.model_dump(mode="json", exclude=recipe.ineffective_options)), ""]
-    search = metadata.decode.model_dump(
-        mode="json", exclude_defaults=True, exclude={"shortlist", "fusion"}
-    )  # local paths
+    local = {"shortlist", "fusion"}  # paths
+    search = {"search": metadata.decode.description}
+    search |= metadata.decode.model_dump(mode="json", exclude_defaults=True, exclude=local)
     lines += ["## Search", "", *_table(search), ""]
     lines += ["## This export", "", *(f"- {note}" for note in card.notes), ""]
     return "\n".join(lines)

@@ -13,7 +13,7 @@ import torch
 
 from nmt.checkpoint import load_model
 from nmt.export.card import Card, write_card
-from nmt.recipe import Context
+from nmt.recipe import Context, DecodeRecipe
 from nmt.storage.run_folder import find_report
 
 MakeModel = Callable[..., Path]
@@ -100,6 +100,16 @@ def test_a_model_without_a_run_has_a_card(make_model: MakeModel) -> None:
     assert "in lower case" in write_card(lowercase, Card("ctranslate2", None, "", ()))
     relative = load_model(make_model(positions="relative", max_distance=4), torch.device("cpu"))
     assert "| max_distance | 4 |" in write_card(relative, Card("ctranslate2", None, "", ()))
+
+
+def test_the_card_names_the_search_even_with_default_options(run: Path) -> None:
+    loaded = load_model(run, torch.device("cpu"))
+    for decode in (DecodeRecipe(), DecodeRecipe(beam_size=2, max_tokens=9)):
+        card = write_card(
+            replace(loaded, metadata=replace(loaded.metadata, decode=decode)), Card("huggingface", None, "", ())
+        )
+        assert f"| search | beam {decode.beam_size}, length penalty gnmt 0.6 |\n" in card
+        assert ("\n| beam_size | 2 |\n| max_tokens | 9 |\n" in card) == (decode.max_tokens == 9)
 
 
 def test_the_card_of_a_model_with_context_says_so(run: Path) -> None:
