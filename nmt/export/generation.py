@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
@@ -40,13 +41,20 @@ _NOT_READ: Mapping[str, Any] = {
     "sequence_bias": None,
     "num_return_sequences": 1,
     "penalty_alpha": None,
-    "guidance_scale": None,
+    "guidance_scale": 1.0,
     "dola_layers": None,
     "force_words_ids": None,
     "constraints": None,
     "forced_decoder_ids": None,
     "stop_strings": None,
     "max_time": None,
+}
+
+_THEIR_NAMES = {
+    "beam_size": "num_beams",
+    "length_alpha": "length_penalty",
+    "no_repeat_ngram": "no_repeat_ngram_size",
+    "min_tokens": "min_new_tokens",
 }
 
 NOT_SEARCHED = ("split_sentences", "long_lines", "alignments", "alignment_layer", "alignment_heads", "alignment_at")
@@ -151,7 +159,9 @@ def from_generation_config(config: Mapping[str, Any], max_positions: int) -> Dec
             }
         )
     except ValidationError as error:
-        raise UserError(f"the generation configuration is not valid ({explain(error)}); correct it") from error
+        names = re.compile(rf"\b({'|'.join(_THEIR_NAMES)}) = ")
+        reasons = names.sub(lambda found: f"{_THEIR_NAMES[found[1]]} = ", explain(error))
+        raise UserError(f"nmt does not support the generation configuration ({reasons}); correct it") from error
 
 
 def _max_tokens(config: Mapping[str, Any], max_positions: int) -> Any:

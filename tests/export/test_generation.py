@@ -151,12 +151,13 @@ def test_each_option_is_converted_or_named(make_model: MakeModel) -> None:
 
 
 def test_an_invalid_configuration_is_one_line() -> None:
-    with pytest.raises(
-        UserError,
-        match=r"^the generation configuration is not valid "
-        r"\(beam_size = 'many'; it must be an integer\); correct it$",
-    ):
-        from_generation_config({"num_beams": "many"}, 512)
+    for option, problem in {
+        ("num_beams", "many"): "num_beams = 'many'; it must be an integer",
+        ("length_penalty", -1.0): "length_penalty = -1.0; it must be greater than or equal to 0",
+    }.items():
+        with pytest.raises(UserError) as error:
+            from_generation_config(dict([option]), 512)
+        assert str(error.value) == f"nmt does not support the generation configuration ({problem}); correct it"
 
 
 @pytest.mark.parametrize(
