@@ -329,9 +329,10 @@ def _column_index(column: int | str, header: Sequence[str], path: Path) -> int:
     if isinstance(column, int):
         return column
     if header.count(column) != 1:
-        names = ", ".join(map(repr, header))
+        names, count = ", ".join(map(repr, header)), header.count(column)
+        found = f"{count} columns" if count else "no column"
         raise UserError(
-            f"{path}, line 1 has {header.count(column)} columns {column!r}; its columns are {names}; "
+            f"{path}, line 1 has {found} {column!r}; its columns are {names}; "
             "correct the names in the recipe, or use column numbers counted from 0"
         )
     return header.index(column)

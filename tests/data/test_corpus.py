@@ -308,10 +308,10 @@ def test_tsv_with_a_header(tmp_path: Path) -> None:
         assert read(corpus, tmp_path) == list(zip(SRC, TGT, strict=True))
         assert count_pairs(corpus, tmp_path) == len(SRC)
     missing = TsvCorpus(path="pairs.tsv", src_column="French", tgt_column="German")
-    one_line_error(missing, tmp_path, r"pairs\.tsv, line 1 has 0 columns 'French'; its columns are 'id', 'German', 'En")
+    one_line_error(missing, tmp_path, r"pairs\.tsv, line 1 has no column 'French'; its columns are 'id', 'German', 'En")
     write(tmp_path / "pairs.tsv", [])
     assert count_pairs(missing, tmp_path) == 0
-    one_line_error(missing, tmp_path, r"pairs\.tsv, line 1 has 0 columns 'French'")
+    one_line_error(missing, tmp_path, r"pairs\.tsv, line 1 has no column 'French'")
 
 
 @pytest.mark.parametrize("suffix", COMPRESSORS)
@@ -644,7 +644,7 @@ def test_tsv_labels(label_column: int | str, tmp_path: Path) -> None:
     corpus = TsvCorpus(path="pairs.tsv", src_column=1, tgt_column=2, label_column=label_column)
     assert read(corpus, tmp_path) == [("a", "b"), ("c", "d"), ("e", "f")]
     assert labels(corpus, tmp_path) == [("news", "long"), (), ("web",)]
-    with pytest.raises(UserError, match=r"line 1 has 0 columns 'domain'; its columns are .*; correct the names in the"):
+    with pytest.raises(UserError, match=r"line 1 has no column 'domain'; its columns are .*; correct the names in the"):
         labels(corpus.model_copy(update={"label_column": "domain"}), tmp_path)
 
 
