@@ -121,8 +121,8 @@ def warn_of_equal(src: Path, sources: Sequence[str], tgt: Path, targets: Sequenc
 _COLUMN_NAMES = {"source", "target", "src", "tgt", "reference", "ref"}
 # Not a header alone, because a text may begin with any of these.
 _NAME_IN_HEADER = re.compile(
-    "(source|src|target|tgt)([ _-](text|sentence))?|reference|ref|id|index|line|doc[ _-]id|domain|label|score|text|"
-    "sentence|segment|translation|hypothesis|hyp|mt|english|german|french|spanish|italian|russian|chinese|japanese"
+    "(source|src|target|tgt|english|german|french|spanish|italian|russian|chinese|japanese)([ _-](text|sentence))?|"
+    "reference|ref|id|index|line|doc[ _-]id|domain|label|score|text|sentence|segment|translation|hypothesis|hyp|mt"
 )
 _LANGUAGE = re.compile(
     "ar|bg|cs|da|de|el|en|es|et|fi|fr|ga|hi|hr|hu|it|ja|ko|lt|lv|nl|no|pl|pt|ro|ru|sk|sl|sv|tr|uk|zh"
@@ -133,11 +133,14 @@ def is_header(text: str, others: Iterable[str]) -> bool:
     """Return whether a text is in the first line of a table with column names.
 
     It is if the text and all other columns are column names that differ, if the text and one other column are
-    different language codes, or if the text is a name such as `src`, with which text hardly begins.
+    different language codes, if the text is a name such as `src`, with which text hardly begins, or if it is a column
+    name and another column such a name.
     """
     text, others = text.strip(), list(others)
     names = {column.strip().lower() for column in (text, *others)}
     if len(names) > 1 and all(map(_NAME_IN_HEADER.fullmatch, names)):
+        return True
+    if _NAME_IN_HEADER.fullmatch(text.lower()) and names & _COLUMN_NAMES:
         return True
     languages = (bool(_LANGUAGE.fullmatch(other)) and other != text for other in map(str.strip, others))
     return text.lower() in _COLUMN_NAMES or (bool(_LANGUAGE.fullmatch(text)) and any(languages))
