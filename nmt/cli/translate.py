@@ -31,7 +31,7 @@ from nmt.storage.run_folder import find_model
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output, is_standard_output, require_distinct, require_not_input
 from nmt.streams.part import Origin
-from nmt.streams.records import DOCUMENT_FORMATS, Format, RecordReader, RecordWriter, format_of_file, written_fields
+from nmt.streams.records import DOCUMENT_FORMATS, Format, RecordReader, RecordWriter, choose_format, written_fields
 from nmt.streams.source import Source
 from nmt.streams.term_report import TermReport
 from nmt.streams.workers import Load, LoadTranslator, WindowTranslator
@@ -117,7 +117,7 @@ def _named(given: Mapping[str, Any]) -> dict[str, object]:
     """
     for first, second in (("threads", "processes"), ("resume", "restart")):
         require_at_most_one({f"--{name}": given[name] not in (None, False) for name in (first, second)})
-    has_terms = given["glossary"] or (given["input_format"] or format_of_file(given["file"])) == "jsonl"
+    has_terms = given["glossary"] or choose_format(given["file"], given["input_format"], "text") == "jsonl"
     by_set = [one for one in given["settings"] or () if one.removeprefix("decode.").startswith("glossary_mode=")]
     if (by_set or given["glossary_mode"]) and not has_terms:
         raise missing_option("--set glossary_mode" if by_set else "--glossary-mode", "--glossary")
@@ -187,8 +187,8 @@ def _make_reader(
     The extensions of the files determine the formats that are not given. Raises BadParameter for an option without
     effect.
     """
-    in_format = input_format or format_of_file(file) or "text"
-    out_format = output_format or format_of_file(out) or in_format
+    in_format = choose_format(file, input_format, "text")
+    out_format = choose_format(out, output_format, in_format)
     if in_format != out_format and (in_format in DOCUMENT_FORMATS or out_format in DOCUMENT_FORMATS):
         raise typer.BadParameter(
             f"{file} is read as {in_format} and {out} is written as {out_format}; a document keeps its "

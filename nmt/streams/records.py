@@ -18,7 +18,7 @@ from nmt.logs import counted, warn
 from nmt.recipe import NO_CONTEXT, CommandError, Context, UserError
 from nmt.streams.line_constraints import read_constraints
 from nmt.text.json_fields import json_values, parse_json, text_or_null
-from nmt.text.lines import find_format, warn_of_csv
+from nmt.text.lines import find_format, has_csv_name, warn_of_csv
 
 _DECIMALS = 6  # about the precision of float32
 
@@ -60,6 +60,17 @@ def format_of_file(path: Path) -> Format | None:
             "file to data.test of a recipe, or choose a format with --input-format or --output-format"
         )
     return _FORMATS.get(endings[-1]) if endings else None
+
+
+def choose_format(path: Path, given: Format | None, default: Format) -> Format:
+    """Return the given format of a file, or else that of its extension, or else the default.
+
+    Warns of another format than text in an output whose name is that of CSV. Raises CommandError as `format_of_file`.
+    """
+    found = given or format_of_file(path) or default
+    if given is None and found != "text" and has_csv_name(path):
+        warn(f"{path} is written as {found}, not as CSV; rename it, or set --output-format {found}")
+    return found
 
 
 def warn_of_format(name: str, lines: Iterable[str]) -> None:

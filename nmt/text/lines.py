@@ -234,14 +234,19 @@ def _warn_of_columns(path: Path, widths: tuple[tuple[int, int], ...], first_quot
         )
 
 
+def has_csv_name(path: Path) -> bool:
+    """Return whether the name of a file is that of CSV (.csv, .csv.gz)."""
+    return ".csv" in map(str.lower, path.suffixes[-2:])
+
+
 def warn_of_csv(
     name: str,
     lines: Iterable[str],
     use: str = "read",
     remedy: str = "extract the text first, or rename the file if it is plain text",
 ) -> None:
-    """Warn of a plain text whose name is that of CSV (.csv, .csv.gz), if a line has a separator or a quote."""
-    if ".csv" in map(str.lower, Path(name).suffixes[-2:]) and any(map(_SEPARATOR.search, lines)):
+    """Warn of a plain text whose name is that of CSV, if a line has a separator or a quote."""
+    if has_csv_name(Path(name)) and any(map(_SEPARATOR.search, lines)):
         warn(f"{name} is {use} as plain text, including commas and quotes; {remedy}")
 
 

@@ -14,6 +14,7 @@ from nmt.streams.records import (
     Record,
     RecordReader,
     RecordWriter,
+    choose_format,
     format_of_file,
     warn_of_format,
     written_fields,
@@ -405,6 +406,16 @@ def test_plain_text_that_looks_like_a_format_without_support(
 ) -> None:
     warn_of_format("standard input", lines)
     assert capsys.readouterr().err.startswith(f"warning: standard input looks like {kind}, whose ")
+
+
+def test_an_output_that_is_not_csv_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert choose_format(Path("in.csv"), None, "text") == "text"
+    assert choose_format(Path("out.csv"), "tsv", "tsv") == "tsv"
+    assert choose_format(Path("out.tsv"), None, "text") == "tsv"
+    assert capsys.readouterr().err == ""
+    assert choose_format(Path("out.csv.gz"), None, "tsv") == "tsv"
+    remedy = "rename it, or set --output-format tsv"
+    assert capsys.readouterr().err == f"warning: out.csv.gz is written as tsv, not as CSV; {remedy}\n"
 
 
 @pytest.mark.parametrize(
