@@ -120,10 +120,10 @@ class Glossary:
     def load(cls, path: str | Path) -> Self:
         """Read a TSV file without a header: source term, translations separated by `|`, case (yes or no), note.
 
-        Warns if the first line looks like a header. Raises UserError, with the line number, for a line with missing,
-        extra or invalid columns, or an empty term.
+        Warns if the first line looks like a header, and of terms in quotes. Raises UserError, with the line number, for
+        a line with missing, extra or invalid columns, or an empty term.
         """
-        terms = []
+        terms, quoted = [], ""
         for number, line in enumerate(read_lines(Path(path)), start=1):
             where = f"{path}, line {number}"
             columns = line.removesuffix("\r").split("\t")
@@ -136,10 +136,14 @@ class Glossary:
             if case.strip().lower() not in _CASE:
                 raise UserError(f"{where}: the third column is {case!r}; expected {_COLUMNS}; fix the line")
             terms.append(Term.parse(source, target, where, is_cased=_CASE[case.strip().lower()]))
+            if all(len(column) > 1 and column[0] == column[-1] == '"' for column in (source, target)):
+                quoted = quoted or where
             if len(terms) == 1 and _are_column_names(source, target):
                 warn(f"{where} looks like a header, and counts as a term; a glossary has no header; remove the line")
         if not terms:
             raise UserError(f"{path} has no terms; expected {_COLUMNS}, one term per line; add terms")
+        if quoted:
+            warn(f"{quoted} has quotes, which count as part of the term; only quoted text matches; remove the quotes")
         return cls(terms)
 
     def outside(self, find_items: Callable[[str], Sequence[Span]]) -> Self:

@@ -127,6 +127,16 @@ def test_load(tmp_path: Path) -> None:
     ]
 
 
+def test_quotes_of_csv_give_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text('dog\tHund\n"cat"\t"Katze"\n"cow"\t"Kuh"\n')
+    Glossary.load(path)
+    assert capsys.readouterr().err.startswith(f"warning: {path}, line 2 has quotes, which count as part of the term;")
+    path.write_text('dog\tHund\n"cat\t"Katze"\n"the cow"\tdie "Kuh\n"\t"\n')
+    Glossary.load(path)
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("line", ["source\ttarget", "Term\tTranslation\t\tnote", "en\tde", "English\tGerman\r"])
 def test_a_header_gives_a_warning(tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "terms.tsv"
