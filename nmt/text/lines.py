@@ -114,7 +114,9 @@ def warn_of_empty(name: str, lines: Sequence[str], others: Sequence[Sequence[str
 
 def warn_of_equal(src: Path, sources: Sequence[str], tgt: Path, targets: Sequence[str]) -> None:
     """Warn of a translation that is equal to its source."""
-    if sources == targets:
+    if sources == targets and src == tgt:
+        warn(f"{input_name(src)} is given as both source and translation; they must be different files; correct one")
+    elif sources == targets:
         warn(f"{input_name(tgt)} is identical to {input_name(src)}; it must be the translation; is it the right file?")
 
 
