@@ -47,7 +47,8 @@ class DecodeRecipe(Section):
     max_length_ratio: PositiveFloat | None = None
     """Maximum output length: input tokens times this factor, rounded up."""
     max_tokens: PositiveInt | None = None
-    """Maximum output length in tokens."""
+    """Maximum output length in tokens. Limits of the length apply to each part of a line that is split (`long_lines`,
+    `split_sentences`), not to the whole line."""
     min_tokens: NonNegativeInt = 0
     """Minimum output length in tokens; the maximum takes precedence."""
     min_length_ratio: NonNegativeFloat = 0.0
