@@ -284,8 +284,9 @@ def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
     try:
         return BLEU(tokenize=tokenize, lowercase=lowercase, trg_lang=SHORT_CODES.get(tgt_lang, tgt_lang))
     except (RuntimeError, OSError, ImportError) as error:  # the tokenizer needs a package or a download
-        reason = " ".join(str(error).split())
-        raise UserError(f"tokenizer {tokenize or tgt_lang!r} is not available: {reason}") from error
+        reason, name = " ".join(str(error).split()), tokenize or f"{SHORT_CODES.get(tgt_lang, tgt_lang)}-mecab"
+        remedy = "or use another one, such as char (--tokenize, or evaluate.tokenize of a recipe)"
+        raise UserError(f"tokenizer {name!r} is not available: {reason}; {remedy}") from error
 
 
 def _corpus_score(

@@ -106,7 +106,7 @@ def test_metrics_that_do_not_ignore_case_are_named_for_lowercase_models(
         ("missing", "news.de: No such file"),
         ("short", "news.en has 3 sentences and"),
         ("empty", "data.test.news has no sentences"),
-        ("tokenizer", "tokenizer 'ja' is not available"),
+        ("tokenizer", "tokenizer 'ja-mecab' is not available"),
         ("tokenize", "tokenizer 'ko-mecab' is not available"),
         ("second reference", "news.en has 3 sentences and"),
         ("seed", "SACREBLEU_SEED must be an integer"),
@@ -212,6 +212,7 @@ def test_validation_bleu_without_its_tokenizer_is_an_early_error(
     status, out, err = nmt(command, recipe, f"run_dir={tmp_path / 'run'}", *bleu)
     assert (status, out) == (1, "")
     assert "is not available: Japanese tokenization requires extra dependencies" in err
+    assert "; or use another one, such as char (--tokenize, or evaluate.tokenize of a recipe)" in err
     assert not (tmp_path / "run").exists()
 
 
