@@ -48,15 +48,17 @@ class TestSet:
     def warn_of_wrong_references(self, form: UnicodeForm) -> None:
         """Warn of references that equal another text or are not in `form`, of empty lines, and of formats such as TSV.
 
-        Any translation of a sentence with an empty reference, such as null in JSON Lines, counts as wrong.
+        Any translation of a sentence whose references are empty, such as null in JSON Lines, counts as wrong.
         """
         where, known = f"data.test.{self.name}", {"the source": self.src}
         warn_of_fields(f"the source of {where}", self.src, translations=self.ref)
         warn_of_empty(f"the source of {where}", self.src, self.refs, "their translations are empty; correct them")
+        several = "translations count as wrong only if all references are empty; correct them"
+        remark = several if len(self.refs) > 1 else "their translations count as wrong; correct them"
         for number, stream in enumerate(self.refs, start=1):
             name = f"reference {number}" if len(self.refs) > 1 else "the reference"
             warn_of_fields(f"{name} of {where}", stream)
-            warn_of_empty(f"{name} of {where}", stream, [self.src], "their translations count as wrong; correct them")
+            warn_of_empty(f"{name} of {where}", stream, [self.src], remark)
             warn_of_form(f"{name} of {where}", stream, form)
             for other, lines in known.items():
                 if stream == lines:

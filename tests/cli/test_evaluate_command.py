@@ -239,6 +239,8 @@ def test_warning_for_empty_references(tmp_path: Path, nmt: Nmt) -> None:
     assert nmt(*given)[2] == f"warning: 2 of 3 lines of {tmp_path / 'ref'} are empty (first: line 2); {remark}\n"
     err = nmt(*given, "--src", tmp_path / "src")[2]  # a line is empty on both sides
     assert err == f"warning: 1 of 3 lines of {tmp_path / 'ref'} are empty (first: line 3); {remark}\n"
+    err = nmt(*given, "--ref", tmp_path / "src")[2]
+    assert "(first: line 2); translations count as wrong only if all references are empty; is it the right file?" in err
 
 
 def test_warning_for_empty_sources(tmp_path: Path, nmt: Nmt) -> None:

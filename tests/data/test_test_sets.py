@@ -95,6 +95,17 @@ def test_warning_for_sentences_without_reference(folder: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == f"warning: 2 of 3 lines of the reference of data.test.json {remark}\n"
 
 
+def test_a_sentence_with_another_reference_does_not_count_as_wrong(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "news.de").write_text("A\n\n\nD\n")
+    tests = "{news={kind='text',src='news.en',tgt=['other.de','news.de']}}"
+    read_test_sets(recipe_for(folder, tests))["news"].warn_of_wrong_references("NFC")
+    remark = "(first: line 2); translations count as wrong only if all references are empty; correct them"
+    err = capsys.readouterr().err
+    assert err == f"warning: 1 of 4 lines of reference 2 of data.test.news are empty {remark}\n"
+
+
 def test_warning_for_sentences_without_source(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "news.en").write_text("a\n\n\n")
     (folder / "news.de").write_text("A\n\nC\n")  # line 2 is empty on both sides
