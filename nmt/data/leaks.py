@@ -310,7 +310,9 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
         return
     key = _key(text_identity(prepare_report, recipe), finder.sets)
     if not finder.num_read:
-        if read_json_object(path).get("key") == key:
+        known = read_json_object(path)
+        digest = _digest(known.get("sets"))
+        if known.get("key") == key and known.get("sha256", digest) == digest:  # an early version recorded no digest
             return
         try:
             search_training_text(recipe, finder)
@@ -326,7 +328,8 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
                 f"{set_leaks.name}: exact matches in the training text for {count.exact:,} of "
                 f"{counted(set_leaks.sentences, 'sentence')}, near matches for {count.near:,}; `nmt leaks` lists them"
             )
-    record = {"key": key, "sets": list(map(asdict, leaks))}
+    found = list(map(asdict, leaks))
+    record = {"key": key, "sha256": _digest(found), "sets": found}
     write_file(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
 
 
@@ -341,7 +344,12 @@ def read_leaks(run_dir: Path) -> dict[str, SetLeaks]:
 
 def _key(text: str, sets: tuple[SearchedSet, ...]) -> str:
     """Return the SHA-256 of the identity of the training text and of the searched sets."""
-    return hashlib.sha256(json.dumps([_FORMAT, text, *map(asdict, sets)]).encode()).hexdigest()
+    return _digest([_FORMAT, text, *map(asdict, sets)])
+
+
+def _digest(tree: object) -> str:
+    """Return the SHA-256 of a JSON value."""
+    return hashlib.sha256(json.dumps(tree).encode()).hexdigest()
 
 
 def _warn(error: UserError) -> None:

@@ -89,10 +89,11 @@ def test_the_training_text_is_read_once_for_each_test_set(
     }
     assert nmt("run", recipe, *options)[0] == 0
     assert reads == [] and (run / "leaks.json").read_text() == written
-    (run / "leaks.json").write_text(written[:100])  # cut short
     monkeypatch.undo()
-    assert nmt("run", recipe, *options)[0] == 0
-    assert (run / "leaks.json").read_text() == written
+    for damaged in (written[:100], written.replace('"sentences": ', '"sentences": 9')):
+        (run / "leaks.json").write_text(damaged)
+        assert nmt("run", recipe, *options)[0] == 0
+        assert (run / "leaks.json").read_text() == written
     write(tmp_path, "news", [4, 3_000])
     _, out, err = nmt("run", recipe, *options)
     assert "data.test.news: exact matches in the training text for 1 of 2 sentences, near matches for 0" in err
