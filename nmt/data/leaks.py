@@ -13,14 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
-from re import Pattern
 from typing import Any, Literal
 
 from nmt.data.corpus import ReadOptions, pair_location, read_chunks, read_pairs
@@ -32,6 +28,7 @@ from nmt.recipe import DataRecipe, Recipe, UserError
 from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import write_file
 from nmt.text.clean import Pair
+from nmt.text.normal_forms import normal_forms
 
 Part = Literal["source", "reference", "both"]
 Kind = Literal["exact", "near"]
@@ -40,8 +37,6 @@ LEAKS_FILE = "leaks.json"
 
 # Increment when the same text gives different leaks.
 _FORMAT = 2
-
-_IGNORED_CATEGORIES = ("P", "Z", "Cc", "Cf", "Sk")
 
 
 @dataclass(frozen=True)
@@ -231,36 +226,6 @@ class _Side:
                 if exact or form:  # "?" and "!" both have an empty form, but do not match
                     matches[index, sentence] = exact
         return matches
-
-
-def normal_forms(lines: Sequence[str]) -> list[bytes]:
-    """Return each line without case, punctuation, spacing and differences of Unicode form.
-
-    Applies NFKC and full case folding, and removes the categories punctuation, separator, control, format and modifier
-    symbol. Letters, marks, digits and other symbols (`+`, `€`) stay. Lines must not contain line feeds.
-    """
-    if not lines:
-        return []
-    text = "\n".join(lines).casefold()
-    ascii_ignored, ignored = _ignored_characters()
-    if not text.isascii():
-        # Before NFKC too, which turns an accent used as an apostrophe into a combining mark.
-        text = ignored.sub("", text)
-        text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-        text = ignored.sub("", text)
-    return text.encode().translate(None, ascii_ignored).split(b"\n")
-
-
-@cache
-def _ignored_characters() -> tuple[bytes, Pattern[str]]:
-    """Return the ASCII characters that normal forms ignore, and a pattern for the others. Line feeds are kept.
-
-    Excludes characters above U+FFFF, mostly of historic scripts: they would make the pattern 20 times slower.
-    """
-    characters = (character for character in map(chr, range(0x10000)) if character != "\n")
-    ignored = "".join(c for c in characters if unicodedata.category(c).startswith(_IGNORED_CATEGORIES))
-    ascii_ignored = "".join(character for character in ignored if character.isascii())
-    return ascii_ignored.encode(), re.compile(f"[{re.escape(ignored.removeprefix(ascii_ignored))}]+")
 
 
 def searched_sets(recipe: Recipe) -> list[SearchedSet]:
