@@ -40,7 +40,7 @@ from nmt.recipe import (
 from nmt.storage.shards import require_all_shards
 from nmt.text.clean import Pair
 from nmt.text.context import join_lines, last_lines
-from nmt.text.json_fields import one_line, parse_json, text_field
+from nmt.text.json_fields import parse_json, text_field
 from nmt.text.lines import InvalidUtf8, TsvCheck, count_lines, decompressed, read_lines, reject_pipe, unreadable
 from nmt.text.sacrebleu_sets import sacrebleu_documents, sacrebleu_files
 from nmt.text.trees import read_treebank
@@ -340,8 +340,7 @@ def _column_index(column: int | str, header: Sequence[str], path: Path) -> int:
 
 def _read_sgm(src: Path, tgt: Path, options: ReadOptions) -> Iterator[Pair]:
     texts = ["\n".join(read_lines(path, options.invalid_utf8)) for path in (src, tgt)]
-    sides = (sgm_segments(text, path) for text, path in zip(texts, (src, tgt), strict=True))
-    src_lines, tgt_lines = ([one_line(segment).strip() for segment in side] for side in sides)
+    src_lines, tgt_lines = (sgm_segments(text, path) for text, path in zip(texts, (src, tgt), strict=True))
     languages = (options.src_lang, options.tgt_lang)
     check_language(texts[0], src, *languages)
     check_language(texts[1], tgt, *languages[::-1])
@@ -353,7 +352,7 @@ def _read_sgm(src: Path, tgt: Path, options: ReadOptions) -> Iterator[Pair]:
 def _read_xml(path: Path, options: ReadOptions) -> Iterator[Pair]:
     with decompressed(path) as file:
         for pairs in xml_documents(file, path, options.src_lang, options.tgt_lang):
-            yield from ((one_line(src).strip(), one_line(tgt).strip()) for src, tgt in pairs)
+            yield from pairs
 
 
 def _xml_document_numbers(path: Path, options: ReadOptions) -> Iterator[int]:

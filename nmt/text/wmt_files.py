@@ -20,12 +20,13 @@ _XML_ROOT = re.compile(r"<dataset\b")
 _SEGMENT = re.compile(r"<seg\b[^>]*?(?:/>|(?<!/)>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
 _SEGMENT_START = re.compile(r"<seg\b[^>]*>?", re.IGNORECASE)
 _COMMENT = re.compile(f"({_SEGMENT.pattern})|<!--.*?-->", _SEGMENT.flags)
+_LINE_BREAK = re.compile("\r?\n|\r")
 # `html.unescape` also replaces entities without a semicolon ("R&notes"); this matches only those with one.
 _ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 
 
 def sgm_segments(text: str, path: Path) -> list[str]:
-    """Return the segments of an SGM file, which may contain line feeds; raise UserError if it is not an SGM file.
+    """Return the segments of an SGM file, without line breaks; raise UserError if it is not an SGM file.
 
     Uses a pattern instead of a parser, because WMT's files are not well-formed SGML.
     """
@@ -40,7 +41,7 @@ def sgm_segments(text: str, path: Path) -> list[str]:
     if unclosed:
         start = " ".join(unclosed[0].split())[:40]
         raise UserError(f"{path} has a <seg> without </seg>: {start!r}; each segment must be closed; correct the file")
-    return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment) for segment in segments]
+    return [_one_line(_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment)) for segment in segments]
 
 
 def check_language(text: str, path: Path, lang: str, other: str) -> None:
@@ -96,7 +97,7 @@ def sgm_documents(text: str) -> Iterator[int]:
 def xml_documents(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str) -> Iterator[list[tuple[str, str]]]:
     """Yield the pairs of each document of an XML file, with <src> and <ref> segments, aligned by id.
 
-    Segments may contain line feeds. Raises UserError for XML that is malformed or not aligned.
+    Segments have no line breaks. Raises UserError for XML that is malformed or not aligned.
     """
     try:
         documents = list(ElementTree.parse(file).getroot().iter("doc"))
@@ -133,5 +134,10 @@ def _segments_by_id(document: ElementTree.Element, tag: str, lang: str, where: s
         key = seg.get("id", number)
         if key in found:
             raise UserError(f"{where} has <{tag}> segments with the same id {key!r}; ids must differ; renumber them")
-        found[key] = "".join(seg.itertext())
+        found[key] = _one_line("".join(seg.itertext()))
     return found
+
+
+def _one_line(text: str) -> str:
+    """Replace line breaks with spaces, and strip the text."""
+    return _LINE_BREAK.sub(" ", text).strip()

@@ -397,10 +397,13 @@ def test_sgm(suffix: str, tmp_path: Path) -> None:
 
 def test_line_feed_entity_becomes_a_space(tmp_path: Path) -> None:
     for name in ("src", "ref"):
-        write(tmp_path / f"{name}.sgm", [f"<seg id=1>{name}&#10;one&#xA;two &amp;#10; three</seg>", "<seg>last</seg>"])
+        write(
+            tmp_path / f"{name}.sgm",
+            [f"<seg id=1>{name}&#10;one&#xA;two &amp;#10; three</seg>", "<seg>&#13;a\r\nb&#xD;c</seg>"],
+        )
     pairs = read(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path)
-    assert pairs == [("src one two &#10; three", "ref one two &#10; three"), ("last", "last")]
-    xml = ["<dataset><doc id='a'>", "<src lang='en'><seg id='1'>a&#10;b</seg></src>"]
+    assert pairs == [("src one two &#10; three", "ref one two &#10; three"), ("a b c", "a b c")]
+    xml = ["<dataset><doc id='a'>", "<src lang='en'><seg id='1'>a&#10;b&#13;</seg></src>"]
     write(tmp_path / "test.xml", [*xml, "<ref lang='de'><seg id='1'>c&#10;d</seg></ref></doc></dataset>"])
     assert read(SgmCorpus(src="test.xml"), tmp_path) == [("a b", "c d")]
 
