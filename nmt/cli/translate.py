@@ -153,6 +153,7 @@ def _make_outputs(
     inputs = (source.path, source.prefixes, source.required, glossary, decode.shortlist, *directories)
     for name, path in (output.written or {"-o": output.path}).items():
         require_not_input(name, path, (*inputs, memory))
+    output.require_text()
     require_distinct(output.written | {"--memory": memory, "--glossary-report": report})
     if memory is not None:
         require_not_input("--memory", memory, inputs)

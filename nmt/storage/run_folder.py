@@ -6,13 +6,14 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nmt.logs import is_first_rank, warn
 from nmt.processes.run_lock import require_lock
 from nmt.recipe import UserError, is_dumped
-from nmt.storage.sealed import MANIFEST, manifest_digest
+from nmt.storage.sealed import MANIFEST, CorruptError, manifest_digest, read_manifest
 
 MODEL, CLASSIFIER = "model.toml", "classifier.toml"
 """Files that describe a translation model and a classifier in their directories."""
@@ -48,12 +49,15 @@ def list_checkpoints(run: Path) -> list[Path]:
     return sorted(path for path in (run / "checkpoints").glob("step-????????") if path.is_dir())
 
 
-def owning_run(file: Path) -> Path | None:
-    """Return the run with checkpoints to whose own entries a file belongs; None for files such as translations."""
+def owning_directory(file: Path) -> Path | None:
+    """Return the run with checkpoints, or the model, to which a file belongs; None for files such as translations."""
     real = Path(os.path.realpath(file))
     for run in real.parents[:3]:
         if real.relative_to(run).parts[0] in _OWN_ENTRIES and list_checkpoints(run):
             return run
+    with suppress(CorruptError):  # not a sealed directory
+        if real.name in {MANIFEST, *read_manifest(real.parent)}:
+            return real.parent
     return None
 
 

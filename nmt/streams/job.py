@@ -246,7 +246,7 @@ class TranslationJob:
                     if result.fallbacks:
                         fallbacks = result.fallbacks + (fallbacks or Fallbacks())
                     bar.advance(result.num_lines)
-        except (Interrupted, UserError):
+        except Interrupted:
             if isinstance(sink, PartFile):  # the command that resumes it counts only its own lines
                 self._report_lines(lines, fallbacks)
             raise

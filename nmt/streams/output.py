@@ -19,7 +19,7 @@ from pathlib import Path
 
 from nmt.processes.interruption import ended_by_reader
 from nmt.recipe import UserError
-from nmt.storage.run_folder import owning_run
+from nmt.storage.run_folder import owning_directory
 from nmt.storage.sealed import require_no_loop, writes_through
 from nmt.streams.part import Origin, PartFile, journal_path, open_part, part_path
 from nmt.streams.sink import Sink, write_errors
@@ -27,11 +27,13 @@ from nmt.text.lines import STANDARD_STREAM, count_lines, read_lines
 
 # Opening these would truncate a file that standard output is redirected to.
 _NAMES_OF_STANDARD_OUTPUT = {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
+# Translation memories, shortlists and weights have a null byte in these.
+_HEAD_BYTES = 4096
 _OWN_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")
 
 
 def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError if an output would overwrite an input or a file of a run, or is the same pipe as an input.
+    """Raise UserError if an output is the same file or pipe as an input, or a file of a run or model.
 
     option: the option that names the output; inputs: files, `-`, and directories whose files are read
     """
@@ -41,8 +43,6 @@ def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> 
         out_status = out.stat() if out.is_file() or out.is_fifo() else None
     if out_status is None or not _is_file_or_pipe(out_status):
         return
-    if out != STANDARD_STREAM and (run := owning_run(out)) is not None:
-        raise UserError(f"{option} {out} is a file of the run {run}; it must be another file; choose a new one")
     for path in filter(None, inputs):
         if path == STANDARD_STREAM and sys.stdin is not None:
             found = {"standard input": os.fstat(0)}
@@ -53,6 +53,8 @@ def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> 
             if os.path.samestat(out_status, status):
                 output = "standard output" if out == STANDARD_STREAM else f"{option} {out}"
                 raise UserError(f"{output} is the input {name}; it must be another file; choose a new one")
+    if out != STANDARD_STREAM and (owner := owning_directory(out)) is not None:
+        raise UserError(f"{option} {out} is a file of {owner}; it must be another file; choose a new one")
 
 
 def _is_file_or_pipe(status: os.stat_result) -> bool:
@@ -88,6 +90,14 @@ def _own_descriptor(path: Path) -> int | None:
             break
         path = path.parent / path.readlink()
     return None
+
+
+def _is_binary(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return b"\0" in file.read(_HEAD_BYTES)
+    except OSError:  # none, or not readable
+        return False
 
 
 class Stream:
@@ -170,6 +180,11 @@ class Output:
             sink = Sink(file, str(self.path), is_compressed=self.path.suffix.lower() == ".gz")
             yield Stream(sink)
             sink.finish()
+
+    def require_text(self) -> None:
+        """Raise UserError if the output would replace a file that is not text."""
+        if not self.is_stream and self.path.suffix.lower() != ".gz" and _is_binary(self.path):
+            raise UserError(f"{self.path} is not a text file; translations replace only text; choose a new file")
 
     def require_file(self, option: str) -> None:
         """Raise UserError unless the output is a file, which --resume and --restart need."""

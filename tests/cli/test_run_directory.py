@@ -273,6 +273,12 @@ def test_translations_do_not_replace_files_of_a_run(tmp_path: Path, nmt: Nmt, mo
         assert status == 1
         assert "; it must be another file; choose a new one" in one_line(err)
         assert (tmp_path / out).read_text() == content
+    shutil.copytree(tmp_path / "run" / "model", tmp_path / "average")
+    (tmp_path / "memory.db").write_bytes(b"SQLite format 3\0")
+    for out, wrong in (("average/model.toml", "is a file of "), ("memory.db", "memory.db is not a text file; ")):
+        before = (tmp_path / out).read_bytes()
+        status, _, err = nmt("translate", "run", "in.txt", "-o", out)
+        assert (status, wrong in one_line(err), (tmp_path / out).read_bytes() == before) == (1, True, True)
     for out in ("run/out.de", "run/out.de", "report.json"):  # again, and outside of the run
         assert nmt("translate", "run", "in.txt", "-o", out)[0] == 0
 
