@@ -125,6 +125,25 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
     return set() if is_same and not (asks_hub and _changed_on_hub("valid", recipe, report)) else {"valid"}
 
 
+def describe_change(recipe: Recipe, directory: Path) -> str:
+    """Name what differs between the training text and that of `directory`: the first file that changed or is missing.
+
+    Raises UserError for a damaged report and an unreadable input file.
+    """
+    report, files = read_report(directory), _files(recipe.data.train, recipe)
+    num_train = 0 if report is None else report["train"].get("input_files", len(files))
+    before = [] if report is None else report["inputs"][:num_train]
+    has_dataset = any(isinstance(corpus, HuggingFaceCorpus) for corpus in recipe.data.train)
+    note = " (all files of a local dataset count)" if has_dataset else ""
+    for file in _read_files(files):
+        if file.report() not in before:
+            return f"{file.path}{note}"
+    names = {path.name for path in files}
+    missing = (one["name"] for one in before if one["name"] not in names)
+    where = f", which is not in data.root ({recipe.data.root}){note},"
+    return next((f"the location of {name}{where}" for name in missing), "data.train")
+
+
 def hub_commits(recipe: Recipe, split: Split) -> dict[str, str]:
     """Return the newest commit of each dataset on the Hub whose revision may change; "" if the Hub does not answer."""
     corpora = unpinned_datasets(recipe, recipe.data.train if split == "train" else recipe.data.valid)

@@ -9,7 +9,7 @@ from typing import Any
 from nmt.alignment.term_markup import with_alignments
 from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remove_leftovers
 from nmt.data.corpus import require_files
-from nmt.data.fingerprint import outdated_splits, read_report, text_identity
+from nmt.data.fingerprint import describe_change, outdated_splits, read_report, text_identity
 from nmt.data.prepare import Prepared
 from nmt.data.reused_tokenizers import load_verified_tokenizers, tokenizer_sources
 from nmt.logs import say, warn
@@ -78,7 +78,7 @@ def require_same_text(recipe: Recipe) -> None:
         require_files((*recipe.data.train, *recipe.data.valid), recipe.data.root)
         found = [path for path in tokenizer_sources(recipe) if path.exists()]
         others = [p for p in found if load_verified_tokenizers(find_model(p)).digests() != report["tokenizers"]]
-        what = f"the tokenizer of {others[0]}" if others else "its training text or a corpus file"
+        what = f"the tokenizer of {others[0]}" if others else describe_change(recipe, directory)
         raise UserError(_text_error(recipe, f"{what} has changed since the text was prepared"))
 
 

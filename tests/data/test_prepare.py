@@ -16,7 +16,7 @@ import pytest
 
 from nmt.data import prepare as preparation
 from nmt.data.corpus import PAIRS_PER_CHUNK
-from nmt.data.fingerprint import outdated_splits, text_identity
+from nmt.data.fingerprint import describe_change, outdated_splits, text_identity
 from nmt.data.frames import Frame
 from nmt.data.prepare import load_prepared, prepare
 from nmt.data.store import PairStore
@@ -696,9 +696,17 @@ def test_a_local_dataset_that_loses_files_is_outdated(folder: Path) -> None:
     recipe = recipe_for(folder, "run", "data.train=[{kind='huggingface', dataset='dataset'}]")
     identity = text_identity(prepare(recipe).report, recipe)
     assert outdated_splits(recipe, recipe.data_directory) == set()
+    note = " (all files of a local dataset count)"
+    (dataset / "test.jsonl").touch()
+    assert outdated_splits(recipe, recipe.data_directory) == {"train", "valid"}
+    assert describe_change(recipe, recipe.data_directory) == f"{dataset / 'test.jsonl'}{note}"
+    (dataset / "test.jsonl").unlink()
     (dataset / "train-1.jsonl").unlink()
     assert outdated_splits(recipe, recipe.data_directory) == {"train", "valid"}
+    missing = f"which is not in data.root ({folder / 'text'}){note},"
+    assert describe_change(recipe, recipe.data_directory) == f"the location of train-1.jsonl, {missing}"
     shutil.rmtree(dataset)
+    assert describe_change(recipe, recipe.data_directory) == f"the location of train-0.jsonl, {missing}"
     assert outdated_splits(recipe, recipe.data_directory, asks_hub=False) == {"train", "valid"}
     assert text_identity(load_prepared(recipe.data_directory).report, recipe) == identity, "a property of the report"
 

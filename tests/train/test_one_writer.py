@@ -156,7 +156,7 @@ def test_a_changed_corpus_is_rejected_without_changing_files(
     write_text(tmp_path, "train", 0, 260)
     status, _, err = nmt(command, recipe, *options, "train.max_steps=8")
     assert status != 0
-    assert "cannot be resumed: its training text or a corpus file has changed" in err
+    assert f"cannot be resumed: {tmp_path / 'train.en'} has changed since the text was prepared;" in err
     assert "train under another name, or fine-tune: name=NEW train.start_from=" in err
     assert files_of(run) == before
     write_text(tmp_path, "train", 0, 200)  # the same content again
