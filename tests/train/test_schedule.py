@@ -66,6 +66,17 @@ def test_dropout_scale() -> None:
     assert uneven == [0.0, 0.25, 0.5, 1.0]
 
 
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "inverse-sqrt", "noam"])
+def test_a_restarted_schedule_is_that_of_two_runs(schedule: str) -> None:
+    options = {"schedule": schedule, "warmup_steps": 10, "learning_rate": 0.005}
+    whole = recipe(**options, max_steps=300, schedule_start=100)
+    first, second = recipe(**options, max_steps=100), recipe(**options, max_steps=200)
+    assert [learning_rate(whole, 64, step) for step in range(1, 301)] == [
+        *(learning_rate(first, 64, step) for step in range(1, 101)),
+        *(learning_rate(second, 64, step) for step in range(1, 201)),
+    ]
+
+
 def test_a_warm_up_that_outlasts_training_is_a_warning() -> None:
     assert not list(unreached(recipe(warmup_steps=100, max_steps=100, validate_every=100, validate_bleu_every=100)))
     expected = "train.warmup_steps is 1,001, but training ends after 1,000 updates; the learning rate does not reach"
