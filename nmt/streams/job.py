@@ -247,7 +247,7 @@ class TranslationJob:
                         fallbacks = result.fallbacks + (fallbacks or Fallbacks())
                     bar.advance(result.num_lines)
         except Interrupted:
-            if isinstance(sink, PartFile):  # the command that resumes it counts only its own lines
+            if isinstance(sink, PartFile) and not is_document:  # --resume counts only its own lines
                 self._report_lines(lines, fallbacks)
             raise
         if done_before:
