@@ -234,9 +234,22 @@ class DecodeRecipe(Section):
 FinalDecodeRecipe = Annotated[DecodeRecipe, AfterValidator(DecodeRecipe.require_fit)]
 """Options that are not applied on top of those of a model: all must fit together."""
 
+
+def _has_length_penalty(decode: DecodeRecipe) -> bool:
+    """Return whether scores depend on the length penalty: MBR ranks samples by their metric alone."""
+    return not decode.sampling or decode.mbr_metric == "none"
+
+
 # Options that need another one: whether it is set, and its description.
 _NEEDS: dict[str, tuple[Callable[[DecodeRecipe], bool], str]] = {
-    "length_alpha": (lambda decode: decode.length_penalty != "none", "a length_penalty other than 'none'"),
+    "length_alpha": (
+        lambda decode: decode.length_penalty != "none" and _has_length_penalty(decode),
+        "a length_penalty other than 'none', and a search (sampling=false) or scores of samples (mbr_metric=none)",
+    ),
+    "length_penalty": (
+        _has_length_penalty,
+        "a search (sampling=false) or scores of samples (mbr_metric=none)",
+    ),
     "diversity_penalty": (lambda decode: decode.beam_groups > 1, "beam_groups"),
     "mbr_metric": (lambda decode: decode.n_best > 1 or decode.mbr_metric == "none", "n_best"),
     "sampling_seed": (lambda decode: decode.sampling, "sampling=true"),

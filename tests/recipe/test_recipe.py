@@ -948,12 +948,25 @@ def test_an_option_without_effect_may_have_its_default_or_be_saved(tmp_path: Pat
         load_recipe(saved)
 
 
+MBR_OF_SAMPLES = {"sampling": True, "n_best": 4, "mbr_metric": "chrf"}
+
+
 @pytest.mark.parametrize(
     ("own", "given", "message"),
     [
         ({}, {"sampling_seed": 3}, "sampling_seed has no effect without sampling=true; set that, or remove"),
         ({}, {"sampling": True, "beam_size": 8}, "beam_size has no effect without a search (sampling=false)"),
         ({"length_penalty": "none"}, {"length_alpha": 1.0}, "length_alpha has no effect without a length_penalty"),
+        (
+            MBR_OF_SAMPLES,
+            {"length_alpha": 0.2},
+            "length_alpha has no effect without a length_penalty other than 'none', and",
+        ),
+        (
+            MBR_OF_SAMPLES,
+            {"length_penalty": "none"},
+            "length_penalty has no effect without a search (sampling=false) or",
+        ),
         ({}, {"diversity_penalty": 1.0}, "diversity_penalty has no effect without beam_groups"),
         ({}, {"mbr_metric": "bleu"}, "mbr_metric has no effect without n_best"),
         ({"mbr_metric": "bleu", "n_best": 4}, {"n_best": 1}, "n_best is 1 and decode.mbr_metric is 'bleu'"),
