@@ -148,7 +148,7 @@ def test_duplicates_across_corpora_with_different_tags(folder: Path) -> None:
 
 
 def test_reserved_tags(folder: Path) -> None:
-    with pytest.raises(UserError, match="data.train.0.tag: '<0x41>' is a special token or a byte"):
+    with pytest.raises(UserError, match=r"data\.train\.0\.tag: '<0x41>' is a special token or a byte"):
         recipe_for(folder, "news,tag='<0x41>'")
 
 
