@@ -43,7 +43,8 @@ class DecodeRecipe(Section):
     diversity_penalty: Strength = 0.5
     """Diverse beam search: penalty on a token for each hypothesis of an earlier group that it extends."""
     max_extra_tokens: NonNegativeInt = 50
-    """Maximum output length: input tokens plus this number."""
+    """Maximum output length: input tokens plus this number. A longer prefix is the whole output; so is a longer line of
+    a language model, which has no input tokens."""
     max_length_ratio: PositiveFloat | None = None
     """Maximum output length: input tokens times this factor, rounded up."""
     max_tokens: PositiveInt | None = None
