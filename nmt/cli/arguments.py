@@ -16,7 +16,7 @@ from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import has_mark, require_no_loop, write_file
-from nmt.streams.output import require_not_input
+from nmt.streams.output import is_standard_output, require_not_input
 from nmt.text.lines import STANDARD_STREAM, read_lines, require_lines, require_same_length, warn_of_pairs
 
 
@@ -135,8 +135,8 @@ def require_output(
         raise UserError(f"cannot write {out}: {folder} is not a directory; {option} must be a file in an existing one")
     if out.is_dir():
         raise UserError(f"cannot write {out}: it is a directory; {option} must be a file; name one in it")
-    if out == STANDARD_STREAM:
-        raise UserError(f"{option} - is not supported; it must be a file; name one")
+    if out == STANDARD_STREAM or is_standard_output(out):
+        raise UserError(f"{option} {out} is standard output; it must be a file; name one")
     require_not_input(option, out, inputs)
     if replaces is not None and out.is_file() and not has_mark(out, replaces):
         raise UserError(f"{out} is not output of this command; {option} replaces only its own; name a new file")

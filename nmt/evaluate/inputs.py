@@ -63,6 +63,7 @@ class ReferenceSet:
             if src is not None and source is not None:
                 warn_of_equal(src, source, path, lines)
         if src is not None and source is not None:
+            warn_of_fields(input_name(src), source)
             warn_of_csv(input_name(src), source)
             warn_of_empty(input_name(src), source, [*references.values()], "is it the right file?")
         return cls(references, files, source, tgt_lang)

@@ -66,15 +66,16 @@ def _is_file_or_pipe(status: os.stat_result) -> bool:
 
 
 def is_standard_output(path: Path) -> bool:
-    """Return whether a path, such as /dev/stdout, is the regular file that standard output is open on."""
-    return path.is_file() and sys.stdout is not None and os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
+    """Return whether a path, such as /dev/stdout, is the regular file or pipe that standard output is open on."""
+    is_kept = path.is_file() or path.is_fifo()
+    return is_kept and sys.stdout is not None and os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
 
 
 def require_distinct(outputs: Mapping[str, Path | None]) -> None:
     """Raise UserError if two of the files that a command writes are the same. outputs: by option"""
     seen: dict[Path, str] = {}
     for option, path in outputs.items():
-        if path is None or (path.exists() and not path.is_file()):
+        if path is None or (path.exists() and not path.is_file() and not path.is_fifo()):
             continue
         other = seen.setdefault(Path(os.path.realpath(path)), option)
         if other != option:

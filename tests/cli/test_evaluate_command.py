@@ -279,6 +279,13 @@ def test_warning_for_outputs_that_are_not_plain_text(tmp_path: Path, nmt: Nmt, r
     assert nmt("evaluate", "--ref", ref, out, "-m", "chrf")[::2] == (0, "")
 
 
+def test_warning_for_sources_that_are_not_plain_text(tmp_path: Path, nmt: Nmt) -> None:
+    for name, text in (("src", "1\ta dog\n2\ta cat\n"), ("ref", "A\nB\n"), ("out", "A\nB\n")):
+        (tmp_path / name).write_text(text)
+    err = nmt("evaluate", tmp_path / "out", "--ref", tmp_path / "ref", "--src", tmp_path / "src", "--by-length")[2]
+    assert f"all lines of {tmp_path / 'src'} have tabs" in err
+
+
 def test_warning_for_test_sets_that_are_not_plain_text(tmp_path: Path, nmt: Nmt) -> None:
     ref, out = tmp_path / "ref.sgm", tmp_path / "out"
     ref.write_text('<refset setid="a" trglang="de">\n<seg id="1">Ein Hund.</seg>\n</refset>\n')

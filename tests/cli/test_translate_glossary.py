@@ -1,6 +1,7 @@
 """nmt translate with a glossary, and with constraints of single lines."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,25 @@ def test_report_to_standard_output_is_an_error(
             monkeypatch.undo()
         assert (status, own.read_text()) == (2, "")
         assert f"--glossary-report {report} is standard output; it must be a file; name one" in one_line(err)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_report_and_translations_are_not_mixed_in_a_pipe(
+    model: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.txt").write_text("a cat\n")
+    (tmp_path / "terms.tsv").write_text("cat\ttree\n")
+    os.mkfifo(pipe := tmp_path / "pipe")
+    given = (model, tmp_path / "in.txt", "--glossary", tmp_path / "terms.tsv", "--glossary-report", pipe)
+    with os.fdopen(os.open(pipe, os.O_RDWR), "w") as file:
+        monkeypatch.setattr("sys.stdout", file)
+        status, _, err = nmt("translate", *given)
+        monkeypatch.undo()
+    assert status == 2
+    assert f"--glossary-report {pipe} is standard output; it must be a file; name one" in one_line(err)
+    status, _, err = nmt("translate", *given, "-o", pipe)
+    assert status == 1
+    assert f"--glossary-report {pipe} is also -o; each needs its own file" in one_line(err)
 
 
 def test_the_report_ignores_markup(model: Path, tmp_path: Path, nmt: Nmt) -> None:
