@@ -54,8 +54,8 @@ from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_ow
 from nmt.storage.sealed import (
     CorruptError,
     manifest_digest,
-    remove_model,
     remove_partial_files,
+    replace_model,
     require_new,
     verify_directory,
     write_file,
@@ -417,8 +417,7 @@ def _update_model(recipe: Recipe) -> list[Path]:
         pass
     require_own_model(recipe.directory)
     target = Path(os.path.realpath(out))  # keeps a symbolic link
-    remove_model(target)
-    _write_average(chosen, kind, target, recipe.decode)
+    replace_model(target, lambda new: _write_average(chosen, kind, new, recipe.decode))
     first, last = chosen[0].name, chosen[-1].name
     what = f"checkpoint {last}" if first == last else f"the average of {len(chosen)} checkpoints, {first} to {last}"
     say(f"{out} is {f'the EMA at {last}' if kind == 'ema' else what}")

@@ -270,8 +270,7 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
     """
     path = recipe.directory / LEAKS_FILE
     if isinstance(finder, UserError):
-        _warn(finder)
-        path.unlink(missing_ok=True)
+        _warn(finder, path)
         return
     key = _key(text_identity(prepare_report, recipe), finder.sets)
     if not finder.num_read:
@@ -282,8 +281,7 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
         try:
             search_training_text(recipe, finder)
         except UserError as error:
-            _warn(error)
-            path.unlink(missing_ok=True)
+            _warn(error, path)
             return
     leaks = finder.leaks()
     for set_leaks in leaks:
@@ -317,5 +315,8 @@ def _digest(tree: object) -> str:
     return hashlib.sha256(json.dumps(tree).encode()).hexdigest()
 
 
-def _warn(error: UserError) -> None:
-    warn(f"skipping the search for test sentences in the training text: {error}")
+def _warn(error: UserError, record: Path) -> None:
+    """Warn that there is no search, and remove the record of an earlier one, which may be of other text."""
+    removed = f"; {record}, the result of an earlier search, is removed" if record.exists() else ""
+    warn(f"skipping the search for test sentences in the training text: {error}{removed}")
+    record.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ if sys.platform != "win32":
     import fcntl
 
 LOCK_FILE = ".lock"
+_LOCK_START = "process "  # and the process identifier
 
 # Attempts to open the lock file, whose directory another process may remove meanwhile.
 _ATTEMPTS = 100
@@ -107,7 +108,7 @@ def _lock(path: Path) -> IO[str]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _require_regular(path)
-            file = path.open("a+", encoding="utf-8")
+            file = path.open("a+", encoding="utf-8", errors="replace")
         except FileNotFoundError:
             if attempt == _ATTEMPTS:
                 raise
@@ -122,8 +123,12 @@ def _lock(path: Path) -> IO[str]:
         if _is_at(path, file):
             break
         file.close()  # the previous holder removed it meanwhile
+    file.seek(0)
+    if not _LOCK_START.startswith(file.read(len(_LOCK_START))):  # neither a lock nor empty
+        file.close()
+        raise UserError(f"{path} is not the lock of a run; move it away, or set run_dir to another directory")
     file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n")
+    file.write(f"{_LOCK_START}{os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n")
     file.flush()
     return file
 

@@ -153,14 +153,23 @@ def read_manifest(directory: Path) -> dict[str, tuple[int, str]]:
         ) from error
 
 
-def remove_model(directory: Path) -> None:
-    """Remove a model that is replaced, with its conversions; raise UserError if its directory has other files."""
+def replace_model(directory: Path, write: Callable[[Path], None]) -> None:
+    """Replace a model, with its conversions, by the one that `write` makes; if that fails, the former one remains.
+
+    Raises UserError if the directory has other files.
+    """
     with suppress(OSError, CorruptError):
         own = {MANIFEST, *read_manifest(directory)}
         for path in sorted(directory.iterdir()):
             if path.name not in own and not _CACHED.fullmatch(path.name):
                 raise UserError(f"{path} is not part of the model, which is replaced; move it away, then rerun")
-    shutil.rmtree(directory, ignore_errors=True)
+    new = directory.with_name(f".{directory.name}.new-{os.getpid()}")
+    try:
+        write(new)
+        shutil.rmtree(directory, ignore_errors=True)
+        new.rename(directory)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def verify_directory(directory: Path, *, without: str | None = None) -> dict[str, tuple[int, str]]:

@@ -283,6 +283,21 @@ def test_translations_do_not_replace_files_of_a_run(tmp_path: Path, nmt: Nmt, mo
         assert nmt("translate", "run", "in.txt", "-o", out)[0] == 0
 
 
+def test_a_model_that_cannot_be_replaced_remains(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(RECIPE + TINY)
+    given = ("run", "mine.toml", "run_dir=run", "train.max_steps=1")
+    assert nmt(*given)[0] == 0
+    before = sorted((tmp_path / "run" / "model").iterdir())
+    weights = tmp_path / "run" / "checkpoints" / "step-00000001" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    status, _, err = nmt(*given, "decode.beam_size=3")
+    assert status == 1 and "step-00000001" in err
+    assert sorted((tmp_path / "run" / "model").iterdir()) == before
+
+
 @pytest.mark.parametrize(
     ("choices", "result"),
     [([], "translated in parts"), (["data.long_sources=truncate", "decode.long_lines=truncate"], "truncated")],

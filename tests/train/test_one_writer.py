@@ -521,6 +521,16 @@ def test_a_deleted_run_ends_its_training(recipe: Path, tmp_path: Path, nmt: Nmt,
     assert [path.name for path in run.iterdir()] == [LOCK_FILE]
 
 
+@pytest.mark.parametrize("content", [b"mine", b"\xff\xfe mine"])
+def test_a_lock_of_another_program_is_kept(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / LOCK_FILE
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="is not the lock of a run; move it away"), run_lock(path.parent):
+        pass
+    assert path.read_bytes() == content
+
+
 @pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "directory"])
 def test_the_lock_must_be_a_regular_file(kind: str, tmp_path: Path) -> None:
     path, other = tmp_path / "run" / LOCK_FILE, tmp_path / "notes"

@@ -1,5 +1,6 @@
 """Validation loss, compared with a direct computation; precision; signals."""
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -42,9 +43,10 @@ def test_validation_is_the_mean_over_all_tokens_without_dropout(
     assert found.perplexity == pytest.approx(torch.tensor(found.nll).exp().item(), rel=1e-5)
 
 
-def test_perplexity_does_not_overflow() -> None:
+def test_perplexity_far_above_that_of_equal_probabilities_is_infinite() -> None:
     assert Validation(loss=1e9, nll=1e9).perplexity == float("inf")
-    assert Validation(loss=600.0, nll=600.0).perplexity < float("inf")
+    assert Validation(loss=60.0, nll=60.0).perplexity == float("inf")
+    assert Validation(loss=40.0, nll=40.0).perplexity == pytest.approx(math.exp(40))
 
 
 def test_precision_follows_the_processor() -> None:
