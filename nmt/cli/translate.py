@@ -151,10 +151,10 @@ def _make_outputs(
     output = Output(out, writer.is_numbered, writer.header)
     directories = map(find_model, [*models, *([decode.fusion] if decode.fusion is not None else [])])
     inputs = (source.path, source.prefixes, source.required, glossary, decode.shortlist, *directories)
-    for name, path in (output.written or {"-o": output.path}).items():
+    for name, path in (files := output.written or {"-o": output.path}).items():
         require_not_input(name, path, (*inputs, memory))
     output.require_text()
-    require_distinct(output.written | {"--memory": memory, "--glossary-report": report})
+    require_distinct(files | {"--memory": memory, "--glossary-report": report})
     if memory is not None:
         require_not_input("--memory", memory, inputs)
     if report is None:

@@ -75,7 +75,7 @@ def require_distinct(outputs: Mapping[str, Path | None]) -> None:
     """Raise UserError if two of the files that a command writes are the same. outputs: by option"""
     seen: dict[Path, str] = {}
     for option, path in outputs.items():
-        if path is None or (path.exists() and not path.is_file() and not path.is_fifo()):
+        if path in (None, STANDARD_STREAM) or (path.exists() and not path.is_file() and not path.is_fifo()):
             continue
         other = seen.setdefault(Path(os.path.realpath(path)), option)
         if other != option:
