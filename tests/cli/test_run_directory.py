@@ -286,7 +286,7 @@ def test_translations_do_not_replace_files_of_a_run(tmp_path: Path, nmt: Nmt, mo
 def test_a_model_that_cannot_be_replaced_remains(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
-    given = ("run", "mine.toml", "run_dir=run", "train.max_steps=1")
+    given = ("run", "mine.toml", "run_dir=run", "train.max_steps=2", "train.save_every=1")
     assert nmt(*given)[0] == 0
     before = sorted((tmp_path / "run" / "model").iterdir())
     weights = tmp_path / "run" / "checkpoints" / "step-00000001" / "model.safetensors"
