@@ -220,6 +220,20 @@ def test_standard_output_that_is_an_input_is_an_error(folder: Path, nmt: Nmt, mo
         assert contents(folder) == before
 
 
+@pytest.mark.parametrize("command", ["rerank", "bench"])
+def test_results_do_not_replace_standard_output(
+    folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """As after `nmt rerank ... --save-weights FILE > FILE`."""
+    out = folder / "out"
+    with out.open("a") as file:
+        monkeypatch.setattr("sys.stdout", file)
+        status, _, err = nmt(*commands(folder)[command], out)
+        monkeypatch.undo()
+    assert status == 1
+    assert f"{out} is standard output; it must be a file; name one" in one_line(err)
+
+
 def test_output_with_the_name_of_a_directory_is_an_error(folder: Path, nmt: Nmt) -> None:
     before = contents(folder)
     others = [("translate", folder / "model", folder / "src", "--memory"), ("new", "en", "de", "-o")]
