@@ -279,22 +279,25 @@ def average_tensors(directories: Sequence[Path]) -> dict[str, Tensor]:
     return {name: (tensor / len(directories)).to(dtypes[name]) for name, tensor in total.items()}
 
 
-def average_checkpoints(directories: Sequence[Path], out: Path, decode: DecodeRecipe | None = None) -> None:
+def average_checkpoints(
+    directories: Sequence[Path], out: Path, decode: DecodeRecipe | None = None, *, replaces: bool = False
+) -> None:
     """Write the average of checkpoints or model directories of a run as a model directory.
 
-    decode: search options; None keeps those of the last directory.
+    decode: search options; None keeps those of the last directory; replaces: see `write_directory`
     """
-    _write_derived(directories[-1], average_tensors(directories), average_origin(directories), out, decode)
+    origin = average_origin(directories)
+    _write_derived(directories[-1], average_tensors(directories), origin, out, decode, replaces=replaces)
 
 
-def write_ema(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None) -> None:
+def write_ema(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None, *, replaces: bool = False) -> None:
     """Write the EMA of a checkpoint as a model directory; raises UserError if it has none.
 
-    decode: search options; None keeps those of the checkpoint.
+    decode: search options; None keeps those of the checkpoint; replaces: see `write_directory`
     """
     verify_directory(checkpoint)
     origin = ema_origin(checkpoint)
-    _write_derived(checkpoint, read_tensors(checkpoint / AVERAGE), origin, out, decode)
+    _write_derived(checkpoint, read_tensors(checkpoint / AVERAGE), origin, out, decode, replaces=replaces)
 
 
 def average_origin(directories: Sequence[Path]) -> dict[str, Any]:
@@ -311,13 +314,19 @@ def ema_origin(checkpoint: Path) -> dict[str, Any]:
 
 
 def _write_derived(
-    model: Path, tensors: Tensors, origin: dict[str, Any], out: Path, decode: DecodeRecipe | None
+    model: Path,
+    tensors: Tensors,
+    origin: dict[str, Any],
+    out: Path,
+    decode: DecodeRecipe | None,
+    *,
+    replaces: bool = False,
 ) -> None:
     """Write a model directory like `model` with other parameters or search options, and their origin."""
     model_recipe, metadata = read_model_toml(model / "model.toml")
     tokenizer = {path.name: path.read_bytes() for path in sorted(model.glob("tokenizer*.model"))}
     derived = replace(metadata, origin={**metadata.origin, **origin}, decode=decode or metadata.decode)
-    write_directory(out, model_files(model_recipe, tensors, tokenizer, derived))
+    write_directory(out, model_files(model_recipe, tensors, tokenizer, derived), replaces=replaces)
 
 
 def write_with_decode(model: Path, decode: DecodeRecipe, out: Path) -> None:

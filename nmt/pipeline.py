@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -55,7 +54,6 @@ from nmt.storage.sealed import (
     CorruptError,
     manifest_digest,
     remove_partial_files,
-    replace_model,
     require_new,
     verify_directory,
     write_file,
@@ -154,11 +152,13 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
     return sorted(candidates[-number:])
 
 
-def _write_average(paths: Sequence[Path], kind: AverageKind, out: Path, decode: DecodeRecipe | None = None) -> None:
+def _write_average(
+    paths: Sequence[Path], kind: AverageKind, out: Path, decode: DecodeRecipe | None = None, *, replaces: bool = False
+) -> None:
     if kind == "ema":
-        write_ema(paths[-1], out, decode)
+        write_ema(paths[-1], out, decode, replaces=replaces)
     else:
-        average_checkpoints(paths, out, decode)
+        average_checkpoints(paths, out, decode, replaces=replaces)
 
 
 # --- Training -------------------------------------------------------------------------------------------------------
@@ -322,10 +322,11 @@ def _validation_model(model: TranslationModel, recipe: Recipe, prepared: Prepare
 
 
 def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
-    run_dir, averaged, prepared = recipe.directory, _update_model(recipe), load_prepared(recipe.data_directory).report
+    run_dir, averaged = recipe.directory, _update_model(recipe)
+    prepared = load_prepared(recipe.data_directory).report
     record_leaks(recipe, prepared, begin_search(recipe))  # the test sets may have changed during training
-    leaks, score_tests = read_leaks(run_dir), _score_texts if recipe.is_language_model else _translate_tests
-    tests, num_parameters = score_tests(recipe, world, leaks)
+    leaks = read_leaks(run_dir)
+    tests, num_parameters = (_score_texts if recipe.is_language_model else _translate_tests)(recipe, world, leaks)
     _warn_of_outdated(run_dir / "translations", {f"{test.name}.{recipe.tgt_lang}" for test in tests})
     curves, notes = _draw_curves(recipe)
     report = RunReport(
@@ -416,8 +417,7 @@ def _update_model(recipe: Recipe) -> list[Path]:
     except CorruptError:
         pass
     require_own_model(recipe.directory)
-    target = Path(os.path.realpath(out))  # keeps a symbolic link
-    replace_model(target, lambda new: _write_average(chosen, kind, new, recipe.decode))
+    _write_average(chosen, kind, out, recipe.decode, replaces=True)
     first, last = chosen[0].name, chosen[-1].name
     what = f"checkpoint {last}" if first == last else f"the average of {len(chosen)} checkpoints, {first} to {last}"
     say(f"{out} is {f'the EMA at {last}' if kind == 'ema' else what}")

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from nmt.alignment.stored_pairs import PairReader, StoredCorpus, TokenLink, stored_corpora
 from nmt.alignment.training import LINKS_FOLDER, identify_text, open_links, prepare_links
+from nmt.data.fingerprint import text_identity
 from nmt.data.folder import link_or_copy
 from nmt.data.prepare import Prepared
 from nmt.data.store import PairStore, PairWriter, SideStore
@@ -68,8 +69,12 @@ def prepare_alignments(prepared: Prepared, recipe: Recipe) -> None:
         prepare_markup(prepared, recipe)
 
 
-def with_alignments(identity: str, directory: Path, recipe: Recipe) -> str:
-    """Extend the fingerprint of the prepared text in `directory` by those of its links and marked terms, if used."""
+def training_identity(report: dict[str, Any], directory: Path, recipe: Recipe) -> str:
+    """Return the fingerprint of the prepared training text in `directory` and of its links and marked terms, if used.
+
+    report: of the preparation
+    """
+    identity = text_identity(report, recipe)
     folders = {LINKS_FOLDER: recipe.train.guided_alignment, MARKUP_FOLDER: recipe.train.glossary_markup > 0}
     for folder in (name for name, is_used in folders.items() if is_used):
         digests = read_json_object(directory / folder / f"{folder}.json").get("sha256")

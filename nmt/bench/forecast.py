@@ -12,11 +12,11 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from nmt.alignment.term_markup import with_alignments
+from nmt.alignment.term_markup import training_identity
 from nmt.bench.device import synchronize
 from nmt.bench.model_specs import ModelSpec
 from nmt.bench.training import TrainingBench
-from nmt.data.fingerprint import outdated_splits, text_identity
+from nmt.data.fingerprint import outdated_splits
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.reused_tokenizers import expected_vocab_sizes, is_vocab_size_known
 from nmt.devices.precision import autocast
@@ -85,8 +85,8 @@ def rejection(recipe: Recipe) -> str:
         for checkpoint in list_checkpoints(recipe.directory)[-1:]:
             state = TrainState.load(checkpoint)
             if is_prepared:
-                identity = text_identity(load_prepared(directory).report, recipe)
-                require_same_identity(recipe, state, with_alignments(identity, directory, recipe))
+                report = load_prepared(directory).report
+                require_same_identity(recipe, state, training_identity(report, directory, recipe))
             if state.limits_reached(recipe.train):
                 require_used_options(recipe, state, checkpoint)
             changed_learning_rate(recipe, load_saved_recipe(checkpoint / "recipe.toml"), state)

@@ -38,10 +38,10 @@ from nmt.logs import format_duration, say, warn
 from nmt.processes.distributed import choose_device
 from nmt.processes.interruption import interruptible
 from nmt.processes.parallel import num_cores
-from nmt.processes.run_lock import require_lock, run_lock
+from nmt.processes.run_lock import run_lock
 from nmt.recipe import ClassificationRecipe, CommandError, UserError, dump_recipe, is_dumped
 from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, require_own_files, require_own_model
-from nmt.storage.sealed import replace_model, require_new, write_directory, write_file
+from nmt.storage.sealed import write_directory, write_file
 from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizer, train_tokenizer
 from nmt.train.state import TrainState
@@ -136,11 +136,8 @@ def _lines(train: LabeledTexts, recipe: ClassificationRecipe) -> Iterator[str]:
 
 def _write_model(recipe: ClassificationRecipe, best: TextClassifier) -> None:
     out = recipe.directory / "model"
-    require_lock(out)
-    if not (out / CLASSIFIER).is_file():
-        require_new(out)
     files = classifier_files(recipe.model, best.metadata, model_tensors(best.model), best.encode.tokenizer)
-    replace_model(out, lambda new: write_directory(new, files))
+    write_directory(out, files, replaces=(out / CLASSIFIER).is_file())
 
 
 # --- Report -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nmt.recipe import SEPARATOR, TERM_MARKERS, Recipe, TreesCorpus, UserError
+from nmt.recipe import SEPARATOR, TERM_MARKERS, Recipe, UserError, has_tree_vocabulary
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, read_manifest
 from nmt.text.term_markup import TermMarkers
@@ -60,8 +60,7 @@ def expected_vocab_sizes(recipe: Recipe) -> tuple[int, int]:
 
 def is_vocab_size_known(recipe: Recipe) -> bool:
     """Return whether `expected_vocab_sizes` are exact: not for characters, nor for trees with a token per bracket."""
-    are_trees = not recipe.tokenizer.joint and all(isinstance(corpus, TreesCorpus) for corpus in recipe.data.train)
-    return recipe.reuses_tokenizer or not (recipe.tokenizer.algorithm == "char" or are_trees)
+    return recipe.reuses_tokenizer or not (recipe.tokenizer.algorithm == "char" or has_tree_vocabulary(recipe))
 
 
 def load_verified_tokenizers(directory: Path) -> Tokenizers:

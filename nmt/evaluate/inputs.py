@@ -51,11 +51,10 @@ class ReferenceSet:
         references = {input_name(path): list(read_lines(path, allow_pipe=True)) for path in files}
         source = None if src is None else list(read_lines(src, allow_pipe=True))
         check_aligned(references | ({input_name(src): source} if src is not None and source is not None else {}))
+        remark = "any translation of them counts as wrong; is it the right file?"
+        if len(files) > 1:
+            remark = "translations count as wrong only if all references are empty; is it the right file?"
         for name, lines in references.items():
-            counts = "translations count as wrong only if all references are empty"
-            remark = (
-                f"{'any translation of them counts as wrong' if len(files) == 1 else counts}; is it the right file?"
-            )
             warn_of_fields(name, lines)
             warn_of_csv(name, lines)
             warn_of_empty(name, lines, [] if source is None else [source], remark)

@@ -281,10 +281,11 @@ def _unknown(kind: str, name: str, known: Sequence[str]) -> UserError:
 def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
     if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
         raise _unknown("tokenizer", tokenize, list(BLEU.TOKENIZERS))
+    lang = SHORT_CODES.get(tgt_lang, tgt_lang)
     try:
-        return BLEU(tokenize=tokenize, lowercase=lowercase, trg_lang=SHORT_CODES.get(tgt_lang, tgt_lang))
+        return BLEU(tokenize=tokenize, lowercase=lowercase, trg_lang=lang)
     except (RuntimeError, OSError, ImportError) as error:  # the tokenizer needs a package or a download
-        reason, name = " ".join(str(error).split()), tokenize or f"{SHORT_CODES.get(tgt_lang, tgt_lang)}-mecab"
+        reason, name = " ".join(str(error).split()), tokenize or f"{lang}-mecab"
         remedy = "or use another one, such as char (--tokenize, or evaluate.tokenize of a recipe)"
         raise UserError(f"tokenizer {name!r} is not available: {reason}; {remedy}") from error
 

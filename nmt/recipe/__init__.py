@@ -24,6 +24,7 @@ from nmt.recipe.corpora import (
     named_files,
 )
 from nmt.recipe.decoding import DecodeRecipe, GlossaryMode, SearchPrecision, ineffective_option
+from nmt.recipe.effects import has_tree_vocabulary
 from nmt.recipe.errors import CommandError, JobEnded, MemoryFileError, OrderlyEnd, RecipeError, UserError, advice_on
 from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
 from nmt.recipe.former_options import upgrade_options
@@ -95,6 +96,7 @@ __all__ = [
     "dump_recipe",
     "explain",
     "has_label",
+    "has_tree_vocabulary",
     "ineffective_option",
     "is_dumped",
     "load_classification_recipe",

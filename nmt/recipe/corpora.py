@@ -16,8 +16,7 @@ PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 TAG_PATTERN = r"^<[^\s<>]+>$"
-RESERVED_PIECES = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
-"""Special tokens of SentencePiece."""
+_RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}
 
 NO_LANGUAGE = "zxx"
 """ISO 639-2 code of "no linguistic content": the source language of a language model, whose sources are empty."""
@@ -95,8 +94,13 @@ def _plain_types(annotation: Any) -> Iterator[Any]:
         yield from _plain_types(part)
 
 
+def is_reserved(piece: str) -> bool:
+    """Return whether SentencePiece uses a piece itself: a special token or a byte."""
+    return piece in _RESERVED_PIECES or re.fullmatch("<0x[0-9A-F]{2}>", piece) is not None
+
+
 def _not_reserved(tag: str | None) -> str | None:
-    if tag in RESERVED_PIECES or re.fullmatch("<0x[0-9A-F]{2}>", tag or ""):
+    if tag is not None and is_reserved(tag):
         raise ValueError(f"{tag!r} is a special token or a byte; choose another name")
     return tag
 

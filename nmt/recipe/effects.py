@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from nmt.recipe.corpora import RESERVED_PIECES, Section, ToyCorpus, TreesCorpus, has_label
+from nmt.recipe.corpora import Section, ToyCorpus, TreesCorpus, has_label, is_reserved
 from nmt.recipe.decoding import ineffective_option
 from nmt.recipe.removed_characters import CONTROL, INVISIBLE
 
@@ -45,10 +45,15 @@ def _has_dropout(recipe: Recipe) -> bool:
     return max(model.dropout, model.attention_dropout, model.activation_dropout) > 0
 
 
+def has_tree_vocabulary(recipe: Recipe) -> bool:
+    """Return whether a new target vocabulary has a token for each bracket of trees."""
+    return all(isinstance(corpus, TreesCorpus) for corpus in recipe.data.train) and not recipe.tokenizer.joint
+
+
 def _has_tree_tokens(recipe: Recipe) -> bool:
     """Return whether the target may be trees with one token per bracket, in reading order."""
-    are_trees = all(isinstance(corpus, TreesCorpus) for corpus in recipe.data.train) and not recipe.tokenizer.joint
-    return (are_trees or recipe.reuses_tokenizer) and not recipe.data.reverse_target and not recipe.data.context
+    are_trees = has_tree_vocabulary(recipe) or recipe.reuses_tokenizer
+    return are_trees and not recipe.data.reverse_target and not recipe.data.context
 
 
 _TRAIN_NEEDS: tuple[_Need[TrainRecipe], ...] = (
@@ -194,7 +199,7 @@ def _require_tokenizer_effect(recipe: Recipe | ClassificationRecipe) -> None:
 def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> None:
     """Raise ValueError for a user symbol that is reserved, or never found in text that is normalized and split."""
     wrong = f"tokenizer.user_symbols has {symbol!r}"
-    if symbol in RESERVED_PIECES or re.fullmatch("<0x[0-9A-F]{2}>", symbol):
+    if is_reserved(symbol):
         raise ValueError(f"{wrong}, which is a special token or a byte; choose another symbol")
     if symbol.split() != [symbol]:
         raise ValueError(f"{wrong}; a symbol must have characters and no white space; correct or remove the symbol")

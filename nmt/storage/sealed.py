@@ -31,15 +31,23 @@ class CorruptError(UserError):
     """A sealed directory is incomplete or unreadable, or differs from its manifest."""
 
 
-def write_directory(directory: Path, files: Mapping[str, bytes | Callable[[], bytes]]) -> None:
+def write_directory(
+    directory: Path, files: Mapping[str, bytes | Callable[[], bytes]], *, replaces: bool = False
+) -> None:
     """Write a new sealed directory atomically.
 
-    files: name -> content, or a function that returns the content
+    files:    name -> content, or a function that returns the content
+    replaces: replace a model and its conversions, or the target of a symbolic link, once the new one is complete
 
-    Raises UserError if the directory exists or cannot be written, or if the disk is full.
+    Raises UserError if the directory exists, has other files than those of a model that is replaced, or cannot be
+    written, or if the disk is full.
     """
-    require_new(directory)
-    with reporting_disk_errors(directory), new_directory(directory) as temporary:
+    if replaces:
+        directory = Path(os.path.realpath(directory))
+        _require_replaceable(directory)
+    else:
+        require_new(directory)
+    with reporting_disk_errors(directory), new_directory(directory, replaces=replaces) as temporary:
         manifest = {}
         for name, content in files.items():
             data = content() if callable(content) else content
@@ -50,8 +58,10 @@ def write_directory(directory: Path, files: Mapping[str, bytes | Callable[[], by
 
 
 @contextmanager
-def new_directory(directory: Path) -> Iterator[Path]:
+def new_directory(directory: Path, *, replaces: bool = False) -> Iterator[Path]:
     """Yield an empty temporary directory, renamed to `directory` at the end of a `with` block or removed on an error.
+
+    replaces: remove an existing `directory` before that
 
     The block must sync the files that it writes. A killed process leaves the temporary directory, `.NAME.part-PID`.
 
@@ -65,6 +75,8 @@ def new_directory(directory: Path) -> Iterator[Path]:
         yield temporary
         sync(temporary)
         require_lock(directory)
+        if replaces:
+            shutil.rmtree(directory, ignore_errors=True)
         temporary.rename(directory)
         sync(directory.parent)
     finally:
@@ -153,23 +165,13 @@ def read_manifest(directory: Path) -> dict[str, tuple[int, str]]:
         ) from error
 
 
-def replace_model(directory: Path, write: Callable[[Path], None]) -> None:
-    """Replace a model, with its conversions, by the one that `write` makes; if that fails, the former one remains.
-
-    Raises UserError if the directory has other files.
-    """
+def _require_replaceable(directory: Path) -> None:
+    """Raise UserError if the directory of a model has files that are neither the model's nor its conversions."""
     with suppress(OSError, CorruptError):
         own = {MANIFEST, *read_manifest(directory)}
         for path in sorted(directory.iterdir()):
             if path.name not in own and not _CACHED.fullmatch(path.name):
                 raise UserError(f"{path} is not part of the model, which is replaced; move it away, then rerun")
-    new = directory.with_name(f".{directory.name}.new-{os.getpid()}")
-    try:
-        write(new)
-        shutil.rmtree(directory, ignore_errors=True)
-        new.rename(directory)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def verify_directory(directory: Path, *, without: str | None = None) -> dict[str, tuple[int, str]]:

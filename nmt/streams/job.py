@@ -180,30 +180,35 @@ class TranslationJob:
                 raise AssertionError("only the first process yields results")
             return None
         digests: deque[str] = deque()
-        if self.source.reader.format == "text" and not self.source.reader.is_given:
-            windows = _with_format_warning(windows, self.source.name)
-        if self.source.reader.format == "tsv" and self.source.reader.names is None:
-            windows = _with_column_warnings(windows, self.source.name)
-        if self.source.reader.format == "jsonl":
-            windows = _with_field_warning(windows, self.source.name)
-        facts = self.origin.facts
+        windows = _with_digests(self._with_warnings(windows), digest, digests)
+        with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
+            return self._write(sink, results, digests, count, done, workers.device)
+
+    def _with_warnings(self, windows: Iterator[list[Record]]) -> Iterator[list[Record]]:
+        """Return the windows; their iteration warns of text that is misread, and of options that exclude each other."""
+        reader, facts, name = self.source.reader, self.origin.facts, self.source.name
+        if reader.format == "text" and not reader.is_given:
+            windows = _with_format_warning(windows, name)
+        if reader.format == "tsv" and reader.names is None:
+            windows = _with_column_warnings(windows, name)
+        if reader.format == "jsonl":
+            windows = _with_field_warning(windows, name)
         forbidden = facts.get("decode.forbid", ())
         for phrase, value in facts.get("decode.bias", {}).items():
             if value > 0 and (found := _first_in(phrase, forbidden)):
                 warn(f"bias prefers {phrase!r}, which contains the forbidden phrase {found!r}; remove one of them")
+        windows = _with_forbidden_warnings(windows, forbidden, self._required)
+        if read_model_metadata(find_model(self.models[0])).is_language_model:  # which continues blank lines, too
+            return windows
+        return _with_blank_line_warning(windows)
+
+    def _required(self, record: Record) -> list[str | tuple[str, ...]]:
+        """Return the phrases and terms that the translation of a record must contain."""
+        facts = self.origin.facts
         requires_terms = facts.get("decode.glossary_mode") != "annotate" and "keep" not in facts
-
-        def required(record: Record) -> list[str | tuple[str, ...]]:
-            glossary = record.glossary(self.source.glossary) if requires_terms else None
-            terms = glossary.required(record.text or "") if glossary is not None else ()
-            return [*facts.get("decode.require", ()), *record.required, *terms]
-
-        windows = _with_forbidden_warnings(windows, forbidden, required)
-        windows = _with_digests(windows, digest, digests)
-        if not read_model_metadata(find_model(self.models[0])).is_language_model:  # which continues blank lines, too
-            windows = _with_blank_line_warning(windows)
-        with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
-            return self._write(sink, results, digests, count, done, workers.device)
+        glossary = record.glossary(self.source.glossary) if requires_terms else None
+        terms = () if glossary is None else glossary.required(record.text or "")
+        return [*facts.get("decode.require", ()), *record.required, *terms]
 
     def _windows(self, records: Iterator[Record], count: int | None, workers: Workers) -> Iterator[list[Record]]:
         """Split records into windows; count: lines of a file."""

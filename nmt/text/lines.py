@@ -237,8 +237,9 @@ def _warn_of_columns(path: Path, widths: tuple[tuple[int, int], ...], first_quot
 
 
 def has_csv_name(path: Path) -> bool:
-    """Return whether the name of a file is that of CSV (.csv, .csv.gz)."""
-    return ".csv" in map(str.lower, path.suffixes[-2:])
+    """Return whether the extension of a file, without that of its compression, is .csv."""
+    endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst", ".bz2")]
+    return endings[-1:] == [".csv"]
 
 
 def warn_of_csv(

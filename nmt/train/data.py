@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nmt.alignment.term_markup import open_markup, with_alignments
+from nmt.alignment.term_markup import open_markup, training_identity
 from nmt.alignment.training import open_links
-from nmt.data.fingerprint import text_identity
 from nmt.data.mixture import Mixture
 from nmt.data.prepare import Prepared
 from nmt.data.sampling import SampledEpochs
@@ -55,7 +54,7 @@ class TrainingData:
             )
         links = open_links(prepared)[0] if recipe.train.guided_alignment else None
         is_marked = recipe.train.glossary_markup > 0
-        identity = with_alignments(text_identity(prepared.report, recipe), directory, recipe)
+        identity = training_identity(prepared.report, directory, recipe)
         if (text := f"{identity} {prepared.valid_identity()}") != world.broadcast_text(text):
             raise UserError(
                 f"{directory} of rank {world.rank} has different text than that of rank 0; all processes must train on "

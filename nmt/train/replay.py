@@ -18,11 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmt.alignment.term_markup import MARKUP_FOLDER, with_alignments
+from nmt.alignment.term_markup import MARKUP_FOLDER, training_identity
 from nmt.alignment.training import LINKS_FOLDER
 from nmt.checkpoint import load_checkpoint, model_tensors, state_digest
 from nmt.data.epoch_plan import Ids, plan_by_length
-from nmt.data.fingerprint import text_identity
 from nmt.data.loader import TrainingBatches, Update, make_batch
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
@@ -234,7 +233,7 @@ def start_replay(source: ReplaySource, world: World) -> Iterator[Replayer]:
     prepared = load_prepared(run / "data")
     prepared.verify()
     texts = {TrainState.load(path).text for path in (source.checkpoint, source.following) if path is not None}
-    if texts - {"", with_alignments(text_identity(prepared.report, recipe), prepared.directory, recipe)}:
+    if texts - {"", training_identity(prepared.report, prepared.directory, recipe)}:
         raise UserError(
             f"{run} cannot be replayed: the text in {prepared.directory} is not that of its checkpoints; restore the "
             "corpora and rerun nmt prepare"

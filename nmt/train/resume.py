@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nmt.alignment.term_markup import with_alignments
+from nmt.alignment.term_markup import training_identity
 from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remove_leftovers
 from nmt.data.corpus import require_files
-from nmt.data.fingerprint import describe_change, outdated_splits, read_report, text_identity
+from nmt.data.fingerprint import describe_change, outdated_splits, read_report
 from nmt.data.prepare import Prepared
 from nmt.data.reused_tokenizers import load_verified_tokenizers, tokenizer_sources
 from nmt.logs import say, warn
@@ -87,7 +87,7 @@ def _is_text_of_run(recipe: Recipe, report: dict[str, Any]) -> bool:
     for checkpoint in reversed(list_checkpoints(recipe.directory)):
         with suppress(UserError):  # damaged, or of another version
             text = TrainState.load(checkpoint).text
-            return text in ("", with_alignments(text_identity(report, recipe), recipe.data_directory, recipe))
+            return text in ("", training_identity(report, recipe.data_directory, recipe))
     return bool(list_checkpoints(recipe.directory))
 
 

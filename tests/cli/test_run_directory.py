@@ -296,6 +296,7 @@ def test_a_model_that_cannot_be_replaced_remains(tmp_path: Path, nmt: Nmt, monke
     status, _, err = nmt(*given, "decode.beam_size=3")
     assert status == 1 and "step-00000001" in err
     assert sorted((tmp_path / "run" / "model").iterdir()) == before
+    assert not list((tmp_path / "run").glob(".model*"))
 
 
 @pytest.mark.parametrize(

@@ -412,6 +412,7 @@ def test_an_output_that_is_not_csv_is_named(capsys: pytest.CaptureFixture[str]) 
     assert choose_format(Path("in.csv"), None, "text") == "text"
     assert choose_format(Path("out.csv"), "tsv", "tsv") == "tsv"
     assert choose_format(Path("out.tsv"), None, "text") == "tsv"
+    assert choose_format(Path("in.csv.jsonl"), None, "text") == "jsonl"
     assert capsys.readouterr().err == ""
     assert choose_format(Path("out.csv.gz"), None, "tsv") == "tsv"
     remedy = "rename it, or set --output-format tsv"
