@@ -87,6 +87,18 @@ def test_parity_rejects_wrong_arguments(
     assert capsys.readouterr().err.endswith(f"{message.format(tmp_path)}\n")
 
 
+def test_quickstart_translates_no_option() -> None:
+    wrong, usage = (
+        subprocess.run([ROOT / "tools/quickstart", option], capture_output=True, text=True, check=False)
+        for option in ("--lines", "--help")
+    )
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.splitlines() == [
+        "quickstart: unknown option --lines; the arguments are sentences; see tools/quickstart --help"
+    ]
+    assert usage.returncode == 0 and "translates your sentences, one per argument" in usage.stdout
+
+
 def test_continuous_integration_runs_tools_test() -> None:
     assert "tools/test" in (ROOT / ".ci/run").read_text(encoding="utf-8")
 
