@@ -139,11 +139,13 @@ class WindowTranslator:
         translators = list(by_constraints.values())
         before = LineCounts.of(translators)
         has_target = self.translator.context.has_target
-        finish = (self._start_documents if has_target else self._start_records)(window, by_constraints)
+        start = self._start_documents if has_target else self._start_records
+        finish = start([record for record in window if record.is_line], by_constraints)
+        rest = {record.number: [Translation("", 0.0, 0.0, [])] for record in window if not record.is_line}
         counts = LineCounts.of(translators) - before
 
         def result() -> TranslatedWindow:
-            found = finish()
+            found = finish() | rest
             text = "".join(self.writer.write(record, found[record.number]) for record in window)
             tokens = sum(len(translations[0].pieces) for translations in found.values())
             terms = "".join(self._term_rows(record, found[record.number][0].text) for record in window)

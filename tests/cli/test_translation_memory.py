@@ -134,6 +134,22 @@ def test_reused_lines_that_are_too_long_are_counted(model: Path, nmt: Nmt, tmp_p
         assert "warning: 2 lines were too long for the model and were truncated\n" in err
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.html", "<p>the old dog</p>\n<p>the old cat</p>\n"),
+        ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\nthe old dog\n\n2\n00:00:03,000 --> 00:00:04,000\nthe cat\n\n"),
+    ],
+)
+def test_the_end_of_a_document_is_no_reused_line(
+    model: Path, nmt: Nmt, tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    for reused in (0, 2):
+        status, _, err = nmt("translate", model, tmp_path / name, "--memory", tmp_path / "m", "--engine", "torch")
+        assert status == 0 and f"{reused} lines reused" in err and "translated 2 lines" in err
+
+
 @pytest.mark.slow
 def test_several_processes_share_a_memory(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     lines = nasty_lines(300, num_longest=1)
