@@ -39,6 +39,7 @@ _OTHER_SUBTITLES = (".ass", ".sbv", ".ssa", ".sub", ".ttml", ".vtt")
 _TEST_SETS = (".sgm", ".sgml", ".xml")
 _OPTIONAL_FIELDS = ("n_best", "alignment")  # of JSON Lines
 _JSON_LINE = re.compile(r'\{\s*"')
+_JSON_ARRAY = re.compile(r'\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
 _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 
 
@@ -85,6 +86,11 @@ def warn_of_format(name: str, lines: Iterable[str]) -> None:
         "srt": has_subtitles("\n".join(filled[:10])),
     }
     found = [key for key, looks_like_it in is_format.items() if filled and looks_like_it]
+    if _JSON_ARRAY.match("\n".join(filled[:3])):
+        warn(
+            f"{name} looks like a JSON array and is translated as plain text; convert it: jq -c '.[]' FILE > NEW.jsonl"
+        )
+        return
     for format_name in found:
         warn(f"{name} looks like {format_name} and is translated as plain text; set --input-format {format_name}")
     if not found and (kind := find_format(filled)):

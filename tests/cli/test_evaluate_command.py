@@ -459,6 +459,18 @@ def test_hint_for_training_text_in_another_unicode_form(tmp_path: Path, nmt: Nmt
     )
 
 
+def test_warning_for_training_text_that_is_not_plain_text(tmp_path: Path, nmt: Nmt) -> None:
+    for name in ("ref", "plain.de"):
+        (tmp_path / name).write_text("Die Stadt\nDer Hund\n")
+    (tmp_path / "hyp").write_text("Die Stadt\nEin Hund\n")
+    (tmp_path / "mono.jsonl").write_text('{"text": "Die Stadt"}\n{"text": "Der Hund"}\n')
+    (tmp_path / "mono.csv").write_text("1,Die Stadt\n2,Der Hund\n")
+    command = ("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp", "--metrics", "bleu", "--train-tgt")
+    assert nmt(*command, tmp_path / "plain.de")[2] == ""
+    assert "mono.jsonl, lines 1 to 2, are JSON, which counts as text" in nmt(*command, tmp_path / "mono.jsonl")[2]
+    assert "mono.csv is read as plain text" in nmt(*command, tmp_path / "mono.csv")[2]
+
+
 def test_word_counts_are_equivalent_to_the_text(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     words = Counter(word for line in (texts / "ref2").read_text().splitlines() for word in line.split())
     (tmp_path / "counts").write_text("".join(f"{word}\t{count}\n" for word, count in words.items()))

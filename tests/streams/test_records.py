@@ -408,6 +408,24 @@ def test_plain_text_that_looks_like_a_format_without_support(
     assert capsys.readouterr().err.startswith(f"warning: standard input looks like {kind}, whose ")
 
 
+@pytest.mark.parametrize(
+    ("lines", "is_array"),
+    [
+        (['[{"text": "a dog"}, {"text": "a cat"}]'], True),
+        (["[", " {", '  "text": "a dog"', " }", "]"], True),
+        (["[", '"a dog",', '"a \\"cat\\""', "]"], True),
+        (['["a dog"]'], True),
+        (['["The" dog] barks.', "The cat"], False),
+        (["[1, 2] are references.", "[Music]"], False),
+        ([], False),
+    ],
+)
+def test_an_array_that_is_read_as_text(lines: list[str], is_array: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_format("in.txt", lines)
+    warning = "in.txt looks like a JSON array and is translated as plain text; convert it: jq -c '.[]' FILE > NEW.jsonl"
+    assert capsys.readouterr().err == (f"warning: {warning}\n" if is_array else "")
+
+
 def test_an_output_that_is_not_csv_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert choose_format(Path("in.csv"), None, "text") == "text"
     assert choose_format(Path("out.csv"), "tsv", "tsv") == "tsv"
