@@ -33,7 +33,7 @@ from nmt.streams.windows import (
     window_of_file,
 )
 from nmt.streams.workers import LineCounts, Load, TranslatedWindow, Workers
-from nmt.text.lines import is_header, read_lines
+from nmt.text.lines import is_csv_quoted, is_header, read_lines
 from nmt.text.splitting import contains_phrase
 
 _MOSES = re.compile(r"[0-9]+ \|\|\| ")
@@ -189,6 +189,8 @@ class TranslationJob:
         reader, facts, name = self.source.reader, self.origin.facts, self.source.name
         if reader.format == "text" and not reader.is_given:
             windows = _with_format_warning(windows, name)
+        if reader.format == "tsv":
+            windows = _with_quote_warning(windows, name)
         if reader.format == "tsv" and reader.names is None:
             windows = _with_column_warnings(windows, name)
         if reader.format == "jsonl":
@@ -306,6 +308,19 @@ def _with_format_warning(windows: Iterator[list[Record]], name: str) -> Iterator
         if not number:
             warn_of_format(name, (record.line for record in window))
         yield window
+
+
+def _with_quote_warning(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:
+    """Yield the windows of TSV; warn at the end of texts that are quoted as in CSV, with doubled quotes inside."""
+    number = first = 0
+    for window in windows:
+        for record in window:
+            if record.text and is_csv_quoted(record.text):
+                number, first = number + 1, first or record.number
+        yield window
+    if number:
+        lines = f"{counted(number, 'line')} of {name} (first: line {first:,})"
+        warn(f'{lines} {_have(number)} a text in quotes with "" inside, as in CSV; the quotes of TSV are text')
 
 
 def _with_column_warnings(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:

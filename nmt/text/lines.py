@@ -205,7 +205,7 @@ class TsvCheck:
     def add(self, number: int, columns: Sequence[str]) -> None:
         """Check a line; an empty one has no columns."""
         self._widths.setdefault(len(columns), number)
-        if not self._first_quoted and any(map(_is_csv_quoted, columns)):
+        if not self._first_quoted and any(map(is_csv_quoted, columns)):
             self._first_quoted = number
 
     def warn(self) -> None:
@@ -214,7 +214,7 @@ class TsvCheck:
         _warn_of_columns(self._path, widths, self._first_quoted)
 
 
-def _is_csv_quoted(text: str) -> bool:
+def is_csv_quoted(text: str) -> bool:
     """Return whether a column is in quotes and doubles those inside, as `csv` and pandas write it."""
     inner = text[1:-1]
     return text[:1] == text[-1:] == '"' and '""' in inner and '"' not in inner.replace('""', "")
