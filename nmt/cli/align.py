@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmt.alignment.attention import WordAligner
+from nmt.alignment.attention import AlignmentAttention, WordAligner
 from nmt.alignment.choice import choose_attention
 from nmt.alignment.words import format_links
 from nmt.checkpoint import write_with_decode
@@ -89,13 +89,12 @@ def align(
         aligner.attention = choice.attention
         by_layer = ", ".join(f"{one.at} {one.layer}: {score:.3f}" for one, score in choice.by_layer.items())
         say(f"agreement by position and layer, all heads: {by_layer}")
-        say(f"best agreement {choice.agreement:.3f}: {_as_options(aligner)}")
+        say(f"best agreement {choice.agreement:.3f}: {_as_options(choice.attention)}")
+    chosen, names = aligner.attention, (input_name(src), input_name(tgt))
     if save_model is not None:
-        chosen = aligner.attention
         settings = [f"alignment_layer={chosen.layer}", f"alignment_heads={list(chosen.heads)}"]
         settings.append(f"alignment_at={chosen.at}")
         write_with_decode(directory, override_decode(read_model_metadata(directory).decode, settings), save_model)
-    names = input_name(src), input_name(tgt)
     with progress("aligning", len(sources), "pairs") as bar:
         for start in range(0, len(sources), ALIGNING_WINDOW):
             window = slice(start, start + ALIGNING_WINDOW)
@@ -118,8 +117,7 @@ def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place
     return WordAligner.load(model, device, decode.all_given())
 
 
-def _as_options(aligner: WordAligner) -> str:
+def _as_options(chosen: AlignmentAttention) -> str:
     """Return the attention as options of this command."""
-    heads = ",".join(map(str, aligner.attention.heads))
-    layer = f"--layer {aligner.attention.layer}"
-    return " ".join([layer, *([f"--heads {heads}"] if heads else []), f"--place {aligner.attention.at}"])
+    heads = f" --heads {','.join(map(str, chosen.heads))}" if chosen.heads else ""
+    return f"--layer {chosen.layer}{heads} --place {chosen.at}"

@@ -89,7 +89,7 @@ def translate(
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
-    named, models, metadata = _named(locals()), [model, *(ensemble or ())], _read_metadata(model, ensemble or ())
+    named, (models, metadata) = _named(locals()), _find_models(given := [model, *(ensemble or ())])
     started, decode = monotonic(), _override_decode(metadata.decode, named, settings or (), models[1:])
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
     source = Source.open(file, reader, invalid_utf8, prefixes, required, glossary, metadata.context)
@@ -99,15 +99,16 @@ def translate(
     choice = choose_engine(engine, precision, device, search_decode, models, load, required=source.has_required(decode))
     origin, delay = _origin(models, decode, source, writer, choice, keep, glossary, report), _delay(source, max_delay)
     search = _make_search(memory, memory_limit, load, models, search_decode, choice, writer, keep, source)
-    job = TranslationJob(source, output, origin, report, search, window, delay, models, choice.note, started, memory)
+    job = TranslationJob(source, output, origin, report, search, window, delay, given, choice.note, started, memory)
     job.run(start_workers(choice.engine, device, processes, threads), resume=resume, restart=restart)
 
 
-def _read_metadata(model: Path, ensemble: Sequence[Path]) -> ModelMetadata:
-    metadata = read_model_metadata(find_model(model))
-    for one in (model, *ensemble):
-        warn_of_run(one, read_model_metadata(find_model(one)))
-    return metadata
+def _find_models(given: Sequence[Path]) -> tuple[list[Path], ModelMetadata]:
+    """Find models once, because a run that is training saves newer checkpoints; return also the first metadata."""
+    metadata = [*map(read_model_metadata, found := [*map(find_model, given)])]
+    for one, own in zip(given, metadata, strict=True):
+        warn_of_run(one, own)
+    return found, metadata[0]
 
 
 def _named(given: Mapping[str, Any]) -> dict[str, object]:

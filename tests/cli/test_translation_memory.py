@@ -1,10 +1,12 @@
 """`nmt translate --memory`: the output of an edited text is that of a command without a memory, in every format."""
 
+import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from nmt.streams.source import Source
 from tests.calling import Nmt, one_line
 from tests.cli.nasty_lines import as_bytes, nasty_lines
 
@@ -148,6 +150,33 @@ def test_the_end_of_a_document_is_no_reused_line(
     for reused in (0, 2):
         status, _, err = nmt("translate", model, tmp_path / name, "--memory", tmp_path / "m", "--engine", "torch")
         assert status == 0 and f"{reused} lines reused" in err and "translated 2 lines" in err
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_a_checkpoint_saved_meanwhile_is_not_used(
+    model: Path, nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in BEFORE))
+    checkpoints, saved = tmp_path / "run" / "checkpoints", tmp_path / "saved"
+    shutil.copytree(model, checkpoints / "step-00000001")
+    assert nmt("heads", model, tmp_path / "in", tmp_path / "in", "--prune", 1, "-o", saved)[0] == 0
+    options = (tmp_path / "in", "--engine", engine, "--precision", "fp32")
+    _, first, _ = nmt("translate", model, *options)
+    _, second, _ = nmt("translate", saved, *options)
+    check = Source.check
+
+    def check_and_save(source: Source) -> int | None:
+        if saved.exists():
+            saved.rename(checkpoints / "step-00000002")
+        return check(source)
+
+    monkeypatch.setattr(Source, "check", check_and_save)
+    for expected in (first, second):
+        status, out, err = nmt("translate", tmp_path / "run", *options, "--memory", tmp_path / "m")
+        assert (status, out) == (0, expected), err
+    assert first != second
 
 
 @pytest.mark.slow
