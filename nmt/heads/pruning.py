@@ -17,6 +17,7 @@ from torch import Tensor
 from nmt.alignment.attention import AlignmentAttention
 from nmt.checkpoint import LoadedModel, model_files, model_tensors
 from nmt.heads.masks import AttentionId, Head, attentions
+from nmt.logs import warn
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.storage.sealed import write_directory
@@ -77,7 +78,7 @@ def _select(name: str, tensor: Tensor, num_heads: int, index: Tensor) -> Tensor:
 def write_pruned(loaded: LoadedModel, kept: KeptHeads, out: Path) -> Transformer:
     """Write the pruned model to a new directory, and return the model. Raises UserError if `out` exists.
 
-    `decode.alignment_heads` is renumbered.
+    `decode.alignment_heads` is renumbered; warns if some of these heads are removed.
     """
     pruned = prune(loaded.transformer, kept)
     kinds = dict.fromkeys(key.kind for key in kept)
@@ -93,11 +94,22 @@ def write_pruned(loaded: LoadedModel, kept: KeptHeads, out: Path) -> Transformer
 
 
 def _renumber_alignment_heads(loaded: LoadedModel, kept: KeptHeads) -> DecodeRecipe:
-    """Return the search options with the new numbers of the heads for alignments; all heads if none is kept."""
+    """Return the search options with the new numbers of the heads for alignments; all heads if none is kept.
+
+    Warns if some of these heads are removed.
+    """
     decode = loaded.metadata.decode
     if not decode.alignment_heads:
         return decode
     layer = AlignmentAttention.from_recipe(decode, loaded.model.recipe).layer
     heads = kept[AttentionId("cross", layer)]
     numbers = tuple(new for new, old in enumerate(heads) if old in decode.alignment_heads)
+    if removed := sorted(set(decode.alignment_heads) - set(heads)):
+        used = "the remaining ones of decode.alignment_heads" if numbers else "all heads of that layer"
+        plural = len(removed) > 1
+        warn(
+            f"head{'s' * plural} {', '.join(map(str, removed))} of decoder layer {layer} aligned words "
+            f"(decode.alignment_heads) and {'are' if plural else 'is'} removed; alignments now use {used}; choose "
+            "heads of the pruned model with `nmt align --choose --save-model`, or remove fewer"
+        )
     return decode.model_copy(update={"alignment_heads": numbers})

@@ -91,7 +91,21 @@ def test_heads_for_alignments_are_renumbered(
         assert torch.equal(tensor, model_tensors(written)[name])
 
 
-def test_alignments_use_all_heads_if_theirs_are_removed(loaded: LoadedModel, tmp_path: Path) -> None:
+def test_alignments_use_all_heads_if_theirs_are_removed(
+    loaded: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     keep = kept_heads(loaded.transformer, 1) | {AttentionId("cross", 1): [1]}
     write_pruned(loaded, keep, tmp_path / "pruned")
     assert load_model(tmp_path / "pruned", CPU).metadata.decode.alignment_heads == ()
+    assert "warning: heads 0, 2 of decoder layer 1 aligned words" in (err := capsys.readouterr().err)
+    assert "alignments now use all heads of that layer" in err
+
+
+def test_a_removed_head_for_alignments_is_named(
+    loaded: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, (cross, expected) in enumerate((([1, 2], "head 0 of decoder layer 1 aligned words"), ([0, 2], ""))):
+        keep = kept_heads(loaded.transformer, 2) | {AttentionId("cross", 1): cross}
+        write_pruned(loaded, keep, tmp_path / f"pruned{number}")
+        err = capsys.readouterr().err
+        assert (expected in err and "the remaining ones of decode.alignment_heads" in err) if expected else not err
