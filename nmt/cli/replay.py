@@ -36,11 +36,10 @@ def replay(
     loss are often wrong: misaligned, in another language, or truncated.
 
     Resumes from the checkpoint before the update and repeats all updates in between, in a temporary directory; the run
-    is not changed. The loss of a pair is its negative log-likelihood per target token in nats, under the weights before
-    the update, without dropout.
+    is not changed. The loss of a pair is its nll per target token in nats before the update, without dropout.
 
     On a CPU the replay is exact with the same number of threads: the SHA-256 of the state equals that of the run.
-    --verify checks this. Lines are found by searching the corpora for the text of the pairs.
+    --verify checks this, with exit status 1 if they differ. Lines are found by searching the corpora for the pairs.
     """
     source = ReplaySource.find(run_dir, step)
     if device is not None:
@@ -59,6 +58,8 @@ def replay(
     document = _as_json(source, found, verification, pairs)
     text = json.dumps(finite(document), indent=1, ensure_ascii=False) if as_json else _text(document, top)
     typer.echo(text, nl=as_json)
+    if verify and document["verified"] is False:
+        raise typer.Exit(1)
 
 
 def _read_pairs(prepared: Prepared, recipe: Recipe, found: Replay, top: int) -> list[StoredPair]:

@@ -162,7 +162,10 @@ def test_a_different_state_is_reported(train: Train, nmt: Nmt, monkeypatch: pyte
     run = train("run", "train.max_steps=4")
     monkeypatch.setattr("nmt.train.update.learning_rate", lambda *given: learning_rate(*given) * (1 + 1e-6))
     assert replay(nmt, run, 4)["verified"] is False
-    assert "DIFFERS FROM" in nmt("replay", run, "--step", 4)[1]
+    status, out, _ = nmt("replay", run, "--step", 4)
+    assert status == 0 and "DIFFERS FROM" in out
+    status, out, _ = nmt("replay", run, "--step", 4, "--verify")
+    assert status == 1 and "DIFFERS FROM" in out
 
 
 def test_a_changed_start_model_is_reported(train: Train, nmt: Nmt) -> None:
