@@ -111,6 +111,7 @@ class PreservingTranslator:
     """Wraps a translator and preserves markup and items.
 
     fallbacks: number of lines that needed each fallback
+    lines_split, lines_longer, lines_reused: see `TextTranslator`; second searches of a line do not count
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class PreservingTranslator:
         aligns_jointly: whether a statistical aligner learns from all lines of a call, not from each line alone
         """
         self.fallbacks = Fallbacks()
+        self.lines_split = self.lines_longer = self.lines_reused = 0
         self._translator = translator
         self._grammar = ItemGrammar(kinds, *languages)
         self._keeps_markup, self._keeps_numbers, self._entities = "markup" in kinds, "numbers" in kinds, entities
@@ -139,21 +141,6 @@ class PreservingTranslator:
     def context(self) -> Context:
         """See `TextTranslator`."""
         return self._translator.context
-
-    @property
-    def lines_split(self) -> int:
-        """See `TextTranslator`."""
-        return self._translator.lines_split
-
-    @property
-    def lines_longer(self) -> int:
-        """See `TextTranslator`."""
-        return self._translator.lines_longer
-
-    @property
-    def lines_reused(self) -> int:
-        """See `TextTranslator`."""
-        return self._translator.lines_reused
 
     def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> PreservingTranslator:
         """See `TextTranslator.with_constraints`."""
@@ -182,7 +169,12 @@ class PreservingTranslator:
         context.
         """
         lines = list(map(self._read, inputs))
-        finish_first = self._translator.start_translation([line.plain for line in lines])
+        first = self._translator
+        split, longer, reused = first.lines_split, first.lines_longer, first.lines_reused
+        finish_first = first.start_translation([line.plain for line in lines])
+        self.lines_split += first.lines_split - split
+        self.lines_longer += first.lines_longer - longer
+        self.lines_reused += first.lines_reused - reused
 
         def finish() -> list[list[Translation]]:
             found = finish_first()

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import cast
 from xml.etree import ElementTree
 
@@ -96,6 +97,24 @@ def test_searches_again_with_missing_items() -> None:
     translator = keeping(script)
     assert best_of(translator, line) == "kaufe 3 von {x} für 1.500 Euro"
     assert translator.fallbacks == Fallbacks(searched=1)
+
+
+def test_second_searches_of_a_long_line_do_not_count() -> None:
+    class Counting(Script):
+        def start_translation(
+            self, inputs: Sequence[TranslatorInput], n_best: int | None = None
+        ) -> Callable[[], list[list[Translation]]]:
+            self.lines_split, self.lines_longer = self.lines_split + len(inputs), self.lines_longer + 2 * len(inputs)
+            self.lines_reused += 3 * len(inputs)
+            return super().start_translation(inputs, n_best)
+
+    lines = ["buy {x}", "buy {y} now"]
+    script = Counting({"buy": "kaufe", "now": "jetzt"} | dict.fromkeys(lines, "kaufe"), dict.fromkeys(lines, "kaufe"))
+    translator = keeping(script, "placeholders")
+    for _ in range(2):
+        translator.start_translation(list(map(TranslatorInput, lines)))()
+    assert translator.fallbacks == Fallbacks(split=4)
+    assert (translator.lines_split, translator.lines_longer, translator.lines_reused) == (4, 8, 12)
 
 
 def test_a_line_without_output_does_not_affect_others() -> None:

@@ -33,7 +33,7 @@ class EchoTranslator:
 
     max_threads = 1
     context = NO_CONTEXT
-    lines_split = lines_longer = 0
+    lines_split = lines_longer = lines_reused = 0
     lowercases = False
     require: Sequence[str] = ()
     forbid: Sequence[str] = ()
