@@ -78,11 +78,17 @@ class Fallbacks:
 
 def warn_of_unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) -> None:
     """Warn if markup is kept in a language without spaces, whose words are not separated."""
-    if "markup" in kinds and (unspaced := WITHOUT_SPACES.intersection(languages)):
-        warn(
-            f"text in {' and '.join(sorted(unspaced))} has no spaces between words, so a tag may enclose more text "
-            "than in the source; --keep markup places tags only at spaces"
-        )
+    if problem := unspaced_markup(kinds, languages):
+        warn(f"{problem}; --keep markup places tags only at spaces")
+
+
+def unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) -> str:
+    """Describe the problem if markup is kept in a language without spaces; "" if there is none."""
+    unspaced = WITHOUT_SPACES.intersection(languages) if "markup" in kinds else ()
+    if not unspaced:
+        return ""
+    names = " and ".join(sorted(unspaced))
+    return f"text in {names} has no spaces between words, so a tag may enclose more text than in the source"
 
 
 class _Line(NamedTuple):

@@ -16,7 +16,7 @@ from nmt.decode.memory import MemoryTranslator
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
-from nmt.keep.translator import PreservingTranslator
+from nmt.keep.translator import PreservingTranslator, unspaced_markup
 from nmt.recipe import NO_LANGUAGE, CommandError, Context, DecodeRecipe, UserError, explain, ineffective_option
 from nmt.serve.batching import Batcher, BatchingOptions
 from nmt.serve.log import log_warning
@@ -198,6 +198,9 @@ class ServedModel:
                 aligns_jointly=False,
             )
             n_best_lists = keeping.start_translation(inputs)()
+            has_tags = any("<" in line.text for line in lines)
+            if has_tags and (problem := unspaced_markup(options.keep, self.languages)):
+                self._report(f"translated with its tags; {problem}")
             if keeping.fallbacks.unmet:
                 problem = "translated without its prefix or a required phrase, or with a forbidden one"
                 self._report(f"{problem}, because of keep")

@@ -57,6 +57,20 @@ def test_lines_of_documents(echo_service: MakeService, path: str, field: str) ->
     )
 
 
+def test_markup_in_a_language_without_spaces_is_reported(
+    echo_service: MakeService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = echo_service()
+    with TestClient(build_app(service)) as client:
+        warning = "text in ja has no spaces between words, so a tag may enclose more text than in the source"
+        cases = [("de", "a <b>b</b>", "markup", 0), ("ja", "<b> 1", "numbers", 0), ("ja", "a b", "markup", 0)]
+        cases += [("ja", "a <b>b</b>", "markup", reports) for reports in (1, 0)]
+        for language, text, kind, reports in cases:
+            service.models["en-de"].languages = ("en", language)
+            post(client, "/v1/translate", {"text": text, "keep": [kind]})
+            assert capsys.readouterr().err.count(warning) == reports
+
+
 def test_tags_do_not_depend_on_other_lines(
     echo_service: MakeService, echo: EchoTranslator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
