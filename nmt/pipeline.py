@@ -25,7 +25,7 @@ from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
 from nmt.evaluate.baselines import find_baseline
 from nmt.evaluate.forecast import read_forecast
-from nmt.evaluate.inputs import check_scoring
+from nmt.evaluate.inputs import check_scoring, hint_at_lowercase_output
 from nmt.evaluate.likelihood import require_test_lengths, score_text
 from nmt.evaluate.metrics import Score, make_scorer, score_corpus, score_labels
 from nmt.evaluate.report import (
@@ -431,6 +431,7 @@ def _translate_and_score(
     translated = _translate(recipe, translator, test, window, origin)
     lines, options = translated.lines, _scoring_options(recipe, translator.lowercases)
     every, evaluate, metrics = range(len(lines)), recipe.evaluate, recipe.evaluate.metrics
+    hint_at_lowercase_output(f"data.test.{test.name}", lines, test.refs, metrics, **options)
 
     def score(texts: Sequence[str], indices: Sequence[int]) -> tuple[Score, ...]:
         refs = [[stream[i] for i in indices] for stream in test.refs]

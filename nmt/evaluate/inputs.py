@@ -129,6 +129,22 @@ def check_scoring(
     _hint_at_missing_spaces(f"the reference of {name}", references[0], scorers, remedies)
 
 
+def hint_at_lowercase_output(
+    name: str, lines: Sequence[str], references: Sequence[Sequence[str]], metrics: Sequence[str], **options: Any
+) -> None:
+    """Log translations in lower case by a model whose tokenizer keeps case, for metrics that do not ignore case.
+
+    options: of `make_scorer`; with `lowercase`, `check_scoring` has warned already
+    """
+    scorers = [make_scorer(metric, **options) for metric in metrics]
+    cased = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
+    if cased and not options["lowercase"] and _is_lower_cased(lines) and any(map(_has_upper_case, references)):
+        say(
+            f"hint: the translations of {name} are lower-cased and the reference is not, which lowers "
+            f"{', '.join(cased)}; train on text with capitals, or compute bleu-tokenized-lc (evaluate.metrics)"
+        )
+
+
 def warn_of_case(name: str, references: Sequence[Sequence[str]], scorers: Sequence[Scorer], option: str) -> None:
     """Warn of metrics that do not ignore the case of a reference, for a model that writes lowercase text.
 

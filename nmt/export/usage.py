@@ -141,6 +141,8 @@ def lost_by_ctranslate2(decode: DecodeRecipe) -> list[str]:
         lost.append(f"length penalty gnmt, {ours} (the example uses {theirs})")
     excluding = changed_options(decode, ("forbid", "no_repeat_ngram", "min_tokens", "min_length_ratio"))
     lost += [f"{name} without renormalizing the probabilities of the other tokens" for name in excluding]
+    limiting = changed_options(decode, ("max_tokens", "max_extra_tokens", "max_length_ratio"))
+    lost += [f"the log-probability of EOS at the limit of {name} (replaced by 0)" for name in limiting]
     names = unsupported_search_options(decode) + (["mbr_metric"] if decode.mbr_metric != "none" else [])
     lost += [f"decode.{name}" + (" 'exact'" if name == "stop" else "") for name in names]
     return lost + [name for name in changed_options(decode, NOT_SEARCHED) if name not in lost]

@@ -141,6 +141,8 @@ def test_options_that_ctranslate2_lacks_are_named(make_model: MakeModel) -> None
     excluding = lost_by_ctranslate2(DecodeRecipe(length_penalty="power", forbid=("x",), min_tokens=2))
     rest = "without renormalizing the probabilities of the other tokens"
     assert excluding == [f"decode.forbid {rest}", f"decode.min_tokens {rest}"]
+    (limit,) = lost_by_ctranslate2(DecodeRecipe(length_penalty="power", max_tokens=8))
+    assert limit == "the log-probability of EOS at the limit of decode.max_tokens (replaced by 0)"
     lost = lost_by_ctranslate2(DecodeRecipe(stop="exact", mbr_metric="chrf"))
     assert lost == [
         "length penalty gnmt, ((5+n)/6)^0.6 (the example uses n^0.48)",

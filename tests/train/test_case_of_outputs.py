@@ -1,0 +1,33 @@
+"""`nmt run` names translations in lower case that are scored against references with capitals."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.calling import Nmt
+from tests.train.test_before_work import MODEL, RECIPE
+
+pytestmark = pytest.mark.usefixtures("no_curves")
+
+OPTIONS = [
+    "train.validate_every=150",
+    "train.save_every=150",
+    "evaluate.resamples=0",
+    "train.max_steps=150",
+    "train.learning_rate=0.02",
+    "train.warmup_steps=5",
+]
+
+
+def test_hint_at_outputs_in_lower_case(tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "train.de").write_text("die katze sieht mäuse\n" * 99)
+    (tmp_path / "news.de").write_text("die Katze sieht Mäuse\n" * 99)
+    for name in ("train", "news"):
+        (tmp_path / f"{name}.en").write_text("".join(f"the cat sees {n} mice\n" for n in range(99)))
+    (tmp_path / "lower.toml").write_text(RECIPE.replace("FOLDER", str(tmp_path)) + MODEL)
+    for metrics, cased in (("bleu,chrf,bleu-tokenized-lc", "bleu, chrf"), ("bleu-tokenized-lc", "")):
+        options = [*OPTIONS, f"run_dir={tmp_path / 'run'}", f"evaluate.metrics={metrics.split(',')}"]
+        status, _, err = nmt("run", tmp_path / "lower.toml", *options)
+        assert status == 0, err
+        hint = "hint: the translations of data.test.news are lower-cased and the reference is not, which lowers "
+        assert f"{hint}{cased}; " in err if cased else hint not in err
