@@ -192,6 +192,13 @@ class DecodeRecipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _heads_differ(self) -> DecodeRecipe:
+        heads = self.alignment_heads
+        if repeated := [head for head in heads if heads.count(head) > 1]:
+            raise ValueError(f"decode.alignment_heads names head {repeated[0]} twice; a head counts once; remove one")
+        return self
+
+    @model_validator(mode="after")
     def _given_options_fit_together(self) -> DecodeRecipe:
         """Other options may be those of a model; `over` checks them together."""
         return self._require_fit(self.model_fields_set)

@@ -131,6 +131,7 @@ def test_invalid_input_of_align(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     for arguments, expected, status in (
         ((src, folder / "one"), "has 1; they must match line by line", 1),
         ((src, tgt, "--layer", "3"), "alignment_layer must be between 0 and 2", 1),
+        ((src, tgt, "--heads", "1,1"), "alignment_heads names head 1 twice; a head counts once; remove one", 2),
         ((src, tgt, "--heads", "2"), "alignment_heads must be between 0 and 1", 1),
         ((src, tgt, "--heads", "x"), "--heads is 'x'; it must be comma-separated numbers from 0", 2),
         ((src, tgt, "--heads", "0]"), "--heads is '0]'; it must be comma-separated numbers from 0", 2),

@@ -653,6 +653,10 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             "decode.alignment_heads names head 8; layers have heads 0 to 7; choose from these",
         ),
         (
+            ["decode.alignment_heads=[0, 1, 0]"],
+            "decode.alignment_heads names head 0 twice; a head counts once; remove one",
+        ),
+        (
             ["train.final_rate_ratio=0.1"],
             "train.final_rate_ratio has no effect on this schedule; set train.schedule to",
         ),
