@@ -18,7 +18,7 @@ from nmt.logs import counted, warn
 from nmt.recipe import NO_CONTEXT, CommandError, Context, UserError
 from nmt.streams.line_constraints import read_constraints
 from nmt.text.json_fields import json_values, parse_json, text_or_null
-from nmt.text.lines import find_format, has_csv_name, warn_of_csv
+from nmt.text.lines import find_format, has_csv_name, is_header, warn_of_csv
 
 _DECIMALS = 6  # about the precision of float32
 
@@ -39,7 +39,6 @@ _OTHER_SUBTITLES = (".ass", ".sbv", ".ssa", ".sub", ".ttml", ".vtt")
 _TEST_SETS = (".sgm", ".sgml", ".xml")
 _OPTIONAL_FIELDS = ("n_best", "alignment")  # of JSON Lines
 _JSON_LINE = re.compile(r'\{\s*"')
-_JSON_ARRAY = re.compile(r'\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
 _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 
 
@@ -86,17 +85,14 @@ def warn_of_format(name: str, lines: Iterable[str]) -> None:
         "srt": has_subtitles("\n".join(filled[:10])),
     }
     found = [key for key, looks_like_it in is_format.items() if filled and looks_like_it]
-    if _JSON_ARRAY.match("\n".join(filled[:3])):
-        warn(
-            f"{name} looks like a JSON array and is translated as plain text; convert it: jq -c '.[]' FILE > NEW.jsonl"
-        )
-        return
     for format_name in found:
         warn(f"{name} looks like {format_name} and is translated as plain text; set --input-format {format_name}")
     if not found and (kind := find_format(filled)):
         warn(f"{name} looks like {kind} and is translated; extract the text first, or set --input-format text")
     elif not found:
         warn_of_csv(name, filled, "translated", "convert it to TSV, or set --input-format text")
+        if len(filled) > 1 and is_header(filled[0], ()):
+            warn(f"{name} begins with {filled[0]!r}, which looks like a column name and is translated; remove the line")
 
 
 @dataclass(frozen=True)

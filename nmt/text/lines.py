@@ -34,6 +34,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # also the first frame in the files of pzstd
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")  # a block, or the end of an empty file
+_JSON_ARRAY = re.compile(r'\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
 _TEST_SET = re.compile(r"\s*<(?:srcset|refset|tstset|dataset)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"</[A-Za-z][\w.-]*>|<br ?/?>|&(?:amp|quot|apos|lt|gt|nbsp|#[0-9]+);")
 _MIN_MARKED = 0.1  # fraction of the lines
@@ -132,19 +133,19 @@ _LANGUAGE = re.compile(
 
 
 def is_header(text: str, others: Iterable[str]) -> bool:
-    """Return whether a text is in the first line of a table with column names.
+    """Return whether a text is in the first line of a table with column names, which may be in quotes.
 
     It is if the text and all other columns are column names that differ, if the text and one other column are
     different language codes, if the text is a name such as `src`, with which text hardly begins, or if it is a column
     name and another column such a name.
     """
-    text, others = text.strip(), list(others)
-    names = {column.strip().lower() for column in (text, *others)}
+    text, *others = (column.strip().strip('"') for column in (text, *others))
+    names = {column.lower() for column in (text, *others)}
     if len(names) > 1 and all(map(_NAME_IN_HEADER.fullmatch, names)):
         return True
     if _NAME_IN_HEADER.fullmatch(text.lower()) and names & _COLUMN_NAMES:
         return True
-    languages = (bool(_LANGUAGE.fullmatch(other)) and other != text for other in map(str.strip, others))
+    languages = (bool(_LANGUAGE.fullmatch(other)) and other != text for other in others)
     return text.lower() in _COLUMN_NAMES or (bool(_LANGUAGE.fullmatch(text)) and any(languages))
 
 
@@ -159,11 +160,13 @@ def _warn_of_header(name: str, lines: Sequence[str], translations: Sequence[str]
 
 
 def find_format(filled: Sequence[str]) -> str:
-    """Return a name of the format of lines that are not blank: an n-best list, a test set of WMT, or "" for others."""
+    """Return a name of the format of filled lines: an n-best list, a JSON array, a test set of WMT; "" for others."""
     if filled and all(line.count(" ||| ") >= 2 for line in filled):
         return "a Moses n-best list, whose indices and scores count as text"
     if any(map(_TEST_SET.match, filled[:5])):
         return "an SGM or XML test set, whose markup counts as text"
+    if _JSON_ARRAY.match("\n".join(filled[:3])):
+        return "a JSON array, whose brackets and field names count as text"
     return ""
 
 

@@ -109,6 +109,7 @@ def test_constraints_of_blank_lines_are_counted(
         (["source\ttarget", "a cat\tx"], ("--header",), ""),
         (["ID\tsentence", "1\ta cat"], ("--column", 1), "{name}, line 1 looks like a header and is translated"),
         (["Source Text\tscore\tlabel", "a\tb\tc"], (), "{name}, line 1 looks like a header and is translated"),
+        (['"id"\t"source"', "1\ta cat"], ("--column", 1), "{name}, line 1 looks like a header and is translated"),
         (["id\tsource\tnote", "1\ta cat\tx"], (), "{name}, line 1 looks like a header and is translated"),
         (["English sentence\tGerman sentence", "a\tb"], (), "{name}, line 1 looks like a header and is translated"),
         (["text\tText", "sentence\tSatz"], (), ""),

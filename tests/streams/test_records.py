@@ -19,6 +19,7 @@ from nmt.streams.records import (
     warn_of_format,
     written_fields,
 )
+from nmt.text.lines import warn_of_fields
 
 BEST = Translation("ein Hund", -0.25, -1.123456789, ["▁ein", "▁Hund"], [-0.5, -0.4, -0.22345678])
 SECOND = Translation("der Hund", -0.75, -2.0, ["▁der", "▁Hund"], [-1.0, -0.5, -0.5], [(0, 0), (1, 1)])
@@ -422,8 +423,18 @@ def test_plain_text_that_looks_like_a_format_without_support(
 )
 def test_an_array_that_is_read_as_text(lines: list[str], is_array: bool, capsys: pytest.CaptureFixture[str]) -> None:
     warn_of_format("in.txt", lines)
-    warning = "in.txt looks like a JSON array and is translated as plain text; convert it: jq -c '.[]' FILE > NEW.jsonl"
-    assert capsys.readouterr().err == (f"warning: {warning}\n" if is_array else "")
+    looks = "looks like a JSON array, whose brackets and field names count as text"
+    translated = "and is translated; extract the text first, or set --input-format text"
+    assert capsys.readouterr().err == (f"warning: in.txt {looks} {translated}\n" if is_array else "")
+    warn_of_fields("in.txt", lines)
+    assert capsys.readouterr().err == (f"warning: in.txt {looks}; extract the text first\n" if is_array else "")
+
+
+def test_a_header_of_plain_text_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for lines, is_named in ((["source", "a dog"], True), (["source"], False), (["text", "a dog"], False)):
+        warn_of_format("in.txt", lines)
+        warning = "warning: in.txt begins with 'source', which looks like a column name and is translated; "
+        assert capsys.readouterr().err.startswith(warning) == is_named
 
 
 def test_an_output_that_is_not_csv_is_named(capsys: pytest.CaptureFixture[str]) -> None:
