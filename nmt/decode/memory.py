@@ -62,7 +62,8 @@ class TranslationMemory:
         self._path, self._limit, self._lock = path, limit, RLock()
         with self._errors():
             self._require_database()
-            self._database = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+            file = path.absolute()  # SQLite keeps a relative `:memory:` in memory
+            self._database = sqlite3.connect(file, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
             self.close = weakref.finalize(self, self._database.close)
             with self._transaction("IMMEDIATE"):
                 self._create_or_check()

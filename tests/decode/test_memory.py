@@ -229,6 +229,13 @@ def test_another_file_is_refused_and_kept(tmp_path: Path, content: bytes | str) 
     assert before is None or path.read_bytes() == before
 
 
+def test_every_name_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (":memory:", "file:a?mode=memory", "a%20b"):
+        TranslationMemory(Path(name)).update([], {b"key": [Translation("a", 0.0, 0.0, [])]})
+        assert (tmp_path / name).is_file() and b"key" in TranslationMemory(Path(name)).find([b"key"])
+
+
 def test_a_pipe_is_an_error(tmp_path: Path) -> None:
     """Opening it would wait forever."""
     os.mkfifo(tmp_path / "pipe")
