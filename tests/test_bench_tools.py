@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,7 @@ def test_nmt_trains_translates_and_prepares(folder: Path) -> None:
     )
     decode = Workload("decode", str(folder), 320, TINY, threads=1, output_tokens=5, num_sentences=7, batch_sentences=2)
     assert run_rounds("decode", decode.with_settings({"decode.length_penalty": "none"})) == [35, 35, 35]
+    assert run_rounds("decode", replace(decode, num_sentences=50)) == [45, 45, 45]  # the test set has 9
     tokens = sum(map(len, work.ids("train", "src") + work.ids("train", "tgt")))
     assert run_rounds("prepare", work) == [tokens] * 3
 

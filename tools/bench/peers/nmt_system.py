@@ -80,7 +80,7 @@ def decode(workload: Workload, clock: Clock) -> None:
         task = DecodingTask(model, sentences, search, workload.device, precision, threads)
         bench = DecodingBench(task) if processes == 1 else DecodingProcesses(task, processes)
         while True:
-            clock.end_round(bench.run().tokens + workload.num_sentences)
+            clock.end_round(bench.run().tokens + len(sentences))
 
 
 def _recipe(workload: Workload, corpora: str) -> str:
