@@ -279,6 +279,13 @@ def test_systems_have_modules_and_pinned_packages(name: str, peer: Peer) -> None
     ] == []
 
 
+@pytest.mark.parametrize("peer", environments.PEERS.values())
+def test_own_settings_of_systems_are_those_that_they_read(peer: Peer) -> None:
+    source = (ROOT / "tools" / f"{peer.module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    read = re.findall(r'options\.get\("(\w+)"', source)
+    assert {name for names in peer.options.values() for name in names.split() if not name.endswith(".")} == set(read)
+
+
 def _canonical(package: str) -> str:
     return package.lower().replace("_", "-")
 
@@ -469,7 +476,14 @@ def test_sigterm_ends_the_measured_processes(tmp_path: Path, hangs: str) -> None
     [
         (["train", "nmt", "ctranslate2"], "'ctranslate2' does not support 'train'; it must be one of"),
         (["train", "nmt:fast", "nmt"], "must have the form setting=value"),
-        (["train", "nmt", "nmt"], "has no prepared text"),
+        (
+            ["train", "nmt:precison=bf16", "nmt"],
+            "nmt has no setting 'precison' for 'train'; it must be one of compile,",
+        ),
+        (["train", "nmt", "sockeye:bucket_size=8"], "sockeye has no setting 'bucket_size' for 'train'"),
+        (["decode", "nmt:train.rdrop=1", "nmt"], "nmt has no setting 'train.rdrop' for 'decode'"),
+        (["train", "nmt", "nmt:threads=all"], "nmt:threads must be a number, got 'all'"),
+        (["train", "nmt:train.rdrop=1,compile=true", "nmt:threads=1,MKL_VERBOSE=0"], "has no prepared text"),
         (["data", "--data", "nowhere"], "nowhere has no text for train"),
     ],
 )
@@ -480,3 +494,11 @@ def test_errors_are_one_line(
     err = capfd.readouterr().err
     assert err.startswith("bench: ")
     assert words in " ".join(err.split())
+
+
+@pytest.mark.parametrize(("task", "lowest"), [("train", 1), ("decode", 1), ("file", 0)])
+def test_too_few_warm_up_rounds_are_an_error(task: str, lowest: int, capfd: pytest.CaptureFixture[str]) -> None:
+    files = ["--model", "m", "--source", "s"] if task == "file" else []
+    with pytest.raises(SystemExit, match="2"):
+        main([task, "nmt", "nmt", *files, "--warm-up", str(lowest - 1)])
+    assert f"--warm-up must be at least {lowest}, got {lowest - 1}" in capfd.readouterr().err

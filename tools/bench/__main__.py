@@ -7,7 +7,7 @@ import json
 import shlex
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -61,6 +61,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if (rounds := getattr(options, "rounds", 2)) < 2:
         parser.error(f"--rounds must be at least 2, for an interval, got {rounds}")
+    lowest = 0 if options.command == "file" else 1
+    if (warm_up := getattr(options, "warm_up", None)) is not None and warm_up < lowest:
+        parser.error(f"--warm-up must be at least {lowest}, got {warm_up}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the measured processes, too
     try:
         match options.command:
@@ -91,11 +94,12 @@ def _compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Compare the speed of a task and add the result to the ledger."""
     able = [name for name, peer in PEERS.items() if options.command in peer.tasks]
     ours, theirs = _parse_system(options.ours), _parse_system(options.theirs)
-    for name, _ in (ours, theirs):
+    for name, settings in (ours, theirs):
         if name not in able:
             raise UserError(
                 f"{name!r} does not support {options.command!r}; it must be one of {', '.join(able)}; choose one"
             )
+        _require_known(options.command, name, settings)
     folder: Path = options.folder
     workload = Workload(options.command, str(folder.absolute()), vocabulary_size(folder), SHAPES[options.shape])
     names = {field.name for field in fields(workload)} - {"folder", "shape"}
@@ -111,6 +115,22 @@ def _compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
             kept.append(word)
     work = {key: value for key, value in asdict(workload).items() if key not in ("folder", "options")}
     _publish(options, work, comparison, shlex.join(["tools/bench/run", *kept]))
+
+
+def _require_known(task: str, name: str, settings: Mapping[str, str]) -> None:
+    """Raise UserError for a setting that neither the workload nor the system has, or with a wrong value."""
+    fixed = {"task", "folder", "vocab_size", "shape", "options"}
+    types = {field.name: type(getattr(Workload, field.name)) for field in fields(Workload) if field.name not in fixed}
+    own = tuple(PEERS[name].options.get(task, "").split())
+    sections = tuple(one for one in own if one.endswith("."))
+    for key, value in settings.items():
+        if not (key.isupper() or key in types or key in own or key.startswith(sections)):
+            known = ", ".join([*own, *types])
+            raise UserError(f"{name} has no setting {key!r} for {task!r}; it must be one of {known}; correct it")
+        try:
+            types.get(key, str)(value)
+        except ValueError as error:
+            raise UserError(f"{name}:{key} must be a number, got {value!r}; correct it") from error
 
 
 def _compare_files(options: argparse.Namespace) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nmt.logs import say
@@ -25,6 +26,7 @@ class Peer:
 
     package:      the system itself, installed without dependencies
     dependencies: packages it imports, separated by spaces
+    options:      its own settings by task, separated by spaces; `train.` stands for all names that start with it
     """
 
     module: str
@@ -32,15 +34,21 @@ class Peer:
     package: str = ""
     dependencies: str = ""
     needs_torch: bool = True
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 PEERS = {
-    "nmt": Peer("bench.peers.nmt_system", ("train", "decode", "prepare")),
+    "nmt": Peer(
+        "bench.peers.nmt_system",
+        ("train", "decode", "prepare"),
+        options={"train": "compile train.", "decode": "processes decode."},
+    ),
     "transformers": Peer(
         "bench.peers.transformers_marian",
         ("train", "decode"),
         "transformers==5.23.0",
         "numpy tokenizers huggingface_hub safetensors regex pyyaml tqdm packaging typer",
+        options={"train": "attn compile", "decode": "attn"},
     ),
     # Training does not import its other declared dependencies (spacy, fasttext, torchcodec, a web server, ...).
     "eole": Peer(
@@ -49,6 +57,7 @@ PEERS = {
         "eole==0.6.4",
         "huggingface_hub numpy pillow protobuf pydantic pyonmttok==1.38.1 pyyaml regex sacrebleu safetensors "
         "tokenizers",
+        options={"train": "bucket_size num_workers torch_compile"},
     ),
     # Declares torch < 2.3. Imports spacy and fasttext even if they are not used.
     "opennmt": Peer(
@@ -57,9 +66,16 @@ PEERS = {
         "OpenNMT-py==3.5.1",
         "configargparse==1.9.0 fasttext-wheel==0.9.2 numpy pyahocorasick==2.3.1 pyonmttok==1.38.1 pyyaml "
         "rapidfuzz==3.14.6 regex sacrebleu spacy==3.8.18",
+        options={"train": "bucket_size num_workers"},
     ),
     # Declares numpy < 2.
-    "sockeye": Peer("bench.peers.sockeye_trainer", ("train",), "sockeye==3.1.34", "numpy pyyaml sacrebleu"),
+    "sockeye": Peer(
+        "bench.peers.sockeye_trainer",
+        ("train",),
+        "sockeye==3.1.34",
+        "numpy pyyaml sacrebleu",
+        options={"train": "batch_type bucket_width"},
+    ),
     # Declares protobuf < 3.21 and linters.
     "joeynmt": Peer(
         "bench.peers.joeynmt_trainer",
@@ -74,6 +90,7 @@ PEERS = {
         "ctranslate2==4.8.5",
         "numpy pyyaml setuptools",
         needs_torch=False,
+        options={"decode": "compute_type inter_threads"},
     ),
     "sentencepiece": Peer("bench.peers.sentencepiece_encoder", ("prepare",), "sentencepiece==0.2.3", needs_torch=False),
 }
