@@ -19,7 +19,7 @@ from bench.ledger import HOME, add_entries, comparison_entry, read_ledger, value
 from bench.serving import ServingWorkload, compare_servers
 from bench.text import prepare_text, text_recipe, vocabulary_size
 from bench.workload import Shape, Workload
-from nmt.logs import print_line, say
+from nmt.logs import counted, print_line, say
 from nmt.recipe import UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
@@ -159,6 +159,7 @@ def _compare_servers(options: argparse.Namespace) -> None:
     num_lines = count_lines(workload.source)
     work = {"task": "serve", "num_lines": num_lines, "beam_size": workload.beam_size, "clients": workload.clients}
     command = f"tools/bench/run serve {options.ours} {options.theirs} --clients {options.clients}"
+    command += "" if workload.beam_size == ServingWorkload.beam_size else f" --beam-size {workload.beam_size}"
     _publish(options, work, comparison, f"{command} --model RUN --source FILE")
 
 
@@ -202,7 +203,9 @@ def _update_ledger(options: argparse.Namespace) -> None:
     known = read_ledger(options.ledger)
     added = [entry for entry in read_ledger(options.add) if entry not in known]
     add_entries(added, options.ledger)
-    return say(f"added {len(added)} measurements")
+    kept = sum(entry in added for entry in read_ledger(options.ledger))
+    older = f"; left out {len(added) - kept}, because the ledger has newer ones" * (kept < len(added))
+    return say(f"added {counted(kept, 'measurement')}{older}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -41,13 +41,20 @@ def read_ledger(folder: Path = HOME) -> list[Entry]:
 
 
 def add_entries(added: Sequence[Entry], folder: Path = HOME) -> None:
-    """Add measurements, replacing older ones of the same goal and machine, and update `RESULTS.md`."""
+    """Add measurements, replacing older ones of the same goal and machine, and update `RESULTS.md`.
+
+    Without a goal, command, workload and note must be the same: the command does not name the model and the text.
+    """
     entries = sorted([*read_ledger(folder), *added], key=_date)
-    newest = {(entry["goal"] or entry["command"], _machine(entry)): entry for entry in entries}
+    newest = {(entry["goal"] or _identity(entry), _machine(entry)): entry for entry in entries}
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(sorted(newest.values(), key=_date), indent=1, ensure_ascii=False)
     (folder / "results.json").write_text(text + "\n", encoding="utf-8")
     write_results(folder)
+
+
+def _identity(entry: Entry) -> str:
+    return json.dumps([entry["command"], entry.get("work"), entry["note"]], sort_keys=True)
 
 
 def _date(entry: Entry) -> str:
