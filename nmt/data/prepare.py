@@ -147,7 +147,7 @@ def load_prepared(directory: Path) -> Prepared:
     report = read_report(directory)
     if report is None:
         raise UserError(f"{directory} has no complete prepared corpus; run `nmt prepare` with its recipe")
-    return Prepared(directory, Tokenizers.load(directory), report)
+    return Prepared(directory, Tokenizers.load(directory, report["recipe"]["tgt_lang"]), report)
 
 
 def tag_ids(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> dict[int, int]:

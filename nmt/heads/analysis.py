@@ -191,7 +191,7 @@ def measure_curves(
 
 def analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu: int, *, plots: bool) -> Analysis:
     """Measure all heads. bleu: number of heads to remove, one at a time, to measure their effect on BLEU"""
-    model, tokenizers = loaded.transformer, Tokenizers.load(loaded.directory)
+    model, tokenizers = loaded.transformer, Tokenizers.load(loaded.directory, loaded.metadata.tgt_lang)
     if loaded.metadata.context.size:
         warn("the model was trained with context; its heads are measured on single lines, without context")
     device = model.tgt_embedding.weight.device

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt.checkpoint import load_model
+from nmt.checkpoint import LoadedModel, load_model
 from nmt.export.packages import is_installed
-from nmt.heads.analysis import analyze
+from nmt.heads.analysis import MaskedBleu, analyze
 from nmt.recipe import NO_CONTEXT, Context
+from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
 from tests.cli.nasty_lines import sentence
 
@@ -77,6 +78,21 @@ def test_a_model_with_context_is_measured_without_it(model: Path, capsys: pytest
         analyze(with_context, ["A dog."], ["Ein Hund."], 0, plots=False)
         err = capsys.readouterr().err
         assert err.startswith(expected) and bool(err) == bool(expected)
+
+
+@pytest.mark.parametrize(("language", "has_spaces"), [("de", True), ("ja", False)])
+def test_bleu_uses_phrases_of_the_target_language(
+    model: Path, monkeypatch: pytest.MonkeyPatch, language: str, has_spaces: bool
+) -> None:
+    loaded, found = load_model(model, torch.device("cpu")), list[bool]()
+
+    def measure(loaded: LoadedModel, tokenizers: Tokenizers, *texts: object) -> MaskedBleu:
+        found.append(tokenizers.tgt.has_spaces)
+        return MaskedBleu(replace(loaded, metadata=replace(loaded.metadata, tgt_lang="de")), tokenizers, ["a"], ["a"])
+
+    monkeypatch.setattr("nmt.heads.analysis.MaskedBleu", measure)
+    analyze(replace(loaded, metadata=replace(loaded.metadata, tgt_lang=language)), ["a"], ["a"], 1, plots=False)
+    assert found == [has_spaces]
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])

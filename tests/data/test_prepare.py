@@ -95,6 +95,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(("language", "forms"), [("de", 1), ("ja", 2)])
+def test_phrases_are_those_of_the_target_language(folder: Path, language: str, forms: int) -> None:
+    """Without spaces, a phrase such as `decode.forbid` may also be within a word; validation BLEU needs both forms."""
+    options = (f"tgt_lang='{language}'", "data.drop_wrong_script=false")
+    prepared = prepare(recipe_for(folder, "run", *options))
+    assert len(prepared.tokenizers.tgt.encode_phrase("Katze")) == forms
+
+
 def test_each_bracket_of_a_tree_is_one_token(tmp_path: Path) -> None:
     trees = "(ROOT (S (NP (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))\n(ROOT (NN dog))\n"
     (tmp_path / "trees").write_text(trees * 5)
