@@ -18,14 +18,19 @@ _SPACES = " \u00a0\u202f"
 _SIGNS = "+\u00b1\u2013\u2212-"
 _EXPONENTS = "\u00b9\u00b2\u00b3\u2070\u2074-\u207b"
 _POINT, _COMMA = (".", ","), (",", ".")  # decimal separator, thousands separators
-# By ISO 639 code; numbers in other languages stay as they are.
-_LANGUAGES = {
-    "en ja ko zh th he hi ga cy ms": _POINT,
-    "de nl es it pt da el tr id ro hr sl sr vi is ca gl": _COMMA,
-    "fr ru uk pl cs sk sv nb nn no fi hu bg lt lv et be": (",", _SPACES),
-}
+# By ISO 639 code of two or three letters; numbers in other languages stay as they are.
+_POINT_LANGUAGES = "en eng ja jpn ko kor zh zho chi cmn yue th tha he heb hi hin ga gle cy cym wel ms msa may zsm"
+_COMMA_LANGUAGES = """
+    de deu ger nl nld dut es spa it ita pt por da dan el ell gre tr tur id ind ro ron rum hr hrv sl slv sr srp vi vie is
+    isl ice ca cat gl glg
+"""
+_SPACE_LANGUAGES = """
+    fr fra fre ru rus uk ukr pl pol cs ces cze sk slk slo sv swe nb nob nn nno no nor fi fin hu hun bg bul lt lit lv lav
+    lvs et est ekk be bel
+"""
+_LANGUAGES = {_POINT_LANGUAGES: _POINT, _COMMA_LANGUAGES: _COMMA, _SPACE_LANGUAGES: (",", _SPACES)}
 _SEPARATORS = {language: separators for languages, separators in _LANGUAGES.items() for language in languages.split()}
-_WRITTEN_SPACE = {"fr": "\u202f"}
+_WRITTEN_SPACE = dict.fromkeys(("fr", "fra", "fre"), "\u202f")
 
 _NOT_IN_URL = r"\s<>\"\u201c\u201d"
 _AFTER_URL = r".,;:!?'\u2019()\[\]{}"
