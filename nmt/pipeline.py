@@ -47,7 +47,7 @@ from nmt.plots.curves import draw_curves
 from nmt.processes.distributed import World, start_world
 from nmt.processes.interruption import interruptible
 from nmt.processes.run_lock import run_lock
-from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recipe
+from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recipe, load_saved_recipe
 from nmt.storage.model_metadata import ModelMetadata, longest_source_of, read_model_metadata
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_own_files, require_own_model, require_run
 from nmt.storage.sealed import (
@@ -122,8 +122,8 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
     Raises UserError if `out` exists, for too few checkpoints and without an EMA.
     """
     require_new(out)
-    chosen = _choose_checkpoints(run_dir, kind, count)
-    _write_average(chosen, kind, out)
+    chosen, saved = _choose_checkpoints(run_dir, kind, count), run_dir / "recipe.toml"  # may be newer than they are
+    _write_average(chosen, kind, out, load_saved_recipe(saved).decode if saved.is_file() else None)
     return chosen
 
 

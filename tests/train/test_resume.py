@@ -5,14 +5,14 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 
 from nmt import pipeline
 from nmt.processes.distributed import World
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train import trainer as trainer_module
@@ -311,7 +311,7 @@ def test_the_report_has_the_machine_of_the_updates(
 
 @pytest.mark.parametrize("average", ["last", "ema"])
 def test_the_model_has_the_search_options_of_the_report(
-    average: str, tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+    average: Literal["last", "ema"], tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = {"ema_decay": 0.9} if average == "ema" else {"average_count": 1}
     recipe = with_train(tiny_recipe, max_steps=6, average=average, **options)
@@ -324,6 +324,9 @@ def test_the_model_has_the_search_options_of_the_report(
     capsys.readouterr()
     pipeline._update_model(changed)
     assert "is up to date" in capsys.readouterr().err
+    (recipe.directory / "recipe.toml").write_text(dump_recipe(changed), encoding="utf-8")  # as `nmt run` does
+    pipeline.average(recipe.directory, other := recipe.directory.parent / "other", average, 1)
+    assert read_model_metadata(other).decode.beam_size == 3
 
 
 def test_the_best_checkpoints_need_a_validation(
