@@ -65,7 +65,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Measurements of training. Rates are per second; memory is in bytes.
+    """Measurements of training. Rates are per second; memory is in bytes. Both are summed over processes.
 
     setup_seconds:        building model and optimizer and checking that the largest micro-batch fits
     first_update_seconds: includes compilation
@@ -157,6 +157,10 @@ class TrainingBench:
         shares = {stage: seconds / total for stage, seconds in timer.seconds.items()}
         return Stages(shares, self._row_padding(done), self._attention_padding(done))
 
+    def peak_memory(self) -> int:
+        """Return the peak in bytes, summed over all processes."""
+        return int(self._world.sum(torch.tensor(peak_memory(self._world.device))))
+
     def linear_rate(self) -> LinearRate:
         """Measure `F.linear` at the shapes of a full micro-batch."""
         tokens = min(self.micro_batch_tokens, self.trainer.train_recipe.batch_tokens)
@@ -204,7 +208,7 @@ def measure_training(
         reset_peak_memory(world.device)
         graphs = compiled_graphs()
         timed = [bench.run(updates) for _ in range(repetitions)]
-        memory, compiled = peak_memory(world.device), compiled_graphs() - graphs
+        memory, compiled = bench.peak_memory(), compiled_graphs() - graphs
         stages = bench.stages(updates)
         linear = bench.linear_rate()
         seconds, flops = sum(one.seconds for one in timed), sum(one.flops for one in timed)

@@ -85,9 +85,9 @@ def train(
     if not world.is_main:
         return
     recipe = spec.recipe
-    title = f"training {model} on {world.device}, vocabulary {spec.tgt_vocab_size:,}, lengths of {lengths}"
-    batches = f"{recipe.train.batch_tokens:,} target tokens per update"
-    typer.echo(format_table(f"{title}, {batches}", training_rows(result)))
+    number, size = counted(world.size, "process", "processes"), f"{recipe.train.batch_tokens:,}"
+    title = f"training {model} on {world.device}, {number}, vocabulary {spec.tgt_vocab_size:,}, lengths of {lengths}"
+    typer.echo(format_table(f"{title}, {size} target tokens per update", training_rows(result)))
     if json_file is not None:
         settings = {"model": model, "lengths": lengths, "vocab_size": spec.tgt_vocab_size, "warm_up": warm_up}
         settings |= {"updates": updates, "repetitions": repetitions, "device": str(world.device), "world": world.size}

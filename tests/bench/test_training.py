@@ -147,13 +147,15 @@ class WithPaddedRank(World):
         return values + (100 if values.dim() == 0 else torch.tensor([0, 100]))
 
 
-def test_padding_is_that_of_all_ranks(
+def test_padding_and_memory_are_those_of_all_ranks(
     small_spec: ModelSpec, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with TrainingBench(small_spec, ALONE, small_store) as bench:
         alone = bench.stages(1)
         monkeypatch.setattr(bench, "_world", WithPaddedRank(0, 2, torch.device("cpu")))
         both = bench.stages(1)
+        monkeypatch.setattr("nmt.bench.training.peak_memory", lambda device: 5)
+        assert bench.peak_memory() == 105  # the sum over ranks
     assert alone.row_padding == 0.0
     assert both.row_padding > 0.1  # 100 rows more than the 400 of an update
     assert both.attention_padding > alone.attention_padding

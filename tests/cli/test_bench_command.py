@@ -19,7 +19,9 @@ def test_training_is_measured(nmt: Nmt, tmp_path: Path) -> None:
         *("--json", tmp_path / "train.json"),
     )
     assert status == 0, err
-    assert out.startswith("training tiny on cpu, vocabulary 80, lengths of wmt14, 400 target tokens per update\n")
+    assert out.startswith(
+        "training tiny on cpu, 1 process, vocabulary 80, lengths of wmt14, 400 target tokens per update\n"
+    )
     report = json.loads((tmp_path / "train.json").read_text())
     assert report["settings"]["recipe"]["train"]["batch_tokens"] == 400
     assert report["settings"]["recipe"]["model"]["d_model"] == 16
