@@ -76,15 +76,18 @@ def write_random_corpus(
     longest: int,
     vocab_sizes: tuple[int, int],
     seed: int,
+    has_source: bool = True,
 ) -> PairStore:
     """Write a token store of random sentences with at least `tgt_tokens` target tokens.
 
     vocab_sizes: of source and target
+    has_source:  whether sources are not empty, as those of a language model are
     """
     require_ordinary_tokens(min(vocab_sizes))
     random = np.random.Generator(np.random.PCG64(seed))
     mean = float(lengths.sample(10_000, longest, np.random.Generator(np.random.PCG64(seed)))[1].mean()) + 1
     src, tgt = lengths.sample(math.ceil(1.1 * tgt_tokens / mean) + 100, longest, random)
+    src = src if has_source else np.zeros_like(src)
     sides: tuple[tuple[Side, Ints, int], ...] = (("src", src, vocab_sizes[0]), ("tgt", tgt, vocab_sizes[1]))
     with PairWriter(directory, "train", {side: token_dtype(size) for side, _, size in sides}) as writer:
         for side, side_lengths, size in sides:

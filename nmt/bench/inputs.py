@@ -43,6 +43,7 @@ def prepare_training_data(
             longest=min(recipe.data.max_tokens, recipe.model.max_positions - 1),
             vocab_sizes=(spec.src_vocab_size, spec.tgt_vocab_size),
             seed=recipe.seed,
+            has_source=not recipe.is_language_model,
         )
         return spec, store
     corpus = open_corpus(Path(lengths))
@@ -105,14 +106,18 @@ def prepare_decoding(request: DecodingRequest, folder: Path) -> tuple[Path, Deco
     if request.tokenizer is not None or request.vocab_size is not None:
         raise UserError(f"{model} has its own tokenizers; remove --tokenizer and --vocab-size")
     positions, metadata = read_model_recipe(model).max_positions, read_model_metadata(model)
-    if metadata.context.size:
-        warn("the benchmark translates single sentences, without the context of this model (data.context)")
+    _warn_of_context(metadata.context.size)
     decode = _decode(metadata.decode, request.settings, request.output_tokens, positions)
     return model, decode, _read(request.source, request.num_sentences)
 
 
 def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path, DecodeRecipe, tuple[str, ...]]:
     spec = find_model_spec(request.model, (), request.vocab_size)
+    if spec.recipe.is_language_model:
+        raise UserError(
+            f"{request.model} trains a language model; it must train a translation model; choose another one"
+        )
+    _warn_of_context(spec.recipe.data.context)
     own = spec.recipe.decode
     if request.tokenizer is None:
         tokenizers = number_tokenizers(spec.tgt_vocab_size)
@@ -135,6 +140,11 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
     vocab_size, seed = tokenizers.src.vocab_size, spec.recipe.seed
     sentences = number_sentences(request.num_sentences, WMT14, longest, vocab_size, seed)
     return folder / "model", decode, tuple(sentences)
+
+
+def _warn_of_context(size: int) -> None:
+    if size:
+        warn("the benchmark translates single sentences, without the context of this model (data.context)")
 
 
 def _decode(

@@ -11,7 +11,7 @@ import tomli_w
 import torch
 
 from nmt.checkpoint import load_model
-from nmt.recipe import Recipe, UserError, load_recipe, parse_recipe
+from nmt.recipe import NO_LANGUAGE, Recipe, UserError, load_recipe, parse_recipe
 
 # Sections `model` and `train` and size of the joint vocabulary.
 # tiny: Wu et al. 2021, Multi30k; base and big: Vaswani et al. 2017, table 3, English-German.
@@ -54,7 +54,8 @@ def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | 
         src_size = tgt_size = recipe.tokenizer.vocab_size
     elif path.exists():
         loaded = load_model(path, torch.device("cpu"))
-        recipe = _parse(loaded.model.recipe.model_dump(mode="json", exclude_none=True), {}, overrides)
+        own = loaded.model.recipe.model_dump(mode="json", exclude_none=True)
+        recipe = _parse(own, {}, overrides, loaded.metadata.src_lang)
         src_size, tgt_size = loaded.metadata.src_vocab_size, loaded.metadata.tgt_vocab_size
     else:
         raise UserError(
@@ -63,7 +64,9 @@ def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | 
     return ModelSpec(recipe, vocab_size or src_size, vocab_size or tgt_size)
 
 
-def _parse(model: dict[str, Any], train: dict[str, Any], overrides: Sequence[str]) -> Recipe:
+def _parse(model: dict[str, Any], train: dict[str, Any], overrides: Sequence[str], src_lang: str = "en") -> Recipe:
     corpora = [{"kind": "toy"}]  # required in a recipe, but not read
-    tree = {"name": "bench", "src_lang": "en", "tgt_lang": "de", "model": model, "train": train}
+    if src_lang == NO_LANGUAGE:
+        corpora = [{"kind": "monolingual", "path": "text"}]
+    tree = {"name": "bench", "src_lang": src_lang, "tgt_lang": "de", "model": model, "train": train}
     return parse_recipe(tomli_w.dumps({**tree, "data": {"train": corpora, "valid": corpora}}), overrides, "bench")

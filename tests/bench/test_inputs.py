@@ -112,6 +112,22 @@ def test_a_missing_context_is_named(recipe: Path, tmp_path: Path, capsys: pytest
         toml.write_text(toml.read_text().replace("\nsize = 0\n", f"\nsize = {context}\n"))
         prepare_decoding(request(toml.parent, source=tmp_path / "text"), tmp_path)
         assert ("without the context of this model" in capsys.readouterr().err) == bool(context)
+        (tmp_path / "own.toml").write_text(RECIPE.replace("[data]", f"[data]\ncontext = {context}"))
+        (tmp_path / f"random-{context}").mkdir()
+        prepare_decoding(request(tmp_path / "own.toml", num_sentences=1), tmp_path / f"random-{context}")
+        assert ("without the context of this model" in capsys.readouterr().err) == bool(context)
+
+
+def test_language_models_have_empty_sources_and_do_not_translate(tmp_path: Path) -> None:
+    lines = RECIPE.replace('src_lang = "en"', 'src_lang = "zxx"').splitlines()
+    corpora = {name: f'{name} = [{{ kind = "monolingual", path = "{name}.txt" }}]' for name in ("train", "valid")}
+    text = "\n".join(corpora.get(line.partition(" ")[0], line) for line in lines)
+    (tmp_path / "lm.toml").write_text(text)
+    spec = find_model_spec(str(tmp_path / "lm.toml"), ["train.batch_tokens=100"], 50)
+    _, store = prepare_training_data(spec, "wmt14", tmp_path, 1, 50)
+    assert (int(store.src.lengths.sum()), int(store.tgt.lengths.sum()) > 100) == (0, True)
+    with pytest.raises(UserError, match=r"lm.toml trains a language model; it must train a translation model"):
+        prepare_decoding(request(tmp_path / "lm.toml"), tmp_path)
 
 
 def test_trained_model_keeps_its_search_options(recipe: Path, tmp_path: Path) -> None:

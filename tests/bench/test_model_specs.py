@@ -48,6 +48,13 @@ def test_recipe_and_model_directory_are_used_unchanged(tmp_path: Path) -> None:
     assert (found.src_vocab_size, found.tgt_vocab_size) == (40, 40)
 
 
+def test_the_directory_of_a_language_model_is_one(tmp_path: Path) -> None:
+    recipe = find_model_spec("tiny", ["model.d_model=16", "model.d_ff=8", "model.num_heads=2"]).recipe
+    for language in ("zxx", "en"):
+        write_random_model(tmp_path / language, recipe.model_copy(update={"src_lang": language}), number_tokenizers(40))
+        assert find_model_spec(str(tmp_path / language)).recipe.is_language_model == (language == "zxx")
+
+
 def test_unknown_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown model 'huge'; it must be tiny, base, big, a recipe"):
         find_model_spec("huge")
