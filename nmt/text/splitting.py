@@ -106,6 +106,7 @@ def is_unspaced(character: str) -> bool:
 def contains_phrase(text: str, phrase: str, *, ignores_case: bool = False) -> bool:
     """Return whether a text contains a phrase, in scripts with spaces not as a part of a longer word.
 
+    A character of a script without spaces does not make a word next to it longer: 狗dog contains dog, hotdog does not.
     Runs of white space count as one space; Unicode form and invisible characters do not count, as for the model.
     """
     text, phrase = (normalize(part, "NFC") for part in (text, phrase))
@@ -113,7 +114,14 @@ def contains_phrase(text: str, phrase: str, *, ignores_case: bool = False) -> bo
         text, phrase = text.lower(), phrase.lower()
     if phrase not in text:
         return False
-    return is_unspaced(phrase[:1]) or re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) is not None
+    starts = [match.start() for match in re.finditer(f"(?={re.escape(phrase)})", text)]
+    neighbors = [(text[max(start - 1, 0) : start], text[start + len(phrase) :][:1]) for start in starts]
+    return is_unspaced(phrase[:1]) or any(not (_is_joined(before) or _is_joined(after)) for before, after in neighbors)
+
+
+def _is_joined(character: str) -> bool:
+    """Return whether a character, or "" at the end, makes a word next to it longer."""
+    return re.match(r"\w", character) is not None and not is_unspaced(character)
 
 
 def assign_phrases(
