@@ -26,7 +26,7 @@ from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.test_sets import test_sets
 from nmt.decode.requirements import require_decoding_inputs
 from nmt.evaluate.translated import has_other_output, has_other_source
-from nmt.experiments.sweep import Run
+from nmt.experiments.sweep import Run, merge_overrides
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.distributed import choose_device
 from nmt.processes.interruption import Interrupted, interruptible
@@ -91,7 +91,7 @@ def prepare_data(runs: Sequence[Run]) -> list[Run]:
         if source is None:
             source = group[0]
             say(f"preparing the data of {counted(len(group), 'run')}")
-            if not _succeeds(_start("prepare", source, _Slot({}, ())), source):
+            if not _succeeds(_start("prepare", source, _Slot({})), source):
                 failed += group
                 continue
         for run in group:
@@ -107,10 +107,16 @@ def command(run: Run, *more: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Slot:
-    """Compute resources of one process: environment variables and recipe overrides."""
+    """Compute resources of one process: environment variables, and CPU threads of runs that set none."""
 
     environment: dict[str, str]
-    overrides: tuple[str, ...]
+    threads: int | None = None
+
+    def overrides(self, run: Run) -> tuple[str, ...]:
+        """Return the overrides of a run in this slot."""
+        if self.threads is None or run.recipe.train.threads:
+            return run.overrides
+        return merge_overrides(run.overrides, [f"train.threads={self.threads}"])
 
 
 def _execute(runs: Sequence[Run], slots: Sequence[_Slot], bar: ProgressBar) -> list[Run]:
@@ -153,7 +159,7 @@ def _start(name: str, run: Run, slot: _Slot) -> subprocess.Popen[bytes]:
     path = _log_path(run)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        arguments = [name, *command(run)[1:], *slot.overrides]
+        arguments = [name, str(run.recipe_file), *slot.overrides(run)]
         with path.open("ab") as log:
             log.write(f"{_PROMPT}{shlex.join(arguments)}\n".encode())
             log.flush()
@@ -204,10 +210,8 @@ def _slots(recipe: Recipe, jobs: int | None, runs: int) -> list[_Slot]:
     gpus = _gpus() if recipe.train.device in ("auto", "cuda") else []
     count = min(jobs or len(gpus) or 1, runs)
     if gpus:
-        return [_Slot({"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]}, ()) for index in range(count)]
-    is_divided = recipe.train.threads == 0 and count > 1
-    overrides = (f"train.threads={max(1, num_cores() // count)}",) if is_divided else ()
-    return [_Slot({}, overrides)] * count
+        return [_Slot({"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]}) for index in range(count)]
+    return [_Slot({}, max(1, num_cores() // count) if count > 1 else None)] * count
 
 
 def _gpus() -> list[str]:

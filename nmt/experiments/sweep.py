@@ -85,12 +85,12 @@ class Sweep:
         return runs
 
     def _load(self, variant: str, *more: str) -> tuple[tuple[str, ...], Recipe]:
-        given = _merge(self.overrides, self.variants[variant])
+        given = merge_overrides(self.overrides, self.variants[variant])
         if "run_dir" in map(_key, given):
             raise RecipeError(
                 "run_dir cannot be set; each run has its own directory; choose the parent directory with -o"
             )
-        overrides = _merge(given, more)
+        overrides = merge_overrides(given, more)
         try:
             return overrides, load_recipe(self.recipe_file, overrides)
         except RecipeError as error:
@@ -126,7 +126,7 @@ def load_sweep(path: Path, find_recipe: Callable[[str], Path], seeds: int | None
     recipe = relative if relative.is_file() else find_recipe(file.recipe)
     variants = {name: tuple(own) for name, own in file.variants.items()}
     _require_effect(overrides, variants)
-    return Sweep(recipe, seeds or file.seeds, _merge(file.overrides, overrides), variants)
+    return Sweep(recipe, seeds or file.seeds, merge_overrides(file.overrides, overrides), variants)
 
 
 def make_sweep(recipe: Path, seeds: int, overrides: Sequence[str], varied: Sequence[str]) -> Sweep:
@@ -155,7 +155,7 @@ def _require_effect(overrides: Sequence[str], variants: Mapping[str, Sequence[st
             say(f"{override} does not apply to variants that set {_key(override)} themselves: {', '.join(setting)}")
 
 
-def _merge(earlier: Sequence[str], later: Sequence[str]) -> tuple[str, ...]:
+def merge_overrides(earlier: Sequence[str], later: Sequence[str]) -> tuple[str, ...]:
     """Concatenate overrides; later ones replace earlier ones of the same key."""
     keys = set(map(_key, later))
     return (*(one for one in earlier if _key(one) not in keys), *later)
