@@ -27,7 +27,7 @@ def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     processes: Annotated[str, typer.Option(help="Numbers of processes whose load balance is forecast.")] = "1,2,4,8",
-    seconds: Annotated[float, typer.Option(min=0, help="Duration of the speed measurement; 0 measures nothing.")] = 30,
+    seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Duration of the measurement, 0 for none.")] = 30,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Forecast a run before it starts: updates, epochs, load balance, memory, disk and time.
@@ -82,8 +82,7 @@ def _rows(recipe: Recipe, forecast: Forecast) -> Iterator[tuple[str, str]]:
         yield "epochs", f"{text.epochs:.2f}, {text.tgt_tokens:,} target tokens"
     else:
         yield "updates", f"at most {recipe.train.max_steps:,}"
-    if forecast.work:
-        work = forecast.work
+    if work := forecast.work:
         yield "processes", ", ".join(str(one.processes) for one in work)
         yield "micro-batches per update", ", ".join(f"{one.micro_batches:.3g}" for one in work)
         yield "useful fraction of the work", ", ".join(f"{one.useful:.1%}" for one in work)
@@ -97,7 +96,8 @@ def _speed_rows(speed: SpeedForecast) -> Iterator[tuple[str, str]]:
     if speed.memory is not None:
         available = "" if speed.available is None else f", {format_bytes(speed.available)} available"
         largest = f"micro-batches of {speed.micro_batch_tokens:,} tokens"
-        yield "memory", f"{format_bytes(speed.memory)} at most, in addition to the program, with {largest}{available}"
+        memory = format_bytes(speed.memory) + " per process" * (speed.processes > 1)
+        yield "memory", f"{memory} at most, in addition to the program, with {largest}{available}"
     where = f"{speed.device}, {speed.precision}" + (f", {speed.processes} processes" if speed.processes > 1 else "")
     yield "speed", f"{speed.tgt_tokens_per_second:,.0f} target tokens per second ({where})"
     low, high = format_duration(speed.low), format_duration(speed.high)

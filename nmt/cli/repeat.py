@@ -107,7 +107,7 @@ def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, ou
     warn_of_unpinned(runs)
     for note in (notes := list(notes_on_training(runs))):
         warn(note)
-    tables, document = result_tables(results), as_document(results)
+    tables, document = result_tables(results), as_document(results) | {"notes": notes}
     title = f"# {folder.name}\n\n{counted(len(runs), 'run')} of {runs[0].recipe_file}.\n\n"
     title += "".join(f"{note}.\n\n" for note in notes)
     write_file(folder / "report.md", (title + format_tables(tables, "markdown")).encode())

@@ -13,8 +13,9 @@ import pytest
 from nmt.bench.training import Repetition, TrainingBench
 from nmt.checkpoint import load_checkpoint
 from nmt.cli.arguments import find_recipe
+from nmt.cli.plan import _speed_rows
 from nmt.data.store import PairStore
-from nmt.evaluate.forecast import read_forecast, write_forecast
+from nmt.evaluate.forecast import SpeedForecast, read_forecast, write_forecast
 from nmt.recipe import UserError, load_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.state import TrainState
@@ -185,7 +186,7 @@ def test_wrong_input(recipe: Path, nmt: Nmt) -> None:
         assert status == 2 and one_line(err).startswith(
             "--processes must be numbers from 1 to 4096, such as 1,2,4, got"
         )
-    assert nmt("plan", recipe, "--seconds", -1)[0] == 2
+    assert [nmt("plan", recipe, "--seconds", seconds)[0] for seconds in (-1, "inf", "nan")] == [2, 2, 2]
 
 
 def test_plan_check_forecasts_and_executes_the_same_run(
@@ -312,3 +313,9 @@ def test_damaged_prepared_text_is_refused(seconds: float, recipe: Path, tmp_path
     assert (status, out) == (1, "")
     assert f"nmt: {tokens} is damaged: its SHA-256 is not the one in prepare.json; " in err
     assert sorted((tmp_path / "run").iterdir()) == before
+
+
+@pytest.mark.parametrize(("processes", "words"), [(1, "5.0 GB at most, in"), (2, "5.0 GB per process at most, in")])
+def test_memory_is_that_of_a_process(processes: int, words: str) -> None:
+    speed = SpeedForecast("cpu", "fp32", processes, 500, 60, 2e3, 9.0, 8.0, 10.0, 3, 1.0, 5 * 10**9, None)
+    assert dict(_speed_rows(speed))["memory"].startswith(words)

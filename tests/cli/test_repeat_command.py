@@ -139,6 +139,8 @@ def test_changes_during_training_are_noted(recipe: Path, nmt: Nmt) -> None:
         assert ("changed during training" in err) == bool(noted)
     note = "tiny, seed 1: train.clip_norm changed during training"
     assert note in " ".join(err.split()) and note in Path("out/report.md").read_text()
+    (noted,) = json.loads(Path("out/report.json").read_text())["notes"]
+    assert noted.startswith(note)
     report = Path("out/tiny/seed-1/report.json")
     content = json.loads(report.read_text())
     report.write_text(json.dumps(content | {"training": content["training"] | {"valid_nll": None}}))  # as if diverged
