@@ -81,11 +81,13 @@ class MarkedText:
     text:     without line breaks or tabs; entities are decoded
     elements: top-level elements, in order
     escapes:  whether &, < and > of a translation become entities
+    too_deep: whether the line has too many open elements; `text` is then empty, and the line one element
     """
 
     text: str
     elements: list[Element]
     escapes: bool
+    too_deep: bool = False
 
     @classmethod
     def plain(cls, line: str) -> MarkedText:
@@ -109,7 +111,7 @@ class MarkedText:
             parser.add_tag(token)
             end = token.end()
             if parser.depth > _MAX_DEPTH:
-                return cls("", [Element(without_breaks(line), "", 0, 0)], entities)
+                return cls("", [Element(without_breaks(line), "", 0, 0)], entities, too_deep=True)
         parser.add_text(_unescaped(line[end:], entities))
         return cls(parser.text, parser.finish(), entities)
 

@@ -44,7 +44,7 @@ class Fallbacks:
 
     searched: a second search, with required phrases or without digits
     split:    splitting at the items
-    copied:   leaving the line untranslated
+    copied:   leaving the line untranslated, also because it has too many open elements
     unmet:    lines of `split` and `copied` that lack their prefix or a required phrase, or have a forbidden one
     """
 
@@ -184,6 +184,7 @@ class PreservingTranslator:
 
         def finish() -> list[list[Translation]]:
             found = finish_first()
+            self.fallbacks += Fallbacks(copied=sum(line.marked.too_deep for line in lines))
             kept = self._with_items(lines, found)
             self._search_again(lines, found, kept)
             self._split(lines, kept)

@@ -201,6 +201,8 @@ class ServedModel:
             has_tags = any("<" in line.text for line in lines)
             if has_tags and (problem := unspaced_markup(options.keep, self.languages)):
                 self._report(f"translated with its tags; {problem}")
+            if keeping.fallbacks.copied:
+                self._report("not translated, because its translation would lack items or tags")
             if keeping.fallbacks.unmet:
                 problem = "translated without its prefix or a required phrase, or with a forbidden one"
                 self._report(f"{problem}, because of keep")

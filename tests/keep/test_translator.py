@@ -117,6 +117,15 @@ def test_second_searches_of_a_long_line_do_not_count() -> None:
     assert (translator.lines_split, translator.lines_longer, translator.lines_reused) == (4, 8, 12)
 
 
+def test_lines_with_too_many_open_elements_count_as_not_translated() -> None:
+    translator = keeping(NoisyTranslator(0.0))
+    lines = [f"{'<b>' * number}a red hat{'</b>' * number}" for number in (100, 101)]
+    kept = translator.start_translation(list(map(TranslatorInput, lines)))()
+    assert [best.text for (best,) in kept] == lines
+    assert translator.fallbacks == Fallbacks(copied=1)
+    assert translator.fallbacks.describe() == "kept all items; 1 line not translated"
+
+
 def test_a_line_without_output_does_not_affect_others() -> None:
     class OneFails(Script):
         def _translate(self, line: str, prefix: str, required: object) -> "Translation":

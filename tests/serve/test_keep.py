@@ -119,6 +119,14 @@ def test_the_first_contradicting_phrase_is_logged(client: TestClient, capfd: pyt
     )
 
 
+def test_the_first_line_that_is_not_translated_is_logged(client: TestClient, capfd: pytest.CaptureFixture[str]) -> None:
+    text = f"{'<b>' * 101}a{'</b>' * 101}"
+    for _ in range(2):
+        body = {"text": text, "keep": ["markup"]}
+        assert post(client, "/v1/translate", body)["translations"][0][0]["text"] == text
+    assert capfd.readouterr().err.count("was not translated, because its translation would lack items or tags; la") == 1
+
+
 def test_terms_within_items_are_not_required(client: TestClient) -> None:
     body = {"text": "A {cat}", "keep": ["placeholders"], "glossary": [["cat", "2x"]]}
     assert "2x" not in post(client, "/v1/translate", body)["translations"][0][0]["text"]
