@@ -24,7 +24,7 @@ from nmt.cli.engines import (
 )
 from nmt.decode.text_translator import TextTranslator
 from nmt.keep.translator import PreservingTranslator, warn_of_unspaced_markup
-from nmt.recipe import DecodeRecipe, UserError, ineffective_option, override_decode
+from nmt.recipe import DecodeRecipe, UserError, ineffective_option, override_decode, require_choice
 from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, warn_of_run
 from nmt.storage.run_folder import find_model
@@ -93,12 +93,12 @@ def translate(
     started, decode = monotonic(), _override_decode(metadata.decode, named, settings or (), models[1:])
     reader, out_format, keep = _make_reader(file, input_format, out, output_format, column, header, field, keep)
     source = Source.open(file, reader, invalid_utf8, prefixes, required, glossary, metadata.context)
-    source, writer, search_decode = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine)
+    source, writer, options = _make_writer(source, out_format, decode, with_scores, distinct, keep, engine, metadata)
     output, report = _make_outputs(source, writer, out, glossary_report, memory, glossary, models, decode)
-    load = partial(load_translator, models, device, search_decode, processes or threads or 0, writer.shows_scores)
-    choice = choose_engine(engine, precision, device, search_decode, models, load, required=source.has_required(decode))
+    load = partial(load_translator, models, device, options, processes or threads or 0, writer.shows_scores)
+    choice = choose_engine(engine, precision, device, options, models, load, required=source.has_required(decode))
     origin, delay = _origin(models, decode, source, writer, choice, keep, glossary, report), _delay(source, max_delay)
-    search = _make_search(memory, memory_limit, load, models, search_decode, choice, writer, keep, source)
+    search = _make_search(memory, memory_limit, load, models, options, choice, writer, keep, source)
     job = TranslationJob(source, output, origin, report, search, window, delay, given, choice.note, started, memory)
     job.run(start_workers(choice.engine, device, processes, threads), resume=resume, restart=restart)
 
@@ -226,13 +226,11 @@ def _make_writer(
     distinct: bool | None,
     keep: opt.Kinds,
     engine: Engine,
+    metadata: ModelMetadata,
 ) -> tuple[Source, RecordWriter, DecodeRecipe]:
     """Make the writer of the output and its search options; return them with the source, updated for the writer.
 
-    Raises BadParameter for options that have no effect, do not fit the format, or are mutually exclusive.
-
-    To drop equal texts, the search returns the whole beam. By default samples and JSON Lines, which has the tokens of
-    translations, keep equal texts. To place tags, it returns alignments, if the engine has them.
+    Searches the whole beam to drop equal texts. Raises BadParameter for options without effect or that do not fit.
     """
     require_at_most_one({"--keep": bool(keep), "--with-alignments": decode.alignments})
     n_best = decode.n_best if decode.mbr_metric == "none" else 1
@@ -249,6 +247,8 @@ def _make_writer(
     writer = RecordWriter(reader, out_format, n_best, with_scores, decode.alignments, distinct)
     if with_scores and (writer.is_numbered or out_format == "jsonl"):
         raise typer.BadParameter("--with-scores has no effect: this output has scores anyway; leave out --with-scores")
+    if not writer.shows_scores:
+        require_choice(decode, metadata.decode)
     needs_beam = distinct and not decode.sampling
     needs_alignments = "markup" in keep and engine != "ctranslate2"
     changes = ({"n_best": decode.beam_size} if needs_beam else {}) | ({"alignments": True} if needs_alignments else {})

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from nmt.recipe.corpora import NonNegativeFloat, PositiveFloat, Probability, Section
+from nmt.recipe.errors import CommandError
 
 GlossaryMode = Literal["constrain", "annotate"]
 Strength = Annotated[float, Field(ge=0.0, le=1_000.0)]
@@ -134,7 +135,7 @@ class DecodeRecipe(Section):
     ) -> DecodeRecipe:
         """Override `own` with the options that were set explicitly.
 
-        A smaller beam also limits `n_best` of `own`.
+        A smaller beam also limits `n_best` of `own`, but not the number of candidates for MBR.
 
         has_ensemble, needs_alignments: whether several models translate, and whether alignments are computed (default:
         the value of option `alignments`)
@@ -143,7 +144,7 @@ class DecodeRecipe(Section):
         """
         given = {name: getattr(self, name) for name in self.model_fields_set}
         merged = own.model_dump() | given
-        if "n_best" not in given and not merged["sampling"]:
+        if "n_best" not in given and not merged["sampling"] and merged["mbr_metric"] == "none":
             merged["n_best"] = min(merged["n_best"], merged["beam_size"])
         options = DecodeRecipe(**merged)
         sets_all = given.keys() == merged.keys()
@@ -283,3 +284,15 @@ def ineffective_option(
         if name == "ensemble_mean" and not has_ensemble:
             return name, f"{name} has no effect without an ensemble"
     return None
+
+
+def require_choice(decode: DecodeRecipe, own: DecodeRecipe) -> None:
+    """Raise CommandError for a length penalty of one greedy translation or sample, whose scores are not written.
+
+    own: the options of the model, whose length penalty is no error
+    """
+    if decode.length_penalty != "none" and decode.n_best == 1 and (decode.sampling or decode.beam_size == 1):
+        single = "one sample" if decode.sampling else "greedy search (beam_size=1)"
+        for name in ("length_alpha", "length_penalty"):
+            if getattr(decode, name) != getattr(own, name):
+                raise CommandError(f"{name} only changes the scores of {single}; add --with-scores, or leave it out")

@@ -50,15 +50,25 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def owning_directory(file: Path) -> Path | None:
-    """Return the run with checkpoints, or the model, to which a file belongs; None for files such as translations."""
+    """Return the run or the model to which a file belongs; None for others, such as translations by a command."""
     real = Path(os.path.realpath(file))
     for run in real.parents[:3]:
-        if real.relative_to(run).parts[0] in _OWN_ENTRIES and list_checkpoints(run):
+        entry = real.relative_to(run).parts[0]
+        if entry in _OWN_ENTRIES and list_checkpoints(run):
+            return run
+        if entry == "data" and (run / "data" / "stamps.json").is_file():
+            return run
+        if entry == "translations" and real.stem in _scored_test_sets(run):
             return run
     with suppress(CorruptError):  # not a sealed directory
         if real.name in {MANIFEST, *read_manifest(real.parent)}:
             return real.parent
     return None
+
+
+def _scored_test_sets(run: Path) -> set[str]:
+    tests = read_json_object(run / "report.json").get("tests", [])
+    return {test.get("name", "") for test in tests if isinstance(test, dict)} if isinstance(tests, list) else set()
 
 
 def require_run(path: Path) -> None:

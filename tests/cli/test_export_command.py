@@ -125,7 +125,7 @@ def test_torch_search_in_fp16(model: Path, text: Path, nmt: Nmt) -> None:
 
 @needs_ctranslate2
 def test_unsupported_options_of_the_engine_are_one_line(model: Path, text: Path, nmt: Nmt) -> None:
-    options = ("--length-alpha", 0.5, "--ensemble", model, "--set", "sampling=true")
+    options = ("--length-alpha", 0.5, "--with-scores", "--ensemble", model, "--set", "sampling=true")
     status, out, err = nmt("translate", model, text, "--engine", "ctranslate2", *options)
     assert (status, out) == (1, "")
     assert all(word in one_line(err) for word in ("ensemble", "sampling", "--engine torch"))

@@ -264,10 +264,15 @@ def test_translations_do_not_replace_files_of_a_run(tmp_path: Path, nmt: Nmt, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
     (tmp_path / "in.txt").write_text("a dog\n")
-    assert nmt("run", "mine.toml", "run_dir=run", "train.max_steps=1")[0] == 0
+    (tmp_path / "test.tsv").write_text("a dog\tein Hund\n")
+    test_set = "data.test.news={kind='tsv', path='test.tsv'}"
+    assert nmt("run", "mine.toml", "run_dir=run", "train.max_steps=1", test_set)[0] == 0
     (tmp_path / "report.json").write_text("{}")
-    files = ("report.json", "checkpoints/step-00000001/state.json", "model/model.toml", "data/prepare.json")
-    for out in (f"run/{name}" for name in files):
+    assert nmt("prepare", "mine.toml", "run_dir=prepared")[0] == 0
+    files = ["report.json", "checkpoints/step-00000001/state.json", "model/model.toml", "data/prepare.json"]
+    files += (f"translations/{path.name}" for path in (tmp_path / "run" / "translations").glob("news.*"))
+    assert len(files) == 5
+    for out in (*(f"run/{name}" for name in files), "prepared/data/prepare.json"):
         content = (tmp_path / out).read_text()
         status, _, err = nmt("translate", "run", "in.txt", "-o", out)
         assert status == 1
@@ -279,7 +284,7 @@ def test_translations_do_not_replace_files_of_a_run(tmp_path: Path, nmt: Nmt, mo
         before = (tmp_path / out).read_bytes()
         status, _, err = nmt("translate", "run", "in.txt", "-o", out)
         assert (status, wrong in one_line(err), (tmp_path / out).read_bytes() == before) == (1, True, True)
-    for out in ("run/out.de", "run/out.de", "report.json"):  # again, and outside of the run
+    for out in ("run/out.de", "run/out.de", "run/translations/other.de", "run/translations/other.de", "report.json"):
         assert nmt("translate", "run", "in.txt", "-o", out)[0] == 0
 
 

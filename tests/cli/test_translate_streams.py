@@ -127,6 +127,17 @@ def test_columns_of_tsv_without_a_header(
     assert f"warning: {warned.format(name=name)}" in err if warned else "warning" not in err
 
 
+def test_a_length_penalty_of_one_translation_needs_scores(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("a dog\n")
+    given = ("translate", model, tmp_path / "in.txt", "--length-penalty", "power")
+    for single in (("-b", 1), ("--set", "sampling=true")):
+        status, _, err = nmt(*given, *single)
+        assert status == 2 and "length_penalty only changes the scores of" in one_line(err)
+        assert nmt(*given, *single, "--with-scores")[0] == 0
+    assert nmt(*given, "-b", 2)[0] == 0
+    assert nmt(*given[:3], "-b", 1, "--length-penalty", "none")[0] == 0
+
+
 def test_lone_surrogates_are_named(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     """JSON can express them."""
     lines = ['{"text": "a dog \\ud83d\\ude00"}', '{"text": "a \\ud800 dog"}', '{"text": "a dog\\ude00"}']

@@ -974,7 +974,7 @@ MBR_OF_SAMPLES = {"sampling": True, "n_best": 4, "mbr_metric": "chrf"}
         ({}, {"diversity_penalty": 1.0}, "diversity_penalty has no effect without beam_groups"),
         ({}, {"mbr_metric": "bleu"}, "mbr_metric has no effect without n_best"),
         ({"mbr_metric": "bleu", "n_best": 4}, {"n_best": 1}, "n_best is 1 and decode.mbr_metric is 'bleu'"),
-        ({"mbr_metric": "bleu", "n_best": 4}, {"beam_size": 1}, "n_best is 1 and decode.mbr_metric is 'bleu'"),
+        ({"mbr_metric": "bleu", "n_best": 4}, {"beam_size": 2}, "n_best is 4; it must be at most decode.beam_size (2)"),
         ({}, {"fusion_weight": 0.5}, "fusion_weight has no effect without fusion"),
         ({}, {"ensemble_mean": "log"}, "ensemble_mean has no effect without an ensemble"),
         ({}, {"alignment_layer": 0}, "alignment_layer has no effect without alignments"),

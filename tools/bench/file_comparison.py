@@ -148,7 +148,8 @@ def _command(workload: FileWorkload, name: str, settings: dict[str, str], folder
     source, out = workload.source.absolute(), folder / "out.txt"
     if name == "nmt":
         options = [f"--{key}={value}" for key, value in settings.items() if value != "auto"]
-        options += [f"--beam-size={workload.beam_size}", "--length-penalty=power", "--length-alpha=1", "--restart"]
+        options += [f"--beam-size={workload.beam_size}", "--restart"]
+        options += ["--length-penalty=power", "--length-alpha=1"] if workload.beam_size > 1 else []
         words = [*_NMT, "translate", *map(str, (workload.model.absolute(), source)), "-o", str(out), *options]
     else:
         program = str(TOOLS / "bench" / "peers" / f"{name}_file.py")
