@@ -268,6 +268,14 @@ def test_runs_of_language_models_have_no_translations_to_compare(
     assert f"{language_model} is the run of a language model, which has no translations to compare" in err
 
 
+def test_requests_of_the_page_have_no_unsupported_field(language_model: Path) -> None:
+    """The page requests alignments if the model supports them; a language model rejects them."""
+    generator = TextGenerator.load(language_model, "cpu", "fp32")
+    with pytest.raises(UserError, match="alignments is for translation"):
+        generator.with_decode(DecodeRecipe(alignments=True))
+    assert "alignments" in generator.unsupported
+
+
 def test_info_names_the_language(language_model: Path, nmt: Nmt) -> None:
     _, out, _ = nmt("info", language_model)
     assert "en (language model)" in out

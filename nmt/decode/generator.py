@@ -42,7 +42,8 @@ class TextGenerator(Translator):
     def unsupported(self) -> dict[str, str]:
         """See `TextTranslator.unsupported`."""
         fields = ("prefix", "partial_word", "alternatives", "glossary")
-        return super().unsupported | dict.fromkeys(fields, "a language model continues the text; give it the beginning")
+        reasons = dict.fromkeys(fields, "a language model continues the text; give it the beginning")
+        return super().unsupported | reasons | {"alignments": "a language model has no source"}
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
         of_sources = ("alignments", "shortlist", "split_sentences", "min_length_ratio", "max_length_ratio")
