@@ -55,6 +55,7 @@ def explain_with_origin(
     """
     keys = [override.partition("=")[0].strip() for override in overrides]
     keys = ["decode.bias" if key.startswith("decode.bias.") else key for key in keys]  # phrases may be quoted
+    keys = [key.removesuffix(".kind") for key in keys]  # which decides what else is valid
     of_overrides: list[str] = []
     of_file: list[str] = []
     for option, phrase in _problems(error, root):
@@ -123,7 +124,7 @@ def _suggest(location: Sequence[str | int], root: type[BaseModel]) -> str:
     return f"known options: {', '.join(_known_names(section, root))}"
 
 
-def _nearest(name: str, known: Sequence[str], similarity: float = 0.5) -> str | None:
+def _nearest(name: str, known: Sequence[str], similarity: float = 0.6) -> str | None:
     """Return the option with the most similar name, or with the initials `name` (`lr`, `learning_rate`)."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=similarity)
     initials = [option for option in known if "".join(word[0] for word in option.split("_")) == name and "_" in option]

@@ -487,6 +487,11 @@ def test_errors_of_overrides_do_not_name_the_recipe() -> None:
         "seed = 'x'; it must be an integer | unknown option 'decode.lr'; did you mean 'train.learning_rate'? "
         "| recipe: unknown option 'train.max_step'; did you mean 'max_steps'?"
     )
+    test = '[data.test.news]\nkind = "text"\nsrc = "a"\ntgt = "b"\n'
+    assert message_for(SMALL + test, "data.test.news.kind=tsv").startswith("option 'data.test.news.path' is missing;")
+    assert message_for(SMALL, "evaluate.lowercase=true").startswith(
+        "unknown option 'evaluate.lowercase'; known options"
+    )
 
 
 @pytest.mark.parametrize(
