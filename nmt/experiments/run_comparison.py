@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.test_sets import TestSet, test_sets
-from nmt.evaluate.inputs import warn_of_case, warn_of_identical
+from nmt.evaluate.inputs import hint_at_lowercase_output, warn_of_case, warn_of_identical
 from nmt.evaluate.metrics import check_aligned, make_scorer
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
@@ -89,10 +89,15 @@ def compare_runs(
         systems = {run.name: read_translations(run.recipe, run.directory, test) for run in runs}
         warn_of_identical(systems, f"{test.name}: ")
         lowercase = _lowercases(runs, test.name)
-        scorers = [
-            make_scorer(name, tgt_lang=first.tgt_lang, tokenize=first.evaluate.tokenize, lowercase=lowercase)
-            for name in metrics or first.evaluate.metrics
-        ]
+        options: dict[str, Any] = {
+            "tgt_lang": first.tgt_lang,
+            "tokenize": first.evaluate.tokenize,
+            "lowercase": lowercase,
+        }
+        names = metrics or first.evaluate.metrics
+        scorers = [make_scorer(name, **options) for name in names]
+        for run, lines in systems.items():
+            hint_at_lowercase_output(f"data.test.{test.name} by {run}", lines, test.refs, names, **options)
         if lowercase:
             warn_of_case(f"data.test.{test.name}", test.refs, scorers, "--metrics")
         comparisons[test.name] = [

@@ -80,6 +80,17 @@ def test_metrics_that_do_not_ignore_case_are_named_for_lowercase_models(
     assert status == 0 and message in err and "bleu and" not in err
 
 
+def test_hint_at_translations_in_lower_case(runs: Path, nmt: Nmt) -> None:
+    out = runs / "b" / "translations" / "heldout.de"
+    hint = (
+        "hint: the translations of data.test.heldout by b are lower-cased and the reference is not, which lowers chrf; "
+    )
+    assert hint not in nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)[2]
+    out.write_text(out.read_text().lower())
+    status, _, err = nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)
+    assert status == 0 and hint in err
+
+
 def test_curves_of_runs_are_plotted_in_one_figure(runs: Path, nmt: Nmt) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
     status, _, err = nmt("compare", "a", "b", "--resamples", 100, "--trials", 0, "-o", "curves.png")
