@@ -13,7 +13,7 @@ from nmt.cli.arguments import file_path, write_new
 from nmt.logs import say, warn
 from nmt.recipe import CommandError, UserError, parse_recipe
 from nmt.recipe.starter import starter_recipe
-from nmt.text.lines import read_lines, require_lines, require_same_length
+from nmt.text.lines import read_lines, read_plain_text, require_lines, require_same_length
 
 _CHARACTERS_PER_TOKEN = 4  # roughly, in European languages with the vocabularies of `nmt.recipe.starter`
 
@@ -76,7 +76,7 @@ class _Text:
         counts, alphabet, has_columns = [], set[str](), len(self.files) == 1
         for path in self.files:
             lines = characters = columns = 0
-            for line in read_lines(path):
+            for line in (read_lines if has_columns else read_plain_text)(path):
                 fields = line.split("\t") if has_columns else [line]
                 lines, characters, columns = lines + 1, characters + len(fields[:2][-1]), max(columns, len(fields))
                 alphabet.update(*fields[:2])

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 from nmt.recipe import UserError
-from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_fields
+from nmt.text.lines import input_name, read_lines, read_plain_text
 
 # Upper bounds of the length classes, in words; longer sentences form the last class.
 _MAX_LENGTHS = (10, 20, 30, 40, 50, 60)
 # Lower bounds of the frequency classes after the first, which is 0: those of compare-mt (Neubig et al. 2019).
 _MIN_FREQUENCIES = (1, 2, 3, 4, 5, 10, 100, 1000)
-_NUM_CHECKED = 1000  # lines of training text that are searched for fields
 
 
 @dataclass(frozen=True)
@@ -76,15 +75,6 @@ def read_word_counts(lines: Iterable[str], name: str) -> Counter[str]:
     return counts
 
 
-def _read_training_text(path: Path) -> Iterator[str]:
-    """Read the lines of training text; warn if the first ones are those of a format, whose fields would be words."""
-    lines = read_lines(path, allow_pipe=True)
-    first = list(islice(lines, _NUM_CHECKED))
-    warn_of_fields(f"{input_name(path)}, lines 1 to {len(first):,},", first)
-    warn_of_csv(input_name(path), first)
-    return chain(first, lines)
-
-
 def training_frequencies(
     train_tgt: Sequence[Path], word_counts: Path | None, words: Callable[[str], Sequence[str]], *, lowercase: bool
 ) -> Counter[str]:
@@ -96,7 +86,7 @@ def training_frequencies(
     """
     if same := [path for path in train_tgt if list(train_tgt).count(path) > 1]:
         raise UserError(f"--train-tgt {same[0]} is given twice; its words would count twice; remove one")
-    frequencies = count_words(chain.from_iterable(map(_read_training_text, train_tgt)), words)
+    frequencies = count_words(chain.from_iterable(read_plain_text(path, allow_pipe=True) for path in train_tgt), words)
     if word_counts is not None:
         lines = read_lines(word_counts, allow_pipe=True)
         for word, count in read_word_counts(lines, input_name(word_counts)).items():

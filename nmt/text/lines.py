@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -34,6 +35,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # also the first frame in the files of pzstd
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")  # a block, or the end of an empty file
+_NUM_CHECKED = 1000  # lines that are searched for fields
 _JSON_ARRAY = re.compile(r'\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
 _TEST_SET = re.compile(r"\s*<(?:srcset|refset|tstset|dataset)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"</[A-Za-z][\w.-]*>|<br ?/?>|&(?:amp|quot|apos|lt|gt|nbsp|#[0-9]+);")
@@ -254,6 +256,15 @@ def warn_of_csv(
     """Warn of a plain text whose name is that of CSV, if a line has a separator or a quote."""
     if has_csv_name(Path(name)) and any(map(_SEPARATOR.search, lines)):
         warn(f"{name} is {use} as plain text, including commas and quotes; {remedy}")
+
+
+def read_plain_text(path: Path, *, allow_pipe: bool = False) -> Iterator[str]:
+    """Read lines as `read_lines`; warn if the first ones are those of another format."""
+    lines = read_lines(path, allow_pipe=allow_pipe)
+    first = list(islice(lines, _NUM_CHECKED))
+    warn_of_fields(f"{input_name(path)}, lines 1 to {len(first):,},", first)
+    warn_of_csv(input_name(path), first)
+    return chain(first, lines)
 
 
 def warn_of_pairs(src: Path, sources: Sequence[str], tgt: Path | None, targets: Sequence[str]) -> None:

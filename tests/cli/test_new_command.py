@@ -79,6 +79,14 @@ def test_the_vocabulary_covers_all_characters(tmp_path: Path, nmt: Nmt) -> None:
     assert status == 0, err
 
 
+def test_text_in_another_format_is_named(tmp_path: Path, nmt: Nmt) -> None:
+    given = options(tmp_path, 5)
+    assert "warning" not in nmt("new", "en", "de", *given, "-o", tmp_path / "plain.toml")[2]
+    (tmp_path / "train.en").write_text('{"text": "a dog"}\n' * 5)
+    status, _, err = nmt("new", "en", "de", *given, "-o", tmp_path / "json.toml")
+    assert (status, "train.en, lines 1 to 5, are JSON, which counts as text" in err) == (0, True)
+
+
 def test_further_columns_are_named_and_do_not_count(tmp_path: Path, nmt: Nmt) -> None:
     plain, attributed = tmp_path / "plain.tsv", tmp_path / "attributed.tsv"
     plain.write_text("a dog\tein Hund und eine Katze\n\n" * 30_000)
