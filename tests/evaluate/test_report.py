@@ -56,8 +56,9 @@ def test_summary_of_a_recipe() -> None:
         assert choice in summary
     assert summarize(parse_recipe(text, ["decode.length_penalty=none"])).endswith("length penalty none")
     samples = ["decode.sampling=true", "decode.n_best=4"]
-    assert summarize(parse_recipe(text, samples)).endswith("target tokens; 4 samples per sentence")
-    assert summarize(parse_recipe(text, [*samples, "decode.mbr_metric=chrf"])).endswith("sentence, MBR by chrf")
+    assert summarize(parse_recipe(text, samples)).endswith("target tokens; one sample per sentence")
+    mbr = summarize(parse_recipe(text, [*samples, "decode.mbr_metric=chrf"]))
+    assert mbr.endswith("target tokens; 4 samples per sentence, MBR by chrf")
     one = ["decode.sampling=true", "decode.n_best=1"]
     assert summarize(parse_recipe(text, one)).endswith("; one sample per sentence")
 
