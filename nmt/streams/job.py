@@ -240,19 +240,21 @@ class TranslationJob:
         """
         is_document = self.source.reader.format in DOCUMENT_FORMATS  # without marks, because it cannot be resumed
         lines, tokens, done_before = LineCounts(), 0, done
+        header = "" if done else self.output.header  # written with the first result: a model that does not load loses none
         fallbacks: Fallbacks | None = None
         try:
             with _progress_bar(count, self.source.is_terminal, done) as bar:
-                if self.output.header and not done:
-                    sink.write(self.output.header, 0, "")
                 for result in results:
                     self.report.add(result.terms)
                     done += result.num_lines
-                    sink.write(result.text, 0 if is_document else done, digests.popleft())
+                    sink.write(header + result.text, 0 if is_document else done, digests.popleft())
+                    header = ""
                     lines, tokens = lines + result.lines, tokens + result.tokens
                     if result.fallbacks:
                         fallbacks = result.fallbacks + (fallbacks or Fallbacks())
                     bar.advance(result.num_lines)
+                if header:
+                    sink.write(header, 0, "")
         except Interrupted:
             if isinstance(sink, PartFile) and not is_document:  # --resume counts only its own lines
                 self._report_lines(lines, fallbacks)

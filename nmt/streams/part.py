@@ -12,9 +12,10 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from time import monotonic
@@ -113,9 +114,14 @@ class PartFile:
     before: the origin of the content before `start`
     """
 
-    def __init__(self, path: Path, journal: FileIO, sink: Sink, start: Mark, before: Origin) -> None:
-        """Write text to `sink` and marks to `journal`; use `open_part` instead."""
-        self.path, self.start, self.before = path, start, before
+    def __init__(
+        self, path: Path, journal: FileIO, sink: Sink, start: Mark, before: Origin, clear: Callable[[], None] | None
+    ) -> None:
+        """Write text to `sink` and marks to `journal`; use `open_part` instead.
+
+        clear: removes the content of an earlier command; None to resume
+        """
+        self.path, self.start, self.before, self._clear = path, start, before, clear
         self._journal, self._sink = journal, sink
         self._written = self._marked = start
         self._has_partial_write = False
@@ -125,6 +131,18 @@ class PartFile:
     def records(self) -> int:
         """The number of records that a resuming command would keep."""
         return self._marked.records
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the part still has the content that `clear` removes."""
+        return self._clear is not None
+
+    def clear(self) -> None:
+        """Remove the content of an earlier command, unless writing resumes after it."""
+        if self._clear is not None:
+            with write_errors(str(self.path)):
+                self._clear()
+            self._clear = None
 
     def check_input(self, digest: InputDigest, name: str) -> None:
         """Raise CommandError unless the input starts with the records of the part. name: `Source.description`"""
@@ -147,6 +165,7 @@ class PartFile:
 
         records: of the part after the text; sha256: of their input
         """
+        self.clear()
         self._has_partial_write = True
         self._sink.write(text)
         self._written = Mark(records, self._sink.position, sha256, self._sink.digest.hexdigest())
@@ -172,6 +191,8 @@ class PartFile:
 def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool = False) -> Iterator[PartFile]:
     """Open the incomplete output of `path` for a `with` block, and rename it to `path` after a block without errors.
 
+    With `restart`, an earlier part is replaced by the first text: a command that fails before that keeps it.
+
     Raises CommandError if a part with marks exists and neither `resume` nor `restart` is set, if the part was changed
     or `resume` finds another origin, or if the part or its journal is not a regular file; UserError if another process
     is writing the part, or it cannot be written.
@@ -196,9 +217,13 @@ def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool
         with file:
             sink = Sink(file, str(path), is_compressed=path.suffix.lower() == ".gz", position=start.bytes)
             sink.digest = _digest_of(part, start.bytes)
-            opened = PartFile(part, journal, sink, start, before)
+            start_over = None if start.records else partial(_start_over, part, file, journal, origin)
+            opened = PartFile(part, journal, sink, start, before, start_over)
             try:
+                if not restart or not os.fstat(file.fileno()).st_size:
+                    opened.clear()
                 yield opened
+                opened.clear()
                 sink.finish()
                 sink.sync()
                 with write_errors(str(path)):
@@ -207,8 +232,9 @@ def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool
             except BaseException:
                 with suppress(OSError, UserError):
                     opened.mark()
-                if not opened.records:
+                if not opened.records and not opened.is_unchanged:
                     part.unlink(missing_ok=True)
+                if not opened.records and (is_new or not opened.is_unchanged):
                     journal_path(part).unlink(missing_ok=True)
                 raise
 
@@ -232,12 +258,16 @@ def _open_at_mark(
         file.truncate(start.bytes)
         file.seek(start.bytes)
         return file, start, before
+    return part.open("r+b" if part.exists() else "xb", buffering=0), start, origin
+
+
+def _start_over(part: Path, file: FileIO, journal: FileIO, origin: Origin) -> None:
+    """Remove the content of the part and of its journal, and write the origin to the journal."""
     os.ftruncate(journal.fileno(), 0)
     journal.write(_json_line({"format": _FORMAT, **asdict(origin)}))
     os.fsync(journal.fileno())  # with its old marks, a power failure would make the new part seem changed
-    file = part.open("wb", buffering=0)
+    file.truncate(0)
     keep_mode(part.with_suffix(""), file.fileno())
-    return file, start, origin
 
 
 def _find_start(part: Path, origin: Origin, before: Origin | None, marks: list[Mark], *, resume: bool) -> Mark:

@@ -697,6 +697,23 @@ def test_resume_names_a_missing_option(
     assert f"made from ({sentences} with {option} {tmp_path / 'words'}); use the same input, --pref" in one_line(err)
 
 
+def test_restart_keeps_the_part_if_the_model_does_not_load(
+    model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, interrupt_after: Callable[[int], None]
+) -> None:
+    command = ("translate", model, sentences, "-o", tmp_path / "out", "--engine", "torch", "--window", 6)
+    interrupt_after(2)
+    assert nmt(*command)[0] == 130
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("out*")}
+    assert kept.keys() == {"out.part", "out.part.jsonl"}
+    for option in ("--fusion", "--ensemble", "--shortlist"):
+        assert nmt(*command, "--restart", option, sentences)[0] in (1, 2)
+    (tmp_path / "memory").write_text("text")
+    assert nmt(*command, "--restart", "--memory", tmp_path / "memory")[0] in (1, 2)
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("out*")} == kept
+    assert nmt(*command, "--restart")[0] == 0
+    assert {path.name for path in tmp_path.glob("out*")} == {"out"}
+
+
 def test_resume_requires_the_same_header(
     model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:

@@ -328,3 +328,30 @@ def test_a_part_that_is_not_a_regular_file_is_kept(tmp_path: Path, name: str, ki
         ):
             pytest.fail("it must be refused")
     assert names(tmp_path) == ["mine", name]
+
+
+@pytest.mark.parametrize("name", ["out", "out.gz"])
+def test_restart_keeps_the_part_until_the_first_text(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    interrupt(path, 20)
+    before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    with pytest.raises(KeyboardInterrupt), open_part(path, Origin({"model": "other"}), restart=True):
+        raise KeyboardInterrupt
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == before
+    with open_part(path, ORIGIN, resume=True) as part:
+        write(part)
+    assert read(path) == LINES
+
+
+def test_restart_keeps_a_file_of_another_program_until_the_first_text(tmp_path: Path) -> None:
+    (tmp_path / "out.part").write_text("notes\n")
+    with pytest.raises(KeyboardInterrupt), open_part(tmp_path / "out", ORIGIN, restart=True):
+        raise KeyboardInterrupt
+    assert names(tmp_path) == ["out.part"] and (tmp_path / "out.part").read_text() == "notes\n"
+
+
+def test_restart_without_text_replaces_the_part(tmp_path: Path) -> None:
+    interrupt(tmp_path / "out", 20)
+    with open_part(tmp_path / "out", ORIGIN, restart=True):
+        pass
+    assert names(tmp_path) == ["out"] and read(tmp_path / "out") == []
