@@ -6,9 +6,19 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from nmt.recipe.corpora import Section, ToyCorpus, TreesCorpus, has_label, is_reserved
+from nmt.recipe.corpora import (
+    Corpus,
+    HuggingFaceCorpus,
+    Section,
+    ToyCorpus,
+    TreesCorpus,
+    has_label,
+    is_reserved,
+    named_files,
+)
 from nmt.recipe.decoding import ineffective_option
 from nmt.recipe.removed_characters import CONTROL, INVISIBLE
 
@@ -161,6 +171,7 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
 def require_effect(recipe: Recipe) -> None:
     """Raise ValueError for the first option that differs from its default and has no effect."""
     _require_tokenizer_effect(recipe)
+    _require_root_effect(recipe)
     for index, corpus in enumerate(recipe.data.train):
         if corpus.weight != 1.0 and len(recipe.data.train) == 1:
             raise ValueError(
@@ -196,6 +207,21 @@ def _require_tokenizer_effect(recipe: Recipe | ClassificationRecipe) -> None:
         _require((_COVERAGE_NEED,), recipe.tokenizer, recipe)
 
 
+def _require_root_effect(recipe: Recipe | ClassificationRecipe) -> None:
+    data = recipe.data
+    if data.root != Path() and not any(map(_has_relative_path, (*data.train, *data.valid, *data.test.values()))):
+        raise ValueError(
+            "data.root has no effect, as no corpus has a relative path; name files relative to it, or remove data.root"
+        )
+
+
+def _has_relative_path(corpus: Corpus) -> bool:
+    paths = [path for path in (*named_files(corpus), corpus.alignment) if path is not None]
+    if isinstance(corpus, HuggingFaceCorpus):
+        paths.append(Path(corpus.dataset))
+    return not all(map(Path.is_absolute, paths))
+
+
 def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> None:
     """Raise ValueError for a user symbol that is reserved, or never found in text that is normalized and split."""
     wrong = f"tokenizer.user_symbols has {symbol!r}"
@@ -210,8 +236,9 @@ def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> No
 
 
 def require_training_effect(recipe: ClassificationRecipe) -> None:
-    """Raise ValueError for the first option of tokenizer or training without effect; see `require_effect`."""
+    """Raise ValueError for the first option of data, tokenizer or training without effect; see `require_effect`."""
     _require_tokenizer_effect(recipe)
+    _require_root_effect(recipe)
     _require(_TRAIN_NEEDS, recipe.train, recipe)
 
 

@@ -105,8 +105,9 @@ def test_phrases_are_those_of_the_target_language(folder: Path, language: str, f
 
 def test_each_bracket_of_a_tree_is_one_token(tmp_path: Path) -> None:
     trees = "(ROOT (S (NP (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))\n(ROOT (NN dog))\n"
-    (tmp_path / "trees").write_text(trees * 5)
-    corpora = (f"data.{split}=[{{kind='trees',path='{tmp_path}/trees'}}]" for split in ("train", "valid"))
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "trees").write_text(trees * 5)
+    corpora = (f"data.{split}=[{{kind='trees',path='trees'}}]" for split in ("train", "valid"))
     options = ("tgt_lang='zxx'", "data.drop_duplicates=false", "tokenizer.joint=false", "tokenizer.vocab_size=290")
     prepared = prepare(recipe_for(tmp_path, "run", *corpora, *options, "model.tied_embeddings='decoder'"))
     text, tokenizer = "(S (NP XX XX )NP (VP XX )VP . )S", prepared.tokenizers.tgt

@@ -63,8 +63,8 @@ def test_sacrebleu_references(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(known, "get_source_file", lambda pair: str(folder / "news.en"))
     files = [str(folder / name) for name in ("news.de", "other.de")]
     monkeypatch.setattr(known, "get_reference_files", lambda pair: files)
-    tests = "{news={kind='sacrebleu',test_set='wmt14/full'}}"
-    assert read_test_sets(recipe_for(folder, tests))["news"].refs == [LINES["news.de"], LINES["other.de"]]
+    recipe = parse_recipe(RECIPE, ["data.test={news={kind='sacrebleu',test_set='wmt14/full'}}"])
+    assert read_test_sets(recipe)["news"].refs == [LINES["news.de"], LINES["other.de"]]
 
 
 def test_each_reference_must_match_the_source(folder: Path) -> None:

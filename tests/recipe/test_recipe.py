@@ -326,7 +326,7 @@ def test_recipes_are_frozen() -> None:
         ("train.adam_betas=[0.8, 0.9]", (0.8, 0.9)),
         ("train.max_minutes=2.5", 2.5),
         ("run_dir=some folder/x", Path("some folder/x")),
-        ("data.root=../elsewhere", Path("../elsewhere")),
+        ("train.start_from=../elsewhere", Path("../elsewhere")),
         ("decode.shortlist=some list", Path("some list")),
         ("decode.shortlist=", None),
         ('evaluate.metrics=["chrf++", "ter"]', ("chrf++", "ter")),
@@ -696,6 +696,11 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         (
             ["data.temperature=5"],
             "data.temperature has no effect on a single training corpus; add another corpus, or remove data.temp",
+        ),
+        (["data.root=new"], "data.root has no effect, as no corpus has a relative path; name files relative to it, or"),
+        (
+            ["data.root=new", "data.train=[{kind='text', src='/data/a', tgt='/data/b'}]"],
+            "data.root has no effect, as no corpus has a relative path;",
         ),
         (
             ["data.train=[{kind='toy', weight=2.0}]"],
