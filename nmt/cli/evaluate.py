@@ -38,13 +38,7 @@ Confidence = Annotated[
     bool, typer.Option("--confidence", help="Add 95 % bootstrap intervals; SACREBLEU_SEED sets the seed.")
 ]
 Resamples = Annotated[int | None, typer.Option(min=2, help="Resamples of --confidence (default: 1000).")]
-Src = Annotated[
-    Path | None,
-    typer.Option(
-        help="Source sentences for --by-length, --differences and --comet; otherwise only their number is checked. "
-        "--test-set includes them."
-    ),
-]
+Src = Annotated[Path | None, typer.Option(help="Sources for --by-length, --differences, --comet; else only counted.")]
 ByLength = Annotated[
     bool, typer.Option("--by-length", help="Add scores by length of the source sentence; needs --src.")
 ]

@@ -16,7 +16,7 @@ from nmt.export.hub import push as push_to_hub
 from nmt.export.hub import require_repository_name, require_token
 from nmt.export.marian import import_marian
 from nmt.logs import say
-from nmt.text.lines import read_lines
+from nmt.text.lines import read_plain_text
 
 
 def export(
@@ -58,7 +58,7 @@ def export(
     options = ExportOptions(
         target=to,
         quantization=quantization or "float32",
-        sample=None if sample is None else list(read_lines(sample)),
+        sample=None if sample is None else list(read_plain_text(sample)),
         license=license_id,
         check_parity=not no_parity_check,
         repository=push,

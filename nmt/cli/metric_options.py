@@ -47,11 +47,7 @@ MetricsOption = Annotated[
     ),
 ]
 LangOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Target language, for the tokenizers of bleu (without --tokenize) and of older papers; other metrics do "
-        "not depend on it. --lang-pair implies it."
-    ),
+    str | None, typer.Option(help="Target language, for tokenizers of bleu and older papers; --lang-pair implies it.")
 ]
 TokenizeOption = Annotated[
     str | None,

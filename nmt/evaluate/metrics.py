@@ -178,13 +178,14 @@ def score_corpus(
 ) -> list[Score]:
     """Score raw translations against one or more streams of raw references, with each metric.
 
-    See `make_scorer` and `Scorer.score` for options and errors. Raises TypeError unless streams are collections of
-    strings, and UserError if BLEU would use generic rules because `tgt_lang` is not an ISO 639 code.
+    See `make_scorer` and `Scorer.score` for options and errors. Raises TypeError unless streams and metrics are
+    collections of strings, and UserError if BLEU would use generic rules because `tgt_lang` is not an ISO 639 code.
     """
     if not re.fullmatch(LANGUAGE_PATTERN, tgt_lang) and any(name.startswith("bleu") for name in metrics):
         raise UserError(f"tgt_lang is {tgt_lang!r}; it must be an ISO 639 code such as de")
-    for name, stream in (("hypotheses", hypotheses), *(("each reference stream", stream) for stream in references)):
-        require_strings(name, stream)
+    streams = (("each reference stream", stream) for stream in references)
+    for name, strings in (("metrics", metrics), ("hypotheses", hypotheses), *streams):
+        require_strings(name, strings)
     scorers = [make_scorer(name, tgt_lang=tgt_lang, tokenize=tokenize, lowercase=lowercase) for name in metrics]
     return [scorer.score(hypotheses, references, resamples=resamples) for scorer in scorers]
 

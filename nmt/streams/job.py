@@ -240,7 +240,7 @@ class TranslationJob:
         """
         is_document = self.source.reader.format in DOCUMENT_FORMATS  # without marks, because it cannot be resumed
         lines, tokens, done_before = LineCounts(), 0, done
-        header = "" if done else self.output.header  # written with the first result: a model that does not load loses none
+        header = "" if done else self.output.header  # comes with the first result, after the model is loaded
         fallbacks: Fallbacks | None = None
         try:
             with _progress_bar(count, self.source.is_terminal, done) as bar:

@@ -212,8 +212,12 @@ class Tokenizer:
         return {piece.text: token for token, piece in pieces if piece.kind == PieceKind.user_symbol}
 
     def tag_id(self, tag: str) -> int:
-        """Return the id of a tag; raise UserError, which lists all tags, if it is unknown."""
-        ids = self.user_symbols()
+        """Return the id of a tag; raise UserError, which lists all tags, if it is unknown.
+
+        A language code of an imported model, such as `>>deu<<`, is a piece with a preceding space.
+        """
+        tag = tag.removeprefix("▁")
+        ids = {piece.removeprefix("▁"): token for piece, token in self.user_symbols().items()}
         if tag not in ids:
             expected = f"it must be one of {', '.join(ids)}" if ids else "this model has no tags"
             raise UserError(

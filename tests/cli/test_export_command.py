@@ -59,6 +59,13 @@ def test_export_to_ctranslate2(model: Path, text: Path, tmp_path: Path, nmt: Nmt
 
 
 @needs_ctranslate2
+def test_export_warns_of_a_sample_in_another_format(model: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "text.jsonl").write_text('{"text": "a dog"}\n' * 3)
+    command = ("export", model, "--to", "ctranslate2", "-o", tmp_path / "out", "--sample", tmp_path / "text.jsonl")
+    assert "text.jsonl, lines 1 to 3," in nmt(*command)[2]
+
+
+@needs_ctranslate2
 def test_export_warns_of_newer_checkpoints(model: Path, text: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     shutil.copytree(model, run / "model")

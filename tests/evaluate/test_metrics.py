@@ -358,3 +358,5 @@ def test_streams_that_are_not_lists_of_strings_are_errors() -> None:
     for hypotheses, references in wrong:
         with pytest.raises(TypeError, match=r"must be (a list of )?strings, got"):
             score_corpus(hypotheses, references, ["bleu"], tgt_lang="de")
+    with pytest.raises(TypeError, match=r"metrics must be a list of strings"):
+        score_corpus(["a"], [["b"]], "bleu", tgt_lang="de")

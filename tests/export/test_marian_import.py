@@ -133,6 +133,14 @@ def test_log_probabilities_match_transformers(marian: Path, lines: list[str], tm
         assert difference.abs().max() < 1e-4
 
 
+def test_language_codes_are_tags(marian: Path, tmp_path: Path) -> None:
+    import_marian(marian, tmp_path / "model")
+    tokenizer = Tokenizers.load(tmp_path / "model").src
+    assert tokenizer.encode(">>deu<< The dog") == [tokenizer.tag_id(">>deu<<"), *tokenizer.encode("The dog")]
+    with pytest.raises(UserError, match=r"tag '>>fra<<' is unknown .* one of >>deu<<; "):
+        tokenizer.tag_id(">>fra<<")
+
+
 @pytest.mark.slow
 @needs_transformers
 def test_export_of_an_imported_model_round_trips(marian: Path, lines: list[str], tmp_path: Path) -> None:
