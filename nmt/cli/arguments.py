@@ -139,7 +139,7 @@ def require_output(
         raise UserError(f"{option} {out} is standard output; it must be a file; name one")
     require_not_input(option, out, inputs)
     if replaces is not None and out.is_file() and not has_mark(out, replaces):
-        raise UserError(f"{out} is not output of this command; {option} replaces only its own; name a new file")
+        raise UserError(f"{out} is not output of this command; {option} replaces only such output; name a new file")
 
 
 def named_file(name: str) -> Path:

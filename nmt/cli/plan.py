@@ -37,7 +37,7 @@ def plan(
     which must be otherwise idle. The time has a 95 % confidence interval, which assumes that the speed does not change.
 
     Without prepared text, only model and disk are known; run `nmt prepare RECIPE` first. With it, the forecast is saved
-    in the run directory, unless `nmt train` would reject the recipe, and the report of `nmt run` compares both.
+    in the run directory, unless `nmt train` would reject the recipe; the report of `nmt run` compares it with the run.
     """
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     require_own_files(loaded.directory, ())

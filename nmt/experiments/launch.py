@@ -231,7 +231,7 @@ def _require_inputs(run: Run) -> None:
         recipe = with_start_model(run.recipe)
         require_start_model(recipe)
         require_decoding_inputs(recipe)
-        if read_report(recipe.data_directory) is None:  # without prepared text, deleted files are needed
+        if read_report(recipe.data_directory) is None:  # prepared text does not need the original files
             require_files((*recipe.data.train, *recipe.data.valid), recipe.data.root)
             require_alignment_files(recipe)
             reused_tokenizers(recipe)

@@ -81,8 +81,9 @@ def require_comparable(runs: Sequence[Run], metric: str | None) -> None:
     signatures = [_signature(recipe, metric, next(iter(tests[0].values())).refs) for recipe in recipes if tests[0]]
     if differing := [one for one in signatures if one != signatures[0]]:
         raise UserError(
-            f"variants are scored as {signatures[0]} and as {differing[0]}; they must be scored alike to be compared; "
-            "select a --metric, or set evaluate.metrics, evaluate.tokenize, tokenizer.lowercase or tgt_lang alike"
+            f"variants use different metrics, {signatures[0]} and {differing[0]}; they must use the same one to be "
+            "compared; select a --metric, or set evaluate.metrics, evaluate.tokenize, tokenizer.lowercase or tgt_lang "
+            "to the same value in all variants"
         )
 
 
@@ -138,12 +139,14 @@ def notes_on_training(runs: Sequence[Run]) -> Iterator[str]:
         decays = run.recipe.train.schedule in ("cosine", "linear")
         report = json.loads((run.recipe.directory / "report.json").read_text(encoding="utf-8"))
         if report["training"].get("valid_nll") is None:
-            yield f"{run.name}: no validation has a finite score, as after divergence; the mean validation nll lacks it"
+            yield f"{run.name}: no validation has a finite score, as after divergence; the mean nll excludes this run"
         changed = dict.fromkeys(str(change["option"]) for change in report.get("changes", ()))
-        if names := [name for name in changed if decays or name != "train.max_steps"]:  # others may be extended
+        # Without decay to max_steps, a run that was extended equals a longer one.
+        if names := [name for name in changed if decays or name != "train.max_steps"]:
             yield (
-                f"{run.name}: {', '.join(names)} changed during training, so its scores are not those of the current "
-                f"options alone; {run.recipe.directory / 'report.md'} has the values; repeat it in another folder (-o)"
+                f"{run.name}: {', '.join(names)} changed during training, so its scores do not reflect only the "
+                f"current options; {run.recipe.directory / 'report.md'} lists the values; repeat the run in another "
+                "folder (-o)"
             )
         for checkpoint in list_checkpoints(run.recipe.directory)[-1:]:
             if problem := changed_start_model(run.recipe, TrainState.load(checkpoint)):

@@ -13,8 +13,9 @@ Limits   A call has one maximum length for all its sentences. Sentences with dif
 EOS      A hypothesis that reaches the limit has no EOS. Its last token, in the place of EOS, is removed. Exact scores
          include EOS instead.
 Padding  Attention over a padded source is rounded differently, which int8 amplifies. Therefore all sentences of a batch
-         have equal lengths; then int8 results hardly ever depend on the batch. The rounding of fp32 matmuls does, so
-         outputs are rescored one by one on a CPU; only near ties can change a translation.
+         have equal lengths, and int8 results hardly ever depend on the batch. The rounding of fp32 matmuls depends on
+         the batch size. Therefore outputs are rescored one by one on a CPU, and only near ties can change a
+         translation.
 """
 
 from __future__ import annotations

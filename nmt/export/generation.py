@@ -109,7 +109,7 @@ def to_generation_config(
         lost.append("the log-probability of EOS after decode.max_tokens tokens (replaced by 0)")
     if decode.max_tokens is None or decode.max_tokens > decode.max_extra_tokens:
         limit = f"the limit of the longest input, {config['max_length']}"
-        lost.append(f"decode.max_extra_tokens (replaced by {limit}; the example has it)")
+        lost.append(f"decode.max_extra_tokens (replaced by {limit}; the example applies it)")
     return config, lost + changed_options(decode, (*_UNSUPPORTED, *NOT_SEARCHED))
 
 

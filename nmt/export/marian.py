@@ -259,8 +259,8 @@ def _check_names(weights: Mapping[str, Tensor], parameters: Iterable[str]) -> No
     if extra := [name for name in weights if name not in known and not _TABLES.fullmatch(name)]:
         more = f" and {len(extra) - 3:,} more" if len(extra) > 3 else ""
         raise UserError(
-            f"model.safetensors has tensors that a model of this config.json lacks: {', '.join(extra[:3])}{more}; they "
-            "must match; download both again, or choose another model"
+            f"model.safetensors has tensors that do not belong to the model in config.json: {', '.join(extra[:3])}"
+            f"{more}; the files must match; download both again, or choose another model"
         )
 
 

@@ -157,8 +157,9 @@ def check_ctranslate2(
     quantized = _compare(loaded, tokenizers, exported, sample, loaded.transformer, _cpu_compute_type(quantization))
     limit = _MAX_MEAN_DIFFERENCE.get(quantization, _MAX_MEAN_DIFFERENCE_INT8)
     summary += (
-        f"; in CTranslate2's compute type on a CPU, against the unrounded model: by {quantized.mean_difference:.2g} on "
-        f"average (limit {limit:g}) and by at most {quantized.max_difference:.2g}, and {quantized.num_equal} of "
+        "; in CTranslate2's compute type on a CPU, log-probabilities differ from those of the unrounded model by "
+        f"{quantized.mean_difference:.2g} on average (limit {limit:g}) and by at most {quantized.max_difference:.2g}, "
+        f"and {quantized.num_equal} of "
         f"{quantized.total} greedy translations are the same"
     )
     return Parity(passed and quantized.mean_difference <= limit, summary)

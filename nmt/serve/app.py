@@ -196,7 +196,7 @@ def _request_options(body: TranslateRequest, model: ServedModel) -> RequestOptio
 
 
 def _make_lines(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:
-    """Return lines with the options of the request; before alternatives, terms of the glossary are required phrases."""
+    """Return lines with the options of the request; with alternatives, glossary terms become required phrases."""
     glossary, required = _make_glossary(body), tuple(body.required)
     before_alternatives = glossary if body.alternatives else None
     if before_alternatives is not None and model.decode.glossary_mode == "annotate":

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Delivery:
-    """Signals an event loop when futures of worker threads are done, once for all that are done by then.
+    """Notifies an event loop when futures of worker threads are done. One wake-up covers all futures done by then.
 
     `asyncio.wrap_future` wakes the loop for each future by a system call, which also interrupts the worker.
     """

@@ -107,7 +107,8 @@ def _named(code: str) -> dict[str, Any]:
 def _detect(service: Service, texts: Sequence[str], target: str | None = None) -> list[Detected]:
     """Rank the source languages of all models, or of those for a target; raises HTTPException if there is none.
 
-    Language models have no source language: otherwise, they would continue text such as numbers and code.
+    Language models, which have no source language, are excluded. Otherwise, numbers and code could be detected as text
+    without a language, and a language model would continue them.
     """
     sources = {model.languages[0] for model in service.models.values() if target in (None, model.languages[1])}
     sources.discard(NO_LANGUAGE)
@@ -128,7 +129,7 @@ def _find_model(service: Service, source: str, target: str) -> ServedModel:
 
 
 def unnamed_models(service: Service) -> Iterator[str]:
-    """Describe the model that `/translate`, whose requests cannot name one, uses for each pair with several models."""
+    """Yield, for each language pair with several models, which one `/translate` uses; its requests cannot name one."""
     names: dict[tuple[str, str], list[str]] = {}
     for model in service.models.values():
         names.setdefault(model.languages, []).append(model.name)

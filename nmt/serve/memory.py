@@ -63,7 +63,7 @@ class ServedMemory(TranslationMemory):
         except MemoryFileError as error:
             self.num_errors += 1
             self._resumes_at = monotonic() + _PAUSE_SECONDS
-            log_warning(f"{error}; lines are translated without it for {_PAUSE_SECONDS:g} seconds")
+            log_warning(f"{error}; the translation memory is not used for {_PAUSE_SECONDS:g} seconds")
             return otherwise
 
 

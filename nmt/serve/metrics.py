@@ -39,7 +39,7 @@ class Metrics:
         errors = {label: memory.num_errors for label, memory in memories.items()}
         waiting = {label: batcher.num_waiting for label, batcher in batchers.items()}
         items = "Lines translated or reused from the translation memory, pairs scored, and attentions computed."
-        searches = "Lines by use of the translation memory; with keep, further searches of a line count, too."
+        searches = "Lines by result of the translation memory lookup; with keep, each repeated search of a line counts."
         return (
             _metric("nmt_requests_total", "counter", "Finished requests.", requests)
             + _metric("nmt_request_seconds_total", "counter", "Total duration of finished requests.", seconds)

@@ -101,8 +101,8 @@ class ServedModel:
 
     languages:   source and target
     description: engine and precision
-    batcher:     groups are RequestOptions and a key for lines, and the class of the item for Pair and AttentionRequest
-    memory:      translations of earlier requests; not of partial words, alternatives or streamed tokens
+    batcher:     lines are grouped by RequestOptions and batch key, Pairs and AttentionRequests by their class
+    memory:      translations of earlier requests; not used for partial words, alternatives or streamed tokens
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class ServedModel:
         return self._translator.context
 
     def submit(self, options: RequestOptions, lines: Sequence[Line]) -> list[Future[list[list[Translation]]]]:
-        """Queue lines; a single one shares batches with single ones of the same key, see `TextTranslator.batch_key`."""
+        """Queue lines; a one-line request shares batches only with those of the same `TextTranslator.batch_key`."""
         key = self._translator.batch_key(lines[0].text) if len(lines) == 1 else None
         return self.batcher.submit((options, key), lines)
 

@@ -89,10 +89,10 @@ class MicroBatchShape:
 def heaviest_shape(plan: EpochPlan) -> MicroBatchShape:
     """Return an upper bound on the micro-batches under the budget of `plan`, in any epoch.
 
-    Both sides have as many tokens as the budget allows, or as an equal part of an update has. Attention on padded rows
-    needs memory for tokens * longest: the pairs of a micro-batch have similar target lengths, but one source may be
-    long. Therefore assume that each micro-batch of some updates has the longest source of the corpus for its target
-    lengths, and return the one with the largest attention. Does not account for longer sentences from subword sampling.
+    Each side has the maximum number of tokens: the budget, or an equal part of the largest update if that is less.
+    Attention on padded rows needs memory for tokens * longest. The pairs of a micro-batch have similar target lengths,
+    but one source may be long. Therefore assume that each micro-batch of a few sampled updates contains the longest
+    source among pairs with its target lengths. Does not account for longer sentences from subword sampling.
     """
     updates = [plan.bands(index) for index in range(max(1, min(len(plan) - 1, _MAX_SAMPLED_UPDATES)))]
     tokens = min(plan.micro_batch_tokens, _largest_part(plan))

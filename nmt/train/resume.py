@@ -195,8 +195,8 @@ def require_used_options(recipe: AnyRecipe, state: TrainState, checkpoint: Path)
     limits = " and ".join(state.limits_reached(recipe.train))
     if changed := [f"train.{name} is {now!r}, was {then!r}" for name, now, then in pairs if now != then]:
         raise UserError(
-            f"{recipe.directory} is already trained, and {'; '.join(changed)}: no update used this value; restore it, "
-            f"raise {limits} to continue training, or choose another name"
+            f"{recipe.directory} is already trained, and {'; '.join(changed)}: no update used this value; restore the "
+            f"old one, raise {limits} to continue training, or choose another name"
         )
 
 

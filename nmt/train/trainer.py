@@ -143,7 +143,7 @@ class Trainer:
         state.micro_batch_tokens = batching.micro_batch_tokens
 
     def _record(self, name: str, now: int | str) -> None:
-        """Record a property of the start in the state, and its change, unless an option of this name sets it."""
+        """Store a property of this start in the state; record a change unless the option of this name requests it."""
         if (before := getattr(self.state, name)) not in (0, "", now) and now != getattr(self.train_recipe, name, None):
             self.state.changes.append(Change(self.state.step, name, before, now))
             if self.world.is_main and name != "processes":  # `Batching.announce` logs those

@@ -32,7 +32,7 @@ class Validation:
 
 
 def perplexity(nll: float) -> float:
-    """Return exp(nll), or infinity after divergence: above twice the nll of guessing among a billion tokens (20.7)."""
+    """Return exp(nll), or infinity from an nll of 50 on: divergence; guessing among a billion tokens has 20.7."""
     return math.exp(nll) if nll < 50 else math.inf
 
 

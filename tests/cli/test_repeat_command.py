@@ -384,7 +384,7 @@ def test_datasets_whose_text_may_have_changed_are_named(
         ),
         (("--vary", 'evaluate.metrics=["bleu"],["chrf"]'), "variants are scored as bleu BLEU|nrefs:1|"),
         (("--vary", "evaluate.tokenize=13a,char", "--metric", "bleu"), "tok:char|smooth:exp"),
-        (("--vary", "tokenizer.lowercase=false,true"), "they must be scored alike to be compared; select a --metric"),
+        (("--vary", "tokenizer.lowercase=false,true"), "they must use the same one to be compared; select a --metric"),
         (("train.device=cuda:99",), "device 'cuda:99' does not exist"),
         (("tgt_lang=ja", "--metric", "bleu"), "tokenizer 'ja-mecab' is not available"),
     ],

@@ -23,7 +23,7 @@ SPECIAL = {
     "suppress_tokens": [0, 1, 2],
 }
 
-EXTRA_TOKENS = "decode.max_extra_tokens (replaced by the limit of the longest input, {}; the example has it)"
+EXTRA_TOKENS = "decode.max_extra_tokens (replaced by the limit of the longest input, {}; the example applies it)"
 
 
 def test_supported_options_round_trip() -> None:

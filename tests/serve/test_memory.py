@@ -129,7 +129,7 @@ def test_an_unusable_file_is_logged_once_and_fails_no_request(
         assert answer(remembering, "/translate", body | {"q": line}) == answer(client, "/translate", body | {"q": line})
     (logged,) = (line for line in capfd.readouterr().err.splitlines() if "too long for the model" not in line)
     assert logged.startswith("warning: ") and problem in logged
-    assert logged.endswith("; lines are translated without it for 10 seconds")
+    assert logged.endswith("; the translation memory is not used for 10 seconds")
     assert 'nmt_memory_errors_total{model="en-de"} 1\n' in remembering.get("/metrics").text
 
 
