@@ -134,7 +134,7 @@ def describe_change(recipe: Recipe, directory: Path) -> str:
     num_train = 0 if report is None else report["train"].get("input_files", len(files))
     before = [] if report is None else report["inputs"][:num_train]
     has_dataset = any(isinstance(corpus, HuggingFaceCorpus) for corpus in recipe.data.train)
-    note = " (all files of a local dataset count)" if has_dataset else ""
+    note = " (all files of a local dataset count as input)" if has_dataset else ""
     for file in _read_files(files):
         if file.report() not in before:
             return f"{file.path}{note}"

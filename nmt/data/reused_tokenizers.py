@@ -1,4 +1,4 @@
-"""Tokenizers reused from a trained model; its weights, if they are reused too, fit no other vocabulary."""
+"""Tokenizers reused from a trained model; reused weights need the vocabulary that they were trained with."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def check_scoring(
 def hint_at_lowercase_output(
     name: str, lines: Sequence[str], references: Sequence[Sequence[str]], metrics: Sequence[str], **options: Any
 ) -> None:
-    """Log translations in lower case by a model whose tokenizer keeps case, for metrics that do not ignore case.
+    """Log a hint if a model whose tokenizer keeps case writes only lower case and a metric is case-sensitive.
 
     options: of `make_scorer`; with `lowercase`, `check_scoring` has warned already
     """
@@ -161,7 +161,7 @@ def warn_of_case(name: str, references: Sequence[Sequence[str]], scorers: Sequen
 def _hint_at_missing_spaces(
     name: str, reference: Sequence[str], scorers: Sequence[Scorer], remedies: Mapping[str, str]
 ) -> None:
-    """Log a reference without spaces for metrics that separate words there. remedies: by metric"""
+    """Log a hint if a reference has no spaces and a metric splits words at spaces. remedies: advice by metric"""
     unsplit = [scorer.name for scorer in scorers if scorer.name in remedies and _separates_at_spaces(scorer)]
     if unsplit and not has_spaces(reference):
         metrics, advice = " and ".join(unsplit), ", and ".join(dict.fromkeys(remedies[name] for name in unsplit))

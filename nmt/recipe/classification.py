@@ -48,8 +48,8 @@ class LabeledDataRecipe(Section):
     """Names of the classes. If the corpora contain class indices from 0, list the names in that order. By default the
     labels of the training text, sorted."""
     noise: tuple[Noise, ...] = ()
-    """Make a filter for parallel text: all corpora have translations without labels; each pair gets label
-    `translation`, and a copy with noise of one of these kinds gets the kind as its label."""
+    """Train a filter for parallel text: the corpora have pairs without labels. Each pair gets the label `translation`,
+    and a copy with one of these kinds of noise gets that kind as its label."""
     unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
     """Unicode normalization of all text, also at inference."""
     invalid_utf8: Literal["error", "replace"] = "error"

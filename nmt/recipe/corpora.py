@@ -226,7 +226,7 @@ class HuggingFaceCorpus(TrainingOptions):
     split: str = "train"
     """Split of the dataset."""
     revision: str | None = None
-    """Commit, tag or branch on the Hub. Use a commit: text of other revisions is prepared again when they change."""
+    """Commit, tag or branch on the Hub. Pin a commit: whenever a tag or branch changes, the text is prepared again."""
     src_field: str | None = None
     """Source field; by default `translation.<src_lang>`."""
     tgt_field: str | None = None

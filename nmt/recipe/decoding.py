@@ -42,10 +42,10 @@ class DecodeRecipe(Section):
     `beam_size`. An n-best list takes the best translation of each group, then the second best, and so on, and is sorted
     by score."""
     diversity_penalty: Strength = 0.5
-    """Diverse beam search: penalty on a token for each hypothesis of an earlier group that it extends."""
+    """Diverse beam search: penalty on a token for each hypothesis in earlier groups that chose it at this step."""
     max_extra_tokens: NonNegativeInt = 50
-    """Maximum output length: input tokens plus this number. A longer prefix is the whole output; so is a longer line of
-    a language model, which has no input tokens."""
+    """Maximum output length: input tokens plus this number. A prefix longer than the
+    maximum is output unchanged. So is a longer line that a language model continues: it has no input tokens."""
     max_length_ratio: PositiveFloat | None = None
     """Maximum output length: input tokens times this factor, rounded up."""
     max_tokens: PositiveInt | None = None
@@ -59,8 +59,8 @@ class DecodeRecipe(Section):
     """Block repeated n-grams of this many tokens; 0 disables this."""
     forbid: tuple[str, ...] = ()
     """Negative lexical constraints: phrases that must not occur. Each is tokenized by itself; other segmentations of it
-    are not excluded. In scripts without spaces, it is also excluded inside a longer token. A given prefix may contain
-    one, and so may the joined translations of the parts of a long line."""
+    are not excluded. In scripts without spaces, tokens that contain the phrase are excluded too. A given prefix may
+    still contain a phrase, and so may the joined translations of a split line."""
     require: tuple[str, ...] = ()
     """Positive lexical constraints: phrases that every output must contain, each tokenized by itself. Use a beam larger
     than their total number of tokens."""
@@ -75,9 +75,9 @@ class DecodeRecipe(Section):
     """Parsing: restrict outputs to well-formed trees with as many words as the source, for models trained on corpora of
     kind `trees` with `tokenizer.joint` = false."""
     n_best: Annotated[PositiveInt, Field(le=MAX_BEAM_SIZE)] = 1
-    """Translations per sentence, best first; at most `beam_size`. Samples may be more, and are in random order.
-    `nmt translate` prints one translation unless `--n-best` or `--set n_best` is given. There, a model's own value only
-    counts with `mbr_metric`, as the number of candidates."""
+    """Translations per sentence, best first; at most `beam_size`. With `sampling`, the number may
+    exceed `beam_size`, and the order is random. `nmt translate` prints one translation unless `--n-best` or
+    `--set n_best` is given; it uses the model's own value only with `mbr_metric`, as the number of candidates."""
     tag: str | None = None
     """Token prepended to each source sentence to select a domain: the `tag` of a training corpus, such as `<web>`."""
     ensemble_mean: Literal["linear", "log"] = "linear"
@@ -288,7 +288,7 @@ def ineffective_option(
 
 
 def require_choice(decode: DecodeRecipe, own: DecodeRecipe) -> None:
-    """Raise CommandError for a length penalty of one greedy translation or sample, whose scores are not written.
+    """Raise CommandError if a length penalty has no effect: greedy search or one sample, without scores in the output.
 
     own: the options of the model, whose length penalty is no error
     """

@@ -52,11 +52,11 @@ class DataRecipe(Section):
     """Maximum length of a training sentence in subword tokens; longer pairs are dropped."""
     long_sources: Literal["drop", "truncate"] = "drop"
     """Pairs whose source is longer than `max_tokens`: drop them, or truncate the source to `max_tokens`, for
-    summarization. Needs the same choice in `decode.long_lines`."""
+    summarization. Set both this and `decode.long_lines` to `truncate`, or neither."""
     max_length_ratio: PositiveFloat = 9.0
     """Drop pairs whose numbers of words have a higher ratio, if the longer side has more than 10 words."""
     drop_duplicates: bool = True
-    """Drop repeated pairs. Case counts, here and for `drop_identical`, also with `tokenizer.lowercase`."""
+    """Drop repeated pairs. This and `drop_identical` are case-sensitive, even with `tokenizer.lowercase`."""
     drop_identical: bool = True
     """Drop pairs whose sides are identical and have more than 3 words; untranslated text teaches copying."""
     drop_wrong_script: bool = True

@@ -180,7 +180,7 @@ def _apply_overrides(
 
 
 def _apply_override(root: type[Section], tree: dict[str, Any], override: str, example: str, section: str) -> str:
-    """Set an option and return its name; a value that is not TOML is a string, and no value restores the default."""
+    """Set an option and return its name. Invalid TOML is read as a string; an empty value restores the default."""
     key, equals, raw = override.partition("=")
     if not equals or not key:
         raise RecipeError(f"override {override!r} has no value; it must have the form {example}")

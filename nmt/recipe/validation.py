@@ -49,7 +49,7 @@ DocumentedType.explain = explain
 def explain_with_origin(
     error: ValidationError, overrides: Sequence[str], where: str, root: type[BaseModel] = Recipe
 ) -> str:
-    """Format all errors of pydantic on one line, with `where` before those that no override has caused.
+    """Format all errors of pydantic on one line; prefix those that no override caused with `where`.
 
     root: the section of the whole file
     """

@@ -181,8 +181,8 @@ def warn_of_divergence(path: Path) -> None:
     scores = read_json_object(newest / "state.json").get("scores") or {}
     if scores and max(scores.values()) == -math.inf and is_first_rank():
         warn(
-            f"no validation of the run of {path} has a finite score, as after divergence; use another model, or train "
-            "under another name with a lower train.learning_rate"
+            f"no validation score of the run of {path} is finite; training probably diverged; use another model, or "
+            "train under another name with a lower train.learning_rate"
         )
 
 
@@ -191,8 +191,8 @@ def require_own_text(data: Path) -> None:
     other = Path(os.path.realpath(data)).parent
     if other != Path(os.path.realpath(data.parent)) and list_checkpoints(other):
         raise UserError(
-            f"{data} is a link to the text of another run, {other}, which was trained on it; other text must not "
-            "replace it; remove the link, or restore options and files"
+            f"{data} is a link to the text of another run, {other}, which was trained on it; it must not be replaced "
+            "with different text; remove the link, or restore the previous options and files"
         )
 
 
@@ -209,7 +209,10 @@ def find_report(model: Path) -> dict[str, Any] | None:
     path = model.resolve().parent / "report.json"
     report = read_json_object(path) if model.resolve().name == "model" else {}
     if report.get("model", "") not in ("", manifest_digest(model)):
-        warn(f"{path} is the report of an earlier model, so its scores are left out; `nmt run` writes that of {model}")
+        warn(
+            f"{path} is the report of an earlier model, so its scores are left out; run `nmt run` to write the report "
+            f"of {model}"
+        )
         return None
     return report or None
 

@@ -65,7 +65,7 @@ def new_directory(directory: Path, *, replaces: bool = False) -> Iterator[Path]:
 
     The block must sync the files that it writes. A killed process leaves the temporary directory, `.NAME.part-PID`.
 
-    Raises UserError if it is in a run of this process that was deleted.
+    Raises UserError if `directory` is in a run that this process locked and whose lock file was deleted or replaced.
     """
     require_lock(directory)
     temporary = directory.with_name(f".{directory.name}.part-{os.getpid()}")

@@ -13,7 +13,7 @@ _SHARD = re.compile(r"(.*-)([0-9]{5})-of-([0-9]{5})(\b.*)")
 
 
 def require_all_shards(paths: Iterable[Path]) -> None:
-    """Raise UserError if a file is missing that the names of the others announce."""
+    """Raise UserError if a shard is missing, according to the total in the names of the others."""
     found: dict[tuple[Path, str, int, str], set[int]] = defaultdict(set)
     for path in paths:
         if shard := _SHARD.fullmatch(path.name):

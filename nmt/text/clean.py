@@ -113,8 +113,8 @@ def warn_of_form(name: str, lines: Sequence[str], form: UnicodeForm) -> None:
     count = 0 if form == "none" else sum(not unicodedata.is_normalized(form, line) for line in lines)
     if count > _MAX_OTHER_FORMS * len(lines):
         warn(
-            f"{count:,} of {counted(len(lines), 'line')} of {name} are not in {form}, as translations are "
-            "(data.unicode_form), so the characters that differ count as errors; normalize the file"
+            f"{count:,} of {counted(len(lines), 'line')} of {name} are not in {form}, the form of translations "
+            "(data.unicode_form), so characters in another form count as errors; normalize the file"
         )
 
 

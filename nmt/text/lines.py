@@ -137,9 +137,9 @@ _LANGUAGE = re.compile(
 def is_header(text: str, others: Iterable[str]) -> bool:
     """Return whether a text is in the first line of a table with column names, which may be in quotes.
 
-    It is if the text and all other columns are column names that differ, if the text and one other column are
-    different language codes, if the text is a name such as `src`, with which text hardly begins, or if it is a column
-    name and another column such a name.
+    Returns True in any of these cases: all columns are column names, and they are not all the same; the text is a
+    name such as `src` that rarely begins a text; the text is a column name and another column is such a name; the
+    text and another column are different language codes.
     """
     text, *others = (column.strip().strip('"') for column in (text, *others))
     names = {column.lower() for column in (text, *others)}
@@ -162,7 +162,7 @@ def _warn_of_header(name: str, lines: Sequence[str], translations: Sequence[str]
 
 
 def find_format(filled: Sequence[str]) -> str:
-    """Return a name of the format of filled lines: an n-best list, a JSON array, a test set of WMT; "" for others."""
+    """Describe the format of nonempty lines: an n-best list, a JSON array or a WMT test set; return "" for others."""
     if filled and all(line.count(" ||| ") >= 2 for line in filled):
         return "a Moses n-best list, whose indices and scores count as text"
     if any(map(_TEST_SET.match, filled[:5])):
@@ -233,7 +233,7 @@ def _warn_of_columns(path: Path, widths: tuple[tuple[int, int], ...], first_quot
     """
     if len(widths) > 1:
         found = ", ".join(f"{counted(width, 'column')} in line {number:,}" for width, number in widths[:3])
-        warn(f"{path} has lines of different lengths ({found}); a superfluous tab shifts columns; check these lines")
+        warn(f"{path} has different numbers of columns ({found}); an extra tab shifts columns; check these lines")
     if first_quoted:
         warn(
             f'{path} has columns in quotes with "" inside, as in CSV (first: line {first_quoted:,}); quotes of TSV are '

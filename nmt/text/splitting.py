@@ -104,10 +104,10 @@ def is_unspaced(character: str) -> bool:
 
 
 def contains_phrase(text: str, phrase: str, *, ignores_case: bool = False) -> bool:
-    """Return whether a text contains a phrase, in scripts with spaces not as a part of a longer word.
+    """Return whether a text contains a phrase; in scripts with spaces, it must not be part of a longer word.
 
-    A character of a script without spaces does not make a word next to it longer: 狗dog contains dog, hotdog does not.
-    Runs of white space count as one space; Unicode form and invisible characters do not count, as for the model.
+    A character of a script without spaces does not extend an adjacent word: 狗dog contains dog, hotdog does not. Runs
+    of white space count as one space; Unicode form and invisible characters are ignored, as in the model's input.
     """
     text, phrase = (normalize(part, "NFC") for part in (text, phrase))
     if ignores_case:

@@ -231,7 +231,7 @@ def test_validation_references_in_another_unicode_form_are_named(
     prepare(recipe_for(folder, "loss", *options))
     assert "not in NFC" not in capsys.readouterr().err
     prepare(recipe_for(folder, "bleu", *options, "train.validate_bleu_every=10"))
-    warning = "warning: 20 of 20 lines of the target of data.valid are not in NFC, as translations are (data.unicode_"
+    warning = "warning: 20 of 20 lines of the target of data.valid are not in NFC, the form of translations (data.uni"
     assert (warning in capsys.readouterr().err) == (form == "NFC")
 
 
@@ -705,7 +705,7 @@ def test_a_local_dataset_that_loses_files_is_outdated(folder: Path) -> None:
     recipe = recipe_for(folder, "run", "data.train=[{kind='huggingface', dataset='dataset'}]")
     identity = text_identity(prepare(recipe).report, recipe)
     assert outdated_splits(recipe, recipe.data_directory) == set()
-    note = " (all files of a local dataset count)"
+    note = " (all files of a local dataset count as input)"
     (dataset / "test.jsonl").touch()
     assert outdated_splits(recipe, recipe.data_directory) == {"train", "valid"}
     assert describe_change(recipe, recipe.data_directory) == f"{dataset / 'test.jsonl'}{note}"

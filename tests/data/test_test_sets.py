@@ -140,7 +140,7 @@ def test_warning_for_a_reference_in_another_unicode_form(folder: Path, capsys: p
     (folder / "news.en").write_text("a\n" * 100)
     tests = "{news={kind='text',src='news.en',tgt='news.de'}}"
     warning = (
-        "warning: {} of 100 lines of the reference of data.test.news are not in NFC, as translations are "
+        "warning: {} of 100 lines of the reference of data.test.news are not in NFC, the form of translations "
         "(data.unicode_form), so the characters that differ count as errors; normalize the file\n"
     )
     for count, form, expected in ((2, "NFC", warning.format(2)), (2, "none", ""), (1, "NFC", "")):

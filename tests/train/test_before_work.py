@@ -595,7 +595,7 @@ def test_a_diverged_run_is_named_where_its_model_is_used(
     for path, command in uses:
         status, _, err = nmt(*command)
         assert status == (2 if command[0] == "serve" else 0), err
-        assert f"warning: no validation of the run of {path} has a finite score, as after divergence; use" in err
+        assert f"warning: no validation score of the run of {path} is finite; training probably diverged; use" in err
     _, _, err = nmt("translate", tmp_path / "well", tmp_path / "news.en")
     assert "warning" not in err
 
