@@ -193,7 +193,7 @@ class TrainRecipe(Section):
     """Updates of linear warm-up."""
     schedule_start: NonNegativeInt = 0
     """Restart the schedule, including warm-up, after this update (Loshchilov and Hutter 2017), to continue training a
-    finished run. Before this update, the schedule is that of a run that ends there."""
+    finished run. Up to this update, the schedule is the one with this number as `max_steps`."""
     final_rate_ratio: Probability = 0.0
     """Final learning rate of `cosine` and `linear`, at `max_steps`, as a fraction of the peak."""
     plateau_factor: Probability = 0.5

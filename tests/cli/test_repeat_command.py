@@ -382,7 +382,7 @@ def test_datasets_whose_text_may_have_changed_are_named(
             ("data.test={t={kind='tsv', path='t.tsv'}}", "--vary", "data.root=one,two"),
             "data.test.t has different text in another data.root; variants must have the same test sets",
         ),
-        (("--vary", 'evaluate.metrics=["bleu"],["chrf"]'), "variants are scored as bleu BLEU|nrefs:1|"),
+        (("--vary", 'evaluate.metrics=["bleu"],["chrf"]'), "variants use different metrics, bleu BLEU|nrefs:1|"),
         (("--vary", "evaluate.tokenize=13a,char", "--metric", "bleu"), "tok:char|smooth:exp"),
         (("--vary", "tokenizer.lowercase=false,true"), "they must use the same one to be compared; select a --metric"),
         (("train.device=cuda:99",), "device 'cuda:99' does not exist"),

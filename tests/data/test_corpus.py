@@ -287,8 +287,8 @@ def test_tsv_lines_of_different_lengths_are_a_warning(tmp_path: Path, capfd: pyt
     for _ in range(2):  # a corpus may be read several times
         assert read(corpus, tmp_path)[-1] == ("A big", "dog.")
     assert capfd.readouterr().err == (
-        f"warning: {tmp_path / 'pairs.tsv'} has different numbers of columns (2 columns in line 1, 3 columns in line 4); "
-        "a superfluous tab shifts columns; check these lines\n"
+        f"warning: {tmp_path / 'pairs.tsv'} has different numbers of columns (2 columns in line 1, 3 columns in line "
+        "4); an extra tab shifts columns; check these lines\n"
     )
 
 

@@ -141,7 +141,7 @@ def test_warning_for_a_reference_in_another_unicode_form(folder: Path, capsys: p
     tests = "{news={kind='text',src='news.en',tgt='news.de'}}"
     warning = (
         "warning: {} of 100 lines of the reference of data.test.news are not in NFC, the form of translations "
-        "(data.unicode_form), so the characters that differ count as errors; normalize the file\n"
+        "(data.unicode_form), so characters in another form count as errors; normalize the file\n"
     )
     for count, form, expected in ((2, "NFC", warning.format(2)), (2, "none", ""), (1, "NFC", "")):
         (folder / "news.de").write_text("U\u0308ber\n" * count + "\u00dcber\n" * (100 - count))
