@@ -28,8 +28,8 @@ without padding per second (preparation: tokens of both sides; files and servers
 maximum). Ratios are geometric means over the rounds with Student's 95 % interval; **one system is faster only if the
 interval excludes 1, and a goal is reached only if the whole interval reaches it**. Machines differ: the Intel Xeon
 computes bf16 matmuls with AMX, seven times as fast as float32 (2.3 and 0.31 TFLOP/s on two cores); the AMD EPYC with
-AVX512_BF16, three times as fast (0.39 and 0.12); a newer AMD EPYC (measurements of 2026-11-26 from 16:00 UTC on),
-twice as fast (528 and 261 GFLOP/s per core).
+AVX512_BF16, three times as fast (0.39 and 0.12); a newer AMD EPYC (measurements from 2026-11-26, 16:00 UTC, to
+2026-11-27, 15:00 UTC), twice as fast (528 and 261 GFLOP/s per core).
 """
 
 
