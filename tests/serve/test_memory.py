@@ -93,7 +93,7 @@ def test_further_searches_of_a_line_are_counted_and_named(remembering: TestClien
     (missing,) = re.findall(r'nmt_memory_lines_total{model="en-de",result="missing"} (\d+)', metrics)
     assert 'nmt_lines_total{model="en-de"} 1\n' in metrics
     assert int(missing) > 1
-    assert "nmt_memory_lines_total Lines by result of the translation memory lookup; with keep, each repeated" in metrics
+    assert "nmt_memory_lines_total Lines by result of the translation memory lookup; with keep, each" in metrics
 
 
 def test_requests_with_other_options_do_not_share_entries(remembering: TestClient, memory: ServedMemory) -> None:
