@@ -15,7 +15,7 @@ class TextGenerator(Translator):
     """Continue lines of text with a language model, by sampling or beam search. See `Translator`.
 
         generator = TextGenerator.load("runs/english", decode=DecodeRecipe(sampling=True, n_best=5))
-        generator.translate_n_best(["Once upon a time"])[0]          # five translations that begin like this
+        generator.translate_n_best(["Once upon a time"])[0]          # five texts that begin like this
         generator.translate_n_best([""])[0]                          # five texts
 
     The probability of an output includes that of the line.
@@ -35,7 +35,7 @@ class TextGenerator(Translator):
         return super().start_translation(beginnings, n_best, partial_word=partial_word)
 
     def alternatives(self, *_: object, **__: object) -> list[Translation]:
-        """Raise UserError: the line is the beginning of the text, not a source that a prefix could have."""
+        """Raise UserError: a line is already the prefix of the output, and there is no source."""
         raise UserError("alternatives are for translation; a language model continues each line; use n_best")
 
     @property

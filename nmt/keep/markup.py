@@ -299,7 +299,7 @@ class _Placement:
         return Interval(nearest, nearest + 1)
 
     def _point(self, word: int, src: Interval, tgt: Interval) -> int:
-        """Return the target word that a mark before a source word precedes."""
+        """Return the target word before which to place a mark that precedes source word `word`."""
         if word <= src.start:
             return tgt.start
         if word >= src.end:

@@ -14,8 +14,8 @@ Limit       An output has at most max_extra_tokens more tokens than the source, 
             of EOS.
 Stop        A sentence is done when no live hypothesis can exceed its worst kept finished one. Log-probability only
             falls and the length penalty only grows, so log_prob / penalty at the limit is an upper bound;
-            `Ranker.upper_bound` shows this for every option. A beam that never drops a hypothesis therefore finds the
-            true optimum. This is the rule `exact`. With `first`, a sentence is also done when beam_size hypotheses have
+            `Ranker.upper_bound` shows this for every option. With this rule, `exact`, a beam that never drops a
+            hypothesis finds the true optimum. With `first`, a sentence is also done when beam_size hypotheses have
             ended, as in fairseq and CTranslate2; with `patience`, when patience * beam_size have (Kasai et al. 2022).
             Under both rules, a hypothesis can end only in one of the best beam_size extensions. With beam groups, these
             numbers are divided by beam_groups and apply to each group; a group that has finished accepts no more.
@@ -28,8 +28,8 @@ Groups      With beam_groups above 1, each group is a beam of beam_size / beam_g
 Batching    Continuous batching: at most `batch_size` sentences at a time, longest first. Waiting sentences refill the
             slots of sentences that are done (`_Queue`). Each sentence counts its own steps, so its result does not
             depend on when it starts. `Beam.clock` counts the steps of the search and addresses the ring buffers.
-Order       Equal extensions rank by parent, then by token id. If more are equal than can be selected, topk chooses by
-            that sentence alone, so its result does not depend on other sentences of the batch.
+Order       Equal extensions rank by parent, then by token id. If not all equal ones can be selected, topk's choice
+            depends only on their sentence, so results do not depend on other sentences of the batch.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class Bias(Batched):
         return extended._add(ends, is_new)
 
     def _restart(self, rows: NDArray[np.bool_]) -> None:
-        """Forget the phrases of these hypotheses, (batch, beam), in place: a separator, which no phrase has, ends."""
+        """Reset these hypotheses, (batch, beam), in place, after a separator, which no phrase contains."""
         self.met[rows], self.rewards[rows] = self.phrases.padding, 0.0
         self.totals[rows], self.unmet[rows] = 0.0, self.phrases.gains.sum()
 

@@ -1,8 +1,8 @@
 """Prefixes that end within a word: constrained search for tokens that spell given bytes.
 
 The complete words of a prefix such as "Wie geh" are forced tokens, see `nmt.search.constraints`. The last word is not,
-because the tokens of "geht" need not begin with those of "geh". A token is possible if it begins with the remaining
-bytes, or they begin with it. All possible tokens keep their log-probability.
+because the tokens of "geht" need not begin with those of "geh". A token is possible if it is a prefix of the
+remaining bytes, or they are a prefix of it. All possible tokens keep their log-probability.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ class _BegunPhrases:
 
 
 class _CriticalSteps:
-    """Steps whose reward may change if a phrase is met: it ends there, or it earns the credit if no phrase is met.
+    """Steps whose reward may change once a phrase is met: the phrase ends there, or earns the credit if none is met.
 
     at_root:   (phrases + 1,) bool, whether this holds for the phrase's first token
     is_parent: (nodes + 1,) bool, whether any such step leaves the node; False for the root, and padding at the end
@@ -295,7 +295,7 @@ class _CriticalSteps:
 
 
 class _PairTable:
-    """Values of pairs of numbers; a pair may have several."""
+    """A multimap from pairs of integers to integers."""
 
     def __init__(self, first: Integers, second: Integers | Phrases, values: Integers) -> None:
         """All (entries,)."""

@@ -95,7 +95,7 @@ class TranslationJob:
                 summarize()
 
     def _missing_format(self) -> str:
-        """Return the expected format of the complete output if its first line, other than blank ones, has another."""
+        """Return the expected format of the complete output if its first nonblank line is in another format."""
         line = next(filter(None, read_lines(self.output.path)), "")
         kind, has_scores = self.origin.facts.get("output format"), self.origin.facts.get("with-scores")
         is_json = line.lstrip().startswith("{") and '"translation"' in line
@@ -185,7 +185,7 @@ class TranslationJob:
             return self._write(sink, results, digests, count, done, workers.device)
 
     def _with_warnings(self, windows: Iterator[list[Record]]) -> Iterator[list[Record]]:
-        """Return the windows; their iteration warns of text that is misread, and of options that exclude each other."""
+        """Wrap the windows in iterators that warn of misread text and of conflicting options."""
         reader, facts, name = self.source.reader, self.origin.facts, self.source.name
         if reader.format == "text" and not reader.is_given:
             windows = _with_format_warning(windows, name)

@@ -27,7 +27,7 @@ from nmt.text.lines import STANDARD_STREAM, count_lines, read_lines
 
 # Opening these would truncate a file that standard output is redirected to.
 _NAMES_OF_STANDARD_OUTPUT = {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
-# Translation memories, shortlists and weights have a null byte in these.
+# Number of leading bytes to check: translation memories, shortlists and weights have a null byte in them.
 _HEAD_BYTES = 4096
 _OWN_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")
 
@@ -58,7 +58,7 @@ def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> 
 
 
 def _is_file_or_pipe(status: os.stat_result) -> bool:
-    """Return whether this is a regular file, or a pipe that can be told from others: Windows gives all the inode 0.
+    """Return whether this is a regular file, or a pipe identified by its inode; on Windows, all pipes have inode 0.
 
     False for terminals and sockets, which are often both standard input and standard output.
     """

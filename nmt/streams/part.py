@@ -265,7 +265,7 @@ def _start_over(part: Path, file: FileIO, journal: FileIO, origin: Origin) -> No
     """Remove the content of the part and of its journal, and write the origin to the journal."""
     os.ftruncate(journal.fileno(), 0)
     journal.write(_json_line({"format": _FORMAT, **asdict(origin)}))
-    os.fsync(journal.fileno())  # with its old marks, a power failure would make the new part seem changed
+    os.fsync(journal.fileno())  # otherwise, after a power failure, old marks could make the new part seem changed
     file.truncate(0)
     keep_mode(part.with_suffix(""), file.fileno())
 

@@ -65,7 +65,7 @@ def format_of_file(path: Path) -> Format | None:
 def choose_format(path: Path, given: Format | None, default: Format) -> Format:
     """Return the given format of a file, or else that of its extension, or else the default.
 
-    Warns of an output with the extension of CSV that gets another format than text. Raises CommandError as
+    Warns if an output with a CSV extension is written in a format other than text. Raises CommandError as
     `format_of_file`.
     """
     found = given or format_of_file(path) or default

@@ -124,7 +124,7 @@ def choose_num_processes(num_lines: int | None, cores: int, fitting: int | None)
 
 
 def _fitting_processes(resident_bytes: int) -> int | None:
-    """Return how many processes of this size fit into the memory besides this one, None if unknown; one has started."""
+    """Return how many workers of this size fit in memory, including the one already started; None if unknown."""
     free_bytes = free_host_memory()
     return None if free_bytes is None else 1 + free_bytes // resident_bytes
 

@@ -118,7 +118,7 @@ class WindowTranslator:
         return result
 
     def _locate(self, window: list[Record], error: UserError) -> UserError:
-        """Find the first line that fails by bisection and return its error; `error` if no line fails alone."""
+        """Use bisection to find the first line that fails, and return its error; `error` if no line fails alone."""
         while len(window) > 1:
             half = window[: len(window) // 2]
             window = half if self._error_of(half) else window[len(half) :]
