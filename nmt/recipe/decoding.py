@@ -170,7 +170,7 @@ class DecodeRecipe(Section):
         alpha = "" if self.length_penalty == "none" else f" {self.length_alpha:g}"
         search = f"beam {self.beam_size}, length penalty {self.length_penalty}{alpha}"
         if self.sampling:
-            has_candidates = self.mbr_metric != "none" and self.n_best > 1  # otherwise, `n_best` is that of Python
+            has_candidates = self.mbr_metric != "none" and self.n_best > 1  # without MBR, only Python uses `n_best`
             search = f"{self.n_best} samples per sentence" if has_candidates else "one sample per sentence"
         return search if self.mbr_metric == "none" else f"{search}, MBR by {self.mbr_metric}"
 
