@@ -29,7 +29,7 @@ from nmt.text.lines import (
 )
 
 _BLOCK_BYTES = 1 << 16
-_MAX_WAIT = 1e6  # seconds; `select` rejects very large timeouts
+_MAX_WAIT = 1e6  # seconds; `poll` rejects very large timeouts
 
 
 @dataclass(frozen=True)
@@ -191,6 +191,8 @@ class PipeLines:
 
     def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor, self._name = descriptor, name
+        self._poll = select.poll()  # `select.select` rejects descriptors from 1024 on
+        self._poll.register(descriptor, select.POLLIN)
         self._buffer = bytearray()
         self._searched = 0  # bytes of the buffer known to contain no line feed
         self._has_ended = False
@@ -229,9 +231,9 @@ class PipeLines:
             if len(self._buffer) > MAX_LINE_BYTES:
                 return True
             self._searched = len(self._buffer)
-            timeout = None if deadline is None else max(deadline - monotonic(), 0.0)
+            timeout = None if deadline is None else max(deadline - monotonic(), 0.0) * 1000
             try:
-                if not select.select([self._descriptor], [], [], timeout)[0]:
+                if not self._poll.poll(timeout):
                     return False
                 block = os.read(self._descriptor, _BLOCK_BYTES)
             except OSError as error:

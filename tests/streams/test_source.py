@@ -1,8 +1,10 @@
 """Reading files and pipes."""
 
+import fcntl
 import gzip
 import lzma
 import os
+import resource
 import threading
 import time
 from pathlib import Path
@@ -112,6 +114,21 @@ def test_unreadable_pipe_is_an_error(pipe: tuple[int, int]) -> None:
     os.close(pipe[0])
     with pytest.raises(UserError, match=r"cannot read pipe: .*;.*;"):
         next(lines)
+
+
+def test_descriptors_from_1024_on(pipe: tuple[int, int]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        descriptor = fcntl.fcntl(pipe[0], fcntl.F_DUPFD, 1024)
+        lines = PipeLines(descriptor, "pipe")
+        assert not lines.wait(0.0)
+        os.write(pipe[1], b"one\n")
+        os.close(pipe[1])
+        assert list(lines) == [b"one\n"]
+        os.close(descriptor)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_named_pipe(tmp_path: Path) -> None:
