@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from nmt.data import prepare as preparation
 from nmt.data.leaks import SetLeaks, begin_search, read_leaks, record_leaks
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
-from nmt.data.test_sets import TestSet, reference_context, test_sets, warn_of_swapped_tests
+from nmt.data.test_sets import TestSet, test_sets, warn_of_swapped_tests
 from nmt.decode.context import translate_documents
 from nmt.decode.requirements import require_decoding, require_decoding_inputs
 from nmt.decode.scoring import TextScorer
@@ -25,7 +25,7 @@ from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
 from nmt.evaluate.baselines import find_baseline
 from nmt.evaluate.forecast import read_forecast
-from nmt.evaluate.inputs import check_scoring, hint_at_lowercase_output
+from nmt.evaluate.inputs import check_scoring, hint_at_lowercase_output, scoring_options
 from nmt.evaluate.likelihood import require_test_lengths, score_text
 from nmt.evaluate.metrics import Score, make_scorer, score_corpus, score_labels
 from nmt.evaluate.report import (
@@ -42,7 +42,7 @@ from nmt.evaluate.report import (
 from nmt.evaluate.report_format import write_report
 from nmt.evaluate.translated import TranslatedSet, find_translated, text_digest, translation_digest
 from nmt.logs import counted, progress, say, warn
-from nmt.models import TranslationModel, build_model
+from nmt.models import build_model
 from nmt.plots.curves import draw_curves
 from nmt.processes.distributed import World, start_world
 from nmt.processes.interruption import interruptible
@@ -58,20 +58,17 @@ from nmt.storage.sealed import (
     verify_directory,
     write_file,
 )
-from nmt.train.data import TrainingData, TranslateValidation, ValidationBleu
+from nmt.train.data import TrainingData
 from nmt.train.disk_space import require_disk_space
 from nmt.train.resume import require_same_text, require_same_tokenizers
 from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import ModelFiles, Trainer
 from nmt.train.warm_start import require_start_model, with_start_model
 from nmt.train.workload import Workload
+from nmt.validation_bleu import validation_translator
 
-# Test sentences per window, and validation sentences per rank between two checks for a stop signal. GPU batches are up
-# to 16 times as large as CPU batches; during training, memory for 4 times as many sentences is left.
+# Test sentences per window; GPU batches are up to 16 times as large as CPU batches.
 _TEST_WINDOW, _TEST_GPU_FACTOR = 256, 16
-_VALIDATION_WINDOW, _VALIDATION_GPU_FACTOR = 32, 4
-_VALIDATION_BATCH_TOKENS = 2_048
-_VALIDATION_SAMPLES = 5
 # Options that may differ between the processes of a job.
 _OPTIONS_OF_MACHINES: dict[str, Any] = {
     "run_dir": True,
@@ -169,7 +166,7 @@ def require_test_sets(recipe: Recipe) -> None:
     tests = test_sets(recipe)
     if recipe.is_language_model:
         return
-    options = _scoring_options(recipe, recipe.tokenizer.lowercase)
+    options = scoring_options(recipe, recipe.tokenizer.lowercase)
     for test in tests.values():
         test.warn_of_wrong_references(recipe.data.unicode_form)
         check_scoring(f"data.test.{test.name}", test.refs, recipe.evaluate.metrics, options)
@@ -226,7 +223,7 @@ def _train(recipe: Recipe, world: World, *, scores_tests: bool = False) -> Train
         model,
         TrainingData.from_prepared(prepared, recipe, world),
         model_files=_model_files_of(recipe, prepared),
-        translate_validation=_validation_translator(recipe, prepared, world),
+        translate_validation=validation_translator(recipe, prepared, world),
     )
     if world.is_main:  # the trainer has checked that the recipe fits the checkpoints of the run
         write_file(recipe.directory / "recipe.toml", dump_recipe(recipe).encode())
@@ -264,58 +261,6 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
         return model_files(recipe.model, tensors, tokenizers.files(), metadata)
 
     return files
-
-
-def _validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> TranslateValidation | None:
-    """Return a function that translates the first validation sentences, if the recipe measures validation BLEU."""
-    if not recipe.train.validate_bleu_every:
-        return None
-    valid = prepared.valid_set()
-    src, ref = (side[: recipe.train.validate_bleu_sentences] for side in (valid.src, valid.ref))
-    context = None if valid.previous is None else reference_context(valid, recipe.data.context_options)
-
-    def translate(model: TranslationModel, between: Callable[[], None]) -> ValidationBleu | None:
-        translator = _validation_model(model, recipe, prepared, world)
-        translations: list[str] = []
-        window = _VALIDATION_WINDOW * (_VALIDATION_GPU_FACTOR if world.device.type == "cuda" else 1) * world.size
-        for first in range(0, len(src), window):
-            between()
-            part = slice(first + world.rank, min(first + window, len(src)), world.size)
-            translations += translator.translate(src[part], context=None if context is None else context[part])
-        shards = world.gather_text(translations)
-        if shards is None:
-            return None
-        lines = [""] * len(src)
-        for rank, shard in enumerate(shards):
-            lines[rank :: len(shards)] = shard
-        (bleu,) = score_corpus(lines, [ref], ["bleu"], **_scoring_options(recipe, prepared.tokenizers.tgt.lowercases()))
-        samples = choose_samples(src, ref, lines, _VALIDATION_SAMPLES)
-        rows = [f"| {sample.src} | {sample.translation} | {sample.ref} |" for sample in samples]
-        return ValidationBleu(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
-
-    return translate
-
-
-def _scoring_options(recipe: Recipe, lowercase: bool) -> dict[str, Any]:
-    """Return the options of `make_scorer`; `lowercase`: the model writes lowercase text."""
-    return {"tgt_lang": recipe.tgt_lang, "tokenize": recipe.evaluate.tokenize, "lowercase": lowercase}
-
-
-def _validation_model(model: TranslationModel, recipe: Recipe, prepared: Prepared, world: World) -> Translator:
-    decode = recipe.decode
-    if decode.batch_tokens == "auto":  # training needs the memory of the GPU
-        decode = decode.model_copy(update={"batch_tokens": _VALIDATION_BATCH_TOKENS})
-    return Translator(
-        model,
-        prepared.tokenizers,
-        decode,
-        max_positions=recipe.model.max_positions,
-        unicode_form=recipe.data.unicode_form,
-        device=world.device,
-        reverse_target=recipe.data.reverse_target,
-        max_tokens=recipe.data.max_tokens,
-        context=recipe.data.context_options,
-    )
 
 
 # --- After training -------------------------------------------------------------------------------------------------
@@ -429,7 +374,7 @@ def _translate_and_score(
 ) -> ScoredTestSet:
     """Translate a test set to `translations/NAME.LANG` in the run directory, unless up to date, and score it."""
     translated = _translate(recipe, translator, test, window, origin)
-    lines, options = translated.lines, _scoring_options(recipe, translator.lowercases)
+    lines, options = translated.lines, scoring_options(recipe, translator.lowercases)
     every, evaluate, metrics = range(len(lines)), recipe.evaluate, recipe.evaluate.metrics
     hint_at_lowercase_output(f"data.test.{test.name}", lines, test.refs, metrics, **options)
 
@@ -481,6 +426,7 @@ def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: in
 
 def _summarize_training(recipe: Recipe, world: World, state: TrainState, averaged: Sequence[Path]) -> TrainingSummary:
     work = Workload(**state.workload) if state.workload else None
+    best = "valid/average_" if state.best_is_of_ema else "valid/"
     return TrainingSummary(
         steps=state.step,
         epochs=state.epochs,
@@ -489,7 +435,8 @@ def _summarize_training(recipe: Recipe, world: World, state: TrainState, average
         world_size=state.processes or world.size,
         device=state.device or str(world.device),
         precision=state.precision or choose_precision(recipe.train.precision, world.device),
-        valid_nll=state.best_validation.get("valid/average_nll" if state.best_is_of_ema else "valid/nll"),
+        valid_nll=state.best_validation.get(f"{best}nll"),
+        valid_bleu=state.best_validation.get(f"{best}bleu") if recipe.train.best_metric == "bleu" else None,
         valid_step=state.best_step or None,
         is_worse_than_start=state.best_score < (state.start_score or state.best_score),
         is_of_ema=state.best_is_of_ema,

@@ -8,12 +8,13 @@ from nmt.decode.language_model import require_fusible, require_language
 from nmt.decode.shortlist import Shortlist, require_languages
 from nmt.recipe import Recipe, UserError
 from nmt.search.trees import TreeTokens
+from nmt.storage.model_metadata import read_model_metadata, require_kind
 from nmt.storage.run_folder import find_model
 from nmt.text.tokenizer import Tokenizers
 
 
 def require_decoding_inputs(recipe: Recipe) -> None:
-    """Raise UserError, before preparing text, for a missing shortlist or language model.
+    """Raise UserError, before preparing text, for a missing shortlist or an unusable language model.
 
     If tokenizers are reused, also raises it for options that do not fit them; see `require_decoding`.
     """
@@ -26,9 +27,11 @@ def require_decoding_inputs(recipe: Recipe) -> None:
         )
     if decode.fusion is not None:
         try:
-            find_model(decode.fusion)
+            directory = find_model(decode.fusion)
         except UserError as error:
             raise UserError(f"decode.fusion is {decode.fusion.absolute()}: {error}") from error
+        require_kind(directory, read_model_metadata(directory), language_model=True)
+        require_language(decode.fusion, recipe.tgt_lang)
     sources = tokenizer_sources(recipe)
     is_new = read_report(recipe.data_directory) is None  # prepared text has its own tokenizers
     if is_new and all(path.exists() for path in sources) and (tokenizers := reused_tokenizers(recipe)) is not None:

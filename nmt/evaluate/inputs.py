@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed, make_scorer
 from nmt.logs import counted, say, warn
-from nmt.recipe import UserError
+from nmt.recipe import Recipe, UserError
 from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_empty, warn_of_equal, warn_of_fields
 from nmt.text.words import has_spaces
 
@@ -235,3 +235,8 @@ def _is_lower_cased(lines: Sequence[str]) -> bool:
 
 def _has_upper_case(lines: Iterable[str]) -> bool:
     return any(line != line.lower() for line in lines)
+
+
+def scoring_options(recipe: Recipe, lowercase: bool) -> dict[str, Any]:
+    """Return the options of `make_scorer`; `lowercase`: the model writes lowercase text."""
+    return {"tgt_lang": recipe.tgt_lang, "tokenize": recipe.evaluate.tokenize, "lowercase": lowercase}

@@ -79,6 +79,7 @@ class TrainingSummary:
     is_of_ema:     whether the best validation is that of the EMA
     is_worse_than_start: whether the best validation is worse than that of the model that fine-tuning started from
     skipped:       updates with non-finite gradients
+    valid_bleu:    BLEU of the best validation if `train.best_metric` is "bleu"; otherwise None
     micro_batches: mean per update over all ranks; None if unknown
     work_share:    fraction of the computation that is not padding or waiting for the slowest rank; None if unknown
     """
@@ -96,6 +97,7 @@ class TrainingSummary:
     is_worse_than_start: bool = False
     is_of_ema: bool = False
     skipped: int = 0
+    valid_bleu: float | None = None
     micro_batches: float | None = None
     work_share: float | None = None
 

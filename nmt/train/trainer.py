@@ -113,13 +113,13 @@ class Trainer:
         self.model.use_activation_checkpointing(recipe.train.activation_checkpointing)
         self.loss = TrainingLoss.from_recipe(self.model, recipe)
         self.updater = Updater(recipe, world, self.loss)
-        schedule = self.updater.schedule
-        self.updater.schedule = lambda step: schedule(step) * self.state.rate_factor
         if start is not None and recipe.train.start_optimizer == "kept":
             load_start_optimizer(self.updater.optimizer, self.model, start)
         self.average = ExponentialMovingAverage(self.model, recipe.train.ema_decay) if recipe.train.ema_decay else None
         if resumed is not None:
             self._resume(*resumed)
+        state, schedule = self.state, self.updater.schedule  # not `self`: a cycle would keep the files of the text open
+        self.updater.schedule = lambda step: schedule(step) * state.rate_factor
         self.batching = Batching.choose(recipe, world, text, self.updater, int(self.average is not None), self.state)
         self._record_start()
         if recipe.train.compile:

@@ -196,6 +196,12 @@ def test_a_validation_of_the_ema_is_named() -> None:
     assert "| best validation | EMA nll 1.2500, perplexity 3.49 at update 1,100 |" in markdown
 
 
+def test_a_validation_chosen_by_bleu() -> None:
+    markdown = format_markdown(with_training(valid_bleu=23.456))
+    expected = "BLEU 23.46, by which it was chosen, nll 1.2500, perplexity 3.49 at update 1,100"
+    assert f"| best validation | {expected} |" in markdown
+
+
 def test_missing_values() -> None:
     markdown = format_markdown(with_training(valid_nll=None, valid_step=None, seconds=0.0, world_size=1))
     assert "| best validation | none has a finite score |" in markdown

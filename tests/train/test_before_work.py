@@ -412,6 +412,15 @@ def test_a_missing_file_of_an_option_is_an_early_error(
     assert not run.exists()
 
 
+def test_a_translation_model_as_language_model_is_an_early_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    model, run = tmp_path / "model", tmp_path / "run"
+    assert nmt("train", recipe, f"run_dir={model}")[0] == 0
+    status, _, err = nmt("run", recipe, f"run_dir={run}", f"decode.fusion={model}")
+    assert status == 1
+    assert "is a translation model; it must be a language model" in one_line(err)
+    assert not run.exists()
+
+
 def test_fine_tuning_in_the_directory_of_the_start_model_is_an_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
@@ -570,6 +579,17 @@ def test_a_report_has_the_best_validation_of_the_ema_and_ties_choose_the_first_s
         state = json.loads((checkpoint / "state.json").read_text())
         (checkpoint / "state.json").write_text(json.dumps(state | {"scores": {"2": 0.0, "4": 0.0}}))
     assert pipeline._choose_checkpoints(run, "best", 1) == list_checkpoints(run)[:1]
+
+
+def test_the_report_names_bleu_if_it_chose_the_best_checkpoint(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run = tmp_path / "run"
+    by_bleu = ("train.best_metric=bleu", "train.validate_bleu_every=2", "train.max_steps=4")
+    assert nmt("run", recipe, f"run_dir={run}", "evaluate.resamples=0", *by_bleu)[0] == 0
+    found = json.loads((run / "report.json").read_text())["training"]
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (best,) = [entry for entry in entries if "valid/bleu" in entry and entry["step"] == found["valid_step"]]
+    assert found["valid_bleu"] == best["valid/bleu"]
+    assert f"| best validation | BLEU {best['valid/bleu']:.2f}, by which it" in (run / "report.md").read_text()
 
 
 def test_a_diverged_run_is_named_where_its_model_is_used(

@@ -1,6 +1,7 @@
 """Whole runs on a tiny corpus: resuming, world sizes, signals, metrics and checkpoints."""
 
 import errno
+import gc
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -510,3 +512,25 @@ def test_fp16_scales_the_loss_and_resumes_to_the_bit(tiny_recipe: Recipe, tiny_d
     shutil.rmtree(list_checkpoints(whole.directory)[-1])
     train_tiny(whole, tiny_data)
     assert metrics(whole, "train/loss") == losses
+
+
+def test_a_trainer_is_freed_without_garbage_collection(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainers: list[weakref.ref[trainer_module.Trainer]] = []
+    build = trainer_module.Trainer._record_start
+
+    def remember(trainer: trainer_module.Trainer) -> None:
+        trainers.append(weakref.ref(trainer))
+        build(trainer)
+
+    monkeypatch.setattr(trainer_module.Trainer, "_record_start", remember)
+    train_tiny(tiny_recipe, tiny_data)  # the first use of a meta device in a process leaves a cycle in torch
+    gc.collect()
+    gc.disable()
+    try:
+        train_tiny(tiny_recipe, tiny_data)  # resumes
+        remaining = [reference() for reference in trainers]
+    finally:
+        gc.enable()
+    assert remaining == [None, None]

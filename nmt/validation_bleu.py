@@ -1,0 +1,69 @@
+"""BLEU on validation text during training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nmt.data.prepare import Prepared
+from nmt.data.test_sets import reference_context
+from nmt.decode.translator import Translator
+from nmt.evaluate.inputs import scoring_options
+from nmt.evaluate.metrics import score_corpus
+from nmt.evaluate.report import choose_samples
+from nmt.models import TranslationModel
+from nmt.processes.distributed import World
+from nmt.recipe import Recipe
+from nmt.train.data import TranslateValidation, ValidationBleu
+
+# Sentences per rank between two checks for a stop signal. GPU batches are up to 16 times as large as CPU batches, but
+# training leaves memory for 4 times as many sentences only.
+_WINDOW, _GPU_FACTOR = 32, 4
+_BATCH_TOKENS = 2_048
+_SAMPLES = 5
+
+
+def validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> TranslateValidation | None:
+    """Return a function that translates the first validation sentences, if the recipe measures validation BLEU."""
+    if not recipe.train.validate_bleu_every:
+        return None
+    valid = prepared.valid_set()
+    src, ref = (side[: recipe.train.validate_bleu_sentences] for side in (valid.src, valid.ref))
+    context = None if valid.previous is None else reference_context(valid, recipe.data.context_options)
+
+    def translate(model: TranslationModel, between: Callable[[], None]) -> ValidationBleu | None:
+        translator = _translator_of(model, recipe, prepared, world)
+        translations: list[str] = []
+        window = _WINDOW * (_GPU_FACTOR if world.device.type == "cuda" else 1) * world.size
+        for first in range(0, len(src), window):
+            between()
+            part = slice(first + world.rank, min(first + window, len(src)), world.size)
+            translations += translator.translate(src[part], context=None if context is None else context[part])
+        shards = world.gather_text(translations)
+        if shards is None:
+            return None
+        lines = [""] * len(src)
+        for rank, shard in enumerate(shards):
+            lines[rank :: len(shards)] = shard
+        (bleu,) = score_corpus(lines, [ref], ["bleu"], **scoring_options(recipe, prepared.tokenizers.tgt.lowercases()))
+        samples = choose_samples(src, ref, lines, _SAMPLES)
+        rows = [f"| {sample.src} | {sample.translation} | {sample.ref} |" for sample in samples]
+        return ValidationBleu(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
+
+    return translate
+
+
+def _translator_of(model: TranslationModel, recipe: Recipe, prepared: Prepared, world: World) -> Translator:
+    decode = recipe.decode
+    if decode.batch_tokens == "auto":  # training needs the memory of the GPU
+        decode = decode.model_copy(update={"batch_tokens": _BATCH_TOKENS})
+    return Translator(
+        model,
+        prepared.tokenizers,
+        decode,
+        max_positions=recipe.model.max_positions,
+        unicode_form=recipe.data.unicode_form,
+        device=world.device,
+        reverse_target=recipe.data.reverse_target,
+        max_tokens=recipe.data.max_tokens,
+        context=recipe.data.context_options,
+    )
