@@ -414,7 +414,7 @@ class TextTranslator(ABC):
     def _encode_forms(self, required: Required) -> list[list[int]]:
         forms = [tokens for phrase in forms_of(required) for tokens in self._encode_phrase(phrase)]
         if not forms or not all(forms):
-            raise UserError(f"{required!r} is a required phrase without text; it must have text; remove the phrase")
+            raise UserError(f"required phrase {required!r} is empty; it must have text; remove it")
         return forms
 
     def _encode_prefix(self, prefix: str, *, partial_word: bool) -> tuple[list[int], bytes]:

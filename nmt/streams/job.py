@@ -149,7 +149,7 @@ class TranslationJob:
             )
         if self.report.path is not None and not self.report.path.exists():
             raise UserError(
-                f"{self.output.path} is complete, and --glossary-report {self.report.path} does not exist; it is "
+                f"{self.output.path} is complete, but --glossary-report {self.report.path} does not exist; a report is "
                 "written during translation; leave out --resume to translate again"
             )
         say(
@@ -322,7 +322,7 @@ def _with_quote_warning(windows: Iterator[list[Record]], name: str) -> Iterator[
         yield window
     if number:
         lines = f"{counted(number, 'line')} of {name} (first: line {first:,})"
-        warn(f'{lines} {_have(number)} a text in quotes with "" inside, as in CSV; the quotes of TSV are text')
+        warn(f'{lines} {_have(number)} a quoted text with "" inside, as in CSV; TSV has no quoting: quotes are text')
 
 
 def _with_column_warnings(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:

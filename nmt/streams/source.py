@@ -107,8 +107,8 @@ class Source:
         for path in filter(None, (self.prefixes, self.required)):
             if (found := count_lines(path)) != count:
                 raise UserError(
-                    f"{path} has {counted(found, 'line')} and {self.name} has {count:,}; it must have one, possibly "
-                    "empty, for each line of text; check both"
+                    f"{path} has {counted(found, 'line')} and {self.name} has {count:,}; it must have one line, "
+                    "possibly empty, per line of text; check both"
                 )
         return count
 
@@ -167,13 +167,13 @@ class Source:
             line = next(lines, None)
             if line is None:
                 raise UserError(
-                    f"{path} has {counted(record.number - 1, 'line')} and {self.name} has more; it must have one, "
-                    "possibly empty, for each line of text; check both"
+                    f"{path} has {counted(record.number - 1, 'line')} and {self.name} has more; it must have one line, "
+                    "possibly empty, per line of text; check both"
                 )
             yield add(record, line)
         if next(lines, None) is not None:
             raise UserError(
-                f"{path} has more lines than {self.name}; it must have one, possibly empty, for each line of text; "
+                f"{path} has more lines than {self.name}; it must have one line, possibly empty, per line of text; "
                 "check both"
             )
 
