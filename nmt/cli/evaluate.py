@@ -100,9 +100,10 @@ def evaluate(
             raise UserError(f"{option} needs the source sentences; use --src FILE")
     scorers = options.scorers(test)
     evaluated = EvaluatedSystems(
-        read_systems(hypotheses, test), test.streams, test.source, scorers, options.ignores_case
+        read_systems(hypotheses, test), test.streams, test.source, scorers, lowercase or chrf_lowercase
     )
-    hint_at_forms(evaluated.systems, test, scorers)
+    cased = {"exact matches": by_length, "--differences": differences > 0} if not evaluated.ignores_case else {}
+    hint_at_forms(evaluated.systems, test, scorers, [name for name, is_shown in cased.items() if is_shown])
     if differences and len(evaluated.systems) != 2:
         raise UserError(f"--differences compares two systems, got {len(evaluated.systems)}; give two files")
     if comet is not None:
@@ -119,7 +120,7 @@ def evaluate(
     if differences:
         ahead, behind = evaluated.differences(differences)
         if not ahead and not behind:
-            metric = "lower-cased chrF2" if options.ignores_case else "chrF2"
+            metric = "lower-cased chrF2" if evaluated.ignores_case else "chrF2"
             say(f"--differences: all sentences of the two systems have equal {metric}")
         results = replace(results, ahead=ahead, behind=behind)
     _echo(results, output, as_json)

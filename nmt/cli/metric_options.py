@@ -96,11 +96,6 @@ class MetricOptions:
     lowercase: bool
     chrf_lowercase: bool
 
-    @property
-    def ignores_case(self) -> bool:
-        """Whether sentences that differ only in case are equal."""
-        return self.lowercase or self.chrf_lowercase
-
     def check(self, *, counts_words: bool = False, compares_lines: bool = False) -> None:
         """Raise BadParameter for an option without effect and an invalid --lang; warn of a language without rules.
 

@@ -101,9 +101,14 @@ def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> 
             warn(f"{where}{name} is identical to the baseline; its p-values are meaningless")
 
 
-def hint_at_forms(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer]) -> None:
-    """Log systems whose case or Unicode form differs from that of the references, and references without spaces."""
-    _hint_at_case(systems, text, scorers)
+def hint_at_forms(
+    systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer], others: Sequence[str] = ()
+) -> None:
+    """Log systems whose case or Unicode form differs from that of the references, and references without spaces.
+
+    others: what else depends on case, besides metrics
+    """
+    _hint_at_case(systems, text, [*(scorer.name for scorer in scorers if scorer.is_case_sensitive), *others])
     _hint_at_missing_spaces("the reference", text.streams[0], scorers, _REMEDIES)
     for name, lines in systems.items():
         hint_at_unicode_form(name, lines, text.streams)
@@ -191,9 +196,8 @@ def _differ_in_form(first: str, second: str) -> bool:
     return not first_nfc & second_nfc <= set(first) & set(second)
 
 
-def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer]) -> None:
-    """Log systems that are lower-cased while the references are not, or vice versa, for case-sensitive metrics."""
-    case_sensitive = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
+def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, case_sensitive: Sequence[str]) -> None:
+    """Log systems that are lower-cased while the references are not, or vice versa, and what is case-sensitive."""
     if not case_sensitive:
         return
     has_cased_reference = any(map(_has_upper_case, text.streams))
@@ -204,8 +208,8 @@ def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, scor
     for lower, cased in pairs:
         say(
             f"hint: {lower} is lower-cased and {cased} is not, which lowers {', '.join(case_sensitive)}; "
-            "to ignore case, use --lowercase (bleu), --chrf-lowercase (chrf, chrf++) or --metrics "
-            "bleu-tokenized-lc"
+            "to ignore case, use --lowercase (bleu, exact matches), --chrf-lowercase (chrf, "
+            "chrf++) or --metrics bleu-tokenized-lc"
         )
 
 

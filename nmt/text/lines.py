@@ -44,7 +44,6 @@ _SEPARATOR = re.compile('[,;"]')  # of columns in CSV, or a quote
 _ZIP = b"PK\x03\x04"
 _MAGIC_BYTES = 10
 _BLOCK_BYTES = 1 << 20
-_UTF16_SAMPLE_BYTES = 200
 _UTF32_MARKS = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
 _TAR_MARK = slice(257, 262)
 
@@ -84,8 +83,8 @@ def decode_lines(
     for number, line in enumerate(lines, start=first):
         raw = line.removesuffix(b"\n")
         if number == 1:
-            _reject_binary(raw, name)
             _reject_compressed(raw, name)
+            _reject_binary(raw, name)
             raw = raw.removeprefix(_BYTE_ORDER_MARK)
         try:
             yield raw.decode("utf-8", "replace" if invalid_utf8 == "replace" else "strict")
@@ -381,13 +380,14 @@ def line_too_long(name: str, number: int) -> UserError:
 
 
 def _reject_binary(start: bytes, name: str) -> None:
-    """Raise UserError for a tar archive, and for UTF-16 and UTF-32, with their byte order marks or many zeros."""
+    """Raise UserError for a tar archive, and for UTF-16 and UTF-32: a mark, or controls in every other byte."""
     if start[_TAR_MARK] == b"ustar":
         raise UserError(f"{name} is a tar archive; expected a text file; extract it first, for example with tar -xf")
-    sample = start[:_UTF16_SAMPLE_BYTES]
-    zeros = max(sample[offset::2].count(0) for offset in (0, 1))
-    if start.startswith((b"\xff\xfe", b"\xfe\xff", *_UTF32_MARKS)) or zeros > max(3, 0.4 * len(sample)):
-        encoding = "UTF-32" if start.startswith(_UTF32_MARKS) or sample.count(0) > 0.6 * len(sample) else "UTF-16"
+    sample = start[:200]
+    controls = [bytes(byte for byte in sample[offset::2] if byte < 0x20) for offset in (0, 1)]
+    is_wide = any(len(side) > max(3, 0.4 * len(sample)) and side.strip(b"\t\n\r") for side in controls)
+    if is_wide or start.startswith((b"\xff\xfe", b"\xfe\xff", *_UTF32_MARKS)):
+        encoding = "UTF-32" if start.startswith(_UTF32_MARKS) or sample.count(b"\0\0") > len(sample) / 10 else "UTF-16"
         raise UserError(f"{name} is {encoding}; nmt reads UTF-8; convert it: iconv -f {encoding} -t UTF-8")
 
 

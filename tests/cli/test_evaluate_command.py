@@ -385,6 +385,9 @@ def test_hint_for_lower_cased_translations(texts: Path, lowered: Path, tmp_path:
     assert nmt(*plain, "--lowercase", "--chrf-lowercase")[2] == ""
     assert "chrf" in nmt(*plain, "--lowercase")[2]
     assert nmt(*plain, "--metrics", "ter")[2] == ""
+    breakdowns = ("--metrics", "ter", "--src", texts / "src", "--by-length", texts / "good", "--differences", 1)
+    assert "which lowers exact matches, --differences; to ignore case" in nmt(*plain, *breakdowns)[2]
+    assert nmt(*plain, *breakdowns, "--lowercase")[2] == ""
     (tmp_path / "also").write_text(lowered.read_text())
     _, _, err = nmt("evaluate", "--ref", lowered, texts / "good", tmp_path / "also")
     assert err.count("hint: ") == err.count(f"hint: the reference is lower-cased and {texts / 'good'} is not") == 1

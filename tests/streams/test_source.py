@@ -192,19 +192,29 @@ def test_check_reports_errors(tmp_path: Path) -> None:
         open_file(tmp_path).check()
 
 
-def test_utf16_without_a_byte_order_mark_is_an_error(tmp_path: Path) -> None:
-    for encoding in ("utf-16-le", "utf-16-be"):
-        (tmp_path / "in").write_bytes("A dog runs.\nTwo cats.\n".encode(encoding))
-        with pytest.raises(UserError, match="is UTF-16; nmt reads UTF-8"):
-            list(lines_module.read_lines(tmp_path / "in"))
-    (tmp_path / "in").write_bytes(b"a\0b\n\0\0\n" + b"text " * 50)  # a few of these may be in a text
+# The letters of these alphabets are two bytes below 128, so their UTF-16 is valid UTF-8.
+ENGLISH, RUSSIAN, HINDI = "A dog runs.\nTwo cats.\n", "Дождь и снег.\nЗимний день.\n", "नमस्ते दुनिया\nकुत्ता सोता है\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("text", [ENGLISH, RUSSIAN, HINDI])
+def test_utf16_without_a_byte_order_mark_is_an_error(text: str, encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(text.encode(encoding))
+    with pytest.raises(UserError, match="is UTF-16; nmt reads UTF-8"):
+        list(lines_module.read_lines(tmp_path / "in"))
+
+
+@pytest.mark.parametrize("content", [b"a\0b\n\0\0\n" + b"text " * 50, b"0\t1\t" * 90 + b"1\n0\n1\t2"])
+def test_few_control_characters_and_many_tabs_are_text(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(content)
     assert len(list(lines_module.read_lines(tmp_path / "in"))) == 3
 
 
 @pytest.mark.parametrize("encoding", ["utf-32-le", "utf-32-be"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_utf32_is_an_error(tmp_path: Path, encoding: str, mark: str) -> None:
-    (tmp_path / "in").write_bytes(f"{mark}A dog runs.\nTwo cats.\n".encode(encoding))
+@pytest.mark.parametrize("text", [ENGLISH, RUSSIAN, HINDI])
+def test_utf32_is_an_error(tmp_path: Path, encoding: str, mark: str, text: str) -> None:
+    (tmp_path / "in").write_bytes(f"{mark}{text}".encode(encoding))
     with pytest.raises(UserError, match=r"in is UTF-32; .* iconv -f UTF-32 -t UTF-8"):
         list(lines_module.read_lines(tmp_path / "in"))
 
