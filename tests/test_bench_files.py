@@ -118,6 +118,15 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def test_compiled_modules_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "module.py").write_text("")
+    file_comparison.run_command(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import module"]
+    )
+    assert list((tmp_path / "__pycache__").glob("module.*.pyc"))
+
+
 def test_a_failing_command_is_an_error(work: FileWorkload, tmp_path: Path) -> None:
     absent = FileWorkload(work.model, tmp_path / "absent", beam_size=2, warm_up=0)
     with pytest.raises(UserError, match=r"translate failed with exit status 1(?s:.*)cannot read"):

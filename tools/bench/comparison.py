@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from bench.environments import PEERS, find_python, shared_packages
+from bench.environments import PEERS, find_python, inherited_environment, shared_packages
 from bench.ratio import Ratio, paired_ratio
 from bench.workload import Workload
 from nmt.logs import say
@@ -148,7 +148,9 @@ def _environment(name: str, workload: Workload, settings: Mapping[str, str], fol
     # Only nmt is imported from the source tree.
     path = [*filter(None, [shared_packages()]), *map(str, [TOOLS, TOOLS.parent] if name == "nmt" else [TOOLS])]
     return {
-        **{key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "OMP_NUM_THREADS")},
+        **{
+            key: value for key, value in inherited_environment().items() if key not in ("PYTHONPATH", "OMP_NUM_THREADS")
+        },
         "PYTHONPATH": os.pathsep.join(path),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,

@@ -107,6 +107,15 @@ def shared_packages() -> str | None:
     return os.environ.get("NMT_BENCH_SHARED")
 
 
+def inherited_environment() -> dict[str, str]:
+    """Return the environment variables for a measured process.
+
+    Python may cache compiled modules, as after any installation. Otherwise each start of nmt compiles its source, but
+    not that of installed packages.
+    """
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def find_python(name: str) -> str:
     """Return the interpreter of a system; raises UserError if the system is not installed."""
     if name == "nmt" or shared_packages() is not None:

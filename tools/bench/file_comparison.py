@@ -22,7 +22,7 @@ from time import perf_counter
 from sacrebleu.metrics.bleu import BLEU
 
 from bench.comparison import TOOLS, Comparison, Measurement, System, SystemProcess, alternate
-from bench.environments import shared_packages
+from bench.environments import inherited_environment, shared_packages
 from bench.ratio import paired_ratio
 from bench.worker import end_with_parent
 from nmt.logs import say
@@ -138,7 +138,7 @@ def _loaded(workload: FileWorkload, name: str, settings: dict[str, str], folder:
     words += [str(workload.source.absolute()), str(folder / "out.txt"), *_assignments(workload, settings, model)]
     threads = settings.get("threads") or settings["intra_threads"]
     path = os.pathsep.join([*filter(None, [shared_packages()]), str(TOOLS), str(TOOLS.parent)])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": threads}
+    environment = inherited_environment() | {"PYTHONPATH": path, "OMP_NUM_THREADS": threads}
     return SystemProcess(name, settings, words, environment, folder / "log")
 
 
@@ -202,7 +202,13 @@ def run_command(command: Sequence[str]) -> tuple[float, int]:
     with tempfile.TemporaryFile("w+") as log:
         start = perf_counter()
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=TOOLS.parent, start_new_session=True, preexec_fn=end_with_parent
+            command,
+            stdout=log,
+            stderr=log,
+            cwd=TOOLS.parent,
+            env=inherited_environment(),
+            start_new_session=True,
+            preexec_fn=end_with_parent,
         )
 
         def sample_memory() -> None:  # seldom in long commands, which it would slow down, and often in short ones
