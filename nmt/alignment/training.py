@@ -30,7 +30,8 @@ from nmt.data.loader import pack_links
 from nmt.data.prepare import Prepared
 from nmt.data.store import PairStore, PairWriter, SideStore
 from nmt.logs import counted, progress, say, warn
-from nmt.processes.parallel import map_in_order, num_cores
+from nmt.processes.cores import num_cores
+from nmt.processes.parallel import map_in_order
 from nmt.recipe import Corpus, JsonLinesCorpus, Recipe, UserError
 from nmt.storage.checksums import require_undamaged, sha256_of, write_report
 from nmt.storage.run_folder import read_json_object

@@ -35,9 +35,9 @@ from nmt.classify.trainer import ClassifierTrainer, require_same_recipe
 from nmt.evaluate.classification import ClassificationScore, score_tables
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import format_duration, say, warn
+from nmt.processes.cores import num_cores
 from nmt.processes.distributed import choose_device
 from nmt.processes.interruption import interruptible
-from nmt.processes.parallel import num_cores
 from nmt.processes.run_lock import run_lock
 from nmt.recipe import ClassificationRecipe, CommandError, UserError, dump_recipe, is_dumped
 from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, require_own_files, require_own_model

@@ -18,6 +18,7 @@ def main() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)  # read once, when torch is imported
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # finding them takes 10 ms
     gc.disable()  # during imports, which leave no garbage; `Program.resolve_command` enables it
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in background jobs of shells
         signal.signal(signal.SIGINT, _end_at_once)  # `Program.resolve_command` restores the default

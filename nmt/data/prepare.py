@@ -44,7 +44,7 @@ from nmt.data.reused_tokenizers import reused_tokenizers
 from nmt.data.store import PairStore, PairWriter, Split, token_dtype
 from nmt.data.test_sets import TestSet, warn_of_swapped_sides
 from nmt.logs import counted, format_duration, progress, say, warn
-from nmt.processes.parallel import num_cores
+from nmt.processes.cores import num_cores
 from nmt.recipe import NO_LANGUAGE, SEPARATOR, TERM_MARKERS, Corpus, Recipe, TreesCorpus, UserError
 from nmt.special_ids import EOS_ID, UNK_ID
 from nmt.storage.checksums import require_undamaged, sha256_of, write_checked

@@ -30,7 +30,8 @@ import numpy as np
 from nmt.data.folder import link_or_copy
 from nmt.data.store import PairStore, PairWriter, Part, Side
 from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
-from nmt.processes.parallel import map_in_order, num_cores
+from nmt.processes.cores import num_cores
+from nmt.processes.parallel import map_in_order
 from nmt.recipe import TrainRecipe, UserError
 from nmt.storage.checksums import damaged_files, sha256_of
 from nmt.storage.run_folder import read_json_object

@@ -19,7 +19,7 @@ import torch
 from nmt.data.leaks import LeakCounts
 from nmt.evaluate.forecast import Forecast
 from nmt.evaluate.metrics import GroupScore, Score
-from nmt.processes.parallel import num_cores
+from nmt.processes.cores import num_cores
 from nmt.recipe import Recipe
 from nmt.train.state import Change
 from nmt.train.validate import perplexity

@@ -28,9 +28,9 @@ from nmt.decode.requirements import require_decoding_inputs
 from nmt.evaluate.translated import has_other_output, has_other_source
 from nmt.experiments.sweep import Run, merge_overrides
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
+from nmt.processes.cores import num_cores
 from nmt.processes.distributed import choose_device
 from nmt.processes.interruption import Interrupted, interruptible
-from nmt.processes.parallel import num_cores
 from nmt.recipe import CommandError, Recipe, UserError, parse_saved_recipe
 from nmt.storage.run_folder import MODEL
 from nmt.train.warm_start import require_start_model, with_start_model

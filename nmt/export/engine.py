@@ -45,7 +45,7 @@ from nmt.export.capabilities import (
     select_device,
 )
 from nmt.export.packages import load_package
-from nmt.processes.parallel import num_cores
+from nmt.processes.cores import num_cores
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UserError
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.limits import output_limits

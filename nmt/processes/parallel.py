@@ -103,11 +103,6 @@ def _close_results(executor: ProcessPoolExecutor) -> None:
         end.close()
 
 
-def num_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _context(modules: Iterable[str]) -> BaseContext:
     """Return a start method other than fork, which would lose the threads of this process.
 

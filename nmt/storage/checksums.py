@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.logs import progress
-from nmt.processes.parallel import num_cores
+from nmt.processes.cores import num_cores
 from nmt.recipe import UserError
 from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import sync, write_synced

@@ -21,8 +21,8 @@ from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.precision import autocast
 from nmt.logs import ProgressBar, format_duration, progress, say, warn
 from nmt.models import TranslationModel, build_model
+from nmt.processes.cores import num_cores
 from nmt.processes.distributed import World
-from nmt.processes.parallel import num_cores
 from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.storage.sealed import manifest_digest
 from nmt.train.background_writer import BackgroundWriter

@@ -15,7 +15,8 @@ import pytest
 
 from nmt.data.reused_tokenizers import reused_tokenizers
 from nmt.processes import parallel
-from nmt.processes.parallel import _modules, map_in_order, num_cores
+from nmt.processes.cores import num_cores
+from nmt.processes.parallel import _modules, map_in_order
 from nmt.recipe import TokenizerRecipe, UserError
 
 
