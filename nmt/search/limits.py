@@ -60,6 +60,8 @@ def num_required_tokens(required: Sequence[Requirement]) -> int:
 
 def distinct_requirements(required: Sequence[Requirement]) -> list[tuple[tuple[int, ...], ...]]:
     """Return the distinct nonempty requirements, each with its distinct nonempty phrases, sorted."""
+    if not required:
+        return []
     nonempty = ({tuple(phrase) for phrase in phrases if phrase} for phrases in required)
     return sorted({tuple(sorted(phrases)) for phrases in nonempty if phrases})
 
@@ -82,5 +84,5 @@ def _multiply(ratio: float, tokens: int) -> float:
 
 
 def _num_needed(required: Sequence[Requirement], prefix: Sequence[int], options: SearchOptions) -> int:
-    """Return the length of an output with its prefix that meets all requirements, at most the maximum length."""
-    return min(len(prefix) + num_required_tokens(required), max_output_length(options, prefix))
+    """Return the length of an output with its prefix that meets all requirements, up to the maximum; 0 without them."""
+    return min(len(prefix) + num_required_tokens(required), max_output_length(options, prefix)) if required else 0

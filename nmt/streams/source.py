@@ -117,11 +117,11 @@ class Source:
 
         Raises UserError, with the line number, for a line that is not UTF-8 or has no text in the expected field.
         """
-        reader, lines = self.reader, self._lines()
+        reader, lines, name = self.reader, self._lines(), self.name
         if reader.format in DOCUMENT_FORMATS:
-            records = reader.read_document(lines, self.name)
+            records = reader.read_document(lines, name)
         else:
-            records = (reader.read(line, number, self.name) for number, line in enumerate(lines, start=1))
+            records = (reader.read(line, number, name) for number, line in enumerate(lines, start=1))
         if self.prefixes is not None:
             records = self._add_lines(records, self.prefixes, self._with_prefix)
         if self.required is not None:

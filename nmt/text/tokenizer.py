@@ -151,7 +151,8 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids as one line. Ids outside the vocabulary decode as the unknown token."""
-        known = [int(i) if 0 <= i < self.vocab_size else UNK_ID for i in ids]
+        vocab_size = self.vocab_size
+        known = [int(i) if 0 <= i < vocab_size else UNK_ID for i in ids]
         text: str = self._processor.decode(known) if known else ""
         # Byte pieces can spell line breaks.
         return text.replace("\n", " ").replace("\r", " ")
