@@ -17,6 +17,7 @@ from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_empty, w
 from nmt.text.words import has_spaces
 
 _MAX_OTHER_FORMS = 0.01  # fraction of lines
+_MAX_CASED = 0.01  # fraction of the lines of lower-cased text, which may keep a name
 # Of metrics that separate words at spaces, for references without spaces.
 _REMEDIES = {
     "bleu": "for bleu, set --lang zh or --lang ja, or use --tokenize char",
@@ -143,7 +144,7 @@ def hint_at_lowercase_output(
     """
     scorers = [make_scorer(metric, **options) for metric in metrics]
     cased = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
-    if cased and not options["lowercase"] and _is_lower_cased(lines) and any(map(_has_upper_case, references)):
+    if cased and not options["lowercase"] and _is_lower_cased(lines) and any(map(_is_cased, references)):
         say(
             f"hint: the translations of {name} are lower-cased and the reference is not, which lowers "
             f"{', '.join(cased)}; train on text with capitals, or compute bleu-tokenized-lc (evaluate.metrics)"
@@ -200,11 +201,11 @@ def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, case
     """Log systems that are lower-cased while the references are not, or vice versa, and what is case-sensitive."""
     if not case_sensitive:
         return
-    has_cased_reference = any(map(_has_upper_case, text.streams))
+    has_cased_reference = any(map(_is_cased, text.streams))
     lowered = [name for name, lines in systems.items() if _is_lower_cased(lines)] if has_cased_reference else []
     pairs = [(name, "the reference") for name in lowered]
     if all(map(_is_lower_cased, text.streams)):
-        pairs = [("the reference", name) for name, lines in systems.items() if _has_upper_case(lines)]
+        pairs = [("the reference", name) for name, lines in systems.items() if _is_cased(lines)]
     for lower, cased in pairs:
         say(
             f"hint: {lower} is lower-cased and {cased} is not, which lowers {', '.join(case_sensitive)}; "
@@ -233,8 +234,12 @@ def hint_at_form_of_training(
 
 
 def _is_lower_cased(lines: Sequence[str]) -> bool:
-    """Return whether lines have lower-case letters and no others; many scripts have no case."""
-    return not _has_upper_case(lines) and any(line != line.upper() for line in lines)
+    """Return whether lines have lower-case letters and hardly any others; many scripts have no case."""
+    return not _is_cased(lines) and any(line != line.upper() for line in lines)
+
+
+def _is_cased(lines: Sequence[str]) -> bool:
+    return sum(line != line.lower() for line in lines) > _MAX_CASED * len(lines)
 
 
 def _has_upper_case(lines: Iterable[str]) -> bool:

@@ -389,6 +389,11 @@ def test_hint_for_lower_cased_translations(texts: Path, lowered: Path, tmp_path:
     assert "which lowers exact matches, --differences; to ignore case" in nmt(*plain, *breakdowns)[2]
     assert nmt(*plain, *breakdowns, "--lowercase")[2] == ""
     (tmp_path / "also").write_text(lowered.read_text())
+    (tmp_path / "nearly").write_text(lowered.read_text() * 2 + "Ein Name\n")  # 133 lines
+    (tmp_path / "long").write_text((texts / "ref").read_text() * 2 + "Ein Name\n")
+    assert "nearly is lower-cased and the" in nmt("evaluate", "--ref", tmp_path / "long", tmp_path / "nearly")[2]
+    assert "reference is lower-cased" in nmt("evaluate", "--ref", tmp_path / "nearly", tmp_path / "long")[2]
+    assert "hint: " not in nmt("evaluate", "--ref", tmp_path / "nearly", tmp_path / "nearly")[2]
     _, _, err = nmt("evaluate", "--ref", lowered, texts / "good", tmp_path / "also")
     assert err.count("hint: ") == err.count(f"hint: the reference is lower-cased and {texts / 'good'} is not") == 1
     (tmp_path / "none").write_text("我\n" * 66)
