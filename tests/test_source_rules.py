@@ -28,6 +28,7 @@ LAYERS = (
     ("keep", "rerank", "export", "plots"),
     ("evaluate",),
     ("bench", "streams", "serve", "experiments", "heads", "classify"),
+    ("validation_bleu",),
     ("pipeline",),
     ("nmt", "guide"),
     ("cli",),

@@ -108,10 +108,8 @@ def evaluate(
         raise UserError(f"--differences compares two systems, got {len(evaluated.systems)}; give two files")
     if comet is not None:
         say(f"scoring {len(evaluated.systems)} x {len(test.streams[0]):,} sentences with {comet}")
-    results = Evaluation(
-        evaluated.scores((resamples or 1000) if confidence else 0, comet),
-        by_length=evaluated.by_length() if by_length else {},
-    )
+    resamples = (resamples or 1000) if confidence else 0
+    results = Evaluation(evaluated.scores(resamples, comet), by_length=evaluated.by_length() if by_length else {})
     if train_tgt or word_counts:
         words, description = options.words(test)
         frequencies = training_frequencies(train_tgt or [], word_counts, words, lowercase=lowercase)
