@@ -105,8 +105,9 @@ class TranslationMemory:
     def _require_database(self) -> None:
         """Raise MemoryFileError if the file is not an SQLite database; SQLite would overwrite a short file."""
         try:
-            if self._path.is_fifo():  # opening it could wait forever
-                raise sqlite3.OperationalError("it is a pipe")
+            # Opening a pipe could wait forever, and SQLite would write a file beside a device.
+            if self._path.exists() and not self._path.is_file() and not self._path.is_dir():
+                raise sqlite3.OperationalError("it is a pipe or a device")
             with self._path.open("rb") as file:
                 start = file.read(len(_HEADER))
         except FileNotFoundError:

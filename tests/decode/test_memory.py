@@ -236,11 +236,17 @@ def test_every_name_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert (tmp_path / name).is_file() and b"key" in TranslationMemory(Path(name)).find([b"key"])
 
 
+def test_a_device_is_an_error() -> None:
+    with pytest.raises(UserError, match="cannot use /dev/null: it is a pipe or a device; "):
+        TranslationMemory(Path("/dev/null"))
+    assert not Path("/dev/null-journal").exists()
+
+
 def test_a_pipe_is_an_error(tmp_path: Path) -> None:
     """Opening it would wait forever."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(
-        UserError, match=r"pipe: it is a pipe; --memory needs a readable and writable file on a local disk"
+        UserError, match=r"pipe: it is a pipe or a device; --memory needs a readable and writable file on a local disk"
     ):
         TranslationMemory(tmp_path / "pipe")
 
