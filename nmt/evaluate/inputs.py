@@ -210,7 +210,7 @@ def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, case
         say(
             f"hint: {lower} is lower-cased and {cased} is not, which lowers {', '.join(case_sensitive)}; "
             "to ignore case, use --lowercase (bleu, exact matches), --chrf-lowercase (chrf, "
-            "chrf++) or --metrics bleu-tokenized-lc"
+            "chrf++) or --metrics bleu-tokenized-lc with --lang"
         )
 
 
