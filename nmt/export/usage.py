@@ -128,9 +128,12 @@ def _max_length(metadata: ModelMetadata, max_positions: int) -> str:
 
 
 def _min_length(decode: DecodeRecipe) -> str:
+    """Return an expression for the minimum length, at most the maximum, which CTranslate2 requires."""
+    if not decode.min_tokens and not decode.min_length_ratio:
+        return "0"
     if not decode.min_length_ratio:
-        return str(decode.min_tokens)
-    return f"max({decode.min_tokens}, int(round({decode.min_length_ratio} * len(pieces), 6)))"
+        return f"min({decode.min_tokens}, longest)"
+    return f"min(max({decode.min_tokens}, int(round({decode.min_length_ratio} * len(pieces), 6))), longest)"
 
 
 def lost_by_ctranslate2(decode: DecodeRecipe) -> list[str]:

@@ -33,6 +33,8 @@ SEARCHES: list[dict[str, object]] = [
     {"beam_size": 5, "length_penalty": "none", "no_repeat_ngram": 2, "max_length_ratio": 1.3, "max_extra_tokens": 10},
     {"beam_size": 1, "length_penalty": "none", "forbid": ["der Hund", "ist"], "max_tokens": 12, "min_tokens": 3},
     {"beam_size": 2, "length_penalty": "power", "length_alpha": 0.4, "min_length_ratio": 0.5, "max_extra_tokens": 10},
+    {"beam_size": 1, "length_penalty": "none", "min_length_ratio": 0.9, "max_tokens": 4},  # the maximum wins
+    {"beam_size": 1, "length_penalty": "none", "min_tokens": 30, "max_extra_tokens": 5},
 ]
 
 
