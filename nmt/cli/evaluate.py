@@ -102,8 +102,8 @@ def evaluate(
     evaluated = EvaluatedSystems(
         read_systems(hypotheses, test), test.streams, test.source, scorers, lowercase or chrf_lowercase
     )
-    cased = {"exact matches": by_length, "--differences": differences > 0} if not evaluated.ignores_case else {}
-    hint_at_forms(evaluated.systems, test, scorers, [name for name, is_shown in cased.items() if is_shown])
+    others = ["exact matches"] * by_length + ["--differences"] * (differences > 0)
+    hint_at_forms(evaluated.systems, test, scorers, [] if evaluated.ignores_case else others)
     if differences and len(evaluated.systems) != 2:
         raise UserError(f"--differences compares two systems, got {len(evaluated.systems)}; give two files")
     if comet is not None:

@@ -28,10 +28,10 @@ def require_decoding_inputs(recipe: Recipe) -> None:
     if decode.fusion is not None:
         try:
             directory = find_model(decode.fusion)
+            require_kind(directory, read_model_metadata(directory), language_model=True)
+            require_language(decode.fusion, recipe.tgt_lang)
         except UserError as error:
             raise UserError(f"decode.fusion is {decode.fusion.absolute()}: {error}") from error
-        require_kind(directory, read_model_metadata(directory), language_model=True)
-        require_language(decode.fusion, recipe.tgt_lang)
     sources = tokenizer_sources(recipe)
     is_new = read_report(recipe.data_directory) is None  # prepared text has its own tokenizers
     if is_new and all(path.exists() for path in sources) and (tokenizers := reused_tokenizers(recipe)) is not None:

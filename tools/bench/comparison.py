@@ -148,9 +148,7 @@ def _environment(name: str, workload: Workload, settings: Mapping[str, str], fol
     # Only nmt is imported from the source tree.
     path = [*filter(None, [shared_packages()]), *map(str, [TOOLS, TOOLS.parent] if name == "nmt" else [TOOLS])]
     return {
-        **{
-            key: value for key, value in inherited_environment().items() if key not in ("PYTHONPATH", "OMP_NUM_THREADS")
-        },
+        **inherited_environment(),
         "PYTHONPATH": os.pathsep.join(path),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
+from typing import IO, Any
 
 from sacrebleu.metrics.bleu import BLEU
 
@@ -201,15 +202,7 @@ def run_command(command: Sequence[str]) -> tuple[float, int]:
     ended, memory = Event(), [0]
     with tempfile.TemporaryFile("w+") as log:
         start = perf_counter()
-        process = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=log,
-            cwd=TOOLS.parent,
-            env=inherited_environment(),
-            start_new_session=True,
-            preexec_fn=end_with_parent,
-        )
+        process = start_command(command, log)
 
         def sample_memory() -> None:  # seldom in long commands, which it would slow down, and often in short ones
             while not ended.wait(min(_SAMPLING_SECONDS, 0.005 + (perf_counter() - start) / 10)):
@@ -230,6 +223,19 @@ def run_command(command: Sequence[str]) -> tuple[float, int]:
             last = "".join(f"  {line}" for line in log.readlines()[-15:])
             raise UserError(f"{' '.join(command[:4])} failed with exit status {status}; its last output:\n{last}")
     return seconds, max(memory)
+
+
+def start_command(command: Sequence[str], log: IO[Any]) -> subprocess.Popen[bytes]:
+    """Start a measured command in a session of its own, with its output in `log`."""
+    return subprocess.Popen(
+        command,
+        stdout=log,
+        stderr=log,
+        cwd=TOOLS.parent,
+        env=inherited_environment(),
+        start_new_session=True,
+        preexec_fn=end_with_parent,
+    )
 
 
 def session_memory(leader: int) -> int:

@@ -23,8 +23,7 @@ from time import perf_counter, sleep
 import numpy as np
 
 from bench.comparison import TOOLS, Comparison, Measurement, System
-from bench.environments import inherited_environment
-from bench.file_comparison import run_command, session_memory
+from bench.file_comparison import run_command, session_memory, start_command
 from bench.ratio import paired_ratio
 from nmt.logs import say
 from nmt.recipe import UserError
@@ -178,14 +177,7 @@ def _running_server(
         words += map("=".join, settings.items())
     log = folder / f"{name}.log"
     with log.open("wb") as written:
-        process = subprocess.Popen(
-            words,
-            stdout=written,
-            stderr=written,
-            cwd=TOOLS.parent,
-            env=inherited_environment(),
-            start_new_session=True,
-        )
+        process = start_command(words, written)
     try:
         port = _wait_for_port(process, log)
         os.killpg(process.pid, signal.SIGSTOP)
