@@ -23,7 +23,9 @@ ON_CPU = os.environ.get("NMT_TEST_DEVICE") == "cpu"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` without a GPU."""
+    """Start with files that have slow tests, as processes take whole files in turns; skip tests marked `gpu`."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     if torch.cuda.is_available():
         return
     for item in items:

@@ -30,6 +30,9 @@ FIXED = {"PYTHONPATH": str(RUN_WORLD.parents[2]), "OMP_NUM_THREADS": "1", "NMT_W
 def test_auto_selects_an_available_device() -> None:
     assert choose_device("cpu") == torch.device("cpu")
     assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    for name in ("cpu:3", "meta"):
+        with pytest.raises(UserError, match=f"device '{name}' is not supported"):
+            choose_device(name)
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
