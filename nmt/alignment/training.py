@@ -79,6 +79,16 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
     say(f"word alignments: {num_links:,} links, for {fraction:.1%} of the target tokens")
 
 
+def changed_alignment(recipe: Recipe) -> str:
+    """Return the option of the first corpus whose file of word alignments is not that of the stored links, or ""."""
+    uses_links = recipe.train.guided_alignment or recipe.train.glossary_markup
+    report = read_json_object(recipe.data_directory / LINKS_FOLDER / _REPORT_FILE) if uses_links else {}
+    for i, known in enumerate(report.get("made_from", {}).get("alignments", ())):
+        if _digest(recipe.data.train[i], recipe.data.root, known, warns=False) != known:
+            return f"data.train.{i}.alignment"
+    return ""
+
+
 def require_alignment_files(recipe: Recipe) -> None:
     """Raise UserError, before the text is prepared, if no links exist and a file of word alignments does not fit.
 
@@ -100,14 +110,15 @@ def require_alignment_files(recipe: Recipe) -> None:
             )
 
 
-def _digest(corpus: Corpus, root: Path, known: str | None) -> str | None:
+def _digest(corpus: Corpus, root: Path, known: str | None, *, warns: bool = True) -> str | None:
     """Return the SHA-256 of a corpus's file of word alignments, `known` if it was deleted; None without a file."""
     try:
         path = alignment_file(corpus, root)
     except UserError:
         if known is None:
             raise
-        warn(f"{corpus.alignment} no longer exists; the word alignments made from it are used if the text is the same")
+        if warns:
+            warn(f"{corpus.alignment} no longer exists; the word alignments made from it are used for the same text")
         return known
     return None if path is None else sha256_of([path])[path.name]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, replace
@@ -64,7 +63,7 @@ class TranslationMemory:
             self._require_database()
             file = path.absolute()  # SQLite keeps a relative `:memory:` in memory
             self._database = sqlite3.connect(file, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
-            self.close = weakref.finalize(self, self._database.close)
+            self.close = self._database.close  # also called when the connection is garbage-collected
             with self._transaction("IMMEDIATE"):
                 self._create_or_check()
             # With a write-ahead log, readers do not block a writer. If another process prevents the switch, the next

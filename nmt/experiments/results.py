@@ -56,13 +56,17 @@ class VariantResult:
 
 @dataclass(frozen=True)
 class TestResult:
-    """Results of all variants on one test set, the baseline first; without it, no variant has a difference."""
+    """Results of all variants on one test set, the baseline first; without it, no variant has a difference.
+
+    leaks: a sentence with the number of test sentences in the training text
+    """
 
     __test__ = False  # not a pytest class
 
     test: str
     metric: str
     signature: str
+    leaks: str
     variants: tuple[VariantResult, ...]
 
 
@@ -137,7 +141,7 @@ def notes_on_training(runs: Sequence[Run]) -> Iterator[str]:
     """Yield notes on complete runs that diverged, or whose options or start model have changed during training."""
     for run in filter(is_complete, runs):
         decays = run.recipe.train.schedule in ("cosine", "linear")
-        report = json.loads((run.recipe.directory / "report.json").read_text(encoding="utf-8"))
+        report = _report(run)
         if report["training"].get("valid_nll") is None:
             yield f"{run.name}: no validation has a finite score, as after divergence; the mean nll excludes this run"
         changed = dict.fromkeys(str(change["option"]) for change in report.get("changes", ()))
@@ -173,7 +177,7 @@ def result_tables(results: Sequence[TestResult]) -> list[Table]:
             header=header,
             rows=tuple(_row(variant) for variant in result.variants),
             signatures=((result.metric, result.signature),),
-            notes=_NOTES if result is results[-1] else (),
+            notes=(result.leaks, *(_NOTES if result is results[-1] else ())),
         )
         for result in results
     ]
@@ -199,11 +203,27 @@ def _score_test(test: TestSet, complete: Mapping[str, Sequence[Run]], metric: st
         results.append(_variant_result(name, runs, scores, baseline))
         if name == first:  # without it, no variant has a difference
             baseline = scores
-    return TestResult(test.name, scorer.name, signature, tuple(results))
+    leaks = describe_leaks(test.name, [run for runs in complete.values() for run in runs])
+    return TestResult(test.name, scorer.name, signature, leaks, tuple(results))
+
+
+def describe_leaks(test: str, runs: Sequence[Run]) -> str:
+    """State how many sentences of a test set occur in the training text, as the reports of the runs do."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        leaks = next((one.get("leaks") for one in _report(run)["tests"] if one["name"] == test), None)
+        counts = "unknown"
+        if leaks is not None:
+            exact, near, total = leaks["any"]["exact"], leaks["any"]["near"], f"of {leaks['sentences']:,}"
+            matches = f"{exact:,} exact and {near:,} near {total}; the report of the run has scores without them"
+            counts = matches if exact or near else f"none {total}"
+        found.setdefault(counts, []).append(run.name)
+    texts = [counts if len(found) == 1 else f"{counts} ({', '.join(names)})" for counts, names in found.items()]
+    return f"Sentences with a match in the training text: {'; '.join(texts)}."
 
 
 def _variant_result(name: str, runs: Sequence[Run], scores: RunScores, baseline: RunScores | None) -> VariantResult:
-    reports = [json.loads((run.recipe.directory / "report.json").read_text(encoding="utf-8")) for run in runs]
+    reports = list(map(_report, runs))
     return VariantResult(
         name=name,
         parameters=int(reports[0]["parameters"]),
@@ -214,6 +234,12 @@ def _variant_result(name: str, runs: Sequence[Run], scores: RunScores, baseline:
         mean=estimate(scores),
         difference=None if baseline is None else estimate(scores, baseline),
     )
+
+
+def _report(run: Run) -> dict[str, Any]:
+    """Return the report of a complete run."""
+    report: dict[str, Any] = json.loads((run.recipe.directory / "report.json").read_text(encoding="utf-8"))
+    return report
 
 
 def _scorer(recipe: Recipe, metric: str | None) -> Scorer:

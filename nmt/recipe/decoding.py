@@ -34,7 +34,7 @@ class DecodeRecipe(Section):
     stop: Literal["exact", "first", "patience"] = "first"
     """Stopping criterion: `first`, when `beam_size` hypotheses have finished, as in fairseq and CTranslate2;
     `patience`, when `patience` times `beam_size` have finished (Kasai et al. 2022); `exact`, when no live hypothesis
-    can exceed the worst of the `n_best` finished ones."""
+    can exceed the worst of the `n_best` finished ones. Greedy search stops at EOS."""
     patience: PositiveFloat = 1.0
     """With `stop` = "patience": factor on `beam_size`; 1 is the same as `first`."""
     beam_groups: PositiveInt = 1
@@ -260,6 +260,8 @@ _NEEDS: dict[str, tuple[Callable[[DecodeRecipe], bool], str]] = {
         _has_length_penalty,
         "a search (sampling=false) or scores of samples (mbr_metric=none)",
     ),
+    "stop": (lambda decode: decode.beam_size > 1, "a beam (beam_size above 1)"),
+    "patience": (lambda decode: decode.beam_size > 1, "a beam (beam_size above 1)"),
     "diversity_penalty": (lambda decode: decode.beam_groups > 1, "beam_groups"),
     "mbr_metric": (lambda decode: decode.n_best > 1 or decode.mbr_metric == "none", "n_best"),
     "sampling_seed": (lambda decode: decode.sampling, "sampling=true"),

@@ -53,7 +53,6 @@ class TrainingData:
                 reverse_target=data.reverse_target,
             )
         links = open_links(prepared)[0] if recipe.train.guided_alignment else None
-        is_marked = recipe.train.glossary_markup > 0
         identity = training_identity(prepared.report, directory, recipe)
         if (text := f"{identity} {prepared.valid_identity()}") != world.broadcast_text(text):
             raise UserError(
@@ -61,7 +60,7 @@ class TrainingData:
                 "the same text; put run_dir on a shared file system"
             )
         return cls(
-            open_markup(prepared, recipe) if is_marked else PairStore(directory, "train"),
+            open_markup(prepared, recipe) if recipe.train.glossary_markup else PairStore(directory, "train"),
             PairStore(directory, "valid"),
             prepared.mixture(recipe),
             epochs,

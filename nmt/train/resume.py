@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.alignment.term_markup import training_identity
+from nmt.alignment.training import changed_alignment
 from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remove_leftovers
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import describe_change, outdated_splits, read_report
@@ -79,7 +80,9 @@ def require_same_text(recipe: Recipe) -> None:
         found = [path for path in tokenizer_sources(recipe) if path.exists()]
         others = [p for p in found if load_verified_tokenizers(find_model(p)).digests() != report["tokenizers"]]
         what = f"the tokenizer of {others[0]}" if others else describe_change(recipe, directory)
-        raise UserError(_text_error(recipe, f"{what} has changed since the text was prepared"))
+    elif not (what := changed_alignment(recipe)):
+        return
+    raise UserError(_text_error(recipe, f"{what} has changed since the text was prepared"))
 
 
 def _is_text_of_run(recipe: Recipe, report: dict[str, Any]) -> bool:

@@ -65,6 +65,7 @@ def test_variants_are_run_on_the_same_text_and_compared(
     options = (recipe, "--seeds", 2, "--vary", "model.d_ff=32,64", "-o", "out")
     status, out, err = nmt("repeat", *options, "--jobs", 2)
     assert status == 0, err
+    assert "Sentences with a match in the training text: none of " in out
     assert "heldout: chrf" in out and "chrf  chrF2|" in out
     rows = [line.split() for line in out.splitlines() if line.startswith("d_ff=")]
     assert [row[0] for row in rows] == ["d_ff=32", "d_ff=64"]

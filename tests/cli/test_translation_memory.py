@@ -2,6 +2,8 @@
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,20 @@ def test_output_is_the_same(model: Path, nmt: Nmt, tmp_path: Path, out: str, opt
     assert status == 0, err
     assert f"; {len(AFTER) - NUM_NEW} lines reused from {tmp_path / 'memory.db'} or repeated" in err
     assert (tmp_path / f"with.{out}").read_bytes() == (tmp_path / f"without.{out}").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_reader_that_closes_the_pipe_after_the_last_line_causes_no_message(model: Path, tmp_path: Path) -> None:
+    """Its signal arrives while the memory is closed."""
+    command = [sys.executable, "-m", "nmt", "-q", "translate", str(model), "--memory", str(tmp_path / "memory.db")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
+        process.stdin.write("the old dog\n")
+        process.stdin.close()
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode in (0, 1)  # depends on whether the pipe is closed before the last write
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])

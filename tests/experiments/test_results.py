@@ -30,13 +30,39 @@ def test_significance_is_unknown_without_an_interval(half_width: float, verdict:
         VariantResult(name, 1_000, (1,), (None,), (30.0,), math.nan, mean, found)
         for name, found in (("base", None), ("other", difference))
     )
-    (table,) = result_tables([TestResult("news", "bleu", "BLEU|...", variants)])
+    (table,) = result_tables([TestResult("news", "bleu", "BLEU|...", "", variants)])
     assert [row[-1] for row in table.rows] == ["", verdict]
 
 
 def test_the_title_says_that_lower_is_better() -> None:
-    titles = [table.title for table in result_tables([TestResult("news", name, "", ()) for name in ("bleu", "ter")])]
-    assert titles == ["news: bleu", "news: ter (lower is better)"]
+    found = [TestResult("news", name, "", "", ()) for name in ("bleu", "ter")]
+    assert [table.title for table in result_tables(found)] == ["news: bleu", "news: ter (lower is better)"]
+
+
+@pytest.mark.parametrize(
+    ("matches", "stated"),
+    [
+        ([(0, 0), (0, 0)], "none of 60."),
+        ([None, None], "unknown."),
+        ([(12, 8), (12, 8)], "12 exact and 8 near of 60; the report of the run has scores without them."),
+        (
+            [(12, 0), (0, 0)],
+            "12 exact and 0 near of 60; the report of the run has scores without them (tiny, seed 1); none of 60 "
+            "(tiny, seed 2).",
+        ),
+    ],
+)
+def test_sentences_in_the_training_text_are_counted(
+    matches: list[tuple[int, int] | None], stated: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    runs = make_sweep(tmp_path / "tiny.toml", 2, (), ()).runs(tmp_path / "out")
+    for run, found in zip(runs, matches, strict=True):
+        leaks = None if found is None else {"sentences": 60, "any": {"exact": found[0], "near": found[1]}}
+        run.recipe.directory.mkdir(parents=True)
+        report = {"tests": [{"name": "news", "leaks": leaks}]}
+        (run.recipe.directory / "report.json").write_text(json.dumps(report))
+    assert results.describe_leaks("news", runs) == f"Sentences with a match in the training text: {stated}"
 
 
 def test_runs_that_the_table_lacks_are_named(
@@ -69,7 +95,7 @@ def test_differences_are_from_the_first_variant(
         (folder / "translations").mkdir(parents=True)
         lines = sets.test_sets(run.recipe)["toy"].ref
         (folder / "translations" / "toy.de").write_text("".join(f"{line}\n" for line in lines))
-        (folder / "report.json").write_text(json.dumps({"parameters": 1, "training": {}}))
+        (folder / "report.json").write_text(json.dumps({"parameters": 1, "training": {}, "tests": []}))
     monkeypatch.setattr(results, "_scorer", lambda *_: make_scorer("chrf", tgt_lang="de"))
     monkeypatch.setattr(results, "is_complete", lambda run: run not in [runs[index] for index in missing])
     (found,) = read_results(runs)

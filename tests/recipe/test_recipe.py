@@ -740,6 +740,7 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         (["evaluate.metrics=['ter', 'bleu', 'ter']"], "evaluate.metrics names 'ter' twice; remove one"),
         (["evaluate.resamples=1"], "evaluate.resamples is 1, which gives no interval; it must be 0 or at least 2"),
         (["decode.mbr_metric=chrf"], "decode.mbr_metric has no effect without n_best; set that, or remove decode."),
+        (["decode.beam_size=1", "decode.stop=exact"], "decode.stop has no effect without a beam (beam_size above 1);"),
         (["decode.diversity_penalty=1"], "decode.diversity_penalty has no effect without beam_groups; set that, or"),
         (["decode.sampling_seed=3"], "decode.sampling_seed has no effect without sampling=true; set that, or remove"),
         (
@@ -979,6 +980,8 @@ MBR_OF_SAMPLES = {"sampling": True, "n_best": 4, "mbr_metric": "chrf"}
             {"length_penalty": "none"},
             "length_penalty has no effect without a search (sampling=false) or",
         ),
+        ({"beam_size": 1}, {"stop": "exact"}, "stop has no effect without a beam (beam_size above 1)"),
+        ({"beam_size": 1}, {"stop": "patience", "patience": 6.0}, "patience has no effect without a beam"),
         ({}, {"diversity_penalty": 1.0}, "diversity_penalty has no effect without beam_groups"),
         ({}, {"mbr_metric": "bleu"}, "mbr_metric has no effect without n_best"),
         ({"mbr_metric": "bleu", "n_best": 4}, {"n_best": 1}, "n_best is 1 and decode.mbr_metric is 'bleu'"),

@@ -202,13 +202,18 @@ def test_a_deleted_corpus_is_reported_once(recipe: Path, tmp_path: Path, nmt: Nm
     assert err.count("train.de no longer exists; using the text prepared from it") == 1
 
 
-def test_links_made_from_a_deleted_file_survive_a_changed_validation_text(
+def test_links_survive_a_changed_file_a_deleted_file_and_a_changed_validation_text(
     recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     (tmp_path / "links").write_text("0-0 1-1\n" * 200)
     recipe.write_text(recipe.read_text().replace('tgt = "train.de"', 'tgt = "train.de", alignment = "links"'))
     options = [f"run_dir={tmp_path / 'run'}", "train.guided_alignment=true"]
     assert nmt("train", recipe, *options)[0] == 0
+    before = files_of(tmp_path / "run")
+    (tmp_path / "links").write_text("0-1\n" * 200)
+    status, _, err = nmt("train", recipe, *options, "train.max_steps=8")
+    assert status == 1 and "cannot be resumed: data.train.0.alignment has changed since the text was prepared;" in err
+    assert files_of(tmp_path / "run") == before
     (tmp_path / "links").unlink()
     write_text(tmp_path, "valid", 900, 30)
     status, _, err = nmt("train", recipe, *options, "train.max_steps=8")
