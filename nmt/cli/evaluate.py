@@ -102,8 +102,9 @@ def evaluate(
     evaluated = EvaluatedSystems(
         read_systems(hypotheses, test), test.streams, test.source, scorers, lowercase or chrf_lowercase
     )
-    others = ["exact matches"] * by_length + ["--differences"] * (differences > 0)
-    hint_at_forms(evaluated.systems, test, scorers, [] if evaluated.ignores_case else others)
+    others = [] if evaluated.ignores_case else ["exact matches"] * by_length + ["--differences"] * (differences > 0)
+    others += ["F-measure of words"] * bool((train_tgt or word_counts) and not lowercase)
+    hint_at_forms(evaluated.systems, test, scorers, others)
     if differences and len(evaluated.systems) != 2:
         raise UserError(f"--differences compares two systems, got {len(evaluated.systems)}; give two files")
     if comet is not None:

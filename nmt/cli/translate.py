@@ -23,6 +23,7 @@ from nmt.cli.engines import (
     start_workers,
 )
 from nmt.decode.text_translator import TextTranslator
+from nmt.export.capabilities import max_hypotheses
 from nmt.keep.translator import PreservingTranslator, warn_of_unspaced_markup
 from nmt.recipe import DecodeRecipe, UserError, ineffective_option, override_decode, require_choice
 from nmt.recipe.toml import toml_value
@@ -251,7 +252,9 @@ def _make_writer(
         require_choice(decode, metadata.decode)
     needs_beam = distinct and not decode.sampling
     needs_alignments = "markup" in keep and engine != "ctranslate2"
-    changes = ({"n_best": decode.beam_size} if needs_beam else {}) | ({"alignments": True} if needs_alignments else {})
+    changes = ({"n_best": max_hypotheses(decode)} if needs_beam else {}) | (
+        {"alignments": True} if needs_alignments else {}
+    )
     return replace(source, reader=reader), writer, decode.model_copy(update=changes)
 
 

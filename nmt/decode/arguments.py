@@ -28,8 +28,7 @@ def translator_inputs(
     """
     _require_texts(lines, prefixes, required, glossary)
     if context is not None:
-        for sentences in _require_collection("context", context, "lists of previous sentences"):
-            _require_collection("the context of a line", sentences, "previous sentences")
+        require_context(context)
     glossaries = [glossary] * len(lines) if isinstance(glossary, Glossary) else glossary
     for given, kind, empty in (
         (prefixes, "prefixes", "empty ones"),
@@ -57,6 +56,16 @@ def _require_texts(lines: object, prefixes: object, required: object, glossary: 
         for item in _require_collection("glossary", glossary, "Glossary objects, or one Glossary"):
             if item is not None and not isinstance(item, Glossary):
                 raise TypeError(f"glossary must be a Glossary, got {type(item).__name__}; use Glossary.load(FILE)")
+
+
+def require_context(context: object) -> None:
+    """Raise TypeError unless `context` has lists of previous sentences, each a string or two of them."""
+    for sentences in _require_collection("context", context, "lists of previous sentences"):
+        for previous in _require_collection("the context of a line", sentences, "previous sentences"):
+            texts = (previous, "") if isinstance(previous, str) else previous
+            require_strings("a previous sentence and its translation", texts)
+            if len(list(require_list("context", texts))) != 2:
+                raise TypeError(f"context has {previous!r:.60}; expected a sentence, or a sentence and its translation")
 
 
 def require_list(name: str, value: object, of: str = "strings") -> Iterable[object]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import LoadedModel, load_model
-from nmt.decode.arguments import require_strings
+from nmt.decode.arguments import require_context, require_strings
 from nmt.decode.context import ContextEncoder
 from nmt.decode.task import Previous, Task
 from nmt.packing.packed import Batch, PackedSequences
@@ -154,10 +154,11 @@ class TextScorer:
         names:      of both sides, for the error
         context:    previous sentences of each pair, which are not scored; see `documents`
         """
-        for side, lines in (("sources", sources), ("targets", targets)):
-            require_strings(side, lines)
-        if len(sources) != len(targets):
-            raise ValueError(f"got {len(sources)} sources and {len(targets)} targets; expected one target per source")
+        _require_pairs(sources, targets)
+        if context is not None:
+            require_context(context)
+            if len(context) != len(sources):
+                raise ValueError(f"got context for {len(context)} of {len(sources)} pairs; expected one list per pair")
         if not sources:
             return []
         encoded = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]
@@ -190,6 +191,7 @@ class TextScorer:
 
     def documents(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[Previous, ...]] | None:
         """Return the context of each pair; empty pairs end a document. None if the model uses no context."""
+        _require_pairs(sources, targets)
         context = self._context.context
         if not context.size:
             return None
@@ -205,3 +207,11 @@ class TextScorer:
         form = self._unicode_form
         src_text = "" if self.is_language_model else normalize(source, form)
         return self._tokenizers.src.encode(src_text), self._tokenizers.tgt.encode(normalize(target, form))
+
+
+def _require_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
+    """Raise TypeError unless both sides are collections of strings, and ValueError if they differ in length."""
+    for side, lines in (("sources", sources), ("targets", targets)):
+        require_strings(side, lines)
+    if len(sources) != len(targets):
+        raise ValueError(f"got {len(sources)} sources and {len(targets)} targets; expected one target per source")

@@ -110,6 +110,7 @@ class TextTranslator(ABC):
         self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True, requires: bool = True
     ) -> Self:
         """Return a translator with another tag, more forbidden phrases, and optionally no digits or no `require`."""
+        require_list("forbidden", forbidden)
         changes = {"tag": self._decode.tag if tag is None else tag, "forbid": (*self._decode.forbid, *forbidden)}
         changes |= {} if requires else {"require": ()}
         other = copy(self)

@@ -209,7 +209,7 @@ def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, case
     for lower, cased in pairs:
         say(
             f"hint: {lower} is lower-cased and {cased} is not, which lowers {', '.join(case_sensitive)}; "
-            "to ignore case, use --lowercase (bleu, exact matches), --chrf-lowercase (chrf, "
+            "to ignore case, use --lowercase (bleu, exact matches, words), --chrf-lowercase (chrf, "
             "chrf++) or --metrics bleu-tokenized-lc with --lang"
         )
 

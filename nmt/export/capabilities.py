@@ -106,8 +106,6 @@ def unsupported_options(
     unsupported = [_UNSUPPORTED[name] for name in unsupported_search_options(decode)]
     if ensemble:
         unsupported.append("ensembles")
-    if decode.n_best > max_hypotheses(decode):
-        unsupported.append("decode.n_best above decode.beam_size * decode.patience")
     if device is not None and PRECISION_OF[select_compute_type(precision, device)] not in supported_precisions(device):
         supported = ", ".join(supported_precisions(device))
         unsupported.append(f"precision {precision} (this {device.kind} supports {supported})")

@@ -231,6 +231,11 @@ class DecodeRecipe(Section):
                 f"decode.patience has no effect with decode.stop {self.stop!r}; set decode.stop to 'patience', or "
                 "remove decode.patience"
             )
+        if self.stop == "patience" and self.beam_size * self.patience < self.n_best and "beam_size" in known:
+            raise ValueError(
+                f"decode.n_best is {self.n_best}, but decode.patience stops after {self.beam_size * self.patience:g} "
+                "finished hypotheses; increase patience or beam_size"
+            )
         if self.sampling and (name := self._changed("stop", "beam_groups", "require", "bias", "trees")):
             raise ValueError(f"decode.{name} has no effect with decode.sampling; remove one of them")
         return self

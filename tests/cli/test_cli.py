@@ -179,6 +179,20 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
     with pytest.raises(ValueError, match="got 1 sources and 2 targets; expected one target per source"):
         scorer.score(["one"], ["two", "three"])
     assert scorer.score([], []) == []
+    for context, message in (
+        (["one"], "the context of a line must be a list of previous sentences, got str"),
+        ([[None]], "a previous sentence and its translation must be a list of strings, got NoneType"),
+        ([[("a", None)]], "a previous sentence and its translation must be strings, got NoneType at index 1"),
+        ([[("a", "b", "c")]], "context has ('a', 'b', 'c'); expected a sentence, or a sentence and its translation"),
+    ):
+        with pytest.raises(TypeError, match=re.escape(message)):
+            scorer.score(["one"], ["two"], context=context)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=re.escape(message)):
+            Translator.load(run_dir, "cpu").translate(["one"], context=context)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="got context for 2 of 1 pairs; expected one list per pair"):
+        scorer.score(["one"], ["two"], context=[[], []])
+    with pytest.raises(ValueError, match="got 2 sources and 1 targets"):
+        scorer.documents(["a", "b"], ["c"])
     recipe = str(run_dir / "recipe.toml")
     assert load_recipe(recipe) == load_recipe(Path(recipe))  # type: ignore[arg-type]
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", nmt_package.__version__)
@@ -226,6 +240,7 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
         (lambda t: t.translate_n_best(["a"], partial_word="no"), "partial_word must be True or False, got 'no'"),
         (lambda t: t.alternatives("a", "", 2, partial_word=0), "partial_word must be True or False, got 0"),
         (lambda t: t.alternatives(["a"], "", 2), "lines must be strings, got list at index 0"),
+        (lambda t: t.with_constraints(None, "Hund"), "forbidden must be a list of strings, got str; wrap it in a list"),
         (lambda t: t.with_decode({"beam_size": 2}), "decode must be a DecodeRecipe, got dict"),
         (lambda t: type(t).load(run_dir, decode={"beam_size": 2}), "decode must be a DecodeRecipe, got dict"),
         (lambda t: type(t).load(run_dir, ensemble=str(run_dir)), "ensemble must be a list of paths, got str"),
@@ -534,7 +549,7 @@ def test_a_missing_recipe_model_or_file_is_one_line(tmp_path: Path, run_dir: Pat
     assert nmt("run", tmp_path / "no.toml")[0] == 2
     for arguments in (
         ("translate", tmp_path / "no-model"),
-        ("translate", run_dir, tmp_path / "no-file"),
+        ("translate", run_dir, tmp_path / "no-file", "--engine", "torch"),
         ("score", run_dir, tmp_path / "no", tmp_path / "no"),
         ("evaluate", "--ref", tmp_path / "no", tmp_path / "no"),
     ):

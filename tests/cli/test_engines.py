@@ -137,7 +137,7 @@ def test_engine_auto_considers_other_options(translate: Nmt, model: Path, text: 
         ),
         (("--required", text), SLOW + "CTranslate2 does not support required phrases"),
         (("--prefixes", text), FAST),
-        (("--n-best", 4, "--beam-size", 4, "--set", "stop=patience", "--set", "patience=0.5"), SLOW),
+        (("--n-best", 2, "--beam-size", 4, "--set", "stop=patience", "--set", "patience=0.5"), FAST),
     ):
         status, _, err = translate(*options)
         assert (status, expected in err.splitlines()[-1]) == (0, True), err

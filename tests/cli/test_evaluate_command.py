@@ -388,6 +388,10 @@ def test_hint_for_lower_cased_translations(texts: Path, lowered: Path, tmp_path:
     breakdowns = ("--metrics", "ter", "--src", texts / "src", "--by-length", texts / "good", "--differences", 1)
     assert "which lowers exact matches, --differences; to ignore case" in nmt(*plain, *breakdowns)[2]
     assert nmt(*plain, *breakdowns, "--lowercase")[2] == ""
+    (tmp_path / "counts").write_text("Ein\t3\n")
+    by_frequency = ("--metrics", "ter", "--word-counts", tmp_path / "counts")
+    assert "which lowers F-measure of words; to ignore case" in nmt(*plain, *by_frequency)[2]
+    assert nmt(*plain, *by_frequency, "--lowercase")[2] == ""
     (tmp_path / "also").write_text(lowered.read_text())
     (tmp_path / "nearly").write_text(lowered.read_text() * 2 + "Ein Name\n")  # 133 lines
     (tmp_path / "long").write_text((texts / "ref").read_text() * 2 + "Ein Name\n")

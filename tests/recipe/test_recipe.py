@@ -986,6 +986,11 @@ MBR_OF_SAMPLES = {"sampling": True, "n_best": 4, "mbr_metric": "chrf"}
         ({}, {"mbr_metric": "bleu"}, "mbr_metric has no effect without n_best"),
         ({"mbr_metric": "bleu", "n_best": 4}, {"n_best": 1}, "n_best is 1 and decode.mbr_metric is 'bleu'"),
         ({"mbr_metric": "bleu", "n_best": 4}, {"beam_size": 2}, "n_best is 4; it must be at most decode.beam_size (2)"),
+        (
+            {"n_best": 4},
+            {"stop": "patience", "patience": 0.25},
+            "n_best is 4, but decode.patience stops after 1 finished hypotheses; increase patience or beam_size",
+        ),
         ({}, {"fusion_weight": 0.5}, "fusion_weight has no effect without fusion"),
         ({}, {"ensemble_mean": "log"}, "ensemble_mean has no effect without an ensemble"),
         ({}, {"alignment_layer": 0}, "alignment_layer has no effect without alignments"),
