@@ -26,6 +26,7 @@ from nmt.text.lines import (
     input_name,
     line_too_long,
     read_lines,
+    unreadable,
 )
 
 _BLOCK_BYTES = 1 << 16
@@ -70,11 +71,14 @@ class Source:
         source = cls(path, reader, invalid_utf8, prefixes, required, terms)
         if path == STANDARD_STREAM:
             source = replace(source, pipe=PipeLines(_standard_input(), source.name))
-        elif path.exists() and not path.is_file() and not path.is_dir():
+        else:
             try:
-                source = replace(source, pipe=PipeLines(os.open(path, os.O_RDONLY), source.name))
+                if path.exists() and not path.is_file() and not path.is_dir():
+                    source = replace(source, pipe=PipeLines(os.open(path, os.O_RDONLY), source.name))
+                else:
+                    path.open("rb").close()  # before the model is converted or loaded
             except OSError as error:
-                raise UserError(f"cannot read {path}: {error.strerror}; choose a readable file") from error
+                raise unreadable(path, error) from error
         if not reader.header:
             return source
         return replace(source, reader=reader.with_header(next(source._lines(), None), source.name))

@@ -549,7 +549,7 @@ def test_a_missing_recipe_model_or_file_is_one_line(tmp_path: Path, run_dir: Pat
     assert nmt("run", tmp_path / "no.toml")[0] == 2
     for arguments in (
         ("translate", tmp_path / "no-model"),
-        ("translate", run_dir, tmp_path / "no-file", "--engine", "torch"),
+        ("translate", run_dir, tmp_path / "no-file"),
         ("score", run_dir, tmp_path / "no", tmp_path / "no"),
         ("evaluate", "--ref", tmp_path / "no", tmp_path / "no"),
     ):
