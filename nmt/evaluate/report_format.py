@@ -129,9 +129,10 @@ def _training_section(report: RunReport) -> Iterator[str]:
         }
     )
     if report.changes:
+        values = ((change.step, change.option, change.before, change.now) for change in report.changes)
         rows = (
-            (f"{change.step:,}", *(escape_markdown(str(value)) for value in (change.option, change.before, change.now)))
-            for change in report.changes
+            (f"{step:,}", *(escape_markdown("not set" if value is None else str(value)) for value in changed))
+            for step, *changed in values
         )
         yield _table(("changed after update", "option", "before", "after"), rows)
     if report.forecast is not None:

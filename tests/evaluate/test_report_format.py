@@ -182,11 +182,13 @@ def test_changed_options() -> None:
     changes = (
         Change(1_000, "train.clip_norm", 0.0, 1.0),
         Change(1_100, "data.valid", [{"src": "a_*"}], [{"src": "|"}]),
+        Change(1_100, "train.max_epochs", 3, None),
     )
     report = dataclasses.replace(REPORT, changes=changes)
     cells = rendered_cells(format_markdown(report))
     assert ["1,000", "train.clip_norm", "0.0", "1.0"] in cells
     assert ["1,100", "data.valid", "[{'src': 'a_*'}]", "[{'src': '|'}]"] in cells
+    assert ["1,100", "train.max_epochs", "3", "not set"] in cells
     assert json.loads(format_json(report))["changes"][0] == dataclasses.asdict(changes[0])
     assert "changed after update" not in format_markdown(REPORT)
 
