@@ -23,9 +23,7 @@ ON_CPU = os.environ.get("NMT_TEST_DEVICE") == "cpu"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with files that have slow tests, as processes take whole files in turns; skip tests marked `gpu`."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    """Skip tests marked `gpu` without a GPU."""
     if torch.cuda.is_available():
         return
     for item in items:
