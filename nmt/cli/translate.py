@@ -252,9 +252,8 @@ def _make_writer(
         require_choice(decode, metadata.decode)
     needs_beam = distinct and not decode.sampling
     needs_alignments = "markup" in keep and engine != "ctranslate2"
-    changes = ({"n_best": max_hypotheses(decode)} if needs_beam else {}) | (
-        {"alignments": True} if needs_alignments else {}
-    )
+    changes: dict[str, Any] = {"n_best": max_hypotheses(decode)} if needs_beam else {}
+    changes |= {"alignments": True} if needs_alignments else {}
     return replace(source, reader=reader), writer, decode.model_copy(update=changes)
 
 

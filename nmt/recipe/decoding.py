@@ -233,8 +233,8 @@ class DecodeRecipe(Section):
             )
         if self.stop == "patience" and self.beam_size * self.patience < self.n_best and "beam_size" in known:
             raise ValueError(
-                f"decode.n_best is {self.n_best}, but decode.patience stops after {self.beam_size * self.patience:g} "
-                "finished hypotheses; increase patience or beam_size"
+                f"decode.n_best is {self.n_best}; it must be at most decode.beam_size * decode.patience "
+                f"({self.beam_size * self.patience:g}); increase patience or beam_size"
             )
         if self.sampling and (name := self._changed("stop", "beam_groups", "require", "bias", "trees")):
             raise ValueError(f"decode.{name} has no effect with decode.sampling; remove one of them")

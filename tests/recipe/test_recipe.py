@@ -989,7 +989,7 @@ MBR_OF_SAMPLES = {"sampling": True, "n_best": 4, "mbr_metric": "chrf"}
         (
             {"n_best": 4},
             {"stop": "patience", "patience": 0.25},
-            "n_best is 4, but decode.patience stops after 1 finished hypotheses; increase patience or beam_size",
+            "n_best is 4; it must be at most decode.beam_size * decode.patience (1); increase patience or beam_size",
         ),
         ({}, {"fusion_weight": 0.5}, "fusion_weight has no effect without fusion"),
         ({}, {"ensemble_mean": "log"}, "ensemble_mean has no effect without an ensemble"),
