@@ -571,7 +571,7 @@ def test_a_corrupt_model_is_named_and_not_used(run_dir: Path, tmp_path: Path, nm
 
 def test_output_that_cannot_be_written_is_one_line(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in").write_text("hello\n")
-    status, _, err = nmt("translate", run_dir, tmp_path / "in", "-o", tmp_path / "no" / "out")
+    status, _, err = nmt("translate", run_dir, tmp_path / "in", "-o", tmp_path / "no" / "out", "--engine", "torch")
     assert status == 1
     assert "cannot write" in one_line(err)
 
