@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from nmt import cli
 from nmt.processes.distributed import choose_device
+from nmt.processes.parallel import _context
 from tests.calling import Nmt, Result
 from tests.fake_cuda import install_device_guard
 
@@ -20,6 +21,16 @@ install_device_guard()
 
 # With NMT_TEST_DEVICE=cpu, tests with the fixture `gpu` run on the CPU, to find mistakes in them without a GPU.
 ON_CPU = os.environ.get("NMT_TEST_DEVICE") == "cpu"
+
+
+# Imported once for all processes that tests fork: the trainer, what its optimizer imports, both engines, the command.
+_FORKED = ("nmt.train.trainer", "torch._dynamo", "nmt.streams.torch_workers", "nmt.export.engine", "nmt.cli.translate")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the fork server of a parallel test process, as a server keeps the modules of its first use."""
+    if hasattr(config, "workerinput"):
+        _context(_FORKED)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

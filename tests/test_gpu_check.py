@@ -95,7 +95,6 @@ def test_a_killed_dry_run_resumes(tmp_path: Path) -> None:
     assert [entry["goal"] for entry in entries] == [
         "train-gpu-big",
         "decode-gpu-batch32",
-        "file-gpu-float16",
         "file-gpu-loaded-bf16",
     ]
     curves = json.loads((results / "losses-of-each-update.txt").read_text())
@@ -115,14 +114,14 @@ def test_a_stage_that_times_out_is_reported_and_the_next_one_runs(tmp_path: Path
 
 
 def test_results_with_other_options_are_not_reused(tmp_path: Path) -> None:
-    stages = ("--stages", "machine", "--out", tmp_path)
+    stages = ("--stages", "speed:train-gpu-base", "--out", tmp_path)  # which a dry run does not measure
     assert gpu_check("--device", "cpu", "--small", *stages).returncode == 0
-    machine = (tmp_path / "results" / "machine.json").read_bytes()
+    found = (tmp_path / "results" / "speed-train-gpu-base.json").read_bytes()
     for other in (("--device", "cpu"), ("--small",)):
         done = gpu_check(*other, *stages)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
         assert f"{tmp_path} has results with " in done.stderr
-    assert (tmp_path / "results" / "machine.json").read_bytes() == machine
+    assert (tmp_path / "results" / "speed-train-gpu-base.json").read_bytes() == found
     assert gpu_check("--device", "cpu", "--small", *stages).returncode == 0
 
 

@@ -74,7 +74,7 @@ for words in json.loads(sys.argv[1]):
 
 
 def shrink(words: list[str]) -> list[str]:
-    """Reduce model and updates of a command that trains; let `replay` repeat an update that such a run has."""
+    """Reduce model, updates and duration of a command that trains; `replay` repeats an update that such a run has."""
     if words[0] == "replay":
         return ["3" if word == "31337" else word for word in words]
     if words[0] not in ("run", "train", "plan", "lr-range"):
@@ -84,7 +84,8 @@ def shrink(words: list[str]) -> list[str]:
     small += ["train.batch_tokens=400", "train.micro_batch_tokens=400", "train.save_every=1", "train.device=cpu"]
     average = [] if "train.average=ema" in words else ["train.average_count=2"]
     overrides = [*small, *words[2:], "train.max_steps=4", *average]
-    return [*words[:2], *{one.partition("=")[0]: one for one in overrides}.values()]
+    shorter = {"plan": ["--seconds", "1"], "lr-range": ["--updates", "20"]}.get(words[0], [])
+    return [*words[:2], *{one.partition("=")[0]: one for one in overrides}.values(), *shorter]
 
 
 @pytest.mark.slow

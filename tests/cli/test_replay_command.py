@@ -32,7 +32,7 @@ workers = 1
 max_tokens = 60
 max_length_ratio = 2.0
 train = [{ kind = "text", src = "train.en", tgt = "train.de" }]
-valid = [{ kind = "text", src = "train.en", tgt = "train.de" }]
+valid = [{ kind = "text", src = "valid.en", tgt = "valid.de" }]
 [tokenizer]
 vocab_size = 400
 [model]
@@ -64,8 +64,9 @@ threads = 1
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("replay")
     pairs = list(generate("train", 120, 3))
-    (folder / "train.en").write_text("".join(f"{pair.src}\n" for pair in pairs))
-    (folder / "train.de").write_text("".join(f"{pair.tgt}\n" for pair in pairs))
+    for name, size in (("train", 120), ("valid", 20)):
+        (folder / f"{name}.en").write_text("".join(f"{pair.src}\n" for pair in pairs[:size]))
+        (folder / f"{name}.de").write_text("".join(f"{pair.tgt}\n" for pair in pairs[:size]))
     path = folder / "small.toml"
     path.write_text(RECIPE.replace("FOLDER", str(folder)))
     return path
@@ -215,8 +216,8 @@ def test_wrong_input_and_missing_files(train: Train, nmt: Nmt, recipe: Path, tmp
     assert status == 1 and " is not a run; expected the directory of a run" in one_line(err)
     text = tmp_path / "text"
     text.mkdir()
-    for side in ("en", "de"):
-        (text / f"train.{side}").write_bytes((recipe.parent / f"train.{side}").read_bytes())
+    for name in ("train.en", "train.de", "valid.en", "valid.de"):
+        shutil.copy(recipe.parent / name, text)
     run = train("run", "train.max_steps=6", f"data.root={text}")
     status, _, err = nmt("replay", run, "--step", 7)
     assert status == 1 and one_line(err) == f"--step must be at most 6, the last update of {run}, got 7"
@@ -243,8 +244,8 @@ def test_lines_of_cleaned_corpora(recipe: Path, tmp_path: Path) -> None:
     options += ["data.reverse_target=true", "tokenizer.lowercase=true", "data.max_tokens=200"]
     options += ["model.max_positions=256", "train.micro_batch_tokens=256"]
     loaded = load_recipe(recipe, options)
-    (tmp_path / "train.en").write_text("a\n")
-    (tmp_path / "train.de").write_text("b\n")
+    (tmp_path / "valid.en").write_text("a\n")
+    (tmp_path / "valid.de").write_text("b\n")
     prepared = prepare(loaded)
     found = locate_pairs(prepared, loaded, decode_pairs(prepared, loaded, range(60)))
     assert [(pair.corpus, pair.number) for pair in found] == [

@@ -318,7 +318,8 @@ def test_concurrent_processes_convert_once(make_model: MakeModel, tmp_path: Path
     if state == "outdated":
         other = make_model(seed=12)
         overwrite_weights(model, other)
-    context = get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     barrier, results = context.Barrier(4), context.Queue()
     children = [context.Process(target=_load_concurrently, args=(model, barrier, results)) for _ in range(4)]
     for child in children:

@@ -61,7 +61,7 @@ class Script:
 
     def __call__(self, is_done: Tensor) -> list[bool]:
         self.sizes.append(len(is_done))
-        return [len(self.sizes) > 2 and self.rng.random() < 0.2 for _ in range(len(is_done))]
+        return [len(self.sizes) > 2 and self.rng.random() < 0.35 for _ in range(len(is_done))]
 
 
 def make_model(dtype: torch.dtype = torch.float32) -> Transformer:

@@ -29,7 +29,7 @@ RUN_TINY = Path(__file__)
 
 # Forked where torch is imported already, which saves seconds for each.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["nmt.train.trainer"])
+PROCESSES.set_forkserver_preload(["nmt.train.trainer", "torch._dynamo"])  # which the optimizer imports
 
 
 def with_train(recipe: Recipe, run_dir: Path | None = None, **changes: Any) -> Recipe:
