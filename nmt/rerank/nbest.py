@@ -23,8 +23,8 @@ class Candidate:
 def read_n_best(lines: Iterable[str], where: str) -> list[list[Candidate]]:
     """Parse the output of `nmt translate --n-best`; return the candidates of each line, in file order.
 
-    Further columns, such as alignments, are ignored. Raises UserError for a malformed line and for line numbers that
-    are not consecutive from 1.
+    Further columns, such as alignments, and carriage returns at line ends are ignored. Raises UserError for a malformed
+    line and for line numbers that are not consecutive from 1.
 
     where: name of the file in error messages
     """
@@ -50,7 +50,7 @@ def write_n_best(number: int, candidates: Iterable[Candidate]) -> list[str]:
 
 
 def _columns(line: str, where: str) -> tuple[int, float, str]:
-    columns = line.split("\t")
+    columns = line.removesuffix("\r").split("\t")
     expected = "expected number, score and text, separated by tabs; create it with nmt translate --n-best"
     if " ||| " in line and len(columns) == 1:
         raise UserError(f"{where}, is in Moses format; {expected}")
