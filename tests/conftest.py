@@ -11,6 +11,7 @@ from hypothesis import settings
 from nmt import cli
 from nmt.processes.distributed import choose_device
 from nmt.processes.parallel import _context
+from tests import forked
 from tests.calling import Nmt, Result
 from tests.fake_cuda import install_device_guard
 
@@ -23,14 +24,10 @@ install_device_guard()
 ON_CPU = os.environ.get("NMT_TEST_DEVICE") == "cpu"
 
 
-# Imported once for all processes that tests fork: the trainer, what its optimizer imports, both engines, the command.
-_FORKED = ("nmt.train.trainer", "torch._dynamo", "nmt.streams.torch_workers", "nmt.export.engine", "nmt.cli.translate")
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Start the fork server of a parallel test process, as a server keeps the modules of its first use."""
     if hasattr(config, "workerinput"):
-        _context(_FORKED)
+        _context(forked.MODULES)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

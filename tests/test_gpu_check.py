@@ -95,6 +95,7 @@ def test_a_killed_dry_run_resumes(tmp_path: Path) -> None:
     assert [entry["goal"] for entry in entries] == [
         "train-gpu-big",
         "decode-gpu-batch32",
+        "file-gpu-float16",
         "file-gpu-loaded-bf16",
     ]
     curves = json.loads((results / "losses-of-each-update.txt").read_text())

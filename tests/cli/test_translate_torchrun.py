@@ -1,6 +1,5 @@
 """`nmt translate` in several processes under torchrun: the same output, and no hangs if a process dies."""
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -14,9 +13,7 @@ import pytest
 from nmt import cli
 from tests.calling import Nmt
 from tests.cli.nasty_lines import as_bytes, nasty_lines
-
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["nmt.cli.translate"])
+from tests.forked import PROCESSES
 
 
 def run_rank(arguments: list[str], variables: dict[str, str], err: Path) -> None:

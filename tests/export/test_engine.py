@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
@@ -31,6 +30,7 @@ from nmt.storage.sealed import CorruptError
 from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 from tests.export.rounding import perturbed_copies, stable_lines
+from tests.forked import PROCESSES
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
 
@@ -318,10 +318,8 @@ def test_concurrent_processes_convert_once(make_model: MakeModel, tmp_path: Path
     if state == "outdated":
         other = make_model(seed=12)
         overwrite_weights(model, other)
-    context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    barrier, results = context.Barrier(4), context.Queue()
-    children = [context.Process(target=_load_concurrently, args=(model, barrier, results)) for _ in range(4)]
+    barrier, results = PROCESSES.Barrier(4), PROCESSES.Queue()
+    children = [PROCESSES.Process(target=_load_concurrently, args=(model, barrier, results)) for _ in range(4)]
     for child in children:
         child.start()
     outcomes = [results.get(timeout=240) for _ in children]

@@ -1,7 +1,6 @@
 """Device selection, collectives, and jobs in which one process dies, stops, hangs or fails."""
 
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ from torch._C._distributed_c10d import HashStore
 from nmt.processes.distributed import World, choose_device, start_world
 from nmt.processes.failure_detection import Peer, join_job
 from nmt.recipe import UserError
+from tests.forked import PROCESSES
 from tests.processes.run_world import LINES, MISSING, run_forked
 
 RUN_WORLD = Path(__file__).with_name("run_world.py")
@@ -147,10 +147,6 @@ def test_missing_ranks_are_named() -> None:
 
 
 # --- Several processes ------------------------------------------------------------------------------------------------
-
-
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["nmt.train.trainer"])
 
 
 class Job:

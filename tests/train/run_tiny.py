@@ -1,7 +1,6 @@
 """Trains the tiny recipe given as TOML on the tiny data; the tests start it alone or under torchrun."""
 
 import json
-import multiprocessing
 import os
 import socket
 import subprocess
@@ -24,12 +23,9 @@ from nmt.train.data import TrainingData, TranslateValidation
 from nmt.train.signals import Stopped
 from nmt.train.state import TrainState
 from nmt.train.trainer import Trainer
+from tests.forked import PROCESSES
 
 RUN_TINY = Path(__file__)
-
-# Forked where torch is imported already, which saves seconds for each.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["nmt.train.trainer", "torch._dynamo"])  # which the optimizer imports
 
 
 def with_train(recipe: Recipe, run_dir: Path | None = None, **changes: Any) -> Recipe:
