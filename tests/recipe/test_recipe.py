@@ -129,6 +129,7 @@ def test_packaged_recipes_load_and_have_the_name_of_their_file(path: Path) -> No
 def test_packaged_recipes_exist() -> None:
     pairs = {f"wmt14-en-{lang}-{size}" for lang in ("de", "fr") for size in ("base", "big")}
     others = {"quickstart", "multi30k-en-de", "multi30k-en-fr", "tatoeba-en-de", "tatoeba-en-lm", "iwslt14-de-en"}
+    others |= {"general-en-de", "general-en-fr"}
     assert pairs | others <= {path.stem for path in RECIPES}
 
 
