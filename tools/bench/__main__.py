@@ -15,11 +15,13 @@ from bench.comparison import Comparison, System, compare
 from bench.environments import PEERS, cache, install
 from bench.file_comparison import DEFAULTS, LOADED_DEFAULTS, FileWorkload, compare_files, compare_loaded
 from bench.goals import BY_NAME
+from bench.learning import draw, learn, summarize
 from bench.ledger import HOME, add_entries, comparison_entry, read_ledger, value_entry, write_results
 from bench.serving import ServingWorkload, compare_servers
 from bench.text import prepare_text, text_recipe, vocabulary_size
-from bench.workload import Shape, Workload
+from bench.workload import Learning, Shape, Workload
 from nmt.logs import counted, print_line, say
+from nmt.plots.figure import require_drawable
 from nmt.recipe import UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
@@ -29,6 +31,7 @@ SHAPES = {
     "tiny": Shape(4, 4, 128, 256, 4, 0.3),
     "base": Shape(),
     "big": Shape(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3),
+    "small": Shape(3, 3, 256, 1024, 4, 0.1),
 }
 
 SYSTEMS = "\n".join(f"  {name:<15}{', '.join(peer.tasks)}" for name, peer in PEERS.items())
@@ -41,6 +44,7 @@ examples:
   tools/bench/run decode nmt:precision=bf16 ctranslate2:compute_type=float16 --device cuda --goal decode-gpu-batch32
   tools/bench/run file nmt ctranslate2 --model runs/NAME --source FILE --ref FILE --goal file-int8
   tools/bench/run serve nmt one-call --model runs/NAME --source FILE --goal serve-one-call
+  tools/bench/run learn nmt transformers nmt:model.norm_order=pre eole --results learning.json
   tools/bench/run record train-cpu-linear 0.62 --command 'nmt bench train base ...' --evidence train.json
 
 A system is NAME:setting=value,... with fields of the workload (precision, threads, batch_tokens, batch_sentences,
@@ -78,6 +82,8 @@ def main(arguments: Sequence[str]) -> int:
                 _record(options)
             case "ledger":
                 _update_ledger(options)
+            case "learn":
+                _learn(options)
             case "file":
                 _compare_files(options)
             case "serve":
@@ -92,14 +98,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Compare the speed of a task and add the result to the ledger."""
-    able = [name for name, peer in PEERS.items() if options.command in peer.tasks]
-    ours, theirs = _parse_system(options.ours), _parse_system(options.theirs)
-    for name, settings in (ours, theirs):
-        if name not in able:
-            raise UserError(
-                f"{name!r} does not support {options.command!r}; it must be one of {', '.join(able)}; choose one"
-            )
-        _require_known(options.command, name, settings)
+    ours, theirs = (_find_system(options.command, text) for text in (options.ours, options.theirs))
     folder: Path = options.folder
     workload = Workload(options.command, str(folder.absolute()), vocabulary_size(folder), SHAPES[options.shape])
     names = {field.name for field in fields(workload)} - {"folder", "shape"}
@@ -117,9 +116,39 @@ def _compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     _publish(options, work, comparison, shlex.join(["tools/bench/run", *kept]))
 
 
+def _learn(options: argparse.Namespace) -> None:
+    """Compare learning curves; print a table, write the curves and draw them."""
+    systems = [_find_system("learn", text) for text in options.systems]
+    require_drawable(picture := options.results.with_suffix(".svg"))
+    workload = Workload(
+        "learn",
+        str(options.folder.absolute()),
+        vocabulary_size(options.folder),
+        SHAPES[options.shape],
+        precision=options.precision,
+        threads=options.threads,
+        batch_tokens=options.batch_tokens,
+        updates=options.updates,
+        learning=Learning(options.rounds, 0, options.learning_rate, options.warmup_steps, ""),
+    )
+    curves = learn(workload, systems, options.seeds, options.results)
+    draw(curves, picture)
+    sys.stdout.write(summarize(curves))
+
+
+def _find_system(task: str, text: str) -> System:
+    """Parse a system; raises UserError if it does not support the task or a setting."""
+    name, settings = _parse_system(text)
+    able = [peer for peer in PEERS if task in PEERS[peer].tasks]
+    if name not in able:
+        raise UserError(f"{name!r} does not support {task!r}; it must be one of {', '.join(able)}; choose one")
+    _require_known(task, name, settings)
+    return name, settings
+
+
 def _require_known(task: str, name: str, settings: Mapping[str, str]) -> None:
     """Raise UserError for a setting that neither the workload nor the system has, or with a wrong value."""
-    fixed = {"task", "folder", "vocab_size", "shape", "options"}
+    fixed = {"task", "folder", "vocab_size", "shape", "options", "learning"}
     types = {field.name: type(getattr(Workload, field.name)) for field in fields(Workload) if field.name not in fixed}
     own = tuple(PEERS[name].options.get(task, "").split())
     sections = tuple(one for one in own if one.endswith("."))
@@ -221,6 +250,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_data(commands.add_parser("data", help="prepare the text that all systems use"))
     for task in ("train", "decode", "prepare"):
         _add_comparison(commands.add_parser(task, help=f"compare two systems: {task}"), task)
+    _add_learn(commands.add_parser("learn", help="compare learning curves on the same text, and BLEU"))
     _add_file(commands.add_parser("file", help="compare complete commands that translate a file"))
     _add_serve(commands.add_parser("serve", help="compare servers that translate one line per request"))
     recording = commands.add_parser("record", help="add a value measured by another command")
@@ -231,7 +261,7 @@ def _parser() -> argparse.ArgumentParser:
     ledger = commands.add_parser("ledger", help="make RESULTS.md from results.json")
     ledger.add_argument("--add", type=Path, metavar="FOLDER", help="first add measurements of another ledger")
     for command in commands.choices.values():
-        if command not in (installing, commands.choices["data"]):
+        if command not in (installing, commands.choices["data"], commands.choices["learn"]):
             command.add_argument("--ledger", type=Path, default=HOME, help="folder of the ledger")
     for command in (commands.choices[name] for name in ("train", "decode", "prepare", "file", "serve", "record")):
         command.add_argument("--note", default="", help="remark for the ledger, such as recipe and text")
@@ -257,6 +287,21 @@ def _add_comparison(parser: argparse.ArgumentParser, task: str) -> None:
     if task == "decode":
         _add_workload(parser, beam_size="beam size", batch_sentences="sentences per batch")
         _add_workload(parser, output_tokens="length of every output", num_sentences="sentences of the test set")
+
+
+def _add_learn(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("systems", nargs="+", help="systems with their settings; differences are from the first")
+    parser.add_argument("--results", type=Path, required=True, help="JSON file of the curves; the picture is beside it")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="seeds; those in the file are not repeated")
+    parser.add_argument("--rounds", type=int, default=15, help="validations (%(default)s)")
+    parser.add_argument("--updates", type=int, default=200, help="updates between validations (%(default)s)")
+    parser.add_argument("--batch-tokens", type=int, default=4_096, help="target tokens per update (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=1.0, help="factor of the paper's schedule (%(default)s)")
+    parser.add_argument("--warmup-steps", type=int, default=1_000, help="warm-up of the schedule (%(default)s)")
+    parser.add_argument("--shape", choices=SHAPES, default="small", help="size of the model (%(default)s)")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16", help="of all systems (%(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each system (%(default)s)")
+    parser.add_argument("--folder", type=Path, default=cache() / "text", help="text prepared by `data`")
 
 
 def _add_workload(parser: argparse.ArgumentParser, **helps: str) -> None:

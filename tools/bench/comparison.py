@@ -58,8 +58,8 @@ def compare(workload: Workload, ours: System, theirs: System, rounds: int) -> Co
     """
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        _system_process(workload, *ours, Path(folder)) as one,
-        _system_process(workload, *theirs, Path(folder)) as other,
+        system_process(workload, *ours, Path(folder)) as one,
+        system_process(workload, *theirs, Path(folder)) as other,
     ):
         return alternate(one, other, rounds, "tokens")
 
@@ -73,7 +73,7 @@ def alternate(one: SystemProcess, other: SystemProcess, rounds: int, unit: str) 
     return Comparison(one.measurement, other.measurement, ratio)
 
 
-def _system_process(workload: Workload, name: str, settings: dict[str, str], folder: Path) -> SystemProcess:
+def system_process(workload: Workload, name: str, settings: dict[str, str], folder: Path) -> SystemProcess:
     """Start a system on a workload, in its own environment."""
     workload = workload.with_settings({key: value for key, value in settings.items() if not key.isupper()})
     description = folder / f"{name}-{len(list(folder.iterdir()))}.json"
@@ -114,14 +114,19 @@ class SystemProcess:
 
     def run_round(self) -> float:
         """Resume the system for one round; returns its rate, see `Measurement`."""
+        answer = self.request_round()
+        self.measurement.rates.append(answer["tokens"] / answer["seconds"])
+        return self.measurement.rates[-1]
+
+    def request_round(self) -> dict[str, Any]:
+        """Resume the system for one round; returns its answer."""
         self._signal(signal.SIGCONT)
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
         answer = self._read()
         self._signal(signal.SIGSTOP)
-        self.measurement.rates.append(answer["tokens"] / answer["seconds"])
-        return self.measurement.rates[-1]
+        return answer
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None

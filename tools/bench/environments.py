@@ -40,24 +40,24 @@ class Peer:
 PEERS = {
     "nmt": Peer(
         "bench.peers.nmt_system",
-        ("train", "decode", "prepare"),
-        options={"train": "compile train.", "decode": "processes decode."},
+        ("train", "decode", "prepare", "learn"),
+        options={"train": "compile train.", "decode": "processes decode.", "learn": "train. model."},
     ),
     "transformers": Peer(
         "bench.peers.transformers_marian",
-        ("train", "decode"),
+        ("train", "decode", "learn"),
         "transformers==5.23.0",
         "numpy tokenizers huggingface_hub safetensors regex pyyaml tqdm packaging typer",
-        options={"train": "attn compile", "decode": "attn"},
+        options={"train": "attn compile", "decode": "attn", "learn": "attn"},
     ),
     # Training does not import its other declared dependencies (spacy, fasttext, torchcodec, a web server, ...).
     "eole": Peer(
         "bench.peers.eole_trainer",
-        ("train",),
+        ("train", "learn"),
         "eole==0.6.4",
         "huggingface_hub numpy pillow protobuf pydantic pyonmttok==1.38.1 pyyaml regex sacrebleu safetensors "
         "tokenizers",
-        options={"train": "bucket_size num_workers torch_compile"},
+        options=dict.fromkeys(("train", "learn"), "bucket_size num_workers torch_compile"),
     ),
     # Declares torch < 2.3. Imports spacy and fasttext even if they are not used.
     "opennmt": Peer(

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
@@ -33,10 +34,11 @@ class Clock:
         self._answers, self._commands = answers, commands
         self._created = self._round_start = perf_counter()
 
-    def end_round(self, tokens: int) -> None:
+    def end_round(self, tokens: int, results: Callable[[], dict[str, Any]] = dict) -> None:
         """End a round and block until the next one may start.
 
-        tokens: target tokens, EOS included; tokens of both sides for preparation, lines for files
+        tokens:  target tokens, EOS included; tokens of both sides for preparation, lines for files
+        results: makes further entries of the answer, which takes no time of the round
         """
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -44,7 +46,7 @@ class Clock:
         seconds = perf_counter() - self._round_start
         self._warm_up_left -= 1
         if self._warm_up_left < 0:
-            self._answer({"seconds": seconds, "tokens": tokens})
+            self._answer({"seconds": seconds, "tokens": tokens, **results()})
         if self._warm_up_left == 0:
             self._answer({"ready": {"versions": _versions(), "seconds": perf_counter() - self._created}})
         if self._warm_up_left <= 0 and self._commands.readline() != "go\n":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,24 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Learning:
+    """Settings of the task `learn`: rounds of training, with a validation after each; then the test set is translated.
+
+    output: file of the translations without its extension: `.txt` for text, `.pieces` for pieces separated by spaces
+    """
+
+    rounds: int
+    seed: int
+    learning_rate: float
+    warmup_steps: int
+    output: str
+
+    def rate(self, d_model: int, step: int) -> float:
+        """Learning rate of an update, counted from 1 (Vaswani et al. 2017, equation 3, times `learning_rate`)."""
+        return float(self.learning_rate * d_model**-0.5 * min(step**-0.5, step * self.warmup_steps**-1.5))
+
+
+@dataclass(frozen=True)
 class Workload:
     """A task, its text and its settings.
 
@@ -29,13 +48,14 @@ class Workload:
     threads:      total of the system's parallel workers
     warm_up:      untimed rounds before the first timed one
     batch_tokens: training: target tokens per update
-    updates:      training: updates per round
+    updates:      training and learning: updates per round
     num_sentences: translation: number of sentences, from the start of the test set
     output_tokens: translation: length of every output, including EOS if the system generates it
     options:      settings of one system, under its own names
+    learning:     settings of the task `learn`
     """
 
-    task: Literal["train", "decode", "prepare"]
+    task: Literal["train", "decode", "prepare", "learn"]
     folder: str
     vocab_size: int
     shape: Shape = Shape()
@@ -51,6 +71,7 @@ class Workload:
     output_tokens: int = 16
     num_sentences: int = 256
     options: dict[str, str] = field(default_factory=dict)
+    learning: Learning | None = None
 
     @property
     def on_gpu(self) -> bool:
@@ -73,6 +94,12 @@ class Workload:
         """The same sentences as SentencePiece pieces."""
         return [line.split(" ") for line in self.lines(f"{split}.{side}.pieces")]
 
+    def write_pieces(self, sentences: Iterable[Iterable[str]]) -> None:
+        """Write the translations of the test set, as pieces."""
+        assert self.learning is not None
+        text = "".join(f"{' '.join(pieces)}\n" for pieces in sentences)
+        Path(f"{self.learning.output}.pieces").write_text(text, encoding="utf-8")
+
     def with_settings(self, settings: dict[str, str]) -> Workload:
         """Override fields; settings that name no field become options of the system."""
         types = {entry.name: type(getattr(self, entry.name)) for entry in fields(self)}
@@ -88,4 +115,5 @@ class Workload:
     def from_json(cls, text: str) -> Workload:
         """Parse the output of `to_json`."""
         tree: dict[str, Any] = json.loads(text)
-        return cls(**{**tree, "shape": Shape(**tree["shape"])})
+        learning = None if tree["learning"] is None else Learning(**tree["learning"])
+        return cls(**{**tree, "shape": Shape(**tree["shape"]), "learning": learning})

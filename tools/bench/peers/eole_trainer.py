@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from eole.config.run import TrainConfig
-from eole.train_single import main
+from eole import train_single
+from eole.config.run import PredictConfig, TrainConfig
+from eole.inference_engine import InferenceEnginePY
+from eole.trainer import Trainer
 from eole.utils.statistics import Statistics
+from torch import Tensor
 
+from bench.token_nll import mean_nll
 from bench.trainers import NEVER, check_precision, sorted_batch_size, write_vocabulary
 from bench.worker import Clock
 from bench.workload import Workload
@@ -24,19 +28,91 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 def train(workload: Workload, clock: Clock) -> None:
     """Train with eole, ending a round instead of each report."""
-    # On a CPU, eole computes fp16 in bf16.
-    check_precision(workload, "eole", cpu=("fp32", "bf16"), cuda=("fp32", "bf16", "fp16"))
 
     def report(statistics: Statistics, *_: Any) -> None:
         clock.end_round(int(statistics.n_tokens))
 
     Statistics.output = report
+    with tempfile.TemporaryDirectory() as folder:
+        _run_trainer(workload, Path(folder), {})
+
+
+def learn(workload: Workload, clock: Clock) -> None:
+    """Train with the schedule of the workload; then translate the test set with `eole predict`."""
+    learning = workload.learning
+    assert learning is not None
+    started: dict[str, Any] = {}
+    build_trainer, train_step = train_single.build_trainer, Trainer._train_step
+    rounds_left = learning.rounds
+
+    def build(config: Any, device_id: int, model: Any, vocabs: Any, *rest: Any, **named: Any) -> Trainer:
+        started.update(model=model, vocabs=vocabs)
+        started["trainer"] = build_trainer(config, device_id, model, vocabs, *rest, **named)
+        return started["trainer"]
+
+    def step(trainer: Trainer, *batch: Any, **named: Any) -> None:
+        if "first" not in started:
+            started["first"] = True
+            clock.end_round(0)  # reading text is not part of the first round
+        train_step(trainer, *batch, **named)
+
+    def report(statistics: Statistics, *_: Any) -> None:
+        nonlocal rounds_left
+        model = started["model"]
+        model.eval()
+        clock.end_round(int(statistics.n_tokens), lambda: {"nll": _validation_nll(workload, model, started["vocabs"])})
+        model.train()
+        rounds_left -= 1
+        if rounds_left == 0:
+            started["trainer"].model_saver.save(1)
+            clock.end_round(_translate(workload, Path(folder) / "model"))
+
+    train_single.build_trainer, Trainer._train_step, Statistics.output = build, step, report
+    schedule = {"seed": learning.seed, "learning_rate": learning.learning_rate, "warmup_steps": learning.warmup_steps}
+    with tempfile.TemporaryDirectory() as folder:
+        _run_trainer(workload, Path(folder), schedule)
+
+
+def _run_trainer(workload: Workload, folder: Path, changes: dict[str, Any]) -> None:
+    """Run eole's trainer; `changes` override its seed and training options."""
+    # On a CPU, eole computes fp16 in bf16.
+    check_precision(workload, "eole", cpu=("fp32", "bf16"), cuda=("fp32", "bf16", "fp16"))
     torch.set_num_threads(workload.threads)
     if workload.on_gpu and workload.precision in DTYPES:
         # Otherwise eole uses torch's default autocast dtype, fp16, for every precision.
         torch.set_autocast_dtype("cuda", DTYPES[workload.precision])
-    with tempfile.TemporaryDirectory() as folder:
-        main(TrainConfig(**configuration(workload, Path(folder))), device_id=0 if workload.on_gpu else -1)
+    config = configuration(workload, folder)
+    config["seed"] = changes.pop("seed", config["seed"])
+    config["training"] |= changes
+    train_single.main(TrainConfig(**config), device_id=0 if workload.on_gpu else -1)
+
+
+def _validation_nll(workload: Workload, model: Any, vocabs: Any) -> float:
+    """Return the nll of the validation set in fp32, without EOS in the source, as in eole's training."""
+    pad, bos, eos = (vocabs["tgt"][vocabs["specials"][f"{name}_token"]] for name in ("pad", "bos", "eos"))
+
+    def log_probs(src: Tensor, tgt: Tensor) -> Tensor:
+        result: Tensor = model.compute_log_probs(src, tgt, (src != pad).sum(1))["token_log_probs"]
+        return result.float()
+
+    src = [vocabs["src"](pieces) for pieces in workload.pieces("valid", "src")]
+    tgt = [[bos, *vocabs["tgt"](pieces), eos] for pieces in workload.pieces("valid", "tgt")]
+    return mean_nll(src, tgt, log_probs, pad=pad, device=workload.device)
+
+
+def _translate(workload: Workload, model: Path) -> int:
+    """Translate the test set with the saved model; returns the number of sentences."""
+    assert workload.learning is not None
+    config = PredictConfig(
+        model_path=[str(model)],
+        src=str(workload.path("test.src.pieces")),
+        output=f"{workload.learning.output}.pieces",
+        beam_size=workload.beam_size,
+        batch_size=workload.batch_sentences,
+        gpu_ranks=[0] if workload.on_gpu else [],
+    )
+    InferenceEnginePY(config).infer_file()
+    return len(workload.lines("test.src.pieces"))
 
 
 def configuration(workload: Workload, folder: Path) -> dict[str, Any]:
@@ -83,6 +159,7 @@ def _training(workload: Workload, folder: Path) -> dict[str, Any]:
         "param_init_method": "xavier_uniform",
         "optim": "adam",
         "adam_beta2": 0.98,
+        "adam_eps": 1e-9,
         "learning_rate": 2,
         "warmup_steps": 4000,
         "decay_method": "noam",

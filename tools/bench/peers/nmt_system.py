@@ -1,6 +1,7 @@
 """nmt: the trainer and translator of this source tree, as measured by `nmt bench`.
 
-Options: compile (true or false) and any `train.*` of a recipe; processes and any `decode.*`.
+Options: compile (true or false), any `train.*` of a recipe, and for learning any `model.*`; processes and any
+`decode.*`.
 """
 
 from __future__ import annotations
@@ -20,17 +21,23 @@ from nmt.bench.inputs import DecodingRequest, prepare_decoding, prepare_training
 from nmt.bench.model_specs import find_model_spec
 from nmt.bench.random_model import write_random_model
 from nmt.bench.training import TrainingBench
+from nmt.data.prepare import load_prepared
 from nmt.data.prepare import prepare as prepare_corpus
+from nmt.data.store import PairStore
+from nmt.decode.translator import Translator
 from nmt.processes.distributed import start_world
-from nmt.recipe import SearchPrecision, parse_recipe
+from nmt.recipe import DecodeRecipe, SearchPrecision, parse_recipe
 from nmt.text.tokenizer import Tokenizers
+from nmt.train.validate import validate
 
 # A recipe must name corpora, even if they are not read.
 _PLACEHOLDER_CORPORA = 'train = [{ kind = "toy" }]\nvalid = [{ kind = "toy" }]'
 
 
-def _overrides(workload: Workload, section: str) -> list[str]:
-    chosen = {name: value for name, value in workload.options.items() if name.startswith(f"{section}.")}
+def _overrides(workload: Workload, *sections: str) -> list[str]:
+    """Overrides of the shape and of the options in these sections."""
+    prefixes = tuple(f"{section}." for section in sections)
+    chosen = {name: value for name, value in workload.options.items() if name.startswith(prefixes)}
     return [
         *(f"model.{name}={value}" for name, value in asdict(workload.shape).items()),
         *map("=".join, chosen.items()),
@@ -50,6 +57,40 @@ def train(workload: Workload, clock: Clock) -> None:
         with TrainingBench(spec, world, store) as bench:
             while True:
                 clock.end_round(bench.run(workload.updates).tgt_tokens)
+
+
+def learn(workload: Workload, clock: Clock) -> None:
+    """Train with the schedule of the workload; then translate the test set."""
+    learning = workload.learning
+    assert learning is not None
+    options = {"batch_tokens": workload.batch_tokens, "precision": workload.precision, "device": workload.device}
+    options |= {"threads": workload.threads, "label_smoothing": workload.label_smoothing, "schedule": "noam"}
+    options |= {"learning_rate": learning.learning_rate, "warmup_steps": learning.warmup_steps}
+    given = [f"seed={learning.seed}", *(f"train.{name}={value}" for name, value in options.items())]
+    given += _overrides(workload, "train", "model")
+    spec = find_model_spec("base", given, workload.vocab_size)
+    prepared = load_prepared(workload.path("nmt") / "data")
+    valid = PairStore(prepared.directory, "valid")
+    with start_world(workload.device) as world, tempfile.TemporaryDirectory() as folder:
+        spec, store = prepare_training_data(spec, str(workload.path("nmt")), Path(folder), 0, workload.vocab_size)
+        with TrainingBench(spec, world, store) as bench:
+            loss = bench.trainer.loss
+            clock.end_round(0)
+            for _ in range(learning.rounds):
+                tokens = bench.run(workload.updates).tgt_tokens
+                clock.end_round(tokens, lambda: {"nll": validate(loss, valid, world, 2_048, lambda: None).nll})
+            search = DecodeRecipe(beam_size=workload.beam_size, length_penalty="power", length_alpha=1.0)
+            translator = Translator(
+                loss.model.eval(),
+                prepared.tokenizers,
+                search,
+                max_positions=spec.recipe.model.max_positions,
+                unicode_form=spec.recipe.data.unicode_form,
+                device=world.device,
+            )
+            lines = translator.translate(workload.lines("test.src.txt"))
+            Path(f"{learning.output}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            clock.end_round(len(lines))
 
 
 def decode(workload: Workload, clock: Clock) -> None:

@@ -1,6 +1,6 @@
 """Hugging Face transformers: MarianMTModel in a plain training loop and with `generate`.
 
-Options: attn (sdpa or eager); compile (true or false, training).
+Its layers are post-norm, as in the paper. Options: attn (sdpa or eager); compile (true or false, training).
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import count
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 from transformers import MarianConfig, MarianMTModel
 
+from bench.token_nll import mean_nll
 from bench.worker import Clock
 from bench.workload import Workload
 
@@ -21,10 +23,10 @@ PAD, BOS, EOS = 0, 2, 3
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def build_model(workload: Workload) -> MarianMTModel:
+def build_model(workload: Workload, seed: int = 1) -> MarianMTModel:
     """Model of the workload's shape, randomly initialized."""
     shape = workload.shape
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     config = MarianConfig(  # type: ignore[call-arg]  # `attn_implementation` is not a declared field
         vocab_size=workload.vocab_size,
         d_model=shape.d_model,
@@ -56,23 +58,85 @@ def train(workload: Workload, clock: Clock) -> None:
     """Train with fused Adam on batches of similar length, as with `group_by_length`."""
     torch.set_num_threads(workload.threads)
     model = build_model(workload).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    optimizer = _optimizer(model)
     forward = torch.compile(model, dynamic=True) if workload.options.get("compile", "false") == "true" else model
     batches = _batches(workload)
     while True:
+        clock.end_round(sum(_update(workload, forward, optimizer, next(batches)) for _ in range(workload.updates)))
+
+
+def learn(workload: Workload, clock: Clock) -> None:
+    """Train with the schedule of the workload; then translate the test set with `generate`."""
+    learning = workload.learning
+    assert learning is not None
+    torch.set_num_threads(workload.threads)
+    model = build_model(workload, learning.seed)
+    optimizer, batches = _optimizer(model), _batches(workload, learning.seed)
+    clock.end_round(0)
+    for number in range(learning.rounds):
+        model.train()
         tokens = 0
-        for _ in range(workload.updates):
-            src, decoder_input, labels = (side.to(workload.device, non_blocking=True) for side in next(batches))
-            optimizer.zero_grad(set_to_none=True)
-            with _autocast(workload):
-                logits = forward(input_ids=src, attention_mask=src != PAD, decoder_input_ids=decoder_input).logits
-                loss = F.cross_entropy(
-                    logits.flatten(0, 1), labels.flatten(), ignore_index=-100, label_smoothing=workload.label_smoothing
-                )
-            loss.backward()
-            optimizer.step()
-            tokens += int((labels != -100).sum())
-        clock.end_round(tokens)
+        for update in range(workload.updates):
+            step = number * workload.updates + update + 1
+            optimizer.param_groups[0]["lr"] = learning.rate(workload.shape.d_model, step)
+            tokens += _update(workload, model, optimizer, next(batches))
+        model.eval()
+        clock.end_round(tokens, lambda: {"nll": _validation_nll(workload, model)})
+    pieces = _translate(workload, model)
+    workload.write_pieces(pieces)
+    clock.end_round(len(pieces))
+
+
+def _optimizer(model: MarianMTModel) -> torch.optim.Adam:
+    return torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+
+
+def _update(workload: Workload, model: Any, optimizer: torch.optim.Adam, batch: Sequence[torch.Tensor]) -> int:
+    """Perform one update; returns its number of target tokens."""
+    src, decoder_input, labels = (side.to(workload.device, non_blocking=True) for side in batch)
+    optimizer.zero_grad(set_to_none=True)
+    with _autocast(workload):
+        logits = model(input_ids=src, attention_mask=src != PAD, decoder_input_ids=decoder_input).logits
+        loss = F.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=-100, label_smoothing=workload.label_smoothing
+        )
+    loss.backward()
+    optimizer.step()
+    return int((labels != -100).sum())
+
+
+def _validation_nll(workload: Workload, model: MarianMTModel) -> float:
+    def log_probs(src: torch.Tensor, tgt: torch.Tensor) -> torch.Tensor:
+        logits = model(input_ids=src, attention_mask=src != PAD, decoder_input_ids=tgt[:, :-1]).logits
+        found: torch.Tensor = logits.log_softmax(-1).gather(-1, tgt[:, 1:, None]).squeeze(-1)
+        return found
+
+    src = [[*ids, EOS] for ids in workload.ids("valid", "src")]
+    tgt = [[BOS, *ids, EOS] for ids in workload.ids("valid", "tgt")]
+    return mean_nll(src, tgt, log_probs, pad=PAD, device=workload.device)
+
+
+def _translate(workload: Workload, model: Any) -> list[list[str]]:
+    """Translate the test set; returns pieces."""
+    vocabulary, sentences = workload.lines("vocab.txt"), workload.ids("test", "src")
+    order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]), reverse=True)
+    translations = [list[str]()] * len(sentences)
+    for start in range(0, len(order), workload.batch_sentences):
+        batch = order[start : start + workload.batch_sentences]
+        src = _pad([[*sentences[i], EOS] for i in batch], PAD).to(workload.device)
+        with torch.inference_mode():
+            outputs = model.generate(
+                input_ids=src,
+                attention_mask=(src != PAD).long(),
+                num_beams=workload.beam_size,
+                length_penalty=1.0,
+                do_sample=False,
+                max_new_tokens=src.shape[1] + 50,
+            )
+        for i, ids in zip(batch, outputs[:, 1:].tolist(), strict=True):
+            end = ids.index(EOS) if EOS in ids else len(ids)
+            translations[i] = [vocabulary[token] for token in ids[:end]]
+    return translations
 
 
 def decode(workload: Workload, clock: Clock) -> None:
@@ -99,7 +163,7 @@ def _autocast(workload: Workload) -> torch.autocast | nullcontext[None]:
     )
 
 
-def _batches(workload: Workload) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def _batches(workload: Workload, seed: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Yield source, decoder input and labels of at most `batch_tokens` target tokens, epoch after epoch."""
     src, tgt = workload.ids("train", "src"), workload.ids("train", "tgt")
     order = sorted(range(len(src)), key=lambda i: (len(tgt[i]), len(src[i])))
@@ -112,7 +176,7 @@ def _batches(workload: Workload) -> Iterator[tuple[torch.Tensor, torch.Tensor, t
         groups[-1].append(i)
         tokens += len(tgt[i]) + 1
     for epoch in count():
-        random.Random(epoch).shuffle(groups)
+        random.Random(1000 * seed + epoch).shuffle(groups)
         for group in groups:
             yield (
                 _pad([[*src[i], EOS] for i in group], PAD),
