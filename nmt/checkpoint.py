@@ -183,7 +183,7 @@ def save_checkpoint(
 def load_checkpoint(directory: Path) -> Checkpoint:
     """Load and verify a checkpoint; raises CorruptError, or UserError for a model without training state."""
     if "state.json" not in verify_directory(directory):
-        raise UserError(f"{directory} is a model without training state; move it out of the checkpoints")
+        raise UserError(f"{directory} is a model without training state; move it out of the checkpoint directory")
     try:
         state = json.loads((directory / "state.json").read_bytes())
     except ValueError as error:

@@ -65,7 +65,7 @@ def _print(line: str) -> None:
 def print_line(line: str) -> None:
     """Print a line to stderr at every verbosity, above the progress bar if there is one.
 
-    A line that cannot be written, such as to a full disk, is lost. Raises BrokenPipeError if the reader has exited.
+    A line that cannot be written, for example to a full disk, is lost. Raises BrokenPipeError if the reader has exited.
     """
     try:
         if bars := sys.modules.get("nmt.terminal_bar"):
@@ -80,7 +80,7 @@ def print_line(line: str) -> None:
 
 
 def _discard_unwritten() -> None:
-    """Replace sys.stderr, whose buffer has the line that failed and would fail at exit."""
+    """Replace sys.stderr, whose buffer still has the failed line and would fail again at exit."""
     old = sys.stderr
     with suppress(OSError):
         sys.stderr = os.fdopen(old.fileno(), "w", 1, encoding=old.encoding, errors=old.errors, closefd=False)
@@ -92,7 +92,7 @@ class ProgressBar:
     def __init__(
         self, description: str, total: float | None, unit: str, *, done: float = 0.0, silent: bool = False
     ) -> None:
-        """`done` units were finished earlier; they count as progress but not for the rate."""
+        """`done` units were finished earlier; they count toward progress but not toward the rate."""
         self._silent = silent or _verbosity == "quiet"
         self._description, self._total, self._unit = description, total, unit
         self._done = self._done_before = done

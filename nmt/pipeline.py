@@ -119,7 +119,7 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
     Raises UserError if `out` exists, for too few checkpoints and without an EMA.
     """
     require_new(out)
-    chosen, saved = _choose_checkpoints(run_dir, kind, count), run_dir / "recipe.toml"  # may be newer than they are
+    chosen, saved = _choose_checkpoints(run_dir, kind, count), run_dir / "recipe.toml"  # the recipe may be newer
     _write_average(chosen, kind, out, load_saved_recipe(saved).decode if saved.is_file() else None)
     return chosen
 

@@ -16,7 +16,7 @@ from nmt.recipe import Recipe
 from nmt.train.data import TranslateValidation, ValidationBleu
 
 # Sentences per rank between two checks for a stop signal. GPU batches are up to 16 times as large as CPU batches, but
-# training leaves memory for 4 times as many sentences only.
+# training leaves memory for only 4 times as many sentences.
 _WINDOW, _GPU_FACTOR = 32, 4
 _BATCH_TOKENS = 2_048
 _SAMPLES = 5

@@ -18,6 +18,8 @@ from bench.text import prepare_text, text_recipe
 from bench.token_nll import mean_nll
 from bench.workload import Learning, Shape, Workload
 
+from nmt.bench.model_specs import find_model_spec
+from nmt.models import build_model
 from nmt.recipe import UserError
 
 TINY = Shape(num_encoder_layers=1, num_decoder_layers=1, d_model=16, d_ff=32, num_heads=2)
@@ -86,6 +88,22 @@ def test_nmt_learns_and_translates(text: Path, tmp_path: Path) -> None:
     nll = [answer["nll"] for answer in rounds]
     assert math.log(280) + 1 > nll[0] > nll[1] > nll[3]
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 5
+
+
+def test_nmt_initializes_as_other_systems_do() -> None:
+    recipe = find_model_spec("tiny").recipe.model
+    stds = {}
+    for system in ("nmt", "transformers", "eole"):
+        torch.manual_seed(1)
+        model = build_model(recipe, 3_000, 3_000)
+        nmt_system._initialize_like(system, model)
+        stds[system] = [float(dict(model.named_parameters())[name].detach().std()) for name in (
+            "output.weight", "encoder.layers.0.feed_forward.inner.weight"
+        )]  # fmt: skip
+    xavier = (2 / (128 + 256)) ** 0.5
+    assert stds["nmt"] == pytest.approx([128**-0.5, xavier], rel=0.02)
+    assert stds["transformers"] == pytest.approx([0.02, 0.02], rel=0.02)
+    assert stds["eole"] == pytest.approx([(2 / 3_128) ** 0.5, xavier], rel=0.02)
 
 
 FAKE = """\

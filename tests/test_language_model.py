@@ -288,7 +288,7 @@ def test_info_names_the_language(language_model: Path, nmt: Nmt) -> None:
         (("score", "{lm}", "{text}", "{other}"), "is a language model, which scores SRC; leave out TGT"),
         (("translate", "{lm}", "{text}", "--prefixes", "{text}"), "prefixes and glossaries are for translation"),
         (("translate", "{lm}", "{text}", "--with-alignments"), "decode.alignments is for translation"),
-        (("translate", "{lm}", "{text}", "--keep", "markup"), "remove decode.alignments, or keep no markup"),
+        (("translate", "{lm}", "{text}", "--keep", "markup"), "remove decode.alignments, or markup from --keep"),
         (("translate", "{lm}", "{text}", "--split-sentences"), "decode.split_sentences is for translation"),
         (("translate", "{lm}", "{text}", "--set", "max_length_ratio=2"), "decode.max_length_ratio is for translation"),
         (("translate", "{lm}", "{text}", "--engine", "ctranslate2"), "is a language model"),

@@ -26,7 +26,7 @@ from nmt.storage.run_folder import find_model
 from nmt.text.tokenizer import Tokenizers
 
 EPILOG = """\
-Each round translates the text once with every search, so changes in machine speed affect all of them. Columns:
+Each round translates the text once with every search method, so changes in machine speed affect all of them. Columns:
 sacreBLEU's BLEU and chrF2, output length relative to the reference, median seconds (all in parentheses), and the median
 time relative to `beam 5` in the same round. The oracle selects the translation with the highest sentence BLEU among
 the ten best of beam 10, an upper bound for reranking. Scores ignore case if translations are always lowercase.
@@ -99,7 +99,7 @@ def select(rows: Sequence[Search], only: Sequence[str]) -> list[Search]:
     for text in only:
         if not any(text in row.name for row in rows):
             names = "; ".join(row.name for row in rows)
-            raise UserError(f"--only {text!r} is in the name of no row; rows: {names}")
+            raise UserError(f"--only {text!r} matches no row; rows: {names}")
     return [row for row in rows if row.name == REFERENCE or any(text in row.name for text in only)]
 
 
@@ -174,7 +174,7 @@ def main() -> int:
         parser.error("--repetitions and --lines must be at least 1")
     try:
         tgt_lang, lowercase = languages(options.model)[1], Tokenizers.load(find_model(options.model)).tgt.lowercases()
-        make_scorer("bleu", tgt_lang=tgt_lang)  # an error if the tokenizer of the language is not installed
+        make_scorer("bleu", tgt_lang=tgt_lang)  # raises UserError if the tokenizer of the language is not installed
         rows = [
             Row(search)
             for search in select(searches(options.model, options.ensemble, options.device), options.only or [""])

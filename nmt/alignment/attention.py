@@ -4,9 +4,9 @@ A second forward pass reads the complete translation (teacher forcing). Each tar
 with the highest attention, EOS excluded. Two words are linked if any of their tokens are.
 
 A target token can be aligned by the attention of either of two decoder positions: the position that predicts it
-(`output`), or the next one, which reads it (`input`). The best layer and position depend on the model. With `output`
+(`output`), or the next one, which reads it (`input`). The best layer and position depend on the model. With `output`,
 the second-to-last layer is usually best (Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer
-Models"). With `input` a lower layer of a deep decoder aligns better still, because the decoder has seen the token
+Models"). With `input`, a lower layer of a deep decoder aligns even better, because the decoder has seen the token
 (Shift-Att of Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation"). In a shallow
 decoder that position already attends to the next token. `nmt.alignment.choice` selects layer and position.
 """
@@ -95,7 +95,10 @@ class AlignmentAttention:
         return mean
 
     def attended(self, layer_map: AttentionMap) -> list[int]:
-        """Return the source token of each target token, empty for an empty source. layer_map: see `weights`."""
+        """Return the most attended source token of each target token; an empty list for an empty source.
+
+        layer_map: see `weights`
+        """
         weights = self.weights(layer_map)[:, :-1]  # without EOS
         attended: list[int] = weights.argmax(axis=1).tolist() if weights.shape[1] else []
         return attended
@@ -147,7 +150,7 @@ class WordAligner:
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto", decode: DecodeRecipe | None = None) -> WordAligner:
-        """Load a model directory, a checkpoint or a run; UserError if there is no such model, layer or head.
+        """Load a model directory, a checkpoint or a run; raises UserError if there is no such model, layer or head.
 
         decode: options that replace those of the model
         """
@@ -181,7 +184,7 @@ class WordAligner:
 
         Raises UserError for a sentence that does not fit the model's positions.
 
-        first_line: line number of the first pair; names: of both sides, for the error
+        first_line: line number of the first pair; names: of both sides, for errors
         """
         pairs = self.encode(sources, targets)
         require_lengths([([*self._tag, *src], tgt) for src, tgt in pairs], self._limit, first_line, names)
@@ -203,7 +206,7 @@ class WordAligner:
         return max(len(self._tag) + len(src), len(tgt)) <= self._limit
 
     def words(self, source: str, target: str) -> tuple[list[int | None], list[int | None]]:
-        """Return the index of the word of the given line for each source token and each target token."""
+        """Return the index of the word of each source and target token in the given lines."""
         return self._words(self.tokenizers.src, source), self._words(self.tokenizers.tgt, target)
 
     def _words(self, tokenizer: Tokenizer, line: str) -> list[int | None]:
@@ -250,7 +253,7 @@ class WordAligner:
         return words
 
     def attended(self, pairs: Sequence[TokenPair]) -> list[list[int]]:
-        """Return the source token of each target token of each pair."""
+        """Return the most attended source token of each target token of each pair."""
         attended: list[list[int]] = [[] for _ in pairs]
         for index, layers in self._maps(pairs, self.attention.layer):
             attended[index] = self.attention.attended(layers[:, 0])

@@ -3,7 +3,7 @@
 Each decoder layer and position is rated by its agreement with a reference. With a reverse model, the references are the
 links of all its layers and positions, as in Chen et al. 2020, who choose the pair of layers with the lowest alignment
 error rate between the two models. Otherwise the reference is a statistical aligner trained on the validation text.
-Heads of each layer are then selected greedily while the agreement grows.
+Heads of each layer are then selected greedily while the agreement improves.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def agreement(links: Sequence[LinkSet], others: Sequence[LinkSet]) -> float:
 def _select_heads(
     rate: Callable[[AlignmentAttention], float], layer: AlignmentAttention, num_heads: int
 ) -> tuple[AlignmentAttention, float]:
-    """Add heads of a layer greedily while the rating grows; return the attention and its rating."""
+    """Add heads of a layer greedily while the rating improves; return the attention and its rating."""
     heads: tuple[int, ...] = ()
     best = -1.0
     while len(heads) < num_heads:

@@ -2,8 +2,8 @@
 
 The model is that of Dyer et al. 2013 ("A Simple, Fast, and Effective Reparameterization of IBM Model 2"): each target
 token translates one source token or the null token, and source tokens near the diagonal are more probable. Diagonal
-tension and null probability are theirs. Word probabilities are estimated by expectation maximization (EM). Links are
-the intersection of both directions, which favors precision over recall.
+tension and null probability are those of the paper. Word probabilities are estimated by expectation maximization (EM).
+Links are the intersection of both directions, which favors precision over recall.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ITERATIONS = 5
 # Number of times that `estimate_lexicon` reads all pairs.
 PASSES = 1 + _ITERATIONS
 
-# Probability of a target token that did not occur with the source token.
+# Probability of a target token that does not co-occur with the source token.
 _UNSEEN = 1e-9
 
 Sentence = Sequence[int]
@@ -43,7 +43,7 @@ def agreed_links(pairs: Pairs) -> list[set[tuple[int, int]]]:
 
 
 def _agreed(forward: Sequence[Sequence[int]], backward: Sequence[Sequence[int]]) -> list[set[tuple[int, int]]]:
-    """Return the links in both directions, given the best source of each target token and the reverse."""
+    """Return the links found in both directions, given the best source of each target token and the reverse."""
     return [
         {(source, target) for target, source in enumerate(sources) if source >= 0 and targets[source] == target}
         for sources, targets in zip(forward, backward, strict=True)
@@ -85,7 +85,7 @@ class Lexicon:
     probability: Floats
 
     def lookup(self, keys: Ints) -> Floats:
-        """Return the probability of each key, `_UNSEEN` if its tokens did not occur together."""
+        """Return the probability of each key, `_UNSEEN` if its tokens do not co-occur."""
         if not len(self.keys):
             return np.full(len(keys), _UNSEEN)
         entries = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)

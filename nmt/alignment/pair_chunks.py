@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from nmt.data.store import PairStore, SideStore
 
-# (source token, target token) cells of a chunk.
+# Approximate number of (source token, target token) cells in a chunk.
 CHUNK_CELLS = 4_000_000
 
 Ids = NDArray[np.integer[Any]]
 
 
 def in_chunks(store: PairStore, ids: Ids) -> list[Ids]:
-    """Split pairs into chunks of about `CHUNK_CELLS`; none is empty."""
+    """Split pairs into nonempty chunks of about `CHUNK_CELLS` cells."""
     cells = (store.src.lengths[ids].astype(np.int64) + 1) * store.tgt.lengths[ids]
     numbers = np.cumsum(cells) // CHUNK_CELLS
     return np.split(ids, np.flatnonzero(np.diff(numbers)) + 1) if len(ids) else []

@@ -52,7 +52,7 @@ _FORMAT = 1
 _OPTION = "train.glossary_markup"
 _MIN_SRC_CHARACTERS, _MIN_TGT_CHARACTERS = 3, 4
 _MAX_TERMS = 3  # in a sentence
-_EXTENSION_PROBABILITY = 0.5  # of a term by the next word, if that is adjacent in the target too
+_EXTENSION_PROBABILITY = 0.5  # to add the next word to a term, if it is adjacent in the target too
 
 # Maximum number of pairs in which forms are counted, spread evenly over the text; bounds time and memory.
 _MAX_COUNTED_PAIRS = 500_000
@@ -85,8 +85,8 @@ def training_identity(report: dict[str, Any], directory: Path, recipe: Recipe) -
 def prepare_markup(prepared: Prepared, recipe: Recipe) -> None:
     """Update the marked training text; `recipe` must be the recipe of the prepared corpus.
 
-    Equal text, links and recipe yield equal bytes. Raises UserError for tokenizers without markers, if no term is
-    found, and in the cases of `prepare_links`.
+    Identical text, links and recipe yield identical bytes. Raises UserError for tokenizers without markers, if no term
+    is found, and in the cases of `prepare_links`.
     """
     TermMarkers.find(prepared.tokenizers, _OPTION)
     prepare_links(prepared, recipe)
@@ -289,8 +289,8 @@ class _Marker:
         wanted, free = int(random.integers(1, _MAX_TERMS + 1)), set(range(len(pair)))
         marks: list[Mark] = []
         for first in random.permutation(len(pair)).tolist():
-            following, end = random.random(), first + 1
-            is_longer = following < _EXTENSION_PROBABILITY and end in free and _are_adjacent(pair[first], pair[end])
+            uniform, end = random.random(), first + 1
+            is_longer = uniform < _EXTENSION_PROBABILITY and end in free and _are_adjacent(pair[first], pair[end])
             chosen = range(first, end + is_longer)
             if first not in free or len(marks) == wanted:
                 continue

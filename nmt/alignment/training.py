@@ -1,11 +1,11 @@
 """Word alignments of the training text, for guided alignment and markup of terms.
 
 They are computed after the text is prepared, and stored with it in `alignment`. They link tokens of the token store.
-Corpora with a file of word alignments use those: all tokens of linked words are linked. The others are aligned by the
-statistical aligner, trained on all of them together.
+Corpora with an alignment file use its word links: all tokens of linked words are linked. The statistical aligner aligns
+the other corpora. It is trained on all of these together.
 
-The pairs of a corpus with such a file are matched to the stored ones by comparing tokens. This is exact: preparation
-drops pairs, but keeps their order.
+The pairs of a corpus with an alignment file are matched to the stored pairs by comparing tokens. This is exact, because
+preparation drops pairs, but keeps their order.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MIN_PAIRS_FOR_PROCESSES = 150_000
 def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
     """Update the links of the training text; `recipe` must be the recipe of the prepared corpus.
 
-    Equal text and files yield equal bytes. Raises UserError for an unreadable or wrong file of word alignments.
+    Identical text and files yield identical bytes. Raises UserError for an unreadable or invalid alignment file.
     """
     folder = prepared.directory / LINKS_FOLDER
     current = read_json_object(folder / _REPORT_FILE).get("made_from", {})
@@ -80,7 +80,7 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
 
 
 def changed_alignment(recipe: Recipe) -> str:
-    """Return the option of the first corpus whose file of word alignments is not that of the stored links, or ""."""
+    """Return the option of the first corpus whose alignment file differs from that of the stored links, or ""."""
     uses_links = recipe.train.guided_alignment or recipe.train.glossary_markup
     report = read_json_object(recipe.data_directory / LINKS_FOLDER / _REPORT_FILE) if uses_links else {}
     for i, known in enumerate(report.get("made_from", {}).get("alignments", ())):
@@ -90,11 +90,11 @@ def changed_alignment(recipe: Recipe) -> str:
 
 
 def require_alignment_files(recipe: Recipe) -> None:
-    """Raise UserError, before the text is prepared, if no links exist and a file of word alignments does not fit.
+    """Raise UserError, before the text is prepared, if no links exist and an alignment file is missing or does not fit.
 
-    It must exist and have a line for each pair, if the pairs can be counted fast.
+    It must have a line for each pair; this is checked if the pairs can be counted fast.
     """
-    if (recipe.data_directory / LINKS_FOLDER).exists():  # the links made from deleted files are used
+    if (recipe.data_directory / LINKS_FOLDER).exists():  # stored links are used even if their files were deleted
         return
     for index, corpus in enumerate(recipe.data.train):
         try:
@@ -111,14 +111,17 @@ def require_alignment_files(recipe: Recipe) -> None:
 
 
 def _digest(corpus: Corpus, root: Path, known: str | None, *, warns: bool = True) -> str | None:
-    """Return the SHA-256 of a corpus's file of word alignments, `known` if it was deleted; None without a file."""
+    """Return the SHA-256 of a corpus's alignment file, `known` if the file was deleted; None if the corpus has none."""
     try:
         path = alignment_file(corpus, root)
     except UserError:
         if known is None:
             raise
         if warns:
-            warn(f"{corpus.alignment} no longer exists; the word alignments made from it are used for the same text")
+            warn(
+                f"{corpus.alignment} no longer exists; the word alignments made from it are used as long as the "
+                "text is unchanged"
+            )
         return known
     return None if path is None else sha256_of([path])[path.name]
 
@@ -126,13 +129,13 @@ def _digest(corpus: Corpus, root: Path, known: str | None, *, warns: bool = True
 def open_links(prepared: Prepared) -> tuple[SideStore, str]:
     """Open the links of a prepared corpus, see `nmt.data.loader.pack_links`; return them and their fingerprint.
 
-    Raises UserError if they are missing, damaged, or those of another text.
+    Raises UserError if they are missing, damaged, or belong to another text.
     """
     folder = prepared.directory / LINKS_FOLDER
     report = read_json_object(folder / _REPORT_FILE)
     made_from = report.get("made_from", {})
     if made_from != {**identify_text(prepared), "alignments": made_from.get("alignments")}:
-        raise UserError(f"{folder} has no word alignments of the text; training needs them; run `nmt prepare`")
+        raise UserError(f"{folder} has no word alignments for this text; training needs them; run `nmt prepare`")
     require_undamaged(folder, report["sha256"], _REPORT_FILE)
     return SideStore(folder, "train", "links"), json.dumps(report["sha256"], sort_keys=True)
 
@@ -150,7 +153,7 @@ def identify_text(prepared: Prepared) -> dict[str, Any]:
 
 
 class _ChunkAligner:
-    """Aligns chunks of a corpus in a worker process. lexicons: of `LexicalAligner.save`."""
+    """Aligns chunks of a corpus in a worker process. lexicons: folder written by `LexicalAligner.save`."""
 
     def __init__(self, directory: Path, reverse_target: bool, lexicons: Path, vocab: int) -> None:
         self._reader, self._aligner = PairReader(directory, reverse_target), LexicalAligner.load(lexicons, vocab)
@@ -205,7 +208,7 @@ class _Builder:
             return LexicalAligner.train(read, self._vocab)
 
     def _file_chunks(self, corpus: StoredCorpus, path: Path) -> Generator[list[set[TokenLink]]]:
-        """Yield the links of a corpus with a file of word alignments."""
+        """Yield the links of a corpus with an alignment file, in chunks."""
         links_of_pairs = self._file_links(corpus, path)
         for ids in in_chunks(self._store, corpus.ids()):
             lengths = self._store.tgt.lengths[ids].tolist()
@@ -214,7 +217,7 @@ class _Builder:
         next(links_of_pairs, None)  # compares the number of lines
 
     def _file_links(self, corpus: StoredCorpus, path: Path) -> Iterator[set[TokenLink]]:
-        """Yield the links of the tokens of each stored pair from a file of word alignments."""
+        """Yield the links of the tokens of each stored pair from an alignment file."""
         recipe = self._recipe
         cleaner = Cleaner(recipe.data, recipe.src_lang, recipe.tgt_lang)
         longest = recipe.data.max_tokens - int(corpus.tagged) if recipe.data.long_sources == "truncate" else None

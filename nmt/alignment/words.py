@@ -1,6 +1,6 @@
 """Map tokens to words, and token links to word links. Words are separated by white space.
 
-Words and tokens are matched by counting visible (non-space) characters. The tokenizer reports where the tokens of given
+Words and tokens are matched by counting visible (non-space) characters. The tokenizer reports where the tokens of a
 text begin, because SentencePiece may normalize it again, as in imported models. The pieces of an output spell its text.
 """
 

@@ -36,7 +36,7 @@ class LengthDistribution:
     correlation: float
 
     def sample(self, num_pairs: int, longest: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-        """Sample source and target lengths (num_pairs,), EOS excluded, clipped to between 1 and `longest`."""
+        """Sample source and target lengths (num_pairs,), EOS excluded, clipped to the range from 1 to `longest`."""
         normal = random.standard_normal((2, num_pairs))
         normal[1] = self.correlation * normal[0] + math.sqrt(1 - self.correlation**2) * normal[1]
         means = np.array([[self.src_mean], [self.tgt_mean]])
@@ -81,7 +81,7 @@ def write_random_corpus(
     """Write a token store of random sentences with at least `tgt_tokens` target tokens.
 
     vocab_sizes: of source and target
-    has_source:  whether sources are not empty, as those of a language model are
+    has_source:  False for empty sources, as for a language model
     """
     require_ordinary_tokens(min(vocab_sizes))
     random = np.random.Generator(np.random.PCG64(seed))

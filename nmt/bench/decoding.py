@@ -57,7 +57,7 @@ class DecodedPass:
 class DecodingResult:
     """Measurements of translation. Rates are per second; memory is in bytes, summed over processes.
 
-    load_seconds, warm_up_seconds: loading the model, and the first pass; not part of the rates
+    load_seconds, warm_up_seconds: loading the model, and the first pass; excluded from the rates
     tokens:    output tokens per pass, EOS excluded
     latencies: seconds per sentence translated alone: percentiles, mean and maximum; None if not requested
     """
@@ -95,7 +95,7 @@ class DecodingBench:
         return DecodedPass(seconds, sum(len(n_best[0].pieces) for n_best in n_best_lists))
 
     def latencies(self) -> list[float]:
-        """Time each sentence alone, in seconds; the first few are translated once before as a warm-up."""
+        """Time each sentence alone, in seconds, after a warm-up on the first few."""
         for sentence in self._sentences[:_WARM_UP_SENTENCES]:
             self._translator.translate_n_best([sentence])
         seconds = []
@@ -107,11 +107,11 @@ class DecodingBench:
         return seconds
 
     def reset_peak_memory(self) -> None:
-        """Reset the peak, where the system supports it."""
+        """Reset the peak memory, if the system supports it."""
         reset_peak_memory(self._device)
 
     def peak_memory(self) -> int:
-        """Return the peak in bytes."""
+        """Return the peak memory in bytes."""
         return peak_memory(self._device)
 
 
@@ -155,11 +155,11 @@ class DecodingProcesses:
         return DecodedPass(perf_counter() - started, sum(one.tokens for one in passes))
 
     def reset_peak_memory(self) -> None:
-        """Reset the peak, where the system supports it."""
+        """Reset the peak memory, if the system supports it."""
         self._call("reset_peak_memory")
 
     def peak_memory(self) -> int:
-        """Return the sum of the peaks in bytes."""
+        """Return the peak memory in bytes, summed over processes."""
         return sum(self._call("peak_memory"))
 
     def _call(self, method: str) -> list[Any]:

@@ -22,7 +22,7 @@ if sys.platform != "win32":
 # A matmul is repeated for about this long per measurement; the fastest measurement counts.
 _SECONDS_PER_MEASUREMENT = 0.05
 _MEASUREMENTS = 6
-# Larger outputs (such as logits) are measured on fewer rows, which are equally fast per row.
+# Larger outputs (such as logits) are measured with fewer rows; the time per row is the same.
 _MAX_OUTPUT_ELEMENTS = 1 << 28
 
 
@@ -33,7 +33,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Reset the value of `peak_memory`; does nothing where the system does not support it."""
+    """Reset the value of `peak_memory`; do nothing if the system does not support it."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif sys.platform == "linux":
@@ -42,7 +42,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak in bytes: allocated by torch on CUDA, resident memory of this process on a CPU."""
+    """Return the peak memory in bytes: allocated by torch on CUDA, resident in this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")

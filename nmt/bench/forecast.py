@@ -43,12 +43,12 @@ _CONFIDENCE = 0.95
 
 
 def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Forecast:
-    """Forecast a run on this machine; nothing is written to its directory.
+    """Forecast a run on this machine, without writing to the run directory.
 
-    processes: numbers of processes whose load balance is forecast
+    processes: numbers of processes for which to forecast the load balance
     seconds:   approximate duration of the measurement; 0 to measure nothing
 
-    Without an up-to-date prepared corpus, the forecast has only model and disk. Raises UserError for a damaged one.
+    Without an up-to-date prepared corpus, the forecast has only model and disk. Raises UserError for a damaged corpus.
     """
     prepared = _prepared(recipe)
     sizes = expected_vocab_sizes(recipe)
@@ -60,9 +60,9 @@ def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Fo
     )
     if prepared is None:
         if not is_vocab_size_known(recipe) and is_first_rank():
-            warn("the vocabulary is unknown without prepared text; model and disk are those of tokenizer.vocab_size")
+            warn("the vocabulary is unknown without prepared text; model and disk sizes assume tokenizer.vocab_size")
         return forecast
-    # Counts and speed are those of the prepared text, without sampled segmentations or guided alignment.
+    # Counts and speed are for the prepared text, without subword sampling or guided alignment.
     changes = {"subword_sampling": 0.0, "guided_alignment": False}
     plain = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
     world = World(0, 1, torch.device("cpu"))
@@ -183,7 +183,7 @@ def _measure(
     mean = float(costs.mean())
     half = student_t_quantile(_CONFIDENCE, len(costs) - 1) * float(costs.std(ddof=1)) / math.sqrt(len(costs))
     total, validations = forecast.text.tgt_tokens, math.ceil(forecast.text.updates / recipe.train.validate_every)
-    validations += int(recipe.train.start_from is not None)  # of the start model
+    validations += int(recipe.train.start_from is not None)  # one of the start model
     speed = SpeedForecast(
         device=str(world.device),
         precision=trainer.updater.precision,

@@ -62,7 +62,7 @@ def prepare_training_data(
 
 
 def _warn_of_unmeasured(train: TrainRecipe) -> None:
-    """Warn of options for the training text, which a benchmark does not read from the corpora of a recipe."""
+    """Warn of options that need the corpora of the recipe, which a benchmark does not read."""
     for name in ("guided_alignment", "glossary_markup", "subword_sampling"):
         if getattr(train, name):
             warn(f"the benchmark trains without train.{name}")

@@ -49,7 +49,7 @@ class Repetition:
 
 @dataclass(frozen=True)
 class Stages:
-    """Time per stage of an update, synchronized after each stage, which slows the update down.
+    """Time per stage of an update. Synchronizing after each stage slows the update down.
 
     shares:      fractions that sum to 1: `data` (fetching and copying a batch), `forward` (including the gradient of
                  the softmax, computed with the loss), `backward`, `update` (gradient norm, clipping and optimizer)
@@ -67,7 +67,7 @@ class Stages:
 class TrainingResult:
     """Measurements of training. Rates are per second; memory is in bytes. Both are summed over processes.
 
-    setup_seconds:        building model and optimizer and checking that the largest micro-batch fits
+    setup_seconds:        building the model and optimizer, and checking that the largest micro-batch fits
     first_update_seconds: includes compilation
     warm_up_seconds:      all warm-up updates, the first included
     linear:               speed of `F.linear` at the shapes of the model
@@ -101,7 +101,7 @@ class TrainingBench:
     def __init__(self, spec: ModelSpec, world: World, store: PairStore, text: TrainingData | None = None) -> None:
         """`spec.recipe.run_dir` must be empty or missing; nothing is written to it.
 
-        text: training and validation data with the pairs of `store`; by default, these pairs without a mixture
+        text: training and validation data with the pairs of `store`; by default, both are `store`, without a mixture
         """
         started = perf_counter()
         # Dropout is measured at its full rate, as in most of a run.
@@ -265,7 +265,7 @@ def _hooks(loss: nn.Module, timer: _StageTimer) -> Iterator[None]:
         output[0].register_hook(before_backward)
 
     def before_backward(gradient: Tensor) -> None:
-        # The autograd engine calls back at the end of the backward pass.
+        # The autograd engine runs this callback at the end of the backward pass.
         Variable._execution_engine.queue_callback(lambda: timer.end("backward"))
 
     hooks = [loss.register_forward_pre_hook(before_forward), loss.register_forward_hook(after_forward)]

@@ -21,7 +21,7 @@ from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizer
 
 _HELD_OUT = 10  # one in this many examples is for validation
-_MAX_SHOWN = 3  # labels of a warning
+_MAX_SHOWN = 3  # labels in a warning
 
 Texts = tuple[str, ...]
 """The one or two texts of an example."""
@@ -88,7 +88,7 @@ class Examples:
     def gather(self, ids: NDArray[np.integer]) -> PackedSequences:
         """Return examples on the CPU, in the order of `ids`."""
         lengths = self.lengths[ids]
-        # Index of each token: its position in the batch, moved by the distance to the start of its example.
+        # Index of each token: its position in the batch, shifted to the start of its example in `tokens`.
         shifts = np.repeat(self.ends[ids] - np.cumsum(lengths), lengths)
         tokens = self.tokens[np.arange(lengths.sum()) + shifts]
         return PackedSequences.from_arrays(tokens.astype(np.int64), lengths)
@@ -156,10 +156,10 @@ class TrainingOverlap:
 
 
 def training_overlap(splits: Mapping[str, LabeledTexts], recipe: ClassificationRecipe) -> dict[str, TrainingOverlap]:
-    """Count the examples of each split but `train` whose normalized texts occur in `train`, and warn of them.
+    """Count the examples of each split except `train` whose normalized texts occur in `train`, and warn of them.
 
-    Case counts unless the model lowercases. Labels are not compared. In a pair, both texts must be those of one
-    training example.
+    The comparison is case-sensitive unless the model lowercases, and ignores labels. A pair matches if both texts are
+    those of one training example.
     """
 
     def normalized(split: str) -> Iterator[Texts]:

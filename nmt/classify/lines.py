@@ -24,7 +24,7 @@ def classify_files(
 ) -> Iterator[str]:
     """Yield `LABEL<tab>PROBABILITY` of each line of the files, or the probability of `label`.
 
-    gold: file of the labels; accuracy, F1 and calibration are then printed to stderr at the end
+    gold: file of labels; if given, accuracy, F1 and calibration are printed to stderr at the end
 
     Raises UserError for a wrong number of files, files of different lengths and an unknown label.
     """
@@ -58,7 +58,7 @@ def classify_files(
             bar.advance(len(window))
     classifier.encode.report_truncated()
     if num_empty:
-        warn(f"{num_empty:,} of {counted(num_lines, 'line')} have an empty text; their probabilities mean nothing")
+        warn(f"{num_empty:,} of {counted(num_lines, 'line')} have an empty text; their probabilities are meaningless")
     if answers is not None and gold is not None:
         found = np.concatenate(collected) if collected else np.empty((0, len(names)))
         _require_labels(gold, len(answers), "the input", len(found))

@@ -24,7 +24,7 @@ class Classifier(nn.Module):
         initialize(self, recipe, [self.src_embedding.weight])
 
     def forward(self, texts: PackedSequences) -> Tensor:
-        """Return the logits of each text, (num_sentences, num_classes), in float32 or float64; no text is empty."""
+        """Return the logits of each text, (num_sentences, num_classes), in float32 or float64; no text may be empty."""
         x = self.encoder(self.src_embedding(texts.tokens, texts.positions), texts)  # (total, d_model)
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         with torch.autocast(x.device.type, enabled=False):  # cheap, and rounding would change the probabilities

@@ -19,7 +19,7 @@ _ENDS = ".!?"
 def with_noise(pairs: Sequence[Pair], kinds: Sequence[Noise], seed: int) -> Iterator[tuple[Pair, str]]:
     """Yield each pair with label `translation`, then with noise of a random kind and the kind as label.
 
-    A pair is yielded only without noise if noise of the chosen kind would be undetectable: a target of fewer than four
+    A pair has no noisy version if noise of the chosen kind would be undetectable: a target of fewer than four
     words is not shuffled or truncated, a shuffle must change the order, a target in the wrong language must differ from
     the translation, and a misaligned pair must differ on both sides. The same arguments give the same result.
     """

@@ -36,7 +36,7 @@ _BATCH_TOKENS = 8_192
 
 @dataclass(frozen=True)
 class ClassifierMetadata:
-    """What a classifier needs apart from its weights; saved in `classifier.toml`.
+    """Everything that a classifier needs except its weights; saved in `classifier.toml`.
 
     labels:    names of the classes, in the order of the output
     num_texts: texts of an example, 1 or 2
@@ -148,7 +148,7 @@ def classify(model: Classifier, texts: PackedSequences, precision: ComputeType, 
 
 
 def read_description(path: Path) -> tuple[ModelRecipe, ClassifierMetadata]:
-    """Read the description of a classifier; raises CorruptError, or UserError for another version's."""
+    """Read the description of a classifier; raises CorruptError, or UserError for another format version."""
     try:
         tree: Mapping[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
         if tree["format"] != FORMAT:

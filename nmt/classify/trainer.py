@@ -144,7 +144,7 @@ class ClassifierTrainer:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.train.clip_norm or np.inf)
         if not torch.isfinite(norm):
             raise UserError(
-                f"the gradient of update {step:,} is not finite: training diverges; resume with a lower "
+                f"the gradient of update {step:,} is not finite: training has diverged; resume with a lower "
                 "train.learning_rate, a longer warm-up or train.clip_norm"
             )
         for group in self.optimizer.param_groups:

@@ -19,16 +19,16 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)  # read once, when torch is imported
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # finding them takes 10 ms
-    gc.disable()  # during imports, which leave no garbage; `Program.resolve_command` enables it
+    gc.disable()  # during imports, which create no garbage; `Program.resolve_command` enables it
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in background jobs of shells
-        signal.signal(signal.SIGINT, _end_at_once)  # `Program.resolve_command` restores the default
+        signal.signal(signal.SIGINT, _exit_immediately)  # `Program.resolve_command` restores the default
     from nmt.cli.program import main as run_program  # noqa: PLC0415
 
     run_program()
 
 
-def _end_at_once(_number: int, _frame: FrameType | None) -> None:
-    """End during imports, in which extension modules turn KeyboardInterrupt into other errors; no work has begun."""
+def _exit_immediately(_number: int, _frame: FrameType | None) -> None:
+    """Exit during imports, where extension modules turn KeyboardInterrupt into other errors; no work has started."""
     with suppress(OSError):  # stderr may be closed
         os.write(2, b"nmt: interrupted\n")
     os._exit(130)

@@ -41,7 +41,7 @@ Heads = Annotated[
 Place = Literal["input", "output"]
 PlaceOption = Annotated[
     Place | None,
-    typer.Option("--place", help="Position that aligns a target token: output predicts the token, input reads it."),
+    typer.Option("--place", help="Which position aligns a target token: output predicts the token, input reads it."),
 ]
 
 
@@ -60,7 +60,7 @@ def align(
     ] = None,
     reverse_model: Annotated[
         Path | None,
-        typer.Option(help="With --choose: compare with this target-to-source model, not a statistical aligner."),
+        typer.Option(help="With --choose: compare with this target-to-source model instead of a statistical aligner."),
     ] = None,
     save_model: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Copy the model, with this attention as its default.")
@@ -69,10 +69,10 @@ def align(
 ) -> None:
     """Align the words of sentence pairs; print a line of SOURCE-TARGET positions from 0 per pair, as in 0-0 1-2 2-1.
 
-    Words are separated by white space. Alignments come from the cross-attention of the decoder.
+    Words are separated by white space. Alignments come from the decoder's cross-attention.
     """
     if choose is not None and (layer, heads, place) != (None, None, None):
-        raise typer.BadParameter("--choose selects --layer, --heads and --place; leave out these or --choose")
+        raise typer.BadParameter("--choose selects --layer, --heads and --place; leave out either these or --choose")
     if reverse_model is not None and choose is None:
         raise missing_option("--reverse-model", "--choose")
     if save_model is not None:

@@ -44,9 +44,9 @@ def find_recipe(name: str) -> Path:
 
 
 def file_path(name: str | Path) -> Path:
-    """Return the path of an output file; raises BadParameter for the name of a directory, whose slash Path drops.
+    """Return the path of an output file; raises BadParameter if the name is empty or ends in a slash.
 
-    An empty name would be the current directory.
+    Path turns an empty name into the current directory, and drops a final slash.
     """
     if not str(name):
         raise typer.BadParameter("the name is empty; it must be a file; name one")
@@ -90,7 +90,7 @@ def require_languages(option: str, model: Path, expected: tuple[str, str]) -> No
 
 
 def require_at_most_one(given: Mapping[str, bool]) -> None:
-    """Raise BadParameter if more than one of some mutually exclusive options is given."""
+    """Raise BadParameter if more than one of several mutually exclusive options is given."""
     names = [option for option, is_given in given.items() if is_given]
     if len(names) > 1:
         raise typer.BadParameter(f"{' and '.join(names)} are mutually exclusive; give one of them")
@@ -110,7 +110,7 @@ def check_inputs(inputs: Iterable[Path | None]) -> None:
 
 
 def read_pairs(src: Path, tgt: Path | None) -> tuple[list[str], list[str]]:
-    """Read two files of lines, or one as both sides; raises UserError if they are empty or their lengths differ."""
+    """Read two line-aligned files, or one file as both sides; raises UserError if empty or if line counts differ."""
     sources = list(read_lines(src, allow_pipe=True))
     targets = sources if tgt is None else list(read_lines(tgt, allow_pipe=True))
     require_same_length(src, len(sources), tgt or src, len(targets))
@@ -122,7 +122,7 @@ def read_pairs(src: Path, tgt: Path | None) -> tuple[list[str], list[str]]:
 def require_output(
     option: str, out: Path | None, inputs: Iterable[Path | None] = (), replaces: bytes | None = None
 ) -> None:
-    """Raise UserError, before long work, if the output file of an option cannot be written or must not be replaced.
+    """Raise UserError early if the output file of an option cannot be written or must not be replaced.
 
     inputs:   see `require_not_input`
     replaces: mark of all outputs of the command, see `has_mark`; other files are not replaced
@@ -132,14 +132,14 @@ def require_output(
     require_no_loop(out)
     folder = Path(os.path.realpath(out)).parent
     if not folder.is_dir():
-        raise UserError(f"cannot write {out}: {folder} is not a directory; {option} must be a file in an existing one")
+        raise UserError(f"cannot write {out}: {folder} is not a directory; {option} must be in an existing directory")
     if out.is_dir():
         raise UserError(f"cannot write {out}: it is a directory; {option} must be a file; name one in it")
     if out == STANDARD_STREAM or is_standard_output(out):
         raise UserError(f"{option} {out} is standard output; it must be a file; name one")
     require_not_input(option, out, inputs)
     if replaces is not None and out.is_file() and not has_mark(out, replaces):
-        raise UserError(f"{out} is not output of this command; {option} replaces only such output; name a new file")
+        raise UserError(f"{out} was not written by this command; {option} replaces only such files; choose a new name")
 
 
 def named_file(name: str) -> Path:

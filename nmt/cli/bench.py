@@ -100,7 +100,7 @@ def decode(
     model: Model,
     source: Annotated[
         Path | None,
-        typer.Option("--input", help="Sentences, one per line (default: random ones, as long as in WMT14)."),
+        typer.Option("--input", help="Sentences, one per line (default: random tokens with the lengths of WMT14)."),
     ] = None,
     tokenizer: Annotated[
         Path | None,
@@ -125,14 +125,14 @@ def decode(
     precision: Annotated[SearchPrecision, typer.Option(help="Compute type; auto selects the fastest.")] = "auto",
     device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, help="Threads per process; 0 uses all cores.")] = 0,
-    processes: Annotated[int, typer.Option(min=1, help="Number of processes; the sentences are distributed.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Number of processes that share the sentences.")] = 1,
     latency: Annotated[bool, typer.Option("--latency", help="Also measure each sentence on its own.")] = False,
     repetitions: Repetitions = 5,
     json_file: JsonFile = None,
 ) -> None:
     """Measure translation: output tokens per second, from text to text.
 
-    tiny, base, big and recipes have random weights, which take as long as trained ones for the same number of tokens.
+    tiny, base, big and recipes have random weights; they are as fast as trained weights for the same number of tokens.
     Loading and a first pass are not measured.
     """
     if latency and processes > 1:

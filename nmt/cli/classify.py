@@ -28,12 +28,12 @@ def classify(
     files: Annotated[list[Path], typer.Argument(help="FILE of texts, or SOURCE TARGET; - is standard input.")],
     label: Annotated[str | None, typer.Option(help="Print only the probability of this label.")] = None,
     gold: Annotated[
-        Path | None, typer.Option(help="File of labels: print accuracy, F1, calibration to stderr.")
+        Path | None, typer.Option(help="File of labels: print accuracy, F1 and calibration to stderr.")
     ] = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print the most probable label of each line, a tab and its probability; with --label, one probability."""
+    """Print the most probable label of each line, a tab and its probability; with --label, only that probability."""
     check_inputs([*files, gold])
     if threads is not None:
         torch.set_num_threads(threads)

@@ -41,7 +41,7 @@ class EngineChoice:
     """A search engine and its precision.
 
     reason:     why `auto` selected the engine; "" if the user did
-    translator: the CTranslate2 translator that `auto` selected and loaded, because loading may fail
+    translator: the CTranslate2 translator that `auto` loaded to check that it works
     """
 
     engine: Engine
@@ -192,7 +192,7 @@ def load_translator(
 def load_with_memory(
     path: Path, limit: int | None, settings: Mapping[str, Any], load: Callable[[], TextTranslator]
 ) -> MemoryTranslator:
-    """Load a translator with the translation memory `path`. settings: identify its models and options"""
+    """Load a translator with the translation memory `path`. settings: identify the models and options"""
     from nmt.decode.memory import DEFAULT_LIMIT, MemoryTranslator, TranslationMemory  # noqa: PLC0415
 
     memory = TranslationMemory(path, limit or DEFAULT_LIMIT)
@@ -202,7 +202,7 @@ def load_with_memory(
 def model_settings(
     models: Sequence[Path], decode: DecodeRecipe, choice: EngineChoice
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the settings that determine a translation besides those of `decode`, and names by digest."""
+    """Return the settings that determine a translation, apart from those of `decode`, and paths by digest."""
     digests = [manifest_digest(find_model(model)) for model in models]
     names = {digest: str(model) for digest, model in zip(digests, models, strict=True)}
     settings: dict[str, Any] = {"model": digests[0], "ensemble": digests[1:]}

@@ -38,7 +38,9 @@ Confidence = Annotated[
     bool, typer.Option("--confidence", help="Add 95 % bootstrap intervals; SACREBLEU_SEED sets the seed.")
 ]
 Resamples = Annotated[int | None, typer.Option(min=2, help="Resamples of --confidence (default: 1000).")]
-Src = Annotated[Path | None, typer.Option(help="Sources for --by-length, --differences, --comet; else only counted.")]
+Src = Annotated[
+    Path | None, typer.Option(help="Sources for --by-length, --differences, --comet; else only their count is checked.")
+]
 ByLength = Annotated[
     bool, typer.Option("--by-length", help="Add scores by length of the source sentence; needs --src.")
 ]
@@ -47,10 +49,10 @@ TrainTgt = Annotated[
     typer.Option(help="Target side of the training text: add the F-measure of words by training frequency."),
 ]
 WordCounts = Annotated[
-    Path | None, typer.Option(help="Training frequencies: lines of WORD COUNT, tokenized as in bleu; counts are added.")
+    Path | None, typer.Option(help="Training frequencies: WORD COUNT lines, tokenized as for bleu; counts are summed.")
 ]
 Differences = Annotated[
-    int, typer.Option(min=0, help="For two systems: show the N sentences on which each is most ahead.")
+    int, typer.Option(min=0, help="For two systems: show the N sentences where each has its largest lead.")
 ]
 Comet = Annotated[
     str | None, typer.Option(metavar="COMMAND", help="Add COMET, computed by this comet-score program; needs --src.")

@@ -41,7 +41,7 @@ def export(
         bool, typer.Option("--no-parity-check", help="Skip the parity check if transformers is not installed.")
     ] = False,
 ) -> None:
-    """Write a model for CTranslate2 or for Hugging Face's transformers, with a model card.
+    """Write a model for CTranslate2 or Hugging Face transformers, with a model card.
 
     A parity check translates and scores sentences with both programs; the export fails if they differ by more than the
     limits in the card. For Hugging Face, the model becomes a Marian model, or a Pegasus model if it is pre-norm.

@@ -19,10 +19,9 @@ def leaks(recipe: RecipeArgument, overrides: Overrides = None, output: FormatOpt
 
     Matches are exact (except for trailing white space) or near (ignoring case, punctuation, spacing and Unicode form).
     A match covers the source, the reference, or both in one training pair. Short sentences often match by chance,
-    mostly on one side; a match of both sides in one pair is most likely a copy. Sentences with changed words are not
-    found.
+    mostly on one side; a match of both sides is most likely a copy. Sentences with changed words are not found.
 
-    Searches the training files before cleaning. For each sentence, the list has the first location and the number of
+    Searches the training files before cleaning. For each sentence, the list shows the first location and the number of
     training pairs. The report of `nmt run` has the same counts, and the scores of the clean sentences. The training
     text of a `train.start_from` model is not searched.
     """

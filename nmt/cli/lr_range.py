@@ -37,10 +37,10 @@ def lr_range(
     ] = Path("lr-range.png"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the loss at each rate.")] = False,
 ) -> None:
-    """Raise the learning rate from update to update, and plot the loss (Smith 2017).
+    """Increase the learning rate at every update, and plot the loss (Smith 2017).
 
     A good peak rate is where the loss falls steeply, well below the rate with the lowest loss. The test trains from
-    the initial weights, without schedule, dropout ramp and subword sampling of the recipe, until the loss diverges.
+    the initial weights, without the recipe's schedule, dropout ramp and subword sampling, until the loss diverges.
     With a long warm-up, training tolerates higher rates than the test.
 
     Needs prepared text (`nmt prepare RECIPE`); nothing is written to the run.

@@ -32,7 +32,7 @@ def new(
         typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="New file (default: SRC-TGT.toml)."),
     ] = None,
 ) -> None:
-    """Write a recipe for your text: a tiny or small model, or the paper's base model, depending on the number of pairs.
+    """Write a recipe for your text. The number of pairs selects the model: tiny, small or base (Vaswani et al. 2017).
 
     nmt new en de --src train.en --tgt train.de --valid-src valid.en --valid-tgt valid.de -o mine.toml
     """
@@ -50,7 +50,7 @@ def new(
 
 @dataclass(frozen=True)
 class _Text:
-    """Parallel text: two files of lines, or one of two columns."""
+    """Parallel text: two line-aligned files, or one file with two columns."""
 
     files: tuple[Path, ...]
 

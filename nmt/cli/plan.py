@@ -26,7 +26,7 @@ from nmt.train.warm_start import with_start_model
 def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,
-    processes: Annotated[str, typer.Option(help="Numbers of processes whose load balance is forecast.")] = "1,2,4,8",
+    processes: Annotated[str, typer.Option(help="Numbers of processes for the load balance forecast.")] = "1,2,4,8",
     seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Duration of the measurement, 0 for none.")] = 30,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -36,8 +36,8 @@ def plan(
     recipe and the prepared text. Time and memory come from a short run in a temporary directory on this machine,
     which must be otherwise idle. The time has a 95 % confidence interval, which assumes that the speed does not change.
 
-    Without prepared text, only model and disk are known; run `nmt prepare RECIPE` first. With it, the forecast is saved
-    in the run directory, unless `nmt train` would reject the recipe; the report of `nmt run` compares it with the run.
+    Without prepared text, only model size and disk space are known; run `nmt prepare RECIPE` first. A full forecast is
+    saved in the run directory, unless `nmt train` rejects the recipe; the report of `nmt run` compares it with the run.
     """
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     require_own_files(loaded.directory, ())
@@ -59,10 +59,10 @@ def plan(
             require_files([*loaded.data.train, *loaded.data.valid], loaded.data.root)
             require_same_text(loaded)
         except UserError as error:
-            warn(f"only model and disk are forecast, because the text cannot be prepared: {error}")
+            warn(f"only model size and disk space are forecast, because the text cannot be prepared: {error}")
             return
         call = shlex.join(["nmt", "prepare", str(recipe), *(overrides or ())])
-        say(f"the text is not prepared; for all other forecasts: {call}, then rerun this command")
+        say(f"the text is not prepared; for a complete forecast: {call}, then rerun this command")
     else:
         say(f"wrote {write_forecast(forecast, loaded.directory)}")
 

@@ -26,7 +26,7 @@ def curves(
         Path, typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="Output file: .png, .svg or .pdf.")
     ] = Path("curves.png"),
 ) -> None:
-    """Plot loss, perplexity, BLEU, learning rate, gradient norm and speed by update, also while a run is training."""
+    """Plot loss, perplexity, BLEU, learning rate, gradient norm and speed by update, even while a run is training."""
     require_output("-o", out, [run / "metrics.jsonl"], PLOT_MARK)
     typer.echo(draw_curves(run, out))
 
@@ -48,7 +48,7 @@ def alignment(
 ) -> None:
     """Plot the cross-attention of each target token (row) to the source tokens; a dot marks its aligned token.
 
-    It is the attention that `nmt align` uses.
+    This is the attention that `nmt align` uses.
     """
     if each_layer and (layer, heads) != (None, None):
         raise typer.BadParameter("--each-layer plots all heads; leave out --each-layer, or --layer and --heads")
@@ -59,6 +59,6 @@ def alignment(
     source, target = (next(islice(read_lines(path, allow_pipe=True), line - 1, None), None) for path in (src, tgt))
     if source is None or target is None:
         name = input_name(src if source is None else tgt)
-        raise UserError(f"{name} has no line {line}; --line must be within the file; give a smaller one")
+        raise UserError(f"{name} has no line {line}; --line must be within the file; give a smaller number")
     aligner = load_aligner(model, layer, heads, place, device)
     draw_attention(*read_panels(aligner, source, target, each_layer), out)

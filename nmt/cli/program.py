@@ -36,7 +36,7 @@ class _OneValueEach(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments; raises BadParameter for a repeated option that takes one value.
 
-        ~ is the home directory, also where the shell does not expand it, such as in --out=~/NAME. ./- is a file.
+        ~ becomes the home directory even where the shell does not expand it, as in --out=~/NAME. ./- is a file.
         """
         args = [_HOME.sub(lambda found: found[1] + os.path.expanduser("~"), arg) for arg in args]  # noqa: PTH111
         args = [_DASH.sub(lambda found: f"{found[1]}{Path.cwd() / '-'}", arg) for arg in args]
@@ -88,7 +88,7 @@ COMMANDS = {
     "translate": Command("nmt.cli.translate", "translate", "Translate text, line by line."),
     "serve": Command("nmt.cli.serve", "serve", "Serve translations over HTTP."),
     "score": Command("nmt.cli.score", "score", "Print the log-probabilities of given translations."),
-    "classify": Command("nmt.cli.classify", "classify", "Print the probabilities of a classifier, line by line."),
+    "classify": Command("nmt.cli.classify", "classify", "Classify texts or text pairs, line by line."),
     "train-classifier": Command("nmt.cli.classify", "train_classifier", "Train a classifier of texts or text pairs."),
     "align": Command("nmt.cli.align", "align", "Align the words of sentence pairs."),
     "heads": Command("nmt.cli.heads", "heads", "Measure attention heads, and prune them."),
@@ -125,7 +125,7 @@ class Program(TyperGroup):
             raise CommandError(f"nmt {name} uses one process, got {size}; run it without torchrun")
         command = COMMANDS[str(name)].load(str(name))
         if not gc.isenabled():
-            gc.freeze()  # modules stay until the end: collections skip them
+            gc.freeze()  # modules live until the exit, so collections can skip them
             gc.enable()
             if callable(signal.getsignal(signal.SIGINT)):
                 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -205,9 +205,9 @@ def _wrong_usage(error: typer.TyperException) -> str:
 
 
 def _fail_once(message: str, status: int = 2) -> int:
-    """Report an error that all processes of torchrun have in common: the first reports it, which ends the others."""
+    """Report an error that occurs in all processes of torchrun only once: torchrun ends the others after the first."""
     if message and not is_first_rank():
-        time.sleep(5)  # torchrun ends the other processes as soon as one fails, maybe before the first has reported
+        time.sleep(5)  # torchrun ends the other processes as soon as one fails, possibly before the first has reported
     return _fail(message, status) if message else status
 
 

@@ -103,7 +103,7 @@ def repeat(
 def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, output: Format) -> None:
     """Write the results to the directory of the runs, and print them."""
     if not results:
-        warn(f"{runs[0].recipe_file} has no test set; the table is empty; add one to data.test and rerun")
+        warn(f"{runs[0].recipe_file} has no test set; the table is empty; add a test set to data.test and rerun")
     warn_of_unpinned(runs)
     for note in (notes := list(notes_on_training(runs))):
         warn(note)

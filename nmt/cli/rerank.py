@@ -58,7 +58,7 @@ def rerank(
     nbest: NBestArgument,
     models: Annotated[
         list[Path] | None,
-        typer.Option("--model", help="Additional model of the same languages, or a language model; repeatable."),
+        typer.Option("--model", help="Additional model for the same languages, or a language model; repeatable."),
     ] = None,
     reverse_models: Annotated[
         list[Path] | None, typer.Option("--reverse-model", help="Target-to-source model; repeatable.")
@@ -94,7 +94,7 @@ def rerank(
     warn_of_pairs(src, sources, tune_on, references)
     scorer = None
     if tune_on is not None:
-        lowercase = Tokenizers.load(find_model(model)).tgt.lowercases()  # scores of `nmt run` then ignore case, too
+        lowercase = Tokenizers.load(find_model(model)).tgt.lowercases()  # `nmt run` then ignores case, too
         scorer = make_scorer(metric or "bleu", tgt_lang=languages(model)[1], lowercase=lowercase)
     feature_models = _load_models([model, *(models or ())], reverse_models or (), device)
     chosen = None if weights is None else load_weights(weights, feature_names(feature_models), feature_models)

@@ -27,7 +27,7 @@ def score(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print the log-probability (natural logarithm) of each translation, or text for a language model, one per line.
+    """Print the log-probability (natural logarithm) of each translation, or of each text for a language model.
 
     Prints the perplexity per token and the bits per byte of all lines to stderr. Both count EOS tokens; bytes are those
     of the text without line breaks. Only bits per byte are comparable between tokenizers.

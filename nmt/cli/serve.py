@@ -32,7 +32,7 @@ _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
 _MODELS = "Model directories, checkpoints or run directories, as PATH or NAME=PATH (default name: SRC-TGT, as en-de)."
 _HOST = "Address to listen on; 0.0.0.0 is all IPv4 addresses of this machine."
-_API_KEYS = "File of API keys, one per line; POST requests must then have one of them (default: no key is required)."
+_API_KEYS = "File of API keys, one per line; POST requests must then include one of them (default: no key is required)."
 _CORS = "Origin of web pages that may use the server, such as https://example.org; '*' allows all. Repeatable."
 _LOG_TEXT = "Log texts and translations to stderr."
 _SET = "An option of the decode section for all models: beam_size=8, no_repeat_ngram=4, ... Repeatable."
@@ -125,7 +125,7 @@ def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[Dec
         if "alignments" in names:
             problems.append("alignments has no effect, because requests set it; leave out alignments")
         elif "n_best" in names and (decode.mbr_metric == "none" or decode.n_best == 1):
-            problem = "n_best has no effect without mbr_metric, because requests set it, and must be at least 2 with it"
+            problem = "n_best has no effect without mbr_metric, because requests set it; mbr_metric needs n_best >= 2"
             problems.append(f"{problem}; correct it, or leave out n_best")
         elif ineffective := ineffective_option(names, decode, has_ensemble=False, needs_alignments=True):
             problems.append(f"{ineffective[1]}; add that, or leave out {ineffective[0]}")
@@ -150,7 +150,7 @@ def _load(
     engine: Engine,
 ) -> ServedModel:
     """Load a model; `decode` has the defaults of requests."""
-    run, path = path, find_model(path)  # kept: a run that is still training saves newer checkpoints
+    run, path = path, find_model(path)  # only once: a run that is still training saves newer checkpoints
     metadata, digest = read_model_metadata(path), manifest_digest(path)
     warn_of_run(run, metadata)
     load = partial(load_translator, [path], device, decode, processes, True)
@@ -168,7 +168,7 @@ def _load(
 
 
 def _load_scorer(model: Path, digest: str, device: str, tag: str | None) -> TextScorer:
-    """Load the scorer of a served model; raises UserError if its files are no longer those with this digest."""
+    """Load the scorer of a served model; raises UserError if its files no longer have this digest."""
     if manifest_digest(find_model(model)) != digest:
         raise UserError(
             f"{model} was replaced after the server loaded it; scores need the same model; restart the server"

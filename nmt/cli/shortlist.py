@@ -23,7 +23,7 @@ def shortlist(
     frequent: Annotated[int, typer.Option(min=1, help="Most frequent target tokens, allowed in every sentence.")] = 100,
     pairs: Annotated[int, typer.Option(min=1, help="Maximum training pairs, spread evenly over the corpus.")] = 100_000,
 ) -> None:
-    """Make a shortlist: the probable translations of each source token, for `nmt translate --shortlist FILE`.
+    """Make a shortlist: the most probable translations of each source token, for `nmt translate --shortlist FILE`.
 
     It is estimated from the training pairs of the run and fits all models with its tokenizers. Reports the size of the
     shortlist per validation sentence, and how many reference tokens it covers.

@@ -105,7 +105,7 @@ def translate(
 
 
 def _find_models(given: Sequence[Path]) -> tuple[list[Path], ModelMetadata]:
-    """Find models once, because a run that is training saves newer checkpoints; return also the first metadata."""
+    """Find models once, because a run that is training saves newer checkpoints; also return the first metadata."""
     metadata = [*map(read_model_metadata, found := [*map(find_model, given)])]
     for one, own in zip(given, metadata, strict=True):
         warn_of_run(one, own)
@@ -115,7 +115,7 @@ def _find_models(given: Sequence[Path]) -> tuple[list[Path], ModelMetadata]:
 def _named(given: Mapping[str, Any]) -> dict[str, object]:
     """Return the command's own options by their names in the recipe, None if not given.
 
-    given: the arguments of `translate`; raises BadParameter for mutually exclusive ones and one without effect
+    given: the arguments of `translate`; raises BadParameter for mutually exclusive options and options without effect
     """
     for first, second in (("threads", "processes"), ("resume", "restart")):
         require_at_most_one({f"--{name}": given[name] not in (None, False) for name in (first, second)})
@@ -185,10 +185,9 @@ def _make_reader(
     field: str | None,
     keep: opt.Kinds,
 ) -> tuple[RecordReader, Format, opt.Kinds]:
-    """Make the reader of the input, and return it with the format of the output and what is kept.
+    """Make the reader of the input, and return it with the format of the output and the kinds to keep.
 
-    The extensions of the files determine the formats that are not given. Raises BadParameter for an option without
-    effect.
+    File extensions determine the formats that are not given. Raises BadParameter for an option without effect.
     """
     in_format = choose_format(file, input_format, "text")
     out_format = choose_format(out, output_format, in_format)
@@ -231,7 +230,7 @@ def _make_writer(
 ) -> tuple[Source, RecordWriter, DecodeRecipe]:
     """Make the writer of the output and its search options; return them with the source, updated for the writer.
 
-    Searches the whole beam to drop equal texts. Raises BadParameter for options without effect or that do not fit.
+    Requests the whole beam to drop duplicates. Raises BadParameter for options that are ineffective or unsupported.
     """
     require_at_most_one({"--keep": bool(keep), "--with-alignments": decode.alignments})
     n_best = decode.n_best if decode.mbr_metric == "none" else 1
@@ -328,7 +327,7 @@ def _override_decode(
 
     named: values of the command's own options by recipe name, None if not given; settings: of --set
 
-    The model's own `n_best` counts only for minimum Bayes risk decoding.
+    The model's own `n_best` is used only for minimum Bayes risk decoding.
     """
     given = [*settings, *(f"{name}={toml_value(value)}" for name, value in named.items() if value is not None)]
     values = dict(one.removeprefix("decode.").split("=", 1) for one in given if "=" in one)

@@ -22,10 +22,10 @@ class Kinds(tuple[Kind, ...]):
 
     @classmethod
     def parse(cls, given: str | tuple[str, ...]) -> Kinds:
-        """Parse a list with commas; raises BadParameter for an empty list or an unknown kind."""
+        """Parse a comma-separated list; raises BadParameter for an empty list or an unknown kind."""
         names = [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
         if isinstance(given, str) and not names:
-            raise typer.BadParameter(f"the list is empty; it must have one of {', '.join(get_args(Kind))}")
+            raise typer.BadParameter(f"the list is empty; give at least one of {', '.join(get_args(Kind))}")
         for name in names:
             if name not in get_args(Kind):
                 raise typer.BadParameter(f"{name!r} is unknown; it must be one of {', '.join(get_args(Kind))}")
@@ -36,15 +36,15 @@ class Kinds(tuple[Kind, ...]):
 
 _INPUT = "Text to translate, plain or compressed (.gz, .xz, .zst); - is standard input."
 _INPUT_FORMAT = (
-    "Format of FILE (default: by its extension, else one sentence per line). html: a page; srt: subtitles. Layout and "
-    "tags of these are kept, see --keep."
+    "Format of FILE (default: by its extension, else one sentence per line). html: a web page; srt: subtitles. Their "
+    "layout and tags are kept, see --keep."
 )
 _COLUMN = "TSV: column of the text, from 0, or its name in the header (default: 0)."
 _HEADER = "TSV: the first line names the columns. Implied by --column NAME."
 _FIELD = "JSON Lines: field of the text; a dot addresses a nested field, as in page.text (default: text)."
 _INVALID_UTF8 = "For bytes that are not UTF-8: stop with an error, or insert U+FFFD."
-_PREFIXES = "File of target prefixes, line by line; each translation starts with its prefix."
-_REQUIRED = "File of phrases that each translation must contain, line by line, separated by tabs."
+_PREFIXES = "File of target prefixes, one per input line; each translation starts with its prefix."
+_REQUIRED = "File of phrases that translations must contain; one line per input line, phrases separated by tabs."
 _GLOSSARY = (
     "TSV file of terms: source term, translation (alternatives and inflected forms separated by |), and optionally yes "
     "(case-sensitive) or no, and a note. By default, terms in a line are required in its translation."

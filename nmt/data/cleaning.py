@@ -86,7 +86,7 @@ class ChunkCleaner:
 
     def __init__(self, data: DataRecipe, src_lang: str, tgt_lang: str, tokenizer_directory: Path | None = None) -> None:
         clean: Callable[[str, str], Pair | DropReason] = Cleaner(data, src_lang, tgt_lang).clean
-        if data.context:  # a pair is also in the context of the next ones
+        if data.context:  # each pair is cleaned again as context of later pairs
             clean = partial(clean_joined, lru_cache(2 * data.context)(clean), data.context_options)
         self._clean = clean
         self._drop_duplicates = data.drop_duplicates

@@ -1,4 +1,4 @@
-"""Token sequences of pairs with context: the previous sentences, each followed by the separator."""
+"""Token sequences of pairs with context: previous sentences, each followed by the separator, then the current one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nmt.text.context import CLEAN_BREAK, Separators
 def encode_joined(
     encode: Callable[[Sequence[str]], Sentences], texts: Sequence[str], separator: int | None
 ) -> Sentences:
-    """Encode texts whose sentences are separated by CLEAN_BREAK; without a separator, each is one sentence.
+    """Encode texts whose sentences are separated by CLEAN_BREAK; if `separator` is None, each text is one sentence.
 
     A separator that occurs in the text becomes the unknown token.
     """
@@ -40,9 +40,9 @@ def encode_joined(
 def fit_context(
     src: Sentences, tgt: Sentences, separators: Separators, max_src: int, max_tgt: int
 ) -> tuple[Sentences, Sentences]:
-    """Drop the oldest sentences of pairs with more tokens than allowed, equally many on each side with context.
+    """Drop the oldest context of pairs that exceed the limits: the same number of sentences on each side with context.
 
-    A pair whose own sentence is too long loses all context, but keeps the sentence.
+    If the current sentence alone is too long, all context is dropped and the sentence is kept.
     """
     dropped = np.zeros((2, len(src.lengths)), np.int64)
     src_ends, tgt_ends = np.cumsum(src.lengths), np.cumsum(tgt.lengths)
@@ -54,6 +54,6 @@ def fit_context(
         if separators.tgt is not None:
             tgt_starts = [0, *(np.flatnonzero(own_tgt == separators.tgt) + 1)]
         starts = list(zip(src_starts, tgt_starts, strict=True))
-        fitting = (cut for cut in starts if len(own_src) - cut[0] <= max_src and len(own_tgt) - cut[1] <= max_tgt)
+        fitting = ((s, t) for s, t in starts if len(own_src) - s <= max_src and len(own_tgt) - t <= max_tgt)
         dropped[:, i] = next(fitting, starts[-1])
     return src.drop_first(dropped[0]), tgt.drop_first(dropped[1])

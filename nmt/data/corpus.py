@@ -59,7 +59,7 @@ _LINES_PER_BATCH = 1024
 class ReadOptions:
     """Options common to all corpora of a recipe. Relative paths are relative to `root`.
 
-    accept_integers: accept integers in fields of records, as text; labels are often integers
+    accept_integers: accept integers in fields of records and read them as text; labels are often integers
     """
 
     root: Path
@@ -82,8 +82,8 @@ def read_chunks(
 ) -> Iterator[tuple[int, list[Pair]]]:
     """Yield the pairs of all corpora in chunks, with the index of their corpus; a chunk never spans two corpora.
 
-    on_read: receives the pairs of a chunk without context
-    context: what precedes each pair, see `join_lines`
+    on_read: receives the pairs of each chunk, without context
+    context: context to prepend to each pair, see `join_lines`
 
     Raises UserError as `read_pairs` does.
     """
@@ -100,7 +100,7 @@ def read_chunks(
 def read_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[Pair]:
     """Yield the sentence pairs of a corpus before cleaning: valid Unicode without line feeds.
 
-    Uses the first reference only; `nmt.data.test_sets` reads them all. Raises UserError for files that are unreadable
+    Uses only the first reference; `nmt.data.test_sets` reads all. Raises UserError for files that are unreadable
     or damaged, and for sides of different lengths.
     """
     root, invalid_utf8 = options.root, options.invalid_utf8
@@ -147,7 +147,7 @@ def read_labels(corpus: Corpus, options: ReadOptions) -> Iterator[Labels] | None
 
 
 def _read_values(corpus: Corpus, options: ReadOptions, name: Literal["label", "document"]) -> Iterator[str] | None:
-    """Yield a further column or field of each pair, without the CR of CRLF; return None if the recipe names none."""
+    """Yield the label or document of each pair, without the CR of CRLF; return None if the recipe names no field."""
     match corpus:
         case TsvCorpus() if (column := getattr(corpus, f"{name}_column")) is not None:
             other: Corpus = corpus.model_copy(update={"tgt_column": column})
@@ -427,7 +427,7 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
 
 
 def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
-    """Return a dataset's directory, None if on the Hub; UserError for a file, missing files or a local revision."""
+    """Return a local dataset's directory; None if on the Hub. UserError for a file, missing shards or a revision."""
     path = _resolve(Path(corpus.dataset), root)
     if corpus.dataset.startswith((".", "/", "~")):
         _existing(Path(corpus.dataset), root)

@@ -1,4 +1,4 @@
-"""Duplicate detection with hashes on disk; memory holds one bit per pair and a 64th of the hashes."""
+"""Duplicate detection with hashes on disk; memory holds one bit per pair and 1/64 of the hashes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAIRS_PER_STEP = 1 << 20
 
 
 class Bitmap:
-    """One bit per pair, initially True: whether the pair is kept. `num_kept` counts them."""
+    """One bit per pair, initially True: whether the pair is kept. `num_kept` counts the kept pairs."""
 
     def __init__(self, length: int) -> None:
         self.num_kept = length

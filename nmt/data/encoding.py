@@ -1,8 +1,8 @@
 """The encode stage: encode normalized pairs as token ids, with a cache of segmented words.
 
-For the bpe models that nmt trains, no piece crosses a space and merges within a word do not depend on other words.
-The ids of a sentence are therefore exactly those of its words. Other models encode whole sentences: unigram adds
-scores along the sentence, so rounding may select a different segmentation than for a single word.
+In the BPE models that nmt trains, no piece crosses a space, and the merges in a word do not depend on other words.
+The ids of a sentence are therefore exactly those of its words. With other models, whole sentences are encoded: unigram
+models add scores along the sentence, so rounding may change the segmentation of a word.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class PairEncoder:
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """Encoded pairs of one corpus, as stored. `drops` counts those dropped for their number of tokens."""
+    """Encoded pairs of one corpus, as stored. `drops` counts the pairs dropped for their length, per reason."""
 
     corpus: int
     src: Sentences
@@ -111,11 +111,11 @@ class PairFormat:
     """Length limits and stored form of encoded pairs.
 
     min_tokens:     minimum length of the source and of the target, without a tag
-    max_tokens:     maximum length of each side, including a tag, with context and of truncated sources
+    max_tokens:     maximum length of each side, including a tag; limit for dropping context and truncating sources
     tags:           token to prepend to source sentences, by corpus index
     reverse_target: whether target sentences are stored in reverse
-    separators:     for pairs with context, whose oldest sentences are dropped to fit the maximum
-    truncates_src:  whether longer sources are truncated
+    separators:     for pairs with context, whose oldest sentences are dropped to fit `max_tokens`
+    truncates_src:  whether sources longer than `max_tokens` are truncated
     limit:          length above which pairs are dropped; None is `max_tokens`
     """
 

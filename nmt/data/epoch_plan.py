@@ -1,10 +1,10 @@
 """The plan of an epoch: the pairs of each update, and their split into micro-batches.
 
-Everything is a pure function of its arguments. The pairs of an update depend only on the lengths, the budgets, the
-mixture, the seed and the epoch: a recipe gives the same updates on every machine, and a run can resume on another one.
+All functions are pure. The pairs of an update depend only on the lengths, the budgets, the mixture, the seed and the
+epoch, so a recipe gives the same updates on every machine, and a run can resume on another one.
 `micro_batch_tokens`, `shape` and `multiple` only determine how an update is split.
 
-Lengths are those of the token store; each sentence counts one more token (EOS of sources and labels).
+Lengths are those of the token store; token counts add one per sentence, for the EOS of sources and labels.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EpochPlan:
 
         Each has at most `micro_batch_tokens` tokens on either side, unless it is a single pair. Micro-batches r,
         r + multiple, r + 2 * multiple, ... have nearly the same number of tokens for every r. Some are empty if the
-        update has too few pairs. With a `shape`, see `pack_pairs`.
+        update has too few pairs. For a fixed `shape`, see `pack_pairs`.
         """
         if self.shape is not None:
             return pack_pairs(self.sentences(update), self.src_lengths, self.tgt_lengths, self.shape, self.multiple)
@@ -68,7 +68,7 @@ class EpochPlan:
     def bands(self, update: int) -> list[list[Ids]]:
         """Split an update without a shape into bands of `multiple` balanced micro-batches.
 
-        The pairs of a band have similar lengths, which reduces the padding of attention.
+        The pairs of a band have similar lengths, which reduces the padding in attention.
         """
         ids = _by_length(self.sentences(update), self.src_lengths, self.tgt_lengths)
         src, tgt = _ends(self.src_lengths[ids]), _ends(self.tgt_lengths[ids])
@@ -133,7 +133,7 @@ def plan_epoch(
 def plan_by_length(src_lengths: Lengths, tgt_lengths: Lengths, *, micro_batch_tokens: int) -> list[Ids]:
     """Sort all pairs by length and split them into micro-batches of at most `micro_batch_tokens` on either side.
 
-    For work in which order does not matter. A pair that exceeds the budget is a micro-batch by itself.
+    For uses in which the order does not matter. A pair that exceeds the budget is a micro-batch by itself.
 
     src_lengths, tgt_lengths: (num_pairs,) tokens of each sentence, without BOS and EOS
     """
@@ -149,7 +149,7 @@ def _by_length(ids: Ids, src_lengths: Lengths, tgt_lengths: Lengths) -> Ids:
 
 
 def _ends(lengths: Lengths) -> NDArray[np.int64]:
-    """Return the end of each sentence in the concatenation, with one special token each."""
+    """Return the end of each sentence in the concatenation, with one special token per sentence."""
     ends = lengths.astype(np.int64)
     ends += 1
     return np.cumsum(ends, out=ends)
@@ -174,7 +174,7 @@ def _split_greedily(
 
 
 def _split_evenly(src_ends: NDArray[np.int64], tgt_ends: NDArray[np.int64], max_parts: int) -> list[int]:
-    """Minimize the largest of at most `max_parts` parts; return the end of each part."""
+    """Split into at most `max_parts` parts and minimize the largest; return the end of each part."""
     longer = max(int(src_ends[-1]), int(tgt_ends[-1]))
     low, high = -(-longer // max_parts), longer
     while low < high:

@@ -40,8 +40,8 @@ Stamp = list[int | str]  # size, time of last change and path of an input file
 def preparation_options(recipe: Recipe) -> dict[str, Any]:
     """Return the options that determine a prepared corpus, as JSON values.
 
-    Excludes the locations of files (`data.root`, parents of absolute paths). If tokenizers are reused, excludes the
-    options of their training, the mixture included.
+    Excludes the locations of files (`data.root`, folders in absolute paths). If tokenizers are reused, excludes the
+    options for training them, including the mixture.
     """
     data = recipe.data.model_dump(mode="json", exclude={"root", "train", "valid", "test", "temperature", "workers"})
     if not recipe.data.reverse_target:
@@ -67,7 +67,7 @@ def preparation_options(recipe: Recipe) -> dict[str, Any]:
 
 
 def recorded_options(recipe: Recipe, report: dict[str, Any]) -> dict[str, Any]:
-    """Return `preparation_options` without the mixture if the report is from a version that did not record it."""
+    """Return `preparation_options`; omits the mixture if the report is from a version that did not record it."""
     options = preparation_options(recipe)
     return options if "mixture" in report["recipe"] else {k: v for k, v in options.items() if k != "mixture"}
 
@@ -126,7 +126,7 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
 
 
 def describe_change(recipe: Recipe, directory: Path) -> str:
-    """Name what differs between the training text and that of `directory`: the first file that changed or is missing.
+    """Return what changed since the text of `directory` was prepared: the first changed or missing file, or an option.
 
     Raises UserError for a damaged report and an unreadable input file.
     """
@@ -179,7 +179,7 @@ def _changed_on_hub(split: Split, recipe: Recipe, report: dict[str, Any]) -> boo
             fix = "set its `revision` to a commit to pin its text"
             warn(f"cannot check whether dataset {name} has changed ({why}); using the text prepared from it; {fix}")
         elif commit != recorded:
-            say(f"dataset {name} has changed on the Hub: commit {recorded[:12]} was prepared, now {commit[:12]}")
+            say(f"dataset {name} has changed on the Hub: prepared from commit {recorded[:12]}, now at {commit[:12]}")
             return True
     return False
 
@@ -246,7 +246,7 @@ def _training_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mixture_options(recipe: Recipe) -> dict[str, Any] | None:
-    """Return the options of the mixture; None if an epoch shows every pair once for corpora of any size."""
+    """Return the options of the mixture; None if an epoch shows every pair once, regardless of corpus sizes."""
     weights = [corpus.weight for corpus in recipe.data.train]
     temperature = recipe.data.temperature
     is_mixed = len(set(weights)) > 1 or (len(weights) > 1 and temperature != 1.0)

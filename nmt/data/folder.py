@@ -29,8 +29,8 @@ def replacing(directory: Path) -> Iterator[Path]:
     """Yield an empty directory that replaces `directory` if the block succeeds and is removed if it fails.
 
     If `directory` is a symbolic link, its target is replaced; runs may share it, so its parent directory is
-    locked. After a kill, the next call removes the leftovers.
-    Raises UserError if the directory cannot be written, contains other files, or has the text of another trained run.
+    locked. If the process is killed, the next call removes the leftovers.
+    Raises UserError if the directory cannot be written, contains other files, or belongs to another trained run.
     """
     require_own_text(directory)
     run_dir, directory = Path(os.path.realpath(directory.parent)), Path(os.path.realpath(directory))
@@ -60,7 +60,7 @@ def _require_no_other_files(directory: Path) -> None:
     names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
     if others := [name for name in names if not any(fnmatchcase(name, pattern) for pattern in _OWN_FILES)]:
         raise UserError(
-            f"{directory / others[0]} is not part of the prepared corpus, which is replaced; move it away, then rerun"
+            f"{directory / others[0]} is not part of the prepared corpus and would be lost; move it away, then rerun"
         )
 
 

@@ -1,6 +1,6 @@
 """Temporary storage of training text between stages: compressed text, or tokens if the tokenizer is known early.
 
-Workers compress and decompress; the main process, through which all chunks pass in order, mostly copies bytes.
+Workers compress and decompress; the main process handles all chunks in order, but mostly copies bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Frame:
     """A chunk of pairs of one corpus.
 
     corpus:  index of the corpus in the recipe
-    content: what `compress_pairs` or `pack_tokens` returns
+    content: output of `compress_pairs` or `pack_tokens`
     """
 
     corpus: int

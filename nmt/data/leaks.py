@@ -5,8 +5,8 @@ only case, punctuation, spacing or the Unicode form differ. Sentences that diffe
 
 Searches the unmodified training text, because cleaning drops and changes lines. Memory holds the searched sentences
 and one chunk of training text. Preparation reads the training text anyway, so it feeds the search, and the run records
-the leaks in `leaks.json`. If the prepared text is up to date but the record is not, the training text is read for the
-search alone.
+the leaks in `leaks.json`. If the prepared text is up to date but the record is not, the training text is read only for
+the search.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Leak:
     corpus: index in `data.train` of the first occurrence of this kind
     number: number of that training pair in its corpus, from 1
     times:  number of training pairs with an occurrence of any kind
-    found:  the training line; its source side for both
+    found:  the training line; if `part` is both, the source line
     """
 
     line: int
@@ -137,7 +137,7 @@ class SetLeaks:
 
 
 class LeakFinder:
-    """Searches training text, added chunk by chunk, for the sentences of some sets."""
+    """Searches training text for the sentences of `sets`; `add` receives the text in chunks."""
 
     def __init__(self, sets: Sequence[SearchedSet]) -> None:
         self.sets = tuple(sets)
@@ -316,7 +316,7 @@ def _digest(tree: object) -> str:
 
 
 def _warn(error: UserError, record: Path) -> None:
-    """Warn that there is no search, and remove the record of an earlier one, which may be of other text."""
-    removed = f"; {record}, the result of an earlier search, is removed" if record.exists() else ""
+    """Warn that the search is skipped, and remove the record of an earlier search, which may be of other text."""
+    removed = f"; removing {record}, the result of an earlier search" if record.exists() else ""
     warn(f"skipping the search for test sentences in the training text: {error}{removed}")
     record.unlink(missing_ok=True)

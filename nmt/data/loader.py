@@ -1,4 +1,4 @@
-"""Training batches: prefetches the pairs of each update in a thread, and adds BOS and EOS."""
+"""Training batches: a thread prefetches the pairs of each update and adds BOS and EOS."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MicroBatch:
     """The pairs of one forward and backward pass.
 
     number:   index in the update, over all ranks
-    is_empty: the batch only gives this rank as many passes as the others; its loss is ignored
+    is_empty: whether this is a placeholder that gives every rank the same number of passes; its loss is ignored
     """
 
     number: int
@@ -76,7 +76,7 @@ class Update:
 def make_batch(store: PairStore, ids: NDArray[np.integer[Any]], links: SideStore | None = None) -> Batch:
     """Return the pairs `ids` `(num_sentences,)` of a store as a batch on the CPU, with BOS and EOS.
 
-    links: of all pairs of the store, see `pack_links`
+    links: alignment links of all pairs of the store, see `pack_links`
     """
     src, src_lengths = store.src.gather(ids)
     tgt, tgt_lengths = store.tgt.gather(ids)
@@ -111,11 +111,11 @@ class TrainingBatches:
     """Endless iterator over the updates of a run, from any position, prefetched by a thread.
 
     Rank `rank` of `world_size` gets micro-batches `rank`, `rank + world_size`, ... of each update; their number is a
-    multiple of `multiple` (default: `world_size`). Batches are in CPU memory, pinned if `device` is a GPU. Errors of
-    the thread are raised by the iterator. Use it as a context manager, or call `close`, to stop the thread.
+    multiple of `multiple` (default: `world_size`). Batches are in CPU memory, pinned if `device` is a GPU. The
+    iterator raises errors of the thread. Use it as a context manager, or call `close`, to stop the thread.
 
     epochs:           sampled text per epoch, used instead of `store`; closed with the batches
-    links:            links of the pairs of `store`, for guided alignment
+    links:            alignment links of the pairs of `store`, for guided alignment
     src_batch_tokens: maximum source tokens of an update; None for no limit
     shape:            shape to which every micro-batch is padded; None for no padding
     """
@@ -223,7 +223,7 @@ class TrainingBatches:
                         return
                 epoch, updates_before = epoch + 1, 0
                 self._plan = self._plan_epoch(epoch)
-        except BaseException as error:  # raised in the consumer, which would wait forever
+        except BaseException as error:  # raised in the consumer, which would otherwise wait forever
             self._queue.put(error)
 
     def _update(self, epoch: int, index: int, updates_before: int) -> Update:

@@ -56,9 +56,9 @@ def decode_pairs(prepared: Prepared, recipe: Recipe, ids: Iterable[int]) -> list
 
 
 def locate_pairs(prepared: Prepared, recipe: Recipe, pairs: Sequence[StoredPair]) -> list[StoredPair]:
-    """Search the corpora for some pairs and return them with their numbers.
+    """Search the corpora for `pairs` and return the pairs with their numbers.
 
-    A pair that occurs several times in its corpus gets the first number. Raises UserError if a corpus is unreadable.
+    A pair that occurs several times in a corpus gets the lowest number. Raises UserError if a corpus is unreadable.
     """
     sides = (prepared.tokenizers.src, prepared.tokenizers.tgt)
     lowercases, form = [side.lowercases() for side in sides], recipe.data.unicode_form

@@ -2,8 +2,8 @@
 
 The stages are read (`corpus`), clean (`cleaning`), tokenize (`nmt.text.tokenizer`), encode (`encoding`) and store
 (`store`). Cleaning and encoding run in parallel worker processes. Memory grows with the corpus by about one byte per
-pair, to find duplicates. Cleaned text waits in a temporary file until the tokenizer is trained; with a reused one, text
-is encoded while it is cleaned. Everything is built in a new directory that replaces the old one when complete.
+pair, to find duplicates. Cleaned text stays in a temporary file until the tokenizer is trained; a reused tokenizer
+encodes it during cleaning instead. Everything is built in a new directory that replaces the old one when complete.
 
 Corpora are consecutive in the store; the report has the number of pairs of each.
 """
@@ -151,7 +151,7 @@ def load_prepared(directory: Path) -> Prepared:
 
 
 def tag_ids(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> dict[int, int]:
-    """Return the token of each tagged corpus, by corpus index.
+    """Return the token id of the tag of each tagged corpus, by corpus index.
 
     Raises UserError for a tag that is not a single token of the source tokenizer.
     """
@@ -401,7 +401,7 @@ def _valid_report(valid: _SplitCounts) -> dict[str, Any]:
 def _write_report(
     report: dict[str, Any], inputs: Sequence[InputFile], directory: Path, known: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Complete and write the report of a directory that has all other files; `known` has the SHA-256 of some."""
+    """Complete and write the report; the directory has all other files, and `known` the SHA-256 of some of them."""
     paths = sorted(directory.iterdir())
     known = known or {}
     digests = {**known, **sha256_of([path for path in paths if path.name not in known])}

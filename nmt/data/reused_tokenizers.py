@@ -59,7 +59,7 @@ def expected_vocab_sizes(recipe: Recipe) -> tuple[int, int]:
 
 
 def is_vocab_size_known(recipe: Recipe) -> bool:
-    """Return whether `expected_vocab_sizes` are exact: not for characters, nor for trees with a token per bracket."""
+    """Return whether `expected_vocab_sizes` is exact: not for characters, nor for trees with a token per bracket."""
     return recipe.reuses_tokenizer or not (recipe.tokenizer.algorithm == "char" or has_tree_vocabulary(recipe))
 
 

@@ -1,9 +1,9 @@
 """Subword regularization: a random segmentation of the training text for every epoch.
 
 The plan of an epoch depends on sentence lengths, which change with the segmentation, so each epoch has its own token
-store, with the pairs in the order of the prepared corpus. It is built during the previous epoch, in
+store, with the pairs in the order of the prepared corpus. The store is built during the previous epoch, in
 `epochs/epoch-<n>` of the directory of the prepared corpus, and removed after its epoch. If that directory is a symbolic
-link, which other runs may share, `epochs` is beside it.
+link, whose target other runs may share, `epochs` is next to the link.
 
 Segmentations are a pure function of the seed, the epoch, the corpus and the sampling options: the text is divided into
 shards of fixed size, and each side of a shard has its own random generator.
@@ -45,7 +45,7 @@ _REPORT_FILE = "epoch.json"
 _FORMAT = 2
 _PAIRS_PER_SHARD = 1024
 
-# Shards, spread over the corpus, from which the growth of sampled text is estimated.
+# Number of shards, spread over the corpus, for estimating the growth of sampled text.
 _SHARDS_TO_MEASURE = 4
 
 # For fewer pairs, starting processes takes longer than they save.
@@ -97,7 +97,7 @@ class SampledEpochs:
         self._sides: tuple[Side, ...] = ("src", "tgt") if sides == "both" else (sides,)
         self._seed = seed
         report = read_json_object(directory / "prepare.json")
-        data = report.get("recipe", {}).get("data", {})  # without options of the default, see `preparation_options`
+        data = report.get("recipe", {}).get("data", {})  # no `context` if 0, no `long_sources` if "drop"
         truncates = "long_sources" in data and "context" not in data  # context is dropped before a source is truncated
         self._make_sampler = partial(
             _ShardSampler, directory, recipe.subword_sampling, self._sides, max_tokens, reverse_target, truncates
@@ -139,7 +139,7 @@ class SampledEpochs:
         return PairStore(self._path(epoch), "train")
 
     def growth(self) -> tuple[float, float]:
-        """Estimate the tokens of sampled text relative to the prepared corpus, (src, tgt). Deterministic."""
+        """Estimate the number of tokens of sampled text relative to the prepared corpus, (src, tgt); deterministic."""
         sampler = self._make_sampler()
         return self._growth(sampler, "src"), self._growth(sampler, "tgt")
 
@@ -159,7 +159,7 @@ class SampledEpochs:
     # --- Build --------------------------------------------------------------------------------------------------------
 
     def _start_build(self, epoch: int) -> Future[None]:
-        """Build the text of an epoch in the background, unless it has been started."""
+        """Build the text of an epoch in the background, unless the build has been started."""
         if self._closed.is_set():
             raise SamplingClosed
         if epoch not in self._builds:

@@ -3,7 +3,7 @@
 Each side of a split has two files: `tokens` contains all sentences, concatenated, and `offsets` the start of each
 sentence and the end of the last one. BOS and EOS are not stored; `nmt.data.loader` adds them.
 
-Opening a store only checks that its files fit together. `Prepared.verify` compares their checksums.
+Opening a store only checks that its files are consistent. `Prepared.verify` compares their checksums.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class SideStore:
 
 
 class PairStore:
-    """A split of the prepared corpus; sentence i of `tgt` translates sentence i of `src`."""
+    """A split of the prepared corpus; sentence i of `tgt` is the translation of sentence i of `src`."""
 
     def __init__(self, directory: Path, split: Split) -> None:
         """Open both sides; raise UserError if files are missing, damaged or inconsistent."""

@@ -86,7 +86,7 @@ def warn_of_swapped_sides(name: str, text: tuple[Ids, Ids], recipe: Recipe, dire
     store = PairStore(directory, "train")
     has_tags = any(corpus.tag is not None for corpus in recipe.data.train)  # they may stand for directions
     if not has_tags and are_swapped(text, (store.src.tokens, store.tgt.tokens)):
-        wrong = f"the source of {name} resembles the target of data.train, and its target the source"
+        wrong = f"the source of {name} resembles the target of data.train, and its target resembles the source"
         warn(f"{wrong}; the sides of one of them are probably swapped; correct src and tgt")
 
 

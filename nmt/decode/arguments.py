@@ -59,7 +59,7 @@ def _require_texts(lines: object, prefixes: object, required: object, glossary: 
 
 
 def require_context(context: object) -> None:
-    """Raise TypeError unless `context` has lists of previous sentences, each a string or two of them."""
+    """Raise TypeError unless `context` has lists of previous sentences, each a string or a pair of strings."""
     for sentences in _require_collection("context", context, "lists of previous sentences"):
         for previous in _require_collection("the context of a line", sentences, "previous sentences"):
             texts = (previous, "") if isinstance(previous, str) else previous
@@ -113,7 +113,7 @@ def require_count(name: str, value: object) -> None:
 
 
 def require_flag(name: str, value: object) -> None:
-    """Raise TypeError unless `value` is a bool; any text would count as true."""
+    """Raise TypeError unless `value` is a bool; any nonempty string is truthy."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}; use one of them")
 

@@ -32,7 +32,7 @@ class ContextEncoder:
 
     @property
     def reserved(self) -> list[int]:
-        """Target tokens that the model must not write: the text before a separator would count as context."""
+        """Target tokens that the model must not generate: the text before a separator would count as context."""
         return [] if self.tgt_separator is None else [self.tgt_separator]
 
     def require_supported(self, decode: DecodeRecipe) -> None:
@@ -49,7 +49,7 @@ class ContextEncoder:
     def add(
         self, tasks: Sequence[Task], previous: Sequence[Previous], limit: int, *, split: bool = False
     ) -> list[Task]:
-        """Put the previous sentences of a line before the tasks of its parts.
+        """Prepend the previous sentences of a line to the tasks of its parts.
 
         Without target context, a part also gets the parts before it. If they exceed the limit, the oldest are dropped.
 
@@ -57,8 +57,8 @@ class ContextEncoder:
                at most twice as many tokens as the sentence
         split: whether the previous lines are split into sentences
 
-        Raises UserError for previous sentences of the wrong type, a prefix with a separator, or if the model has no
-        context.
+        Raises UserError for previous sentences of the wrong type, a prefix with a separator, or context for a model
+        trained without it.
         """
         if self._separators is None:
             if previous:
@@ -109,7 +109,7 @@ class ContextEncoder:
     def without_previous(
         self, on_tokens: Callable[[list[int]], None] | None, tasks: Sequence[Task]
     ) -> Callable[[list[int]], None] | None:
-        """Return a callback for the output of a single task that leaves out the previous translations."""
+        """Return a callback that omits the previous translations from the output of a single task."""
         if on_tokens is None or self.tgt_separator is None or len(tasks) != 1:
             return on_tokens
         start = after_last(tasks[0].prefix, self.tgt_separator)
@@ -162,10 +162,10 @@ def translate_documents(
     window: int,
     advance: Callable[[int], None] = lambda num_lines: None,
 ) -> list[str]:
-    """Translate lines of documents, with previous lines and, for context on both sides, their translations.
+    """Translate lines of documents. Context is previous lines and, for context on both sides, their translations.
 
     previous: number of lines before each line that are its context; None without context
-    window:   lines that are translated together
+    window:   number of lines translated together
     advance:  called with the number of lines translated since its last call
     """
     outputs = [""] * len(lines)

@@ -83,7 +83,7 @@ class Term:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The forms that an output may contain: a lowercase form may begin a sentence, capitalized."""
+        """The forms that an output may contain; lowercase forms also capitalized, as at the beginning of a sentence."""
         capitalized = [form[0].upper() + form[1:] for form in self.forms if not self.is_cased and form.islower()]
         return (*self.forms, *capitalized)
 
@@ -96,7 +96,7 @@ class TermUse(NamedTuple):
 
 
 class Glossary:
-    """Terms, and optionally a glossary for the words that none of these terms match."""
+    """Terms, and optionally a fallback glossary for the words that none of these terms match."""
 
     def __init__(self, terms: Iterable[Term], fallback: Glossary | None = None) -> None:
         """Terms with the same source are merged: their forms are alternatives."""
@@ -120,7 +120,7 @@ class Glossary:
     def load(cls, path: str | Path) -> Self:
         """Read a TSV file without a header: source term, translations separated by `|`, case (yes or no), note.
 
-        Warns if the first line looks like a header, and of terms in quotes. Raises UserError, with the line number, for
+        Warns if the first line looks like a header or a term is quoted. Raises UserError, with the line number, for
         a line with missing, extra or invalid columns, or an empty term.
         """
         terms, quoted = [], ""
@@ -153,11 +153,11 @@ class Glossary:
         return other
 
     def find(self, text: str) -> list[Term]:
-        """Return the terms in a line, in their order, each once."""
+        """Return the distinct terms in a line, in order of their first occurrence."""
         return list(dict.fromkeys(term for _, term in self.locate(normalize(text, "none"))))
 
     def required(self, text: str) -> list[tuple[str, ...]]:
-        """Return the alternative forms of each term in a line; a translation must contain one of each."""
+        """Return the alternative forms of each term in a line; a translation must contain one form of each."""
         return [term.required for term in self.find(text)]
 
     def locate(self, text: str) -> list[tuple[Span, Term]]:
@@ -221,7 +221,7 @@ def _are_column_names(*columns: str) -> bool:
 
 
 def _no_items(_: str) -> Sequence[Span]:
-    """Find no items; a lambda could not be sent to another process."""
+    """Return no items. Not a lambda, because lambdas cannot be pickled."""
     return ()
 
 

@@ -4,7 +4,7 @@ The expected utility of a candidate is its mean sentence score against every can
 weighted by their frequency (samples) or probability (n-best lists). Sources: Kumar and Byrne 2004; Eikema and Aziz 2020
 for samples.
 
-The scores equal sacreBLEU's to the last bit. They are computed for all pairs at once, with one n-gram extraction per
+The scores are bit-identical to sacreBLEU's. They are computed for all pairs at once, with one n-gram extraction per
 text.
 """
 

@@ -67,7 +67,7 @@ class TranslationMemory:
             with self._transaction("IMMEDIATE"):
                 self._create_or_check()
             # With a write-ahead log, readers do not block a writer. If another process prevents the switch, the next
-            # command makes it.
+            # command that opens the database retries it.
             with suppress(sqlite3.OperationalError):
                 self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
@@ -104,7 +104,7 @@ class TranslationMemory:
     def _require_database(self) -> None:
         """Raise MemoryFileError if the file is not an SQLite database; SQLite would overwrite a short file."""
         try:
-            # Opening a pipe could wait forever, and SQLite would write a file beside a device.
+            # Opening a pipe could block forever, and SQLite would write a file next to a device.
             if self._path.exists() and not self._path.is_file() and not self._path.is_dir():
                 raise sqlite3.OperationalError("it is a pipe or a device")
             with self._path.open("rb") as file:

@@ -16,7 +16,7 @@ from nmt.text.tokenizer import Tokenizers
 def require_decoding_inputs(recipe: Recipe) -> None:
     """Raise UserError, before preparing text, for a missing shortlist or an unusable language model.
 
-    If tokenizers are reused, also raises it for options that do not fit them; see `require_decoding`.
+    If tokenizers are reused, also raises UserError for options that do not fit them; see `require_decoding`.
     """
     decode = recipe.decode
     if decode.shortlist is not None and not decode.shortlist.is_file():

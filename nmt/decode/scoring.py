@@ -15,6 +15,7 @@ from nmt.checkpoint import LoadedModel, load_model
 from nmt.decode.arguments import require_context, require_strings
 from nmt.decode.context import ContextEncoder
 from nmt.decode.task import Previous, Task
+from nmt.logs import counted
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.processes.distributed import choose_device
 from nmt.search.hypothesis import in_reading_order
@@ -40,7 +41,7 @@ class ForwardModel(Protocol):
 
 @dataclass(frozen=True)
 class PairScore:
-    """Log-probability of a translation given its source, equal to that of search for the same tokens.
+    """Log-probability of a translation given its source; equal to what search computes for the same tokens.
 
     log_prob:        natural logarithm of the probability, EOS included
     token_log_probs: of each token and of EOS; their sum is log_prob
@@ -87,7 +88,7 @@ class Likelihood:
     num_bytes: int = 0
 
     def add(self, score: PairScore, text: str) -> None:
-        """Add a text, as it was before normalization; a carriage return at its end is part of its line break."""
+        """Add a text. text: before normalization; a trailing carriage return is part of the line break."""
         self.log_prob += score.log_prob
         self.tokens += len(score.token_log_probs)
         self.num_bytes += len(text.removesuffix("\r").encode(errors="surrogatepass"))
@@ -127,7 +128,7 @@ class TextScorer:
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto", tag: str | None = None) -> TextScorer:
-        """Load a model directory, a checkpoint or a run; UserError if there is none.
+        """Load a model directory, a checkpoint or a run; raises UserError if there is none.
 
         tag: see `DecodeRecipe.tag`; by default the tag of the model
         """
@@ -151,14 +152,17 @@ class TextScorer:
         collections of strings, and ValueError if they differ in length.
 
         first_line: line number of the first pair
-        names:      of both sides, for the error
+        names:      of both sides, for errors
         context:    previous sentences of each pair, which are not scored; see `documents`
         """
         _require_pairs(sources, targets)
         if context is not None:
             require_context(context)
             if len(context) != len(sources):
-                raise ValueError(f"got context for {len(context)} of {len(sources)} pairs; expected one list per pair")
+                raise ValueError(
+                    f"got {counted(len(context), 'context')} for {counted(len(sources), 'pair')}; "
+                    "expected one list of previous sentences per pair"
+                )
         if not sources:
             return []
         encoded = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]

@@ -1,9 +1,9 @@
 """Vocabulary shortlists: restrict decoding to the target tokens proposed for the source tokens.
 
 A shortlist contains the most frequent target tokens, and for each source token its most probable translations according
-to a statistical aligner. With a joint vocabulary it also contains the source token itself, since names are copied.
-Marian's `--shortlist` selects the same candidates. EOS and the tokens of prefixes, required and preferred phrases are
-added for each sentence.
+to a statistical aligner. With a joint vocabulary, it also contains the source token itself, because names are often
+copied. Marian's `--shortlist` selects the same candidates. EOS and the tokens of prefixes, required and preferred
+phrases are added for each sentence.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Shortlist:
         return torch.from_numpy(candidates)
 
     def save(self, path: Path, tokenizers: Tokenizers, languages: tuple[str, str] | None = None) -> None:
-        """Write a safetensors file with fingerprints of the tokenizers; UserError if it cannot be written.
+        """Write a safetensors file with fingerprints of the tokenizers; raises UserError if it cannot be written.
 
         languages: source and target, see `require_languages`
         """
@@ -80,7 +80,7 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: Path, tokenizers: Tokenizers) -> Shortlist:
-        """Read and verify a file; UserError if it is not a shortlist, is damaged, or belongs to other tokenizers."""
+        """Read and verify a file; raises UserError if it is no shortlist, damaged, or belongs to other tokenizers."""
         try:
             with safe_open(reject_pipe(path), framework="numpy") as file:
                 metadata = file.metadata() or {}
@@ -101,7 +101,7 @@ class Shortlist:
 
 
 def require_languages(path: Path, languages: tuple[str, str]) -> None:
-    """Raise UserError for a shortlist of other languages, whose models may share its tokenizers.
+    """Raise UserError if a shortlist is for other languages; tokenizers may be shared across languages.
 
     Files of earlier versions do not name their languages.
     """
@@ -140,7 +140,7 @@ def make_shortlist(
     """
     if not len(store.src.tokens):
         raise UserError(
-            "the training text has no source; a shortlist lists its translations; use the run of a translation model"
+            "the training text has no source; a shortlist needs source tokens; use the run of a translation model"
         )
     src_size, tgt_size = tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
     vocab = max(src_size, tgt_size)

@@ -15,7 +15,7 @@ class TranslatorInput(NamedTuple):
     """A line to translate.
 
     prefix:   text that the translation begins with; "" for none
-    required: phrases that the translation contains
+    required: phrases that the translation must contain
     context:  previous sentences of the document
     glossary: terms to use; those that would exceed the maximum length are left out
     """

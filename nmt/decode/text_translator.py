@@ -99,7 +99,7 @@ class TextTranslator(ABC):
     def with_callback(self, on_text: Callable[[str], None]) -> Self:
         """Return a translator that streams its output: the callback gets the text so far after each step.
 
-        Only for a beam of 1 and a single line that is not split. The engine may call it in another thread.
+        Only for a beam of 1 and a single line that is not split. The callback may run in another thread.
         """
         other = copy(self)
         step = -1 if self._reverse_target else 1
@@ -158,7 +158,7 @@ class TextTranslator(ABC):
 
         Raises UserError as `translate_n_best` does.
 
-        lines:    sorted into batches together; for more lines than fit in memory, use `stream`
+        lines:    batched together by length; for more lines than fit in memory, use `stream`
         prefixes: text that each translation begins with, such as a user's input to complete; "" for none
         required: words and phrases that each translation contains, in addition to the recipe's; a tuple lists
                   alternatives, such as inflected forms
@@ -180,7 +180,7 @@ class TextTranslator(ABC):
         partial_word: bool = False,
         context: Sequence[Sequence[Previous]] | None = None,
     ) -> list[list[Translation]]:
-        """Return `n_best` translations of each line, by default the number in the recipe: the best ones, or samples.
+        """Return the `n_best` best translations of each line, or as many samples; the default is that of the recipe.
 
         A list may be shorter, but is never empty. The i-th translation of a split line concatenates the i-th ones of
         its parts, and its score is their mean. The first part gets the prefix; `assign_phrases` assigns required
@@ -205,7 +205,7 @@ class TextTranslator(ABC):
     ) -> Callable[[], list[list[Translation]]]:
         """Start a translation and return a function that waits for the results of `translate_n_best`.
 
-        An engine with its own threads can then receive the next lines before these are done.
+        An engine with its own threads can then receive the next lines before these lines are done.
         """
         require_flag("partial_word", partial_word)
         if n_best is not None:
@@ -289,8 +289,8 @@ class TextTranslator(ABC):
     ) -> Iterator[list[Translation]]:
         """Translate a stream: yield `translate_n_best` of each line, in order, with `window` lines in memory at a time.
 
-        Input is read lazily, one window at a time. The lines of a window are sorted into batches together, so larger
-        windows are faster; 1 responds line by line. Raises UserError for prefixes or phrases after the last line.
+        Input is read lazily, one window at a time. The lines of a window are batched together by length, so larger
+        windows are faster; a window of 1 responds line by line. Raises UserError for surplus prefixes or phrases.
         """
         require_count("window", window)
         require_list("lines", lines)
@@ -305,7 +305,7 @@ class TextTranslator(ABC):
         own_required.require_end()
 
     def batch_key(self, line: str) -> int | None:
-        """Return what lines need in common to share a batch: their length, or None if any lines can share one."""
+        """Return a key that lines of the same batch must share, their length; None if any lines can share a batch."""
         return None
 
     def count_long(self, lines: Iterable[str]) -> None:
@@ -339,7 +339,7 @@ class TextTranslator(ABC):
         return parts
 
     def _tasks(self, item: TranslatorInput, parts: Sequence[Part], *, partial_word: bool) -> list[Task]:
-        """Return the tasks of a line, after searches that assign its required phrases to its parts."""
+        """Return the tasks of a line; run searches to assign its required phrases to its parts."""
         tasks = [Task(part.tokens, [], []) for part in parts]
         prefix, partial = self._encode_prefix(item.prefix, partial_word=partial_word)
         tasks[:1] = [task._replace(prefix=prefix, partial=partial) for task in tasks[:1]]
@@ -366,7 +366,7 @@ class TextTranslator(ABC):
         return [task._replace(required=as_lists(part)) for task, part in zip(tasks, assigned, strict=True)]
 
     def _mark_terms(self, tokens: list[int], part: Part, glossary: Glossary, markers: TermMarkers) -> list[int]:
-        """Write the first form of each term of a part after its words, as many as fit the maximum length."""
+        """Insert the first form of each term after its words in a part, for as many terms as fit the maximum length."""
         _, starts = self._tokenizers.src.encode_with_starts(part.text)
         marks, capacity = list[Mark](), self._max_tokens - len(self._tag) - len(tokens)
         for span, term in glossary.locate(part.text):
@@ -462,7 +462,7 @@ class TextTranslator(ABC):
         """Return the `n_best` best hypotheses of each task, best first, in reading order."""
 
     def _start_search(self, tasks: Sequence[Task], options: SearchOptions) -> Callable[[], list[list[Hypothesis]]]:
-        """Return a function that returns the results of `_search`; engines with their own threads start it here."""
+        """Return a function that waits for the results of `_search`; engines with own threads start the search here."""
         return lambda: self._search(tasks, options)
 
     def _align(
@@ -476,7 +476,7 @@ class TextTranslator(ABC):
         return list(translations)
 
     def _in_reading_order(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-        """Undo the order of a right-to-left model, and remove previous translations."""
+        """Restore the reading order of a right-to-left model; remove previous translations."""
         if not self._reverse_target:
             return self._context.remove(hypotheses, self._options, sorts=not self._decode.sampling)
         return [

@@ -36,11 +36,11 @@ class Translation:
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of the decoder where it predicts each target token.
+    """Cross-attention of the decoder position that predicts each target token.
 
     source, target: pieces; EOS is the last source piece
-    weights:        by layer, head, target token and source token; over the source, they sum to 1, or to less with a
-                    tag, which is left out
+    weights:        by layer, head, target token and source token; they sum to 1 over the source, or to less with a
+                    tag, which is omitted
     """
 
     source: list[str]

@@ -145,7 +145,7 @@ class Translator(TextTranslator):
     ) -> Translator:
         """Load a model directory, a checkpoint or a run.
 
-        path:      a directory with `model.toml`, or a run, whose averaged model or else newest checkpoint is used
+        path:      a directory with `model.toml`, or a run: its averaged model, or else its newest checkpoint
         device:    `auto` (a GPU if available), `cpu`, `cuda` or `cuda:N`
         precision: `fp32`, `bf16`, `fp16`, or `auto`, which is bf16 if the device supports it natively; on a CPU also
                    `int8`: 8-bit linear layers, cross-attention in bf16 if that is native, the rest in fp32. Logits are

@@ -66,7 +66,7 @@ def choose_precision(name: Precision, device: torch.device) -> ComputeType:
         if name == "bf16" and features.kind == "cuda" and not features.has_native_bf16:
             raise UserError(
                 f"precision is bf16, but this GPU has compute capability {'.'.join(map(str, features.capability))} and "
-                "only emulates it; it must be 8.0 or higher; choose fp16 or fp32"
+                "only emulates it; bf16 needs 8.0 or higher; choose fp16 or fp32"
             )
         if name == "fp16" and device.type == "cpu" and _emulates_fp16():
             _warn_of_slow_fp16()
@@ -75,7 +75,7 @@ def choose_precision(name: Precision, device: torch.device) -> ComputeType:
 
 
 def _emulates_fp16() -> bool:
-    """Return whether the CPU is an x86 without fp16 instructions; unknown for others."""
+    """Return whether the CPU is an x86 without fp16 instructions; False on other architectures."""
     return torch.cpu._is_avx2_supported() and not torch.ops.mkldnn._is_mkldnn_fp16_supported()
 
 

@@ -1,4 +1,4 @@
-"""Baselines without a model, whose scores a report shows beside the model's."""
+"""Baselines without a model. Reports show their scores beside those of the model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def right_branching_baseline(trees: Sequence[str]) -> Baseline:
 
 
 def _linearized(tree: str) -> str:
-    """Return a tree in the format of outputs, and a malformed one as it is: scoring reports it."""
+    """Return a tree in linearized form; a malformed tree is unchanged, because scoring reports it."""
     try:
         return tree if is_linearized(tree) else linearize(read_tree(tree))
     except ValueError:

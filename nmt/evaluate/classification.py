@@ -100,7 +100,7 @@ def score_tables(title: str, score: ClassificationScore) -> list[Table]:
             (overall,),
             notes=(
                 f"expected calibration error: {NUM_BINS} bins of equal width; nll in nats",
-                "majority class: accuracy of always choosing it",
+                "majority class: accuracy of always choosing the most frequent label",
             ),
         ),
         Table(

@@ -33,7 +33,7 @@ def comet_scores(
     except ValueError as error:
         raise UserError(f"the COMET command {command!r} has no closing quote; add it") from error
     if not words:
-        raise UserError("the COMET command is empty; give the path of comet-score")
+        raise UserError("the COMET command is empty; set it to the path of comet-score")
     with TemporaryDirectory(prefix="nmt-comet-") as folder:
         source_file = _write(Path(folder) / "source", sources)
         reference_file = _write(Path(folder) / "reference", reference)

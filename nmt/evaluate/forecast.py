@@ -95,14 +95,14 @@ def write_forecast(forecast: Forecast, run_dir: Path) -> Path:
 
 
 def read_forecast(run_dir: Path) -> Forecast | None:
-    """Return the forecast of a run; None if there is none, or, with a log line, if another version wrote it."""
+    """Return the forecast of a run; None if there is none or, with a log line, if it cannot be read."""
     path = run_dir / FORECAST_FILE
     try:
         return _parse(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError):
-        say(f"{path} was written by another version of nmt or damaged; the report leaves it out")
+        say(f"{path} is damaged or from another version of nmt; the report leaves it out")
         return None
 
 

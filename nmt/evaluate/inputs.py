@@ -17,8 +17,8 @@ from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_empty, w
 from nmt.text.words import has_spaces
 
 _MAX_OTHER_FORMS = 0.01  # fraction of lines
-_MAX_CASED = 0.01  # fraction of the lines of lower-cased text, which may keep a name
-# Of metrics that separate words at spaces, for references without spaces.
+_MAX_CASED = 0.01  # fraction of lines; lower-cased text may still contain a few names
+# Advice by metric that separates words at spaces, for references without spaces.
 _REMEDIES = {
     "bleu": "for bleu, set --lang zh or --lang ja, or use --tokenize char",
     "ter": "leave out ter",
@@ -105,9 +105,9 @@ def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> 
 def hint_at_forms(
     systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer], others: Sequence[str] = ()
 ) -> None:
-    """Log systems whose case or Unicode form differs from that of the references, and references without spaces.
+    """Log hints if the case or Unicode form of a system differs from the references, or references have no spaces.
 
-    others: what else depends on case, besides metrics
+    others: names of other results that depend on case
     """
     _hint_at_case(systems, text, [*(scorer.name for scorer in scorers if scorer.is_case_sensitive), *others])
     _hint_at_missing_spaces("the reference", text.streams[0], scorers, _REMEDIES)
@@ -118,7 +118,7 @@ def hint_at_forms(
 def check_scoring(
     name: str, references: Sequence[Sequence[str]], metrics: Sequence[str], options: Mapping[str, Any]
 ) -> None:
-    """Raise UserError if a test set of a recipe cannot be scored; log a reference without spaces.
+    """Raise UserError if a test set of a recipe cannot be scored; log a hint if a reference has no spaces.
 
     Warns of metrics that do not ignore the case of a reference if the model writes lowercase text.
 
@@ -175,7 +175,7 @@ def _hint_at_missing_spaces(
 
 
 def hint_at_unicode_form(name: str, lines: Sequence[str], references: Sequence[Sequence[str]]) -> None:
-    """Log that translations are in a different Unicode form than their references."""
+    """Log a hint if translations are in a different Unicode form than their references."""
     count = sum(any(map(partial(_differ_in_form, line), refs)) for line, *refs in zip(lines, *references, strict=True))
     if count > _MAX_OTHER_FORMS * len(lines):
         say(
@@ -198,7 +198,7 @@ def _differ_in_form(first: str, second: str) -> bool:
 
 
 def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, case_sensitive: Sequence[str]) -> None:
-    """Log systems that are lower-cased while the references are not, or vice versa, and what is case-sensitive."""
+    """Log a hint for each system that is lower-cased while the references are not, or vice versa."""
     if not case_sensitive:
         return
     has_cased_reference = any(map(_is_cased, text.streams))
@@ -217,7 +217,7 @@ def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, case
 def hint_at_form_of_training(
     frequencies: Mapping[str, int], text: ReferenceSet, words: Callable[[str], Sequence[str]]
 ) -> None:
-    """Log that the training text is lower-cased or in a different Unicode form than the words of the reference."""
+    """Log hints if the training text is lower-cased or in a different Unicode form than the words of the reference."""
     unseen = Counter(word for line in text.streams[0] for word in words(line) if word not in frequencies)
     known = {unicodedata.normalize("NFC", word) for word in frequencies if not word.isascii()} if unseen else set()
     count = sum(number for word, number in unseen.items() if unicodedata.normalize("NFC", word) in known)

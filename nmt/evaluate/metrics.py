@@ -1,8 +1,8 @@
 """Corpus scores with signatures.
 
 BLEU, chrF and TER are those of sacreBLEU (Post 2018). The `bleu-tokenized` family is BLEU as in older publications:
-`multi-bleu.perl` on Moses tokens of both sides. These metrics are comparable neither with sacreBLEU's nor with each
-other; the signature names the tokenizer.
+`multi-bleu.perl` on Moses tokens of hypothesis and reference. These metrics are comparable neither with sacreBLEU's nor
+with each other; the signature names the tokenizer.
 """
 
 from __future__ import annotations

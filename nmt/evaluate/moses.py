@@ -46,8 +46,8 @@ class MosesTokenizer:
 
 
 def split_compounds(tokens: str) -> str:
-    """Split words at hyphens, as for the English-German scores of the paper.
+    """Split words at hyphens, as for the English-German scores of Vaswani et al. 2017.
 
-    The rule of tensor2tensor's `get_ende_bleu.sh`, which follows Luong et al. 2015.
+    Applies the rule of tensor2tensor's `get_ende_bleu.sh`, which follows Luong et al. 2015.
     """
     return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", tokens)

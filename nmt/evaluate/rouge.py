@@ -1,7 +1,7 @@
-"""ROUGE of the package rouge-score (Lin 2004): n-grams or longest common subsequence shared with a reference.
+"""ROUGE (Lin 2004) by the package rouge-score: n-grams or longest common subsequence shared with a reference.
 
 The score of a test set is the mean F1 of its texts. The package lower-cases text and keeps only the letters a to z and
-digits, so ROUGE is for English. It stems words, as publications on summarization do (Porter 1980).
+digits, so it suits only English. It stems words, as publications on summarization do (Porter 1980).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Rouge(Metric):
         return np.array(self._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
 
     def _preprocess_segment(self, sent: str) -> str:
-        # rougeLsum matches each sentence of the reference with all of the text, and expects one sentence per line.
+        # rougeLsum compares each sentence of the reference with the whole text, and expects one sentence per line.
         return "\n".join(split_sentences(sent)) if self.type == "rougeLsum" else sent
 
     def _cache_references(self, references: Sequence[Sequence[str]]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Sufficient statistics of corpus metrics: additive counts per sentence, and scores of their sums.
 
-sacreBLEU keeps these private, so they are recovered from its public sentence scores. Those of chrF are counted here.
+sacreBLEU keeps these private, so they are recovered from its public sentence scores. This module counts those of chrF.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _chrf_counts(metric: CHRF, hypothesis: str, references: Sequence[str]) -> li
     found = []
     for reference in references:
         orders = zip(own, _ngrams(metric, reference), strict=True)
-        # An order that the reference is too short for does not count for the hypothesis either.
+        # If the reference is too short for an order, the n-grams of the hypothesis do not count either.
         found.append([n for one, ref in orders for n in (one.total() * bool(ref), ref.total(), (one & ref).total())])
     return found[int(score_of_counts("chrf", np.array(found, dtype=np.float64)).argmax())]
 

@@ -56,7 +56,7 @@ def _recorded(run: Path, name: str, key: str) -> str:
 def find_translated(run: Path, name: str, path: Path, origin: str, src: Sequence[str]) -> TranslatedSet | None:
     """Return the translation in `path` if the report of the run has its digest, otherwise None.
 
-    name:   of the test set
+    name:   name of the test set
     origin: describes model, search, machine and software
     """
     try:

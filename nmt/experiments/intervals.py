@@ -5,8 +5,8 @@ m + a_s + b_i + e_si. With k runs and n sentences, the variance of the mean scor
 var(e) / kn. The variance of the k scores, divided by k, estimates the sum of the first and third terms. The variance of
 the mean score over bootstrap resamples of sentences estimates the sum of the second and third. The third term, counted
 twice, is estimated from the difference between the resampling variance of single runs and that of their mean. The
-degrees of freedom follow Satterthwaite (1946). A difference assumes that both systems vary equally with the seed:
-separate variances of two seeds each have too few degrees of freedom, and the intervals would be too wide.
+degrees of freedom follow Satterthwaite (1946). For a difference, both systems are assumed to vary equally with the
+seed: with two seeds each, separate variances would have too few degrees of freedom, and intervals would be too wide.
 """
 
 from __future__ import annotations

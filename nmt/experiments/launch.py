@@ -36,7 +36,7 @@ from nmt.storage.run_folder import MODEL
 from nmt.train.warm_start import require_start_model, with_start_model
 
 _POLL_SECONDS = 0.2
-_PROMPT = "$ nmt "  # starts a line of the log for each process
+_PROMPT = "$ nmt "  # marks the start of each process in the log
 
 
 def is_complete(run: Run) -> bool:

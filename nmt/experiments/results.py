@@ -158,7 +158,7 @@ def notes_on_training(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def warn_of_unpinned(runs: Sequence[Run]) -> None:
-    """Warn of datasets of the Hub without a fixed revision."""
+    """Warn of Hub datasets without a fixed revision."""
     corpora = ((run.recipe, [*run.recipe.data.train, *run.recipe.data.valid]) for run in runs)
     if unpinned := {name for recipe, its_corpora in corpora for name in unpinned_datasets(recipe, its_corpora)}:
         warn(

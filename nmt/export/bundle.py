@@ -73,7 +73,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
             usage = huggingface_usage(generation, options.repository or str(out), loaded.metadata)
         card = Card(options.target, options.license, usage, tuple(notes))
         _write(folder, {"README.md": write_card(loaded, card).encode()})
-        require_new(out)  # another process may have made it meanwhile
+        require_new(out)  # another process may have created it in the meantime
     return tuple(notes)
 
 

@@ -3,9 +3,9 @@
 The name of a conversion contains the hash of the model's manifest, which contains the hash of each file of the model.
 A changed model therefore gets a new conversion. Conversions are sealed with a manifest, too.
 
-A lock file prevents a process from converting or removing what another one is reading: readers share the lock, and a
-writer holds it exclusively. On file systems without locks, all processes use the first conversion that is renamed to
-its final name.
+A lock file prevents a process from replacing or removing a conversion that another process is reading: readers share
+the lock, and a writer holds it exclusively. On file systems without locks, all processes use the first conversion that
+is renamed to its final name.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _open_lock(model: Path) -> AbstractContextManager[IO[bytes] | None]:
 
 
 def _lock(file: IO[bytes] | None, *, exclusive: bool) -> None:
-    """Wait for the lock, in place of the current one; do nothing if locks are not supported."""
+    """Wait for the lock, which replaces the current one; do nothing if locks are not supported."""
     if file is not None and sys.platform != "win32":
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
@@ -109,11 +109,11 @@ def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
             directory = temporary / directory.name
         _publish(files, directory)
     except (OSError, RuntimeError, ValueError) as error:
-        find_model(model)  # raises UserError if it was deleted meanwhile
+        find_model(model)  # raises UserError if the model was deleted in the meantime
         detail = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
         raise UserError(
-            f"cannot convert {model} for CTranslate2: {detail}; it needs a writable folder with free space; check the "
-            "folder, or use --engine torch"
+            f"cannot convert {model} for CTranslate2: {detail}; the conversion needs a writable folder with free "
+            "space; check the folder, or use --engine torch"
         ) from error
     _remove_stale(model)
     return directory

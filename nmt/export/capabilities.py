@@ -41,7 +41,7 @@ _UNSUPPORTED: Mapping[str, str] = {
 }
 _DEFAULTS = DecodeRecipe()
 
-# What CTranslate2 requires of a processor for AVX-512.
+# CPU flags that CTranslate2 requires for AVX-512.
 _AVX512_FLAGS = {"avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"}
 
 
@@ -68,9 +68,9 @@ def select_device(device: str) -> EngineDevice:
 
 
 def enable_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
-    """Let CTranslate2 use AVX-512 on AMD processors; by default it uses AVX2 everywhere.
+    """Let CTranslate2 use AVX-512 on AMD processors; its default on all processors is AVX2.
 
-    Translation is up to 10 % faster there (2-core AMD EPYC); other processors were not measured. Call it before
+    AVX-512 makes translation up to 10 % faster (2-core AMD EPYC); other processors were not measured. Call it before
     CTranslate2 loads a model. The user's CT2_FORCE_CPU_ISA takes precedence.
     """
     if not cpuinfo.exists():
@@ -125,7 +125,7 @@ def max_hypotheses(options: SearchOptions | DecodeRecipe) -> int:
 
 
 def select_compute_type(precision: SearchPrecision, device: EngineDevice) -> str:
-    """Return CTranslate2's name of a precision, without checking that the device supports it."""
+    """Return CTranslate2's name for a precision, without checking that the device supports it."""
     if precision != "auto":
         return _COMPUTE_TYPES[precision]
     if device.kind == "cpu":

@@ -41,7 +41,7 @@ class Card:
 
     license: an identifier such as apache-2.0; None if not stated
     usage:   a program that translates with the export
-    notes:   sentences on the export, such as the result of the parity check
+    notes:   sentences about the export, such as the result of the parity check
     """
 
     target: Target

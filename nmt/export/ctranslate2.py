@@ -1,7 +1,7 @@
 """Conversion to CTranslate2: weights as a TransformerSpec, and vocabularies as lists of pieces.
 
 CTranslate2 supports pre-norm and post-norm, LayerNorm and RMSNorm, all tying modes and separate vocabularies. Position
-encodings are exported, because those that CTranslate2 generates have other frequencies and begin at position 1.
+encodings are exported, because those that CTranslate2 generates have different frequencies and start at position 1.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _fill_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) ->
 
 
 def _fill_linear(spec: Any, layer: nn.Linear, chunk: int = 0, chunks: int = 1) -> None:
-    """Copy a layer, or one of the equal `chunks` of its rows."""
+    """Copy a layer, or one of `chunks` equal blocks of its rows."""
     spec.weight, spec.bias = (_array(tensor.chunk(chunks)[chunk]) for tensor in (layer.weight, layer.bias))
 
 

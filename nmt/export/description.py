@@ -92,7 +92,7 @@ def _training(directory: Path, metadata: ModelMetadata, report: Mapping[str, Any
 
 
 def _is_source(checkpoint: Path, origin: Mapping[str, Any]) -> bool:
-    """Return whether a model was made from a checkpoint; one of the same name may be that of another run."""
+    """Return whether a model comes from a checkpoint; one of the same name may belong to another run."""
     weights = origin.get("weights", [])[-1:]  # absent from models of earlier versions and from checkpoints
     return not weights or weights[0] in {digest for _, digest in read_manifest(checkpoint).values()}
 
@@ -153,7 +153,7 @@ def description_lines(description: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _architecture(recipe: ModelRecipe) -> str:
-    """Return the sizes, and other options that are not the defaults."""
+    """Return the sizes, and the other options that differ from the defaults."""
     others = recipe.model_dump(mode="json", exclude_defaults=True, exclude=_SHOWN)
     return ", ".join([recipe.description, *(f"{name} {value}" for name, value in others.items())])
 

@@ -9,9 +9,9 @@ Scores   CTranslate2 excludes a prefix from its scores, and renormalizes over th
 Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the closest n^alpha and returns all
          hypotheses, which are then ranked by the GNMT penalty.
 Limits   A call has one maximum length for all its sentences. Sentences with different limits are searched separately,
-         because a longer search may also find another output within the limit.
-EOS      A hypothesis that reaches the limit has no EOS. Its last token, in the place of EOS, is removed. Exact scores
-         include EOS instead.
+         because a longer search may also find a different output within the limit.
+EOS      A hypothesis that reaches the limit has no EOS. Its last token, at the position of EOS, is removed. Exact
+         scores include EOS instead.
 Padding  Attention over a padded source is rounded differently, which int8 amplifies. Therefore all sentences of a batch
          have equal lengths, and int8 results hardly ever depend on the batch. The rounding of fp32 matmuls depends on
          the batch size. Therefore outputs are rescored one by one on a CPU, and only near ties can change a
@@ -75,7 +75,7 @@ _MAX_POSTED_BATCHES = 3  # per translator
 
 
 class CTranslate2Engine:
-    """A loaded CTranslate2 model that is called with token ids, also by several threads at once.
+    """A loaded CTranslate2 model that takes token ids; several threads may call it at once.
 
     num_translators: number of batches decoded in parallel
     """
@@ -145,7 +145,7 @@ class CTranslate2Engine:
             groups[limits[i], minimums[i], bool(prefix)].append(i)
 
         def start(indices: list[int]) -> _Search:
-            first = indices[0]  # all of a group have the same limits
+            first = indices[0]  # all tasks of a group have the same limits
             arguments = self._arguments(options, limits[first], minimums[first], bool(prefixes[first]))
             if on_tokens is not None and options.beam_size == len(tasks) == 1:
                 arguments["callback"] = self._reporter(on_tokens)
@@ -227,7 +227,7 @@ class CTranslate2Engine:
         }
 
     def _start(self, tasks: Sequence[Task], arguments: dict[str, Any], batch_tokens: int) -> _Search:
-        """Start to translate tasks; either all or none have a prefix."""
+        """Start translating tasks; either all or none have a prefix."""
         batches = []
         lengths = [(len(task.sentence), len(task.prefix)) for task in tasks]
         for indices in _split_batches(lengths, batch_tokens):
@@ -266,7 +266,7 @@ class CTranslate2Engine:
         return outputs
 
     def _advance(self, batch: _Batch) -> bool:
-        """Post further batches, and return whether this one is done; then no thread reads its state."""
+        """Post further batches, and return whether this one is done. No other thread reads a batch that is done."""
         self._post()
         with self._lock:
             return bool(batch.results) and batch not in self._posted
@@ -363,7 +363,7 @@ def _rank(outputs: Sequence[_Output], options: SearchOptions) -> list[Hypothesis
 
 
 def _poll(is_done: Callable[[], bool]) -> None:
-    """Wait in short intervals, because Python handles signals only between its own instructions."""
+    """Poll at short intervals, because Python handles signals only between bytecode instructions."""
     interval = _MIN_POLL_SECONDS
     while not is_done():
         sleep(interval)

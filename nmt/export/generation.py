@@ -94,7 +94,7 @@ def to_generation_config(
     if decode.sampling:
         config |= {"do_sample": True, "temperature": decode.temperature, "top_k": decode.top_k, "top_p": decode.top_p}
         config |= {"min_p": decode.min_p} if decode.min_p else {}
-        lost.append("the seed of sampling")
+        lost.append("the sampling seed")
     if decode.n_best > 1:
         config["num_return_sequences"] = decode.n_best
     if decode.min_tokens:
@@ -119,7 +119,7 @@ def changed_options(decode: DecodeRecipe, names: Sequence[str]) -> list[str]:
 
 
 def forbidden_tokens(tokenizers: Tokenizers, metadata: ModelMetadata) -> list[list[int]]:
-    """Encode the phrases that the model's own search options forbid, and the markup that it never writes."""
+    """Encode the phrases that the model's own search options forbid, and the markup that it never outputs."""
     form = cast(UnicodeForm, metadata.unicode_form)
     markup = [*TERM_MARKERS, *([SEPARATOR] if metadata.context.has_target else [])]
     phrases = [normalize(phrase, form) for phrase in metadata.decode.forbid]
@@ -131,20 +131,20 @@ def forbidden_tokens(tokenizers: Tokenizers, metadata: ModelMetadata) -> list[li
 def ignored_options(config: Mapping[str, Any], markup: Collection[int] = ()) -> list[str]:
     """Return the options of a generation configuration that change translations and that nmt does not read.
 
-    markup: token ids that nmt never writes
+    markup: token ids that nmt never outputs
     """
     names = [name for name, neutral in _NOT_READ.items() if config.get(name) not in (None, neutral)]
     never = [[config.get("pad_token_id")], *([token] for token in markup)]
     forbidden = [sequence for sequence in config.get("bad_words_ids") or () if sequence not in never]
-    never_printed = {UNK_ID, *(config.get(f"{name}_token_id") for name in ("pad", "bos", "decoder_start"))}
-    suppressed = set(config.get("suppress_tokens") or ()) - never_printed
+    never_output = {UNK_ID, *(config.get(f"{name}_token_id") for name in ("pad", "bos", "decoder_start"))}
+    suppressed = set(config.get("suppress_tokens") or ()) - never_output
     return [*names, *(["bad_words_ids"] if forbidden else []), *(["suppress_tokens"] if suppressed else [])]
 
 
 def from_generation_config(config: Mapping[str, Any], max_positions: int) -> DecodeRecipe:
     """Return the search options of a generation configuration or an old model configuration; raises UserError.
 
-    max_positions: of the model; a maximum length from there on has no effect
+    max_positions: of the model; a maximum length of this value or above has no effect
     """
     try:
         return DecodeRecipe.model_validate(

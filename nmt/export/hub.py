@@ -7,8 +7,8 @@ from pathlib import Path
 
 from nmt.recipe import UserError
 
-# All files of exports. A program prefers some of them if an earlier export left them in the repository:
-# CTranslate2 reads `shared_vocabulary.json` even if the model has two vocabularies.
+# All files that an export can have. Files left by an earlier export may take precedence over new ones: CTranslate2
+# reads `shared_vocabulary.json` even if the model has two vocabularies.
 _FILES = (
     *("README.md", "config.json", "generation_config.json", "model.bin", "model.safetensors"),
     *("source.spm", "target.spm", "tokenizer_config.json", "vocab.json", "target_vocab.json"),
@@ -54,8 +54,8 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
     from huggingface_hub import HfApi  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
-    # The base classes are the errors of the HTTP client, which depends on the version of huggingface_hub. ValueError is
-    # raised for an invalid name.
+    # The base classes are the errors of the HTTP client, which depends on the version of huggingface_hub. An invalid
+    # name raises ValueError.
     errors: tuple[type[BaseException], ...] = (HfHubHTTPError, *HfHubHTTPError.__bases__, OSError, ValueError)
     stale = [file for file in _FILES if not (folder / file).exists()]
     command = ["hf", "upload", name, str(folder), ".", *(["--private"] if private else [])]

@@ -1,8 +1,8 @@
 """Conversion to Hugging Face transformers, without importing it.
 
 Marian    post-norm models, with any tying and joint or separate vocabularies
-Pegasus   pre-norm models with three-way tied embeddings: Marian with other norm positions. (M2M100 is pre-norm too, but
-          its position encodings have different frequencies.)
+Pegasus   pre-norm models with three-way tied embeddings: Marian with different norm positions. (M2M100 is pre-norm too,
+          but its position encodings have different frequencies.)
 
 Both use Marian's tokenizer: unchanged SentencePiece models, and a JSON file that maps pieces to token ids.
 """
@@ -67,7 +67,7 @@ def _check_architecture(recipe: ModelRecipe, metadata: ModelMetadata) -> None:
 
 
 def _text_options(metadata: ModelMetadata) -> dict[str, Any]:
-    """Return the options of the text that the model was trained on."""
+    """Return the text options that the model was trained with."""
     return {
         "unicode_form": metadata.unicode_form,
         "max_tokens": metadata.max_tokens,
@@ -147,7 +147,7 @@ def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
             names = marian_names(name)
             yield from zip(names, parameter.chunk(len(names)), strict=True)
     if model.recipe.norm_order == "pre":
-        # Pegasus computes these itself, but reports them as missing if they are not in the file.
+        # Pegasus computes these itself, but reports them as missing if the file lacks them.
         for stack in ("encoder", "decoder"):
             yield f"model.{stack}.embed_positions.weight", sinusoids(model.recipe.max_positions, model.recipe.d_model)
 

@@ -2,7 +2,7 @@
 
 All differences are resolved in the weights and tokenizers:
 
-Token ids   nmt has fixed ids of special tokens: embedding rows and SentencePiece pieces are reordered.
+Token ids   nmt has fixed ids for special tokens: embedding rows and SentencePiece pieces are reordered.
 BOS         Marian's decoder starts with the padding token: BOS gets its row, and PAD a row of probability 0.
 Vocabulary  The source side keeps the pieces of `source.spm`; those that `vocab.json` lacks get the embedding of the
             unknown token, as in transformers. The target side has all pieces of `vocab.json`.
@@ -111,7 +111,7 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
 
 
 def _text_options(source: Path, config: Config, *, is_nmt: bool) -> dict[str, Any]:
-    """Return the options of the text that an export of nmt records, or else their defaults. Raises UserError."""
+    """Return the text options that an nmt export records, or else their defaults. Raises UserError."""
     own = config.get(TEXT_OPTIONS)
     if own is None:  # another program, or an earlier version of nmt
         return {"unicode_form": "NFC" if is_nmt else "none"}
@@ -127,7 +127,7 @@ def _text_options(source: Path, config: Config, *, is_nmt: bool) -> dict[str, An
 
 
 def _language(config: Config, name: str, option: str) -> str:
-    """Return a language of a tokenizer's configuration, `und` if it is not known. Warns of an invalid one."""
+    """Return a language of a tokenizer configuration, or `und` if unknown; warn of an invalid one."""
     language = str(config.get(name) or "und")
     if re.fullmatch(LANGUAGE_PATTERN, language):
         return language
@@ -197,7 +197,7 @@ def _check_config(source: Path, config: Config) -> None:
 def _convert(
     weights: Mapping[str, Tensor], config: Config, src: Side, tgt: Side
 ) -> tuple[dict[str, Tensor], ModelRecipe]:
-    """Return the weights with nmt's names and the architecture."""
+    """Return the weights, under nmt's names, and the architecture."""
     shared = weights.get("model.shared.weight")
     src_table = _first(weights, "model.encoder.embed_tokens.weight", "model.shared.weight")
     tgt_table = _first(weights, "model.decoder.embed_tokens.weight", "model.shared.weight", "lm_head.weight")
@@ -242,7 +242,7 @@ def _convert(
 
 
 def _check_values(weights: Mapping[str, Tensor]) -> None:
-    """Raise UserError for tensors of integers, such as those of a quantized model, and for NaN and infinity."""
+    """Raise UserError for integer tensors, such as those of a quantized model, and for NaN and infinity."""
     for name, tensor in weights.items():
         if not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")

@@ -27,9 +27,9 @@ _SPECIAL = (
 _SPECIAL_TEXTS = frozenset(piece.text for piece in _SPECIAL)
 _LANGUAGE_CODE = re.compile(r">>.+<<")
 
-_FEW_MISSING = 0.2  # fraction of the pieces of a subword model
+_FEW_MISSING = 0.2  # fraction of a subword model's pieces that may be missing without a warning
 
-_UNKNOWN_PENALTY = 10.0  # SentencePiece's score of an unknown character, below the lowest score of a piece
+_UNKNOWN_PENALTY = 10.0  # SentencePiece scores an unknown character this much below its lowest-scoring piece
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _read_model(path: Path) -> bytes:
     model = path.read_bytes()
     try:
         if not model:
-            raise ValueError  # SentencePiece would load nothing
+            raise ValueError  # SentencePiece ignores an empty model
         sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, ValueError) as error:
         raise UserError(f"{path} is not a SentencePiece model; it must be one; download it again") from error
@@ -107,13 +107,13 @@ def _read_vocabulary(path: Path, config: Mapping[str, Any], size: int) -> _Vocab
         )
     if len({pad, eos, unk}) < 3:
         raise UserError(
-            f"{path.parent / 'config.json'} must have different ids of padding, EOS and <unk>; download it again"
+            f"{path.parent / 'config.json'} must have different ids for padding, EOS and <unk>; download it again"
         )
     return _Vocabulary(ids, size, pad, unk, bos, eos)
 
 
 def _warn_of_missing_pieces(path: Path, model: bytes, vocab: _Vocabulary) -> None:
-    """Warn if the vocabulary lacks many pieces of a subword model, which is then probably that of another model."""
+    """Warn if the vocabulary lacks many pieces of a subword model, which then probably belongs to another model."""
     pieces = [marian_name(piece.text) for piece in read_pieces(model) if piece.kind == PieceKind.ordinary]
     missing = sum(text not in vocab.ids for text in pieces)
     if missing > _FEW_MISSING * len(pieces):

@@ -138,9 +138,9 @@ def check_ctranslate2(
 ) -> Parity:
     """Compare greedy translations, and the log-probabilities of CTranslate2's translations.
 
-    The first comparison computes in float32, with the weights of the model rounded like those of the export: it finds a
-    wrong weight even if its effect is small. If weights are rounded, a second comparison is between the unrounded model
-    and the export in CTranslate2's compute type.
+    The first comparison computes in float32, with the weights of the model rounded like those of the export: it detects
+    a wrong weight even if its effect is small. If weights are rounded, a second comparison checks the export, in
+    CTranslate2's compute type, against the unrounded model.
     """
     exact = _compare(loaded, tokenizers, exported, sample, round_weights(loaded.transformer, quantization), "float32")
     passed = exact.max_difference <= MAX_LOG_PROB_DIFFERENCE and exact.num_equal >= _MIN_EQUAL_FRACTION * exact.total
@@ -228,8 +228,8 @@ _DTYPES: Mapping[str, torch.dtype] = {
 def round_weights(model: Transformer, quantization: Quantization) -> Transformer:
     """Return a float32 copy with weights rounded like CTranslate2's; for float32, the model itself.
 
-    int8 types quantize matrices, with one scale per row. The rest has the type at the end of the name, or float32
-    for `int8`.
+    int8 types quantize matrices, with one scale per row. Other tensors have the type at the end of the name, or
+    float32 for `int8`.
     """
     if quantization == "float32":
         return model
@@ -300,7 +300,7 @@ def _pad(packed: PackedSequences) -> tuple[Tensor, Tensor]:
 
 
 def load_huggingface(directory: Path) -> tuple[Any, Any]:
-    """Load a float32 model in evaluation mode and its tokenizer with transformers, and silence its messages.
+    """Load a float32 model in evaluation mode and its tokenizer, and silence the messages of transformers.
 
     Raises UserError if transformers cannot load them.
     """

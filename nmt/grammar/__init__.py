@@ -38,8 +38,8 @@ def generate(split: Split, pairs: int, seed: int, *, documents: bool = False) ->
     Train and valid have no sentence in common and contain no held-out word combinations. Each test sentence contains
     at least one, but all its words occur in train. The clauses of nested have depth 3 or 4; those of train, at most 2.
 
-    documents: generate distinct documents of two pairs, the second about `it`, a noun of the first. They replace
-               sentences in the rules above: a held-out combination of a test document is in either sentence
+    documents: generate distinct documents of two pairs; `it` in the second refers to a noun of the first. The rules
+               above apply to documents: either sentence of a test document may have the held-out combination
 
     Raises UserError if the grammar cannot generate `pairs` pairs, and for documents of split nested, which has none.
     """

@@ -50,7 +50,7 @@ class Noun:
 
     @property
     def is_human(self) -> bool:
-        """Return whether the noun denotes a person, with the pronoun who instead of that."""
+        """Return whether the noun denotes a person and takes the relative pronoun who, not that."""
         return self.kind in ("kin", "folk")
 
     @property

@@ -73,7 +73,7 @@ class PhraseSampler:
     has_held_out: whether the current sentence has a held-out word combination, which only the test split may have
     _detail:      scales the probability of optional phrases; lower in deeply nested sentences
 
-    Samples only use `random.random`, whose sequence is the same in all versions of Python.
+    Sampling only uses `random.random`, whose sequence is the same in all versions of Python.
     """
 
     def __init__(self, split: Split, seed: int) -> None:

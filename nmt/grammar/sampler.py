@@ -172,7 +172,7 @@ class Sampler(PhraseSampler):
                 inner = self._clause(inner_time, depth - 1, in_adjunct=True)
                 clause.adjunct = Subordinate(self._pick(conjunctions), inner, is_first)
             case "object":
-                # A relative clause with a further clause needs a person, who can be the subject of most verbs.
+                # A relative clause that contains another clause needs a person, who can be the subject of most verbs.
                 pattern: Pattern = "give" if depth == 1 and self._chance(0.1) else "object"
                 person: Part = "object" if depth > 1 else ""
                 clause = self._simple(pattern, time, subject, head="object", person=person, main=main)

@@ -31,6 +31,6 @@ def digest(text: str) -> int:
 
 
 def may_contain(split: Split, sentence_digest: int) -> bool:
-    """Return whether a sentence may be in a split; of the sentences of train and valid, valid gets one in 16."""
+    """Return whether a sentence may be in a split; one in 16 sentences belongs to valid instead of train."""
     is_valid = sentence_digest % _VALID_ONE_IN == 0
     return split in ("test", "nested") or is_valid == (split == "valid")

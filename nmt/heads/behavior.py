@@ -117,7 +117,7 @@ class _Collector:
         most = weights.argmax(dim=-1)  # (num_sentences, num_heads, queries)
         measures = {
             "entropy": (torch.special.entr(weights).sum(dim=-1), counted),
-            "boundary": (weights[..., 0] if is_decoder else _at(weights, keys.lengths - 1), counted),
+            "boundary": (weights[..., 0] if is_decoder else _weights_of_key(weights, keys.lengths - 1), counted),
             "rare": self._rare(key, keys, is_word, most, counted),
         }
         if key.kind == "cross":
@@ -163,8 +163,8 @@ class _Collector:
         }
 
 
-def _at(weights: Tensor, key: Tensor) -> Tensor:
-    """Return the weight of one key (num_sentences,) of each sentence, (num_sentences, num_heads, queries)."""
+def _weights_of_key(weights: Tensor, key: Tensor) -> Tensor:
+    """Return the weights of one key per sentence, (num_sentences, num_heads, queries). key: (num_sentences,)"""
     index = key[:, None, None, None].expand(*weights.shape[:3], 1)
     return weights.gather(3, index).squeeze(3)
 

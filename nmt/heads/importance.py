@@ -66,11 +66,11 @@ def nll_without(
     """
     totals = [0.0] * len(groups)
     for batch in batches:
-        whole = model.encode(batch.src)
+        full_memory = model.encode(batch.src)
         for number, heads in enumerate(groups):
             with masks.removed(heads):
                 changes_encoder = any(head.attention.kind == "encoder" for head in heads)
-                memory = model.encode(batch.src) if changes_encoder else whole
+                memory = model.encode(batch.src) if changes_encoder else full_memory
                 totals[number] += float(_nll(model, batch, memory))
         advance()
     tokens = sum(batch.tgt_tokens for batch in batches)

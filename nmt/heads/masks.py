@@ -1,6 +1,6 @@
 """Masks of attention heads: factors of their outputs before the projection W_O (Michel et al. 2019, section 2.3).
 
-The masks are forward pre-hooks, so the model has no code for them. They work in training and search.
+The masks are forward pre-hooks, so the model needs no code for them. They work in training and search.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from nmt.storage.model_metadata import require_kind
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizers, require_lengths
 
-# Tokens of a side in a batch. The logits of a batch are kept for the gradient.
+# Maximum tokens of each side of a batch. The logits of a batch are kept for the gradient.
 _BATCH_TOKENS = 1_024
 
 

@@ -28,7 +28,7 @@ KeptHeads = Mapping[AttentionId, Sequence[int]]
 
 
 def most_important(importance: Mapping[Head, float], encoder: int, decoder: int) -> dict[AttentionId, list[int]]:
-    """Return the most important heads of each attention layer, ascending; of equal ones, those with lower indices.
+    """Return the most important heads of each attention layer, ascending; ties go to lower indices.
 
     encoder: number of heads of each encoder layer; decoder: of each self- and cross-attention of the decoder
     """
@@ -94,7 +94,7 @@ def write_pruned(loaded: LoadedModel, kept: KeptHeads, out: Path) -> Transformer
 
 
 def _renumber_alignment_heads(loaded: LoadedModel, kept: KeptHeads) -> DecodeRecipe:
-    """Return the search options with the new numbers of the heads for alignments; all heads if none is kept.
+    """Return the search options with renumbered heads for alignments, or with all heads if none of them is kept.
 
     Warns if some of these heads are removed.
     """

@@ -94,7 +94,7 @@ class Buffers:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], num_layers: int) -> Buffers:
-        """tensors: named as in `tensor_sizes`."""
+        """Build buffers from tensors named as in `tensor_sizes`."""
         layers = [
             LayerState(StaticCache(tensors.pop(f"cache {layer}"), tensors["slots"]), tensors.pop(f"memory {layer}"))
             for layer in range(num_layers)
@@ -116,7 +116,7 @@ class Buffers:
         torch.arange(len(self.slots), out=self.slots)
 
     def insert(self, sentences: DecoderState, rows: Tensor) -> None:
-        """Overwrite rows (sentences,) with sentences before their first step."""
+        """Overwrite rows (sentences,) with the initial states of new sentences."""
         for layer, new_layer in zip(self.layers, sentences.layers, strict=True):
             # Masked slots must be finite, because 0 * NaN is NaN.
             layer.cache.stored.index_fill_(1, rows, 0.0)

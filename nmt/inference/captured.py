@@ -216,7 +216,7 @@ class CapturedModel(WrappedModel[Transformer]):
     def _fit_shape(self, state: StaticState) -> None:
         """Change the shape if the KV cache is full or fewer rows suffice.
 
-        Without a change of the batch, the capacity shrinks only when a quarter suffices, because it often grows again.
+        If the batch size does not change, capacity shrinks only when a quarter suffices, because it often grows again.
         """
         shape = state.step.shape
         needed = Shape.at_least(len(state.rows), shape.beam, (state.steps + 1) * shape.beam, shape.src_len)

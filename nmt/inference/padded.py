@@ -46,7 +46,7 @@ class PaddedState:
         return self.order[: self.count]
 
     def expand(self, values: Tensor) -> Tensor:
-        """Values of the sentences (count, ...) -> of all rows, with zeros in idle ones."""
+        """Values of the sentences (count, ...) -> values of all rows, zeros in idle rows."""
         return values.new_zeros(len(self.order), *values.shape[1:]).index_copy_(0, self.active, values)
 
     def reorder(self, beam_index: Tensor) -> None:

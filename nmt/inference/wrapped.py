@@ -1,4 +1,4 @@
-"""Base of wrappers for search: calls that they delegate to the wrapped model."""
+"""Base class of wrappers for search, which delegates calls to the wrapped model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTML pages and SubRip subtitles: segments of text, and everything between them, which is copied.
+"""Split HTML pages and SubRip subtitles into segments of text and the content between them, which is copied.
 
 Libraries such as html.parser and srt normalize their input. Here every copied character must be preserved.
 """
@@ -14,7 +14,7 @@ from nmt.keep.markup import BLOCKS, TAG
 
 # Elements without natural language, or with significant line breaks.
 _COPIED = frozenset(["math", "pre", "script", "style", "svg", "template", "textarea"])
-# Hours and fractions of seconds may be missing, as in WebVTT and in files made by hand.
+# Hours and fractions of seconds may be missing, as in WebVTT and in files edited by hand.
 _TIMES = re.compile(r"^[ \t]*(?:\d+:){1,3}\d+(?:[,.]\d+)?[ \t]*-+>[^\n]*$", re.MULTILINE)
 _PARAGRAPH = re.compile(r"(?:^[ \t]*\S[^\n]*(?:\n|\Z))+", re.MULTILINE)
 _CUE_LINE = re.compile(r"(?P<before>\s*(?:\{\\[^{}\n]*\})*\s*(?:[-\u2013\u2014]\s*)?)(?P<text>.*?)\s*\Z", re.DOTALL)
@@ -80,7 +80,7 @@ def _blocks(document: str) -> Iterator[tuple[int, int]]:
 
 
 def has_subtitles(document: str) -> bool:
-    """Whether a document has a line of subtitle times."""
+    """Return whether a document has a subtitle timing line."""
     return _TIMES.search(document) is not None
 
 
@@ -105,7 +105,7 @@ def srt_segments(document: str) -> Iterator[Segment]:
 
 
 def _start_of_identifier(document: str, start: int) -> int:
-    """Return the start of the number or name of the subtitle whose times start at `start`; `start` if it has none."""
+    """Return the start of the identifier of the cue whose timing line starts at `start`; `start` if it has none."""
     line = document.rfind("\n", 0, start - 1) + 1
     line_before = document.rfind("\n", 0, max(line - 1, 0)) + 1
     is_number, follows_blank = document[line:start].strip().isdecimal(), not document[line_before:line].strip()

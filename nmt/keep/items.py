@@ -34,7 +34,7 @@ _WRITTEN_SPACE = dict.fromkeys(("fr", "fra", "fre"), "\u202f")
 
 _NOT_IN_URL = r"\s<>\"\u201c\u201d"
 _AFTER_URL = r".,;:!?'\u2019()\[\]{}"
-# A closing parenthesis at the end belongs to an address with an opening one, as in https://example.org/Mercury_(planet).
+# A final closing parenthesis belongs to a URL that has an opening one, as in https://example.org/Mercury_(planet).
 _URL = (
     rf"(?:(?i:https?|s?ftps?|ssh|git|file|wss?)://|\b[Ww]{{3}}\.)(?:[^{_NOT_IN_URL}]*\([^{_NOT_IN_URL}()]*\)"
     rf"(?=[{_AFTER_URL}]*(?:[{_NOT_IN_URL}]|\Z))|[^{_NOT_IN_URL}]*[^{_NOT_IN_URL}{_AFTER_URL}]/?)"
@@ -52,7 +52,7 @@ _SIGN = rf"(?:(?<![\w)\]}}.%\u00b0\u20ac'\u2019\"{_SIGNS}])[{_SIGNS}](?=\.?[\d{F
 _POINT_BEFORE = r"(?:(?<![\w)\]}.,:/%\u00b0'\u2019\"])\.)?"
 _NUMBER = (
     rf"(?:{_POINT_BEFORE}\d++(?:[.,:/\u2044]\d++)*+[{FRACTIONS}{_EXPONENTS}]*|[{FRACTIONS}])"
-    r"(?![\w.+-]{0,64}@)"  # not the beginning of an address
+    r"(?![\w.+-]{0,64}@)"  # not the beginning of an e-mail address
 )
 _VERSION = r"(?<!\w)[vV]\d++(?:\.\d++)++(?![\w.+-]{0,64}@)"  # its points are not decimal points
 _SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?|"
@@ -68,7 +68,7 @@ class Item(NamedTuple):
 
 
 class Pairing(NamedTuple):
-    """Items of a source and of its translation: the equal ones, and those on only one side."""
+    """Items of a source and its translation: pairs of equal items, and items on only one side."""
 
     pairs: list[tuple[Item, Item]]
     missing: list[Item]
@@ -80,7 +80,7 @@ class ItemGrammar:
     """Finds and compares the items of a text and its translation.
 
     kinds:    the kinds to find
-    src_lang: ISO 639 code, for the written form of numbers
+    src_lang: ISO 639 code, which determines the number format
     """
 
     kinds: Collection[str]
@@ -129,9 +129,9 @@ class ItemGrammar:
         return Pairing(pairs, missing, extra)
 
     def holds(self, sources: Sequence[Item], text: str, requested: Sequence[Item] = ()) -> bool:
-        """Return whether a translation has each item of its source equally often, and no others.
+        """Return whether a translation has each item of its source as often as the source, and no others.
 
-        requested: items that it may have in addition
+        requested: additional items that it may have
         """
         expected = Counter((item.kind, self.written(item)) for item in sources)
         found = Counter((item.kind, item.text) for item in self.find_target(text))
@@ -142,7 +142,7 @@ class ItemGrammar:
 def is_newly_joined(source: Item, line: str, target: Item, translation: str) -> bool:
     """Return whether a number or placeholder that stands alone in a line is next to a letter in its translation.
 
-    In the translation, only letters with case count: Korean and Arabic write numbers and words without a space.
+    In the translation, only letters with case count: Korean and Arabic attach words to numbers without a space.
     """
     before, after = _neighbors(source, line), _neighbors(target, translation)
     is_word = source.kind in ("numbers", "placeholders")

@@ -1,8 +1,8 @@
 """Inline HTML and XML: separate tags from text, and insert them around the aligned words of a translation.
 
 The tags of a line become a tree of elements. The words of an element are aligned with words of the translation, and the
-element is placed around the interval that contains most of them and fewest others. Elements of one parent get disjoint
-intervals within that of their parent, so the result is well nested.
+element is placed around the interval that has the most aligned words and the fewest others. Siblings get disjoint
+intervals within the interval of their parent, so the result is well nested.
 XML and HTML parsers are not suitable: a line may contain only one tag of a pair, and tags must stay as written.
 """
 
@@ -45,7 +45,7 @@ _TOKEN = re.compile(f"{TAG.pattern}|(?P<entity>{_ENTITY.pattern})", re.DOTALL)
 class Element:
     """Tags around a range of characters; a mark (empty element) has only an opening tag.
 
-    opening, closing: as written; "" if the tag is in another line
+    opening, closing: as written; "" if the tag is on another line
     """
 
     opening: str
@@ -61,7 +61,7 @@ class Element:
 
 
 class _Open(NamedTuple):
-    """An element that is not complete, with the name of its tag in lower case."""
+    """An open element and its tag name in lower case."""
 
     name: str
     element: Element
@@ -81,7 +81,7 @@ class MarkedText:
     text:     without line breaks or tabs; entities are decoded
     elements: top-level elements, in order
     escapes:  whether &, < and > of a translation become entities
-    too_deep: whether the line has too many open elements; `text` is then empty, and the line one element
+    too_deep: whether the line has too many open elements; `text` is then empty, and the whole line is one element
     """
 
     text: str
@@ -96,7 +96,7 @@ class MarkedText:
 
     @classmethod
     def parse(cls, line: str, *, entities: bool = True) -> MarkedText:
-        """Parse a line; any text is valid, because an element may start or end in another line.
+        """Parse a line; any text is valid, because an element may start or end on another line.
 
         A line with more than 100 open elements is not translated.
 
@@ -163,7 +163,7 @@ def _unescaped(text: str, entities: bool) -> str:
 class _Parser:
     """Builds the tree of a line.
 
-    depth: elements that are open, or that began in an earlier line
+    depth: number of elements that are open, or that began on an earlier line
     """
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class _Parser:
                 self._pop(position)
             self._parent.closing = tag
             self._pop(position)
-        else:  # it began in an earlier line
+        else:  # it began on an earlier line
             self.depth += 1
             self._parent.children = [Element("", tag, self._parent.start, position, self._parent.children)]
 
@@ -247,11 +247,11 @@ class _Placement:
         for index, words in enumerate(source_words):
             if words.start < words.end:
                 intervals[index] = self._interval(words, src, tgt, list(intervals.values()))
-        wide = dict(intervals)
+        nonempty = dict(intervals)
         for index, words in enumerate(source_words):
             if index not in intervals:
                 point = self._point(words.start, src, tgt)
-                for other, (start, end) in wide.items():
+                for other, (start, end) in nonempty.items():
                     if start < point < end:
                         point = end if other < index else start
                 intervals[index] = Interval(point, point)

@@ -1,9 +1,9 @@
 """Translate lines and preserve their markup and items.
 
-A line is translated without its tags. If items are missing or added, the line is searched again: with the missing items
-as required phrases, where the engine supports them, and without digits if the line has none. If that fails, the line is
-split at its items, and the text between them is translated separately, without digits. Tags are then inserted by word
-alignment.
+A line is translated without its tags. If items are missing or added, the line is translated again: with the missing
+items as required phrases, where the engine supports them, and without digits if the line has none. If this also fails,
+the line is split at its items, and the text between them is translated separately, without digits. Tags are then
+inserted by word alignment.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Finish = Callable[[], list[list[Translation]]]
 
 @dataclass(frozen=True)
 class Fallbacks:
-    """Numbers of lines for which the first translation did not preserve all items, by the fallback that did.
+    """Numbers of lines for which the first translation did not preserve all items, by the fallback that preserved them.
 
     searched: a second search, with required phrases or without digits
     split:    splitting at the items
-    copied:   leaving the line untranslated, also because it has too many open elements
+    copied:   leaving the line untranslated, which includes lines with too many open elements
     unmet:    lines of `split` and `copied` that lack their prefix or a required phrase, or have a forbidden one
     """
 
@@ -58,9 +58,9 @@ class Fallbacks:
         return Fallbacks(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def describe(self) -> str:
-        """Return a message with the numbers."""
+        """Return a message with the counts."""
         counts = {
-            "searched again": self.searched,
+            "translated again": self.searched,
             "split at the items": self.split,
             "not translated": self.copied,
         }
@@ -77,7 +77,7 @@ class Fallbacks:
 
 
 def warn_of_unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) -> None:
-    """Warn if markup is kept in a language without spaces, whose words are not separated."""
+    """Warn if markup is kept in a language without spaces between words."""
     if problem := unspaced_markup(kinds, languages):
         warn(f"{problem}; --keep markup places tags only at spaces")
 
@@ -94,7 +94,7 @@ def unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) -> str:
 class _Line(NamedTuple):
     """A parsed line, its items, and the input of its first translation.
 
-    requested: items of its prefix, required phrases and glossary terms, which the translation may have in addition
+    requested: items of its prefix, required phrases and glossary terms, which the translation may also have
     """
 
     marked: MarkedText
@@ -117,7 +117,7 @@ class PreservingTranslator:
     """Wraps a translator and preserves markup and items.
 
     fallbacks: number of lines that needed each fallback
-    lines_split, lines_longer, lines_reused: see `TextTranslator`; second searches of a line do not count
+    lines_split, lines_longer, lines_reused: see `TextTranslator`; second searches of a line are not counted
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class PreservingTranslator:
     ) -> None:
         """To keep markup, the translator should output alignments.
 
-        languages:      ISO 639 codes of source and target, for the written form of numbers
+        languages:      ISO 639 codes of source and target, which determine the number format
         entities:       whether & begins an entity of markup
-        aligns_jointly: whether a statistical aligner learns from all lines of a call, not from each line alone
+        aligns_jointly: whether a statistical aligner learns from all lines of a call, or from each line separately
         """
         self.fallbacks = Fallbacks()
         self.lines_split = self.lines_longer = self.lines_reused = 0
@@ -161,7 +161,7 @@ class PreservingTranslator:
         return taken
 
     def own_glossary(self, glossary: Glossary | None) -> Glossary | None:
-        """Return a glossary that leaves the items of a line alone."""
+        """Return a glossary whose terms do not match within the items of a line."""
         return None if glossary is None else glossary.outside(self._grammar.spans)
 
     def without_tags(self, text: str) -> str:
@@ -245,7 +245,7 @@ class PreservingTranslator:
     def _insert(self, line: _Line, translation: str, links: Links, *, allow_joined: bool) -> str | None:
         """Return a translation with the tags of its line and items in their written form; None if items differ.
 
-        allow_joined: whether an item may be newly joined to letters; required phrases may occur within words
+        allow_joined: whether an item may be newly joined to letters, as a required phrase within a word is
         """
         pairing = self._grammar.pair(line.items, self._grammar.find_target(translation))
         text = line.marked.text
@@ -263,7 +263,7 @@ class PreservingTranslator:
     def _search_again(
         self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]], kept: list[list[Translation]]
     ) -> None:
-        """Search lines without a translation in `kept` again, with the items that the best one lacks, see `_search`."""
+        """Search lines without a translation in `kept` again, with the items that the best translation lacks."""
         can_require = "required" not in self._translator.unsupported
         inputs: dict[int, TranslatorInput] = {}
         for i in [i for i, result in enumerate(kept) if not result]:
@@ -281,7 +281,7 @@ class PreservingTranslator:
         self.fallbacks += Fallbacks(searched=sum(map(bool, kept_again.values())))
 
     def _search_possible(self, inputs: Mapping[int, TranslatorInput]) -> dict[int, list[Translation]]:
-        """Search inputs, and leave out those that have no output with all their phrases."""
+        """Translate inputs; leave out those without an output that contains all required phrases."""
         try:
             return dict(zip(inputs, self._search([*inputs.values()]), strict=True))
         except MemoryFileError:
@@ -320,7 +320,7 @@ class PreservingTranslator:
     def _split(self, lines: Sequence[_Line], kept: list[list[Translation]]) -> None:
         """Translate the text between the items of the lines without a translation in `kept`.
 
-        The first text of a line has its prefix, and its required phrases except those that are items.
+        The first text of a line gets its prefix, and its required phrases except those that are items.
         """
         split = [i for i, result in enumerate(kept) if not result]
         segments = {i: _segments(lines[i]) for i in split}
@@ -354,7 +354,7 @@ class PreservingTranslator:
     def _join_segments(
         self, line: _Line, segments: Sequence[_Segment], translations: Sequence[Translation]
     ) -> Translation:
-        """Join the segments of a line; if the translations of text between items have items, those are removed."""
+        """Join the segments of a line; if items differ, drop those in translations; if that fails, copy the line."""
         merged = replace(join_parts(translations), alignment=None)
         for removes_items in (False, True):
             text, links = self._joined_text(line, segments, translations, removes_items=removes_items)
@@ -435,7 +435,7 @@ def _length_of_copied(text: str, item: Item) -> int:
 
 
 def _folded(text: str) -> str:
-    """Return a text without differences of case, spaces and compatible characters."""
+    """Return a text with case, spaces and compatibility characters normalized."""
     return " ".join(normalize(text, "NFKC").casefold().split())
 
 

@@ -199,7 +199,7 @@ class DecoderState:
     def _compact(self) -> None:
         """Remove the slots that no hypothesis attends to anymore.
 
-        The slots that a sentence keeps, and their order, depend on the sentence alone, and so does rounding.
+        The slots that a sentence keeps, and their order, depend only on the sentence, and so does rounding.
         """
         index = self.slots.compact((self.mask[:, 0, :, : self.layers[0].cache.stored.shape[3]] == 0).any(dim=1))
         self.mask = self.mask.gather(3, index[:, None, None].expand(-1, -1, self.mask.shape[2], -1))

@@ -169,7 +169,7 @@ class PackedSequences:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """One shape of all micro-batches, for which a step is compiled once. Sizes include padding.
+    """A shape shared by all micro-batches; a step is compiled once for it. Sizes include padding.
 
     num_sentences: sentence pairs
     max_length:    maximum tokens of a sentence
@@ -181,7 +181,7 @@ class BatchShape:
     max_length: int
 
     def padding_pairs(self, src_tokens: int, tgt_tokens: int) -> int:
-        """Return the minimum number of padding pairs, each up to `max_padding_length`, after this many tokens."""
+        """Return the minimum number of padding pairs, each up to `max_padding_length`, to add to this many tokens."""
         missing = max(self.src_tokens - src_tokens, self.tgt_tokens - tgt_tokens)
         return math.ceil(missing / max_padding_length(self.max_length))
 
@@ -197,7 +197,7 @@ class TokenLinks:
     """Links between target and source tokens of a micro-batch, for guided alignment.
 
     tgt, src: (num_links,) int64, index of the target position that predicts the token, and of the source token
-    counts:   (num_links,) int64, links of the same target token
+    counts:   (num_links,) int64, number of links of the same target token
     """
 
     tgt: Tensor
@@ -250,7 +250,7 @@ class Batch:
 
     @property
     def tgt_tokens(self) -> int:
-        """Number of labels without padding; EOS counts."""
+        """Number of labels without padding, EOS included."""
         return self.labels.shape[0] - self.padding
 
     def repeated(self) -> Batch:

@@ -23,10 +23,10 @@ _LOG_SCALE_RATIO = 5.0
 
 _HIGHEST = 1e100
 
-# A logarithmic scale of more powers of ten has ticks only at these.
+# A logarithmic scale that spans more powers of ten has ticks only at powers of ten.
 _MAX_DECADES = 6
 
-# Parts of the training loss that the validation loss does not have, by option.
+# Terms of the training loss that the validation loss lacks, by option.
 _OTHER_LOSSES = {"rdrop": "R-Drop", "guided_alignment": "guided alignment"}
 
 Points = Sequence[tuple[int, float]]
@@ -139,7 +139,7 @@ def _train_options(run: Path) -> dict[str, Any]:
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
     """Return the (update, value) pairs of each metric, in order, without infinite and NaN values.
 
-    Values above 1e100, as of the perplexity after divergence, count as infinite: matplotlib cannot scale an axis to
+    Values above 1e100, such as the perplexity after divergence, count as infinite: matplotlib cannot scale an axis to
     them. An incomplete last line, which the run is still writing, is ignored.
 
     Raises UserError if the file is unreadable, malformed or empty.
@@ -193,7 +193,7 @@ def _add_panels(figure: Figure, series: Mapping[str, Points]) -> Iterator[tuple[
 
 
 def _draw_panel(panel: _Panel, axes: Axes, series: Mapping[str, Points], train: Mapping[str, Any]) -> None:
-    """Draw the curves of a panel. train: options, which name other parts of the training loss, and select the EMA"""
+    """Draw the curves of a panel. train: options, which name other loss terms and select the EMA"""
     parts = [name for option, name in _OTHER_LOSSES.items() if train.get(option)]
     remark = f", with {' and '.join(parts)}" if parts else ""
     curves = [(curve, series[curve.metric]) for curve in panel.curves if curve.metric in series]
@@ -236,7 +236,7 @@ def _set_scales(axes: Axes, panel: _Panel, values: Sequence[float]) -> None:
 def _log_ticks(lowest: float, highest: float) -> list[float]:
     """Return 1, 2 and 5 times powers of ten, from just below the lowest value to just above the highest.
 
-    Of a range so wide that these would overlap, return only powers of ten, at most 12.
+    If these would overlap because the range is wide, return only powers of ten, at most 12.
     """
     first, last = math.floor(math.log10(lowest)), math.ceil(math.log10(highest))
     if last - first > _MAX_DECADES:
@@ -248,7 +248,7 @@ def _log_ticks(lowest: float, highest: float) -> list[float]:
 def _mark_best(
     axes: Axes, best: Literal["lowest", "highest"], curve: _Curve, points: Points, best_step: int | None
 ) -> None:
-    """Mark the point of the run's best step with its value; without that point, mark the best of the curve."""
+    """Mark the point of the run's best step with its value; without such a point, mark the best of the curve."""
     chosen = [point for point in points if point[0] == best_step] or points
     step, value = (min if best == "lowest" else max)(chosen, key=lambda point: point[1])
     axes.plot([step], [value], marker="o", markersize=9, fillstyle="none", color=curve.color, linestyle="")

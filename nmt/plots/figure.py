@@ -41,7 +41,7 @@ def style_axes(axes: Axes, title: str, grid: Literal["both", "x"] = "both") -> N
 
 
 def require_drawable(path: Path) -> None:
-    """Raise UserError, before long work, where `save_figure` would: without matplotlib, or for an unknown extension."""
+    """Raise UserError early where `save_figure` would: without matplotlib, or for an unknown extension."""
     known = new_figure(1.0, 1.0).canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".") not in known:
         raise UserError(f"cannot draw {path}: the name needs an extension such as .png")

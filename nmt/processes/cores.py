@@ -1,4 +1,4 @@
-"""CPU cores of this process. A module of its own, as multiprocessing takes 10 ms to import."""
+"""CPU cores of this process, in a separate module because importing multiprocessing takes 10 ms."""
 
 import os
 

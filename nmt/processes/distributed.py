@@ -171,11 +171,11 @@ def start_world(device_name: str, remedy: str = RESUME_REMEDY) -> Iterator[World
     """Join the process group for a `with` block; with one process, only choose the device.
 
     Args:
-        remedy: advice to the user after a rank died or hung, for the message.
+        remedy: advice to the user in the message about a rank that died or hangs.
 
     Raises:
         UserError: the other processes cannot be reached.
-        JobEnded: an exception in the block of any rank. It is reported once, with the rank that raised it.
+        JobEnded: the block of any rank raised an exception. It is reported once, with the rank that raised it.
     """
     device = choose_device(device_name)
     if device.type == "cuda":

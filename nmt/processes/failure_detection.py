@@ -138,8 +138,8 @@ class FailureDetector:
         """Join the job and start monitoring.
 
         Args:
-            serves_store: the store ends with this process.
-            remedy: advice to the user after a failure, for the message.
+            serves_store: whether the store ends with this process.
+            remedy: advice to the user in the message about a failure.
 
         Raises:
             UserError: a rank is missing after `timeout` seconds.
@@ -225,7 +225,7 @@ class FailureDetector:
             time.sleep(interval)
 
     def store_for(self, purpose: str) -> Store:
-        """Return a part of the store for this job alone; torch may block on it."""
+        """Return a part of the store that only this job uses; torch may block on it."""
         return PrefixStore(f"nmt/{self._job_id}/{purpose}", self._shared_store)
 
     # --- Monitoring threads -------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def free_host_memory(root: Path = Path("/")) -> int | None:
 
 
 def _free_in_control_groups(root: Path) -> list[int]:
-    """Return the free bytes of each limited control group (v1, v2) of this process; inactive page cache is free."""
+    """Return the free bytes of each limited control group (v1, v2) of this process, including inactive page cache."""
     membership = root / "proc/self/cgroup"
     free_bytes: list[int] = []
     for line in membership.read_text().split("\n")[:-1] if membership.exists() else []:

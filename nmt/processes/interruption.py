@@ -43,7 +43,7 @@ def interruptible() -> Iterator[None]:
     except OSError:  # such as the BrokenPipeError of `ended_by_reader`
         raise
     except Exception as error:
-        if received and not isinstance(error.__cause__, BrokenPipeError):  # in a job, the cause of its end
+        if received and not isinstance(error.__cause__, BrokenPipeError):  # JobEnded after a closed pipe
             raise Interrupted(status=received[-1]) from error
         raise
     finally:

@@ -114,7 +114,7 @@ def _context(modules: Iterable[str]) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(modules))
     # Ctrl-C reaches every process of a terminal; only this process handles it. Children inherit the blocked signal.
-    # Start the resource tracker first: its start, which is part of the server's, ends by unblocking SIGINT.
+    # Start the resource tracker first: otherwise the server starts it, and starting it unblocks SIGINT.
     resource_tracker.ensure_running()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -21,7 +21,7 @@ if sys.platform != "win32":
     import fcntl
 
 LOCK_FILE = ".lock"
-_LOCK_START = "process "  # and the process identifier
+_LOCK_START = "process "  # followed by the process id
 
 # Attempts to open the lock file, whose directory another process may remove meanwhile.
 _ATTEMPTS = 100
@@ -56,7 +56,7 @@ def run_lock(run_dir: Path) -> Iterator[None]:
             del _locked[real_path]
             with suppress(OSError):
                 if _is_at(path, file):
-                    path.unlink()  # before the release, or it may be the file of the next holder
+                    path.unlink()  # before releasing the lock: later, the file may be the next holder's
             file.close()
             with suppress(OSError):
                 for folder in created:
@@ -64,7 +64,7 @@ def run_lock(run_dir: Path) -> Iterator[None]:
 
 
 def _require_not_locked_here(real_path: Path) -> None:
-    """Raise UserError if another thread of this process has locked a run directory: record locks do not see it."""
+    """Raise UserError if another thread of this process has locked a run directory; record locks do not detect it."""
     file = _locked.get(real_path)
     if file is None or not _is_at(real_path / LOCK_FILE, file):
         return
@@ -103,7 +103,7 @@ def _is_at(path: Path, file: IO[str]) -> bool:
 
 
 def _lock(path: Path) -> IO[str]:
-    """Return the lock file, open and locked. Creates its directory, which a holder that ends may remove meanwhile."""
+    """Return the lock file, open and locked. Creates its directory, which an exiting holder may remove meanwhile."""
     for attempt in count(1):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

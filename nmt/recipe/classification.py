@@ -51,9 +51,9 @@ class LabeledDataRecipe(Section):
     """Train a filter for parallel text: the corpora have pairs without labels. Each pair gets the label `translation`,
     and a copy with one of these kinds of noise gets that kind as its label."""
     unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
-    """Unicode normalization of all text, also at inference."""
+    """Unicode normalization of all text, including at inference."""
     invalid_utf8: Literal["error", "replace"] = "error"
-    """For bytes that are not UTF-8: stop with an error that names file and line, or insert U+FFFD."""
+    """For bytes that are not UTF-8: stop with an error that names the file and line, or insert U+FFFD."""
     max_tokens: PositiveInt = 256
     """Maximum length of a text, or of each text of a pair, in subword tokens; longer texts are truncated."""
 
@@ -80,7 +80,7 @@ class LabeledDataRecipe(Section):
         if self.noise and self.labels:
             raise ValueError("data.labels has no effect with data.noise, which names the classes; remove data.labels")
         if len(set(self.labels)) < len(self.labels) or len(self.labels) == 1:
-            raise ValueError("data.labels must have at least two distinct names, or none; correct it")
+            raise ValueError("data.labels must be empty or have at least two names, all distinct; correct it")
         for option in ("weight", "tag", "alignment", "document_column", "document_field"):
             default = 1.0 if option == "weight" else None
             if any(getattr(corpus, option, default) != default for corpus in corpora):

@@ -1,4 +1,4 @@
-"""Document context: the previous sentences that a model is given."""
+"""Document context: the previous sentences that a model reads."""
 
 from __future__ import annotations
 

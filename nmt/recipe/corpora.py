@@ -95,13 +95,13 @@ def _plain_types(annotation: Any) -> Iterator[Any]:
 
 
 def is_reserved(piece: str) -> bool:
-    """Return whether SentencePiece uses a piece itself: a special token or a byte."""
+    """Return whether SentencePiece reserves a piece: a special token or a byte token."""
     return piece in _RESERVED_PIECES or re.fullmatch("<0x[0-9A-F]{2}>", piece) is not None
 
 
 def _not_reserved(tag: str | None) -> str | None:
     if tag is not None and is_reserved(tag):
-        raise ValueError(f"{tag!r} is a special token or a byte; choose another name")
+        raise ValueError(f"{tag!r} is a special token or a byte token; choose another name")
     return tag
 
 
@@ -117,8 +117,8 @@ class TrainingOptions(Section):
     computed without a tag; validation BLEU and test sets use `decode.tag`."""
     alignment: Path | None = None
     """Word alignments for `train.guided_alignment` and `train.glossary_markup`: a file in Pharaoh format (`0-0 1-2`)
-    with a line for each pair of the corpus. Words are separated by any white space, also by no-break spaces, which
-    some aligners count as letters. By default, a statistical aligner finds them."""
+    with a line for each pair of the corpus. Words are separated by any white space, including no-break spaces, which
+    some aligners treat as letters. By default, a statistical aligner finds them."""
 
 
 ReferenceFiles = Path | Annotated[tuple[Path, ...], Field(min_length=1)]
@@ -152,7 +152,7 @@ class TsvCorpus(TrainingOptions):
     path: Path
     """The file, plain or compressed."""
     src_column: NonNegativeInt | str = 0
-    """Source column: an index from 0, or a name; then the first line is a header."""
+    """Source column: an index from 0, or a name, which makes the first line a header."""
     tgt_column: NonNegativeInt | str = 1
     """Target column, specified like `src_column`."""
     label_column: NonNegativeInt | str | None = None
@@ -184,7 +184,7 @@ class SgmCorpus(TrainingOptions):
 
 
 class ParquetCorpus(TrainingOptions):
-    """A Parquet file; a dot addresses a nested field (`translation.en`), unless a column has the whole name."""
+    """A Parquet file; a dot addresses a nested field (`translation.en`), unless a column has the full name."""
 
     kind: Literal["parquet"] = "parquet"
     path: Path
@@ -200,7 +200,7 @@ class ParquetCorpus(TrainingOptions):
 
 
 class JsonLinesCorpus(TrainingOptions):
-    """A JSON Lines file, plain or compressed; a dot addresses a nested field, unless a field has the whole name."""
+    """A JSON Lines file, plain or compressed; a dot addresses a nested field, unless a field has the full name."""
 
     kind: Literal["jsonl"] = "jsonl"
     path: Path
@@ -311,7 +311,7 @@ def has_label(corpus: Corpus) -> bool:
     return any(getattr(corpus, option, None) is not None for option in ("label_column", "label_field"))
 
 
-# The name of a file has at most 255 bytes, of which the language and `write_file` need some.
+# A file name has at most 255 bytes. The language and `write_file` need some of them.
 _MAX_NAME_BYTES = 220
 
 

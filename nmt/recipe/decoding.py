@@ -19,7 +19,7 @@ OptionalPath = Annotated[Path | None, BeforeValidator(lambda path: None if path 
 SearchPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 MAX_BEAM_SIZE = 5_000
-"""With the base model, the KV cache of such a beam takes 6 GB for a sentence of 50 tokens."""
+"""With the base model and a beam of this size, the KV cache takes 6 GB for a sentence of 50 tokens."""
 
 
 class DecodeRecipe(Section):
@@ -44,12 +44,12 @@ class DecodeRecipe(Section):
     diversity_penalty: Strength = 0.5
     """Diverse beam search: penalty on a token for each hypothesis in earlier groups that chose it at this step."""
     max_extra_tokens: NonNegativeInt = 50
-    """Maximum output length: input tokens plus this number. A prefix longer than the
-    maximum is output unchanged. So is a longer line that a language model continues: it has no input tokens."""
+    """Maximum output length: input tokens plus this number. A prefix longer than the maximum is output
+    unchanged. Lines that a language model continues count as prefixes, not as input."""
     max_length_ratio: PositiveFloat | None = None
     """Maximum output length: input tokens times this factor, rounded up."""
     max_tokens: PositiveInt | None = None
-    """Maximum output length in tokens. Limits of the length apply to each part of a line that is split (`long_lines`,
+    """Maximum output length in tokens. Length limits apply to each part of a line that is split (`long_lines`,
     `split_sentences`), not to the whole line."""
     min_tokens: NonNegativeInt = 0
     """Minimum output length in tokens; the maximum takes precedence."""
@@ -69,27 +69,27 @@ class DecodeRecipe(Section):
     first form of each term into the source, and the model may inflect it. The default of models trained with
     `train.glossary_markup`, which `annotate` needs, is `annotate`."""
     bias: dict[str, Annotated[float, Field(ge=-1_000.0, le=1_000.0)]] = Field(default_factory=dict)
-    """Phrases to prefer (above 0) or avoid (below 0): value added to the log-probability of an output, for the first
-    occurrence of a preferred phrase and each occurrence of an avoided one."""
+    """Phrases to prefer (above 0) or avoid (below 0): the value is added to the log-probability of an output for the
+    first occurrence of a preferred phrase and for each occurrence of an avoided one."""
     trees: bool = False
     """Parsing: restrict outputs to well-formed trees with as many words as the source, for models trained on corpora of
     kind `trees` with `tokenizer.joint` = false."""
     n_best: Annotated[PositiveInt, Field(le=MAX_BEAM_SIZE)] = 1
-    """Translations per sentence, best first; at most `beam_size`. With `sampling`, the number may
-    exceed `beam_size`, and the order is random. `nmt translate` prints one translation unless `--n-best` or
-    `--set n_best` is given; it uses the model's own value only with `mbr_metric`, as the number of candidates."""
+    """Translations per sentence, best first; at most `beam_size`. With `sampling`, the number may exceed `beam_size`,
+    and the order is random. `nmt translate` prints one translation unless `--n-best` or `--set n_best` is given; it
+    uses the model's own value only with `mbr_metric`, as the number of candidates."""
     tag: str | None = None
     """Token prepended to each source sentence to select a domain: the `tag` of a training corpus, such as `<web>`."""
     ensemble_mean: Literal["linear", "log"] = "linear"
-    """Combination of an ensemble: arithmetic or geometric mean of the probabilities."""
+    """Mean of the probabilities in an ensemble: arithmetic (`linear`) or geometric (`log`)."""
     long_lines: Literal["split", "truncate"] = "split"
     """Lines with more than `data.max_tokens` tokens: split them and join the translations, or truncate them, for
     summarization."""
     split_sentences: bool = False
     """Split each line into sentences and translate them separately, for models trained on single sentences."""
     mbr_metric: Literal["none", "chrf", "bleu"] = "none"
-    """Minimum Bayes risk decoding (MBR): output the candidate of the `n_best` with the highest expected value of this
-    sentence-level metric against all candidates. `bleu` uses sacreBLEU's tokenizer 13a: use `chrf` for languages
+    """Minimum Bayes risk decoding (MBR): output the one of `n_best` candidates with the highest expected value of
+    this sentence-level metric against all candidates. `bleu` uses sacreBLEU's tokenizer 13a: use `chrf` for languages
     without spaces, such as Chinese."""
     sampling: bool = False
     """Sample `n_best` translations instead of searching."""
@@ -117,18 +117,18 @@ class DecodeRecipe(Section):
     decoders only `output` works."""
     shortlist: OptionalPath = None
     """A file made by `nmt shortlist`: restricts the target vocabulary to the candidates of the source tokens, frequent
-    tokens, and those of prefix, required and preferred phrases. Faster, but some translations change. An empty path
-    disables it. Scoring does not use it."""
+    tokens, and the tokens of the prefix and of required and preferred phrases. Search is faster, but some translations
+    change. An empty path disables it. Scoring does not use it."""
     fusion: OptionalPath = None
     """Shallow fusion (Gulcehre et al. 2015): a language model with the same target tokenizer, as a run or a model
-    directory. Search and samples use log p(y|x) + `fusion_weight` * log p_lm(y). An empty path disables it. Scoring
+    directory. Search and sampling use log p(y|x) + `fusion_weight` * log p_lm(y). An empty path disables it. Scoring
     does not use it."""
     fusion_weight: Strength = 0.1
     """Shallow fusion: weight of the language model; 0 disables it."""
     batch_tokens: PositiveInt | Literal["auto"] = "auto"
     """Maximum source tokens per batch. `auto`: 256 with CTranslate2. With torch on a CPU, 8,192 in greedy search, 4,096
-    with a beam of 2, 2,048 with a beam of 3 to 64, and fewer above; on a GPU, what fits in a quarter of its memory with
-    this model and beam, from 2,048 to 32,768."""
+    with a beam of 2, 2,048 with a beam of 3 to 64, and fewer with larger beams; on a GPU, what fits in a quarter of its
+    memory with this model and beam, from 2,048 to 32,768."""
 
     def over(
         self, own: DecodeRecipe, *, has_ensemble: bool = False, needs_alignments: bool | None = None
@@ -170,14 +170,14 @@ class DecodeRecipe(Section):
         alpha = "" if self.length_penalty == "none" else f" {self.length_alpha:g}"
         search = f"beam {self.beam_size}, length penalty {self.length_penalty}{alpha}"
         if self.sampling:
-            has_candidates = self.mbr_metric != "none" and self.n_best > 1  # without MBR, only Python uses `n_best`
+            has_candidates = self.mbr_metric != "none" and self.n_best > 1  # without MBR, only the API uses `n_best`
             search = f"{self.n_best} samples per sentence" if has_candidates else "one sample per sentence"
         return search if self.mbr_metric == "none" else f"{search}, MBR by {self.mbr_metric}"
 
     def search_settings(self) -> dict[str, Any]:
         """Return the options that determine a translation, as JSON values.
 
-        Batches are not included, because they change it only by rounding, nor files, which need a digest.
+        Omit the batch size, which has an effect only by rounding, and files, which need a digest.
         """
         options = self.model_dump(mode="json", exclude={"batch_tokens", "shortlist", "fusion"})
         if self.glossary_mode == "constrain":
@@ -202,7 +202,7 @@ class DecodeRecipe(Section):
 
     @model_validator(mode="after")
     def _given_options_fit_together(self) -> DecodeRecipe:
-        """Other options may be those of a model; `over` checks them together."""
+        """Check the given options. The others may be those of a model; `over` checks them together."""
         return self._require_fit(self.model_fields_set)
 
     def require_fit(self) -> DecodeRecipe:
@@ -241,17 +241,17 @@ class DecodeRecipe(Section):
         return self
 
     def _changed(self, *names: str) -> str | None:
-        """Return the first of these options that is not at its default; None if all are."""
+        """Return the first of these options that differs from its default, or None."""
         changed = self.model_dump(include=set(names), exclude_defaults=True)
         return next((name for name in names if name in changed), None)
 
 
 FinalDecodeRecipe = Annotated[DecodeRecipe, AfterValidator(DecodeRecipe.require_fit)]
-"""Options that are not applied on top of those of a model: all must fit together."""
+"""Options that do not override those of a model; all of them must fit together."""
 
 
 def _has_length_penalty(decode: DecodeRecipe) -> bool:
-    """Return whether scores depend on the length penalty: MBR ranks samples by their metric alone."""
+    """Return whether scores depend on the length penalty. MBR ranks samples by the metric alone."""
     return not decode.sampling or decode.mbr_metric == "none"
 
 
@@ -267,8 +267,8 @@ _NEEDS: dict[str, tuple[Callable[[DecodeRecipe], bool], str]] = {
     ),
     "stop": (lambda decode: decode.beam_size > 1, "a beam (beam_size above 1)"),
     "patience": (lambda decode: decode.beam_size > 1, "a beam (beam_size above 1)"),
-    "diversity_penalty": (lambda decode: decode.beam_groups > 1, "beam_groups"),
-    "mbr_metric": (lambda decode: decode.n_best > 1 or decode.mbr_metric == "none", "n_best"),
+    "diversity_penalty": (lambda decode: decode.beam_groups > 1, "beam_groups above 1"),
+    "mbr_metric": (lambda decode: decode.n_best > 1 or decode.mbr_metric == "none", "n_best above 1"),
     "sampling_seed": (lambda decode: decode.sampling, "sampling=true"),
     "beam_size": (lambda decode: not decode.sampling, "a search (sampling=false)"),
     "fusion_weight": (lambda decode: decode.fusion is not None, "fusion"),

@@ -32,11 +32,11 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True)
 class _Need(Generic[Options]):
-    """What some options need.
+    """A condition without which some options have no effect.
 
     options:    names with their sections
-    has_effect: whether a recipe has what they need
-    problem:    what follows `OPTION has no effect`, with a remedy
+    has_effect: whether a recipe meets the condition
+    problem:    the message after `OPTION has no effect`, with a remedy
     """
 
     options: tuple[str, ...]
@@ -181,7 +181,7 @@ def require_effect(recipe: Recipe) -> None:
         is_aligned = recipe.train.guided_alignment or recipe.train.glossary_markup
         if corpus.alignment is not None and not is_aligned:
             raise ValueError(
-                f"data.train.{index}.alignment has no effect without guided alignment or markup of terms; set "
+                f"data.train.{index}.alignment has no effect without guided alignment or glossary markup; set "
                 f"train.guided_alignment to true or train.glossary_markup, or remove data.train.{index}.alignment"
             )
     metrics = recipe.evaluate.metrics
@@ -211,7 +211,8 @@ def _require_root_effect(recipe: Recipe | ClassificationRecipe) -> None:
     data = recipe.data
     if data.root != Path() and not any(map(_has_relative_path, (*data.train, *data.valid, *data.test.values()))):
         raise ValueError(
-            "data.root has no effect, as no corpus has a relative path; name files relative to it, or remove data.root"
+            "data.root has no effect, because no corpus has a relative path; name files relative to it, or remove "
+            "data.root"
         )
 
 
@@ -223,10 +224,10 @@ def _has_relative_path(corpus: Corpus) -> bool:
 
 
 def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> None:
-    """Raise ValueError for a user symbol that is reserved, or never found in text that is normalized and split."""
+    """Raise ValueError for a user symbol that is reserved, or that never occurs in normalized, split text."""
     wrong = f"tokenizer.user_symbols has {symbol!r}"
     if is_reserved(symbol):
-        raise ValueError(f"{wrong}, which is a special token or a byte; choose another symbol")
+        raise ValueError(f"{wrong}, which is a special token or a byte token; choose another symbol")
     if symbol.split() != [symbol]:
         raise ValueError(f"{wrong}; a symbol must have characters and no white space; correct or remove the symbol")
     if found := re.search(f"[{INVISIBLE}{CONTROL}]", symbol):

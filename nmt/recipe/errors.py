@@ -30,6 +30,6 @@ class CommandError(UserError):
 
 
 def advice_on(error: OSError, advice: str) -> str:
-    """Return what to do about an error of the system: `advice`, unless too many files are open."""
+    """Return what to do about a system error: `advice`, unless too many files are open."""
     is_limit = error.errno in (errno.EMFILE, errno.ENFILE)
     return "raise the limit of open files (ulimit -n), then rerun" if is_limit else advice

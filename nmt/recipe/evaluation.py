@@ -31,14 +31,14 @@ class EvaluateRecipe(Section):
     """Scoring of test translations."""
 
     metrics: tuple[Metric, ...] = ("bleu", "chrf", "ter")
-    """sacreBLEU's metrics; BLEU on Moses tokens as in older publications: cased, lower-cased (`-lc`) or with compounds
+    """sacreBLEU's metrics; BLEU on Moses tokens as in older publications: cased, lowercased (`-lc`) or with compounds
     split at hyphens; for trees, `bracket-f1` as in EVALB; for English summaries, ROUGE (`rouge-lsum` is ROUGE-L by
     sentences, as published for CNN/DailyMail). Each is reported with its signature."""
     tokenize: BleuTokenizer | None = None
     """sacreBLEU tokenizer for `bleu`, also in validation: 13a, intl, zh, ja-mecab, ko-mecab, char, flores101,
     flores200, spm, spBLEU-1K or none; by default selected for the target language, mostly 13a."""
     resamples: NonNegativeInt = 1_000
-    """Bootstrap resamples for the 95 % interval of each score; 0 disables the intervals."""
+    """Bootstrap resamples for the 95 % confidence interval of each score; 0 disables the intervals."""
     lead_sentences: NonNegativeInt = 0
     """Also score the first N sentences of each source as a summary, a strong baseline for news (`lead-3`); 0 disables
     this."""

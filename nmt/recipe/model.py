@@ -24,9 +24,9 @@ class ModelRecipe(Section):
     """
 
     architecture: Literal["transformer", "gru"] = "transformer"
-    """The Transformer, or a bidirectional GRU encoder and a GRU decoder with attention. `gru` uses `d_model`, numbers
-    of layers, `dropout`, `tied_embeddings`, `output_bias`, `max_positions` and its own options below; setting other
-    options is an error."""
+    """The Transformer, or a bidirectional GRU encoder and a GRU decoder with attention. `gru` uses `d_model`, the
+    numbers of layers, `dropout`, `tied_embeddings`, `output_bias`, `max_positions` and its own options below; setting
+    other options is an error."""
     d_model: PositiveInt = 512
     """Model dimension; with `gru`, that of embeddings, encoder outputs (each direction has half) and decoder states."""
     d_ff: PositiveInt = 2048
@@ -56,7 +56,7 @@ class ModelRecipe(Section):
     norm: Literal["layer", "rms"] = "layer"
     """Layer normalization (the paper) or RMSNorm, without mean subtraction and bias (Zhang and Sennrich 2019)."""
     tied_embeddings: Literal["three-way", "decoder", "none"] = "three-way"
-    """Tie source, target and output embeddings (the paper), target and output, or none."""
+    """Tie source, target and output embeddings (`three-way`, the paper), target and output (`decoder`), or none."""
     output_bias: bool = False
     """Add a bias before the output softmax, as in Marian; not in the paper."""
     positions: Literal["sinusoidal", "learned", "rotary", "relative"] = "sinusoidal"

@@ -45,16 +45,16 @@ class DataRecipe(Section):
     test: TestSets = Field(default_factory=dict)
     """Test sets by name, which `nmt run` translates and scores at the end and searches for in the training text."""
     unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
-    """Unicode normalization of all text, also in translation."""
+    """Unicode normalization of all text, including at inference."""
     invalid_utf8: Literal["error", "replace"] = "error"
-    """For bytes that are not UTF-8: stop with an error that names file and line, or insert U+FFFD."""
+    """For bytes that are not UTF-8: stop with an error that names the file and line, or insert U+FFFD."""
     max_tokens: PositiveInt = 256
     """Maximum length of a training sentence in subword tokens; longer pairs are dropped."""
     long_sources: Literal["drop", "truncate"] = "drop"
     """Pairs whose source is longer than `max_tokens`: drop them, or truncate the source to `max_tokens`, for
     summarization. Set both this and `decode.long_lines` to `truncate`, or neither."""
     max_length_ratio: PositiveFloat = 9.0
-    """Drop pairs whose numbers of words have a higher ratio, if the longer side has more than 10 words."""
+    """Drop pairs whose word counts have a higher ratio, if the longer side has more than 10 words."""
     drop_duplicates: bool = True
     """Drop repeated pairs. This and `drop_identical` are case-sensitive, even with `tokenizer.lowercase`."""
     drop_identical: bool = True
@@ -76,7 +76,7 @@ class DataRecipe(Section):
     """`both` also puts the previous target sentences before the target; `nmt translate` then uses its own previous
     translations."""
     workers: NonNegativeInt = 0
-    """Processes that clean and encode text; 0 is one per CPU core, or a single one for fewer than 150,000 pairs."""
+    """Processes that clean and encode text; 0 means one per CPU core, or a single one for fewer than 150,000 pairs."""
 
     @model_validator(mode="after")
     def _corpus_options_fit_the_split(self) -> DataRecipe:
@@ -98,7 +98,7 @@ class DataRecipe(Section):
                 if getattr(corpus, option) != default:
                     advice = ", and set decode.tag to translate with a tag" if option == "tag" else ""
                     raise ValueError(
-                        f"{name}.{option} has no effect; only training corpora have one; remove {name}.{option}{advice}"
+                        f"{name}.{option} has no effect; only training corpora use it; remove {name}.{option}{advice}"
                     )
         return self
 
@@ -138,8 +138,8 @@ class TokenizerRecipe(Section):
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Fraction of characters covered by the vocabulary; the others are encoded as bytes."""
     lowercase: bool = False
-    """Lower-case all text, also in translation; `bleu` and `chrf` then ignore case. For small corpora whose
-    published scores are on lower-cased text. A tokenizer reused by `start_from` keeps its own setting."""
+    """Lowercase all text, including at inference; `bleu` and `chrf` then ignore case. For small corpora whose
+    published scores are on lowercased text. A tokenizer reused by `start_from` keeps its own setting."""
     user_symbols: tuple[str, ...] = ()
     """Strings that are always single tokens, such as tags."""
     start_from: Path | None = None
@@ -212,8 +212,8 @@ class TrainRecipe(Section):
     guided_alignment: bool = False
     """Guided alignment (Chen et al. 2016; Garg et al. 2019): train one head of the cross-attention to align words, for
     better alignments in translation. It is the head of `decode.alignment_layer` and `alignment_heads`, by default head
-    0 of the second-to-last layer. The links come from a statistical aligner, or from the file in
-    `alignment` of a corpus."""
+    0 of the second-to-last layer. The links come from a statistical aligner, or from the file
+    in `alignment` of a corpus."""
     guided_alignment_weight: PositiveFloat = 0.1
     """Weight of the loss of `guided_alignment`, the cross-entropy between the links of each target token and the
     attention; Marian's default is 0.1, Garg et al. use 0.05."""

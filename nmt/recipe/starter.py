@@ -10,7 +10,7 @@ from nmt.recipe.toml import toml_value
 
 # Minimum pairs of each size; IWSLT14 has 160,000 and WMT14 4.5 million.
 _SMALL_PAIRS, _BASE_PAIRS = 100_000, 1_000_000
-# 256 bytes, special tokens, and merges.
+# 256 byte tokens, special tokens, and some merges.
 _MIN_OTHER_TOKENS = 320
 
 _HEAD = """\
@@ -39,7 +39,7 @@ num_decoder_layers = 2  # depth helps more in the encoder (Kasai et al. 2021)
 d_model = 256
 d_ff = 512
 num_heads = 4
-dropout = 0.3  # a small corpus is easily overfitted
+dropout = 0.3  # small corpora are easy to overfit
 norm_order = "pre"  # stable at a high learning rate
 
 [train]
@@ -79,7 +79,7 @@ save_every = 1_000
 
 _BASE = """\
 [tokenizer]
-vocab_size = 32_000  # similar to the paper
+vocab_size = 32_000  # similar to the paper's
 
 [model]  # base, for 1,000,000 pairs or more: the paper's base model, as in recipe wmt14-en-de-base
 d_model = 512
@@ -116,7 +116,7 @@ def starter_recipe(
 ) -> StarterRecipe:
     """Write a recipe for a corpus, with comments that explain the choices.
 
-    name:         of the recipe; characters that a name cannot have are replaced
+    name:         of the recipe; invalid characters are replaced
     languages:    source and target
     train, valid: options of the corpora
     tokens:       number of tokens on the target side

@@ -125,7 +125,7 @@ def dump_recipe(recipe: Recipe | ClassificationRecipe) -> str:
 def is_dumped(text: str) -> bool:
     """Return whether a TOML text was written by a program, without comments that would be lost if it is replaced.
 
-    Unlike a comparison with `dump_recipe`, this also holds for recipes of versions with other options.
+    Unlike a comparison with `dump_recipe`, this also works for recipes of versions with other options.
     """
     return tomli_w.dumps(tomllib.loads(text)) == text
 

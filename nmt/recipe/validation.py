@@ -1,4 +1,4 @@
-"""Error messages of invalid recipes: the errors of pydantic on one line, in the words of the recipe file."""
+"""Error messages for invalid recipes: pydantic's errors on one line, with the names of the recipe file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EXPECTED = {
 }
 _PATTERNS = {
     NAME_PATTERN: "letters, digits, '.', '_' and '-', starting with a letter or digit",
-    LANGUAGE_PATTERN: "an ISO 639 code of two or three lower-case letters, such as 'de'",
+    LANGUAGE_PATTERN: "an ISO 639 code of two or three lowercase letters, such as 'de'",
     TAG_PATTERN: "a word in angle brackets, such as '<web>'",
 }
 
@@ -55,7 +55,7 @@ def explain_with_origin(
     """
     keys = [override.partition("=")[0].strip() for override in overrides]
     keys = ["decode.bias" if key.startswith("decode.bias.") else key for key in keys]  # phrases may be quoted
-    keys = [key.removesuffix(".kind") for key in keys]  # which decides what else is valid
+    keys = [key.removesuffix(".kind") for key in keys]  # the kind determines which options are valid
     of_overrides: list[str] = []
     of_file: list[str] = []
     for option, phrase in _problems(error, root):
@@ -65,7 +65,7 @@ def explain_with_origin(
 
 
 def _contains(outer: str, inner: str) -> bool:
-    """Return whether an option is another one or a section that contains it; the whole recipe is ""."""
+    """Return whether `outer` is `inner` or a section that contains it; "" is the whole recipe."""
     return not outer or f"{inner}.".startswith(f"{outer}.")
 
 
@@ -76,7 +76,7 @@ def _problems(error: ValidationError, root: type[BaseModel] = Recipe) -> Iterato
     by_option: dict[str, list[ErrorDetails]] = {}
     for problem in problems:
         location = problem["loc"]
-        # An error of a section may only be a consequence of errors of its options.
+        # An error of a section may be just a consequence of errors of its options.
         if not any(other[: len(location)] == location and other != location for other in locations):
             by_option.setdefault(".".join(_written_names(location, root)), []).append(problem)
     for option, of_option in by_option.items():

@@ -26,7 +26,7 @@ class GruStack(nn.Module):
     """
 
     def __init__(self, recipe: ModelRecipe, num_layers: int, in_width: int, *, bidirectional: bool) -> None:
-        """in_width: of the input of the first layer."""
+        """in_width: width of the input of the first layer."""
         super().__init__()
         width = recipe.d_model // 2 if bidirectional else recipe.d_model
         widths = [in_width] + [recipe.d_model] * (num_layers - 1)
@@ -87,8 +87,8 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """GRU layers, and attention from the top one.
 
-    Without input feeding, all positions of training are computed together: the layers by one call each, then the
-    attention. With it, `step` computes them one after the other, as in search.
+    In training without input feeding, all positions are computed together: one call per layer, then attention. With
+    input feeding, `step` computes them one after the other, as in search.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:

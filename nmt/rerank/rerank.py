@@ -56,7 +56,7 @@ class FeatureModel:
         return [scored.log_prob for scored in self.scorer.score(*pairs)]
 
     def fits(self, source: str, text: str) -> bool:
-        """Return whether both sides fit the model's positions."""
+        """Return whether both sides are short enough for the model."""
         return self.scorer.fits(text, source) if self.reverse else self.scorer.fits(source, text)
 
 
@@ -125,7 +125,7 @@ def _log_probs(
 
 
 def parameters_digest(model: Path) -> str:
-    """Return the SHA-256 of the parameters of a model directory; options may change without them."""
+    """Return the SHA-256 of the parameters of a model directory; it does not depend on search options."""
     return read_manifest(model).get("model.safetensors", (0, ""))[1]
 
 
@@ -141,7 +141,7 @@ def save_weights(
 def load_weights(path: Path, names: Sequence[str], models: Sequence[FeatureModel] = ()) -> Floats:
     """Read the weights of the named features; UserError unless the file has exactly these and at least one is not 0.
 
-    Raises UserError, too, if the weights were tuned for these models in another order, and warns if they were tuned for
+    Also raises UserError if the weights were tuned for these models in another order, and warns if they were tuned for
     others. Files of earlier versions do not identify models.
     """
     try:
@@ -164,7 +164,7 @@ def load_weights(path: Path, names: Sequence[str], models: Sequence[FeatureModel
         )
     if not any(weights.values()):
         raise UserError(
-            f"{path} has only weights of 0, with which all translations are equal; at least one must not be 0; correct "
+            f"{path} has only weights of 0, so all translations score equally; at least one must not be 0; correct "
             "the file"
         )
     _check_models(path, models, tuned)

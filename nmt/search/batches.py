@@ -22,9 +22,9 @@ _MIN_COST = 16
 _CPU_TOKENS, _MAX_TOKENS = 2_048, 32_768
 # On a CPU, maximum hypotheses per sentence of a full batch: larger beams get smaller batches.
 _CPU_MAX_HYPOTHESES = 64
-# Fraction of the GPU memory for a batch; the rest is for weights, temporary tensors, graphs and other programs.
+# Fraction of the GPU memory for a batch; the rest is for weights, temporary tensors, CUDA graphs and other programs.
 _MEMORY_FRACTION = 0.25
-# KV cache slots of each hypothesis per source token: outputs may exceed sources, and pruned ones keep their slots.
+# KV cache slots of a hypothesis per source token: outputs may exceed sources, and pruned hypotheses keep their slots.
 _SLOTS_PER_TOKEN = 2
 # Number of logit-sized tensors alive at a time, and bytes per element (16-bit types need half).
 _LOGITS_ALIVE, _BYTES = 4, 4
@@ -82,7 +82,7 @@ def static_batches(lengths: Sequence[int], budget: int) -> Iterator[PlannedBatch
 def continuous_batches(lengths: Sequence[int], budget: int) -> Iterator[PlannedBatch]:
     """Plan continuous batching: one batch per buffer size, refilled as sentences finish; see `static_batches`.
 
-    Costs are those of lengths and batch sizes rounded up to powers of two, as in `nmt.inference.buffers.Shape`.
+    Costs use lengths and batch sizes rounded up to powers of two, as in `nmt.inference.buffers.Shape`.
     """
     costs = [max(_MIN_COST, _power_of_two(length)) for length in lengths]
     for cost in sorted(set(costs), reverse=True):
@@ -130,7 +130,7 @@ class Batching:
                     if batch.batch_size == 1:
                         raise UserError(
                             f"{self._device} is out of memory for a single sentence; "
-                            "end other programs that use it, or lower decode.beam_size"
+                            "stop other programs that use it, or lower decode.beam_size"
                         ) from error
                 # Outside of `except`: the traceback that references the tensors of the search is gone.
                 if self._device.type == "cuda":

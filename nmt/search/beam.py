@@ -174,7 +174,7 @@ class Beam(Batched):
         self.ends = torch.cat([self.ends, ends], dim=2).gather(2, order[:, :, :kept])
 
     def extend(self, best: Extensions, end_log_probs: Tensor) -> None:
-        """Replace the live hypotheses by the best extensions that do not end.
+        """Replace the live hypotheses with the best extensions that do not end.
 
         best: (batch, groups, count); end_log_probs: (batch, beam) log-probability of EOS after each live hypothesis
         """
@@ -231,7 +231,7 @@ def _merge_groups(groups: list[list[Hypothesis]], n_best: int) -> list[Hypothesi
 
 
 def _trace_back(history: tuple[Any, ...], end: int, score: float) -> Hypothesis:
-    """Backtrace one hypothesis from its `end`. history: four (length, beam) lists of one sentence."""
+    """Trace one hypothesis back from its `end`. history: four (length, beam) lists of one sentence."""
     parents, tokens, token_log_probs, end_log_probs = history
     length, beam_index = divmod(end, len(parents[0]))
     output: list[int] = []

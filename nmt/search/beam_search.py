@@ -17,19 +17,19 @@ Stop        A sentence is done when no live hypothesis can exceed its worst kept
             `Ranker.upper_bound` shows this for every option. With this rule, `exact`, a beam that never drops a
             hypothesis finds the true optimum. With `first`, a sentence is also done when beam_size hypotheses have
             ended, as in fairseq and CTranslate2; with `patience`, when patience * beam_size have (Kasai et al. 2022).
-            Under both rules, a hypothesis can end only in one of the best beam_size extensions. With beam groups, these
+            Under both rules, only the best beam_size extensions can end a hypothesis. With beam groups, these
             numbers are divided by beam_groups and apply to each group; a group that has finished accepts no more.
 Constraints `nmt.search.constraints` and `nmt.search.trees` make some extensions impossible; all others keep
             their true log-probability. `nmt.search.required` allocates the beam to hypotheses with required phrases.
 Groups      With beam_groups above 1, each group is a beam of beam_size / beam_groups hypotheses. Tokens that earlier
             groups choose at the same step rank lower (`Ranker.best_extensions`). A sentence is done when all of its
-            groups are. The best finished hypotheses of all groups come first, by score, then their second ones, and so
-            on. The first n_best distinct ones are returned, best first; there are fewer if groups find equal ones.
+            groups are. The best finished hypotheses of all groups come first, by score, then the second best, and so
+            on. The first n_best distinct ones are returned, best first; there are fewer if groups find duplicates.
 Batching    Continuous batching: at most `batch_size` sentences at a time, longest first. Waiting sentences refill the
             slots of sentences that are done (`_Queue`). Each sentence counts its own steps, so its result does not
             depend on when it starts. `Beam.clock` counts the steps of the search and addresses the ring buffers.
-Order       Equal extensions rank by parent, then by token id. If not all equal ones can be selected, topk's choice
-            depends only on their sentence, so results do not depend on other sentences of the batch.
+Order       Ties between extensions are broken by parent, then by token id. If only some of the tied extensions can be
+            selected, topk's choice depends only on their sentence, not on other sentences of the batch.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from nmt.search.required import RequiredPhrases
 from nmt.search.trees import TreeConstraint, Trees
 from nmt.special_ids import EOS_ID
 
-# Refill when 1 / n of the batch is free: encoding few sentences at a time is expensive.
+# Refill when 1 / n of the batch is free: encoding only a few sentences at a time is inefficient.
 _REFILL_FRACTION = 4
 
 
@@ -113,10 +113,10 @@ def beam_search(
     only -inf and NaN.
 
     src: sentences that end with EOS, on the model's device
-    prefixes: token ids that each translation begins with, or ANY_TOKEN where any is possible
+    prefixes: token ids that each translation begins with, or ANY_TOKEN where any token is possible
     required: requirements of each translation: lists of alternative phrases, as token ids; trees: allows only trees
-    batch_size: sentences searched at a time; None: all. Fewer require a `RefillableModel`
-    finished: receives the translations of each sentence, by index, as soon as it is done, so an error loses none
+    batch_size: sentences searched at a time; None: all. A smaller batch requires a `RefillableModel`
+    finished: receives the translations of each sentence, by index, as soon as it is done; an error loses none of them
     """
     results = {} if finished is None else finished
     if src.num_sentences == 0:
@@ -170,7 +170,7 @@ class _Queue:
         self._waiting = order[::-1]
 
     def pop(self, active: int) -> list[int]:
-        """Return the sentences that start now, next to `active` others; none until enough slots are free."""
+        """Return the sentences that start now, in addition to `active` others; none until enough slots are free."""
         free = self._batch_size - active
         if free < min(len(self._waiting), max(1, self._batch_size // _REFILL_FRACTION)):
             return []

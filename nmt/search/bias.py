@@ -1,17 +1,17 @@
 """Phrase bias: soft constraints that prefer or avoid words and phrases.
 
 The biases of the phrases in an output are added to its log-probability for ranking and scores. A positive bias counts
-once per output, which does not reward repetition; a negative bias counts each time. The reported log-probability
-remains the model's.
+once per output, so repetition is not rewarded; a negative bias counts each time. The reported log-probability excludes
+bias.
 
 Each matched token of a preferred phrase earns a part of its bias as credit, which keeps the hypothesis in the beam
 until the phrase is complete. The credit is lost if the match fails or the output ends. Impossible tokens remain
 impossible.
 
 The cost of a step hardly grows with the number of phrases. The reward of a token depends on the phrases that an output
-has started and on those that it contains. Without any, the rewards are one vector over the vocabulary, computed once.
-For all hypotheses at once, the host then replaces the rewards of a few tokens. It reads the last token of every
-hypothesis at each step, which synchronizes a GPU once more.
+has started and on those that it contains. Without either, the rewards are one vector over the vocabulary, computed
+once. For all hypotheses at once, the host then replaces the rewards of a few tokens. It reads the last token of every
+hypothesis at each step, which adds one GPU synchronization.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _root_rewards(phrases: PhraseRewards, vocab: int, device: torch.device) -> T
 
 @dataclass
 class Bias(Batched):
-    """Progress of the live hypotheses in the phrases with a bias, on the host.
+    """Progress of the live hypotheses through the phrases with a bias, on the host.
 
     nodes:   (batch, beam) int64, node of the trie
     met:     (batch, beam, width) int32, preferred phrases that the hypothesis contains, padded
@@ -109,7 +109,7 @@ class Bias(Batched):
     def apply(self, log_probs: Tensor) -> Tensor:
         """Return log-probabilities of the next token plus its reward, both (batch, beam, vocab) float32.
 
-        Bias that the hypothesis has earned before is not included.
+        Bias that the hypothesis has already earned is not included.
         """
         vocab, phrases, count = log_probs.shape[2], self.phrases, self.nodes.size
         nodes, met = self.nodes.ravel(), self.met.reshape(count, -1)
@@ -131,7 +131,7 @@ class Bias(Batched):
         return to_device(self.totals.astype(np.float32), self.device)
 
     def max_total(self) -> Tensor:
-        """Upper bound on the total bias of each hypothesis, (batch, beam) float32: all gains, no further costs."""
+        """Upper bound on the total bias of each hypothesis, (batch, beam) float32: unmet gains, no further costs."""
         return to_device((self.totals + self.unmet).astype(np.float32), self.device)
 
     def extend(self, parents: Tensor, tokens: Tensor) -> Bias:

@@ -1,7 +1,7 @@
 """Hard constraints on outputs: prefix, length, negative lexical constraints, repeated n-grams, trees.
 
-Each constraint sets the log-probability of some extensions to -inf; all others keep their true value. In conflicts, a
-prefix overrides all other constraints, required phrases (`nmt.search.required`) override the maximum length except
+Each constraint sets the log-probability of some extensions to -inf; all others keep their true value. If constraints
+conflict, a prefix overrides all others, required phrases (`nmt.search.required`) override the maximum length except
 `max_tokens`, and the maximum length overrides the minimum length.
 """
 
@@ -23,7 +23,7 @@ from nmt.search.trees import TreeProgress
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 ANY_TOKEN = -1
-"""In prefixes: a token that is not forced, but counts for the maximum length."""
+"""In prefixes: a token that is not forced, but counts toward the maximum length."""
 
 
 # All lower ids are special tokens, which no output contains.
@@ -105,7 +105,7 @@ class Constraints:
         return self._device_prefixes[sentences.device_ids, positions][:, None, None]
 
     def _without_context(self, outputs: Tensor) -> Tensor:
-        """Replace previous translations and their separators in (batch, beam, count) by -1."""
+        """Replace previous translations and their separators in (batch, beam, count) with -1."""
         if self._separator is None:
             return outputs
         is_context = (outputs == self._separator).flip(2).cumsum(2).flip(2) > 0
@@ -128,5 +128,5 @@ def _forbid_repeated(log_probs: Tensor, outputs: Tensor, n: int) -> None:
     context = outputs[:, :, outputs.shape[2] - n + 1 :]  # (batch, beam, n - 1)
     last = ngrams[..., -1]  # -1 before the first token
     is_repeated = (ngrams[..., :-1] == context[:, :, None]).all(dim=3) & (last >= 0)
-    # PAD_ID, which is impossible already, replaces all others.
+    # Tokens that are not repeated are replaced with PAD_ID, which is already impossible.
     log_probs.scatter_(2, last.where(is_repeated, PAD_ID), -math.inf)

@@ -1,4 +1,4 @@
-"""Ensembles of models with one vocabulary."""
+"""Ensembles of models that share a vocabulary."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class ForbiddenPhrases:
         forbid(log_probs, self._counts[suffixes], self._offsets[suffixes])
 
     def forbid_listed(self, log_probs: Tensor, counts: Tensor, offsets: Tensor) -> None:
-        """Make last tokens impossible, in place. counts, offsets: (batch, beam, max_suffixes) of each list of them."""
+        """Make listed last tokens impossible, in place. counts, offsets: of each list, (batch, beam, max_suffixes)."""
         batch, beam, suffix = counts.nonzero(as_tuple=True)
         counts, offsets = counts[batch, beam, suffix], offsets[batch, beam, suffix]  # (lists,)
         shifts = (offsets - counts.cumsum(0) + counts).repeat_interleave(counts)
@@ -62,7 +62,7 @@ class ForbiddenPhrases:
         log_probs[batch.repeat_interleave(counts), beam.repeat_interleave(counts), tokens] = -math.inf
 
     def forbid_padded(self, log_probs: Tensor, counts: Tensor, offsets: Tensor) -> None:
-        """As `forbid_listed`, without synchronization, but with all lists padded to the longest."""
+        """Like `forbid_listed`, but pad all lists to the longest, which avoids synchronization."""
         positions = torch.arange(self._max_count, device=counts.device)
         exists = positions < counts[..., None]
         tokens = self._last_tokens[(offsets[..., None] + positions).where(exists, 0)]
@@ -89,7 +89,7 @@ class ForbiddenProgress(Batched):
     def start(
         cls, forbidden: Sequence[tuple[int, ...]], batch: int, beam_size: int, device: torch.device
     ) -> ForbiddenProgress | None:
-        """Return the progress of empty outputs, None without phrases of several tokens."""
+        """Return the progress of empty outputs; None if no phrase has several tokens."""
         if not (phrases := tuple(phrase for phrase in forbidden if len(phrase) > 1)):
             return None
         nodes = torch.zeros(batch, beam_size, dtype=torch.int64, device=device)

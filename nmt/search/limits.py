@@ -84,5 +84,5 @@ def _multiply(ratio: float, tokens: int) -> float:
 
 
 def _num_needed(required: Sequence[Requirement], prefix: Sequence[int], options: SearchOptions) -> int:
-    """Return the length of an output with its prefix that meets all requirements, at most the maximum length."""
+    """Return the output length, prefix included, that suffices for all requirements, capped at the maximum."""
     return min(len(prefix) + num_required_tokens(required), max_output_length(options, prefix))

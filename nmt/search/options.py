@@ -13,7 +13,7 @@ from nmt.text.context import after_last
 LengthPenalty = Literal["gnmt", "power", "none"]
 StopRule = Literal["exact", "first", "patience"]
 
-# The length penalty of a long output overflows float32 with a larger exponent.
+# With a larger exponent, the length penalty of a long output overflows float32.
 MAX_LENGTH_ALPHA = 10.0
 
 
@@ -34,9 +34,9 @@ class SearchOptions:
     max_tokens: int | None = None
     """Maximum output length for any input, such as the number of positions of the model."""
     max_own_tokens: int | None = None
-    """The same, without the previous translations."""
+    """Maximum output length for any input, previous translations excluded."""
     separator: int | None = None
-    """Token after each previous translation at the beginning of outputs, to which no constraint applies."""
+    """Token after each previous translation at the beginning of outputs; previous translations are unconstrained."""
     max_length_ratio: float = math.inf
     """Maximum output length: this multiple of the input length, rounded up."""
     min_tokens: int = 0

@@ -1,8 +1,8 @@
 """Prefixes that end within a word: constrained search for tokens that spell given bytes.
 
-The complete words of a prefix such as "Wie geh" are forced tokens, see `nmt.search.constraints`. The last word is not,
+The complete words of a prefix such as "Wie geh" are forced tokens (`nmt.search.constraints`). The last word is not,
 because the tokens of "geht" need not begin with those of "geh". A token is possible if it is a prefix of the
-remaining bytes, or they are a prefix of it. All possible tokens keep their log-probability.
+remaining bytes, or the remaining bytes are a prefix of it. All possible tokens keep their log-probability.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nmt.text.spelling import Spelling
 
 @dataclass
 class PartialWordState:
-    """State of the wrapped model, and progress in the partial words.
+    """State of the wrapped model, and progress through the partial words.
 
     starts: (batch,) number of forced tokens before the partial word
     rests:  (batch, beam) remaining bytes that each hypothesis must spell

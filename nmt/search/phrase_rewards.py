@@ -1,4 +1,4 @@
-"""Rewards of the next token by phrases with a bias, for many hypotheses at a time."""
+"""Rewards of the next token from phrases with a bias, for many hypotheses at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nmt.search.phrases import PhraseTrie
 # Biases are rounded to multiples of this. Sums are then exact and independent of their order.
 _RESOLUTION = 2.0**-30
 
-# Above this number of cached rewards of next tokens, 12 bytes each, the cache is emptied.
+# Maximum number of cached next-token rewards, 12 bytes each; above it, the cache is emptied.
 _CACHE_SIZE = 1 << 22
 
 # Buckets of `_PairTable` for each entry.
@@ -100,7 +100,7 @@ class PhraseRewards:
         return rewards
 
     def same_first_token(self, met: Phrases, phrases: Phrases) -> NDArray[np.bool_]:
-        """Return which met phrases begin with the first token of another phrase, (rows, width); phrases: (rows,)."""
+        """Return whether each met phrase (rows, width) begins like the phrase of its row; phrases: (rows,)."""
         is_same: NDArray[np.bool_] = self._first_nodes[met] == self._first_nodes[phrases, None]
         return is_same
 
@@ -208,7 +208,7 @@ class _NodeRewards:
         self._values = np.empty(1024, dtype=np.float32)
 
     def missing(self, nodes: Integers) -> set[int]:
-        """Return the nodes that were not added."""
+        """Return the nodes that have not been added."""
         return {*nodes[self._starts[nodes] < 0].tolist()}
 
     def add(self, node: int, tokens: list[int], values: Floats) -> None:
@@ -227,7 +227,7 @@ class _NodeRewards:
 
 
 def _ranges(starts: Integers, counts: Integers) -> tuple[Integers, Integers]:
-    """Return the index and the members of all ranges of `counts` numbers from `starts`, both (sum of counts,)."""
+    """Concatenate ranges of `counts` integers from `starts`; return range indices and values, (sum of counts,)."""
     shifts = starts - counts.cumsum() + counts
     return np.arange(len(counts)).repeat(counts), shifts.repeat(counts) + np.arange(counts.sum())
 
@@ -236,14 +236,14 @@ class _BegunPhrases:
     """Preferred phrases that begin with each node and do not end there, the highest credit per token first.
 
     exists:  (nodes + 1,) bool, whether there is one; the last entry is for padding
-    phrases: (entries,) int32, lists of all nodes, each followed by an end mark
-    rates:   (entries,) float64, credit per token; 0 for an end mark
+    phrases: (entries,) int32, lists of all nodes, each followed by an end marker
+    rates:   (entries,) float64, credit per token; 0 for an end marker
     """
 
     _END = -1
 
     def __init__(self, paths: list[list[int]], rates: list[float], nodes: int) -> None:
-        """paths, rates: nodes of all prefixes and credit per token of each phrase; nodes: their number."""
+        """paths, rates: nodes of all prefixes and credit per token of each phrase; nodes: number of nodes."""
         begun: list[list[int]] = [[] for _ in range(nodes)]
         for phrase in sorted(range(len(rates)), key=lambda phrase: -rates[phrase]):
             for node in paths[phrase][1:-1] if rates[phrase] else ():
@@ -254,9 +254,9 @@ class _BegunPhrases:
         self.rates = np.array([*rates, 0.0])[self.phrases]
 
     def first_not_in(self, done: Phrases, steps: Integers, nodes: Integers) -> Integers:
-        """Return the entry of the first phrase of each node that is not in its row of `done`, or of the end mark.
+        """Return the entry of the first phrase of each node that is not in its row of `done`, or of the end marker.
 
-        done: (rows, width); steps, nodes: (pairs,), steps: row of `done`
+        done: (rows, width); steps, nodes: (pairs,); steps: row of `done`
         """
         positions = self._starts[nodes]
         left = np.arange(len(nodes))
@@ -286,9 +286,9 @@ class _CriticalSteps:
         self._table = _PairTable(parents[children[later]], phrases[later], children[later])
 
     def find(self, nodes: Integers, phrases: Phrases) -> tuple[Integers, Integers]:
-        """Return the critical steps from each node: its index, and the next node.
+        """Return the row and the next node of each critical step.
 
-        nodes: (rows,); phrases: (rows, width), met and padded
+        nodes: (rows,), before the step; phrases: (rows, width), met and padded
         """
         (rows, _), children = self._table.find(nodes[:, None], phrases)
         return rows, children
@@ -300,7 +300,7 @@ class _PairTable:
     def __init__(self, first: Integers, second: Integers | Phrases, values: Integers) -> None:
         """All (entries,)."""
         keys = (first << 32) + second
-        # Few of the pairs that are looked up have a value: most of the others meet an empty bucket.
+        # Few lookups find a value. With this many buckets, most of the others hit an empty one.
         self._bits = (_BUCKETS_PER_ENTRY * len(keys)).bit_length()
         hashes = self._hashes(keys)
         order = hashes.argsort(kind="stable")
@@ -310,7 +310,7 @@ class _PairTable:
         self._is_used = counts > 0
 
     def find(self, first: Integers, second: Integers | Phrases) -> tuple[tuple[Integers, ...], Integers]:
-        """Return the position of each value in the arguments, which are broadcast to each other, and the values."""
+        """Look up the broadcast arguments; return the positions of the pairs found, and their values."""
         keys = (first << 32) + second
         hashes = self._hashes(keys)
         positions = self._is_used.take(hashes).nonzero()

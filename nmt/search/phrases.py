@@ -98,7 +98,7 @@ class PhraseMatcher:
         self._first, self._end = to_device(first, device), to_device(end, device)
 
     def step(self, nodes: Tensor, tokens: Tensor) -> Tensor:
-        """Return the nodes after one more token each; all of one shape. Token -1 leads to node 0."""
+        """Return the nodes after one more token each; all of the same shape. Token -1 leads to node 0."""
         keys = (self.suffixes[nodes] << _TOKEN_BITS) + tokens[..., None]  # (..., max_suffixes)
         edges = torch.searchsorted(self._keys, keys)
         # The longest match has the highest node number.

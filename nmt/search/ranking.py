@@ -21,7 +21,7 @@ class Ranker:
     def __init__(self, options: SearchOptions, max_length: int, device: torch.device) -> None:
         """max_length: longest output of the search, EOS included."""
         self._num_groups, self._diversity = options.beam_groups, options.diversity_penalty
-        # By length. The entry after the longest serves `upper_bound`, which looks one token ahead.
+        # Indexed by length. The last entry is for `upper_bound`, which looks one token ahead.
         lengths = [*range(max_length + 1), max_length]
         penalties = [length_penalty(n, options.length_penalty, options.length_alpha) for n in lengths]
         self._penalty = to_device(penalties, device)

@@ -13,8 +13,8 @@ probability. The alternatives of a requirement compete by probability. A beam wi
 keep every bank, which gives the best translations.
 
 If necessary, the maximum length grows until all phrases fit one after the other, following the prefix, but never beyond
-`max_tokens`. A hypothesis that has capacity for its missing tokens ranks before all others, and one of its
-extensions has capacity too. A beam of any size therefore finds an output with all phrases, unless the model or another
+`max_tokens`. Hypotheses with capacity for their missing tokens rank before all others, and at least one extension of
+each has capacity too. A beam of any size therefore finds an output with all phrases, unless the model or another
 constraint makes each of these extensions impossible or the phrases exceed `max_tokens`. In these cases there may be no
 output.
 """
@@ -38,10 +38,10 @@ from nmt.special_ids import EOS_ID, PAD_ID
 
 @dataclass
 class RequiredPhrases(Batched):
-    """Progress of each live hypothesis in the phrases that its sentence requires.
+    """Progress of each live hypothesis through the phrases that its sentence requires.
 
     candidates: (batch, max_tokens) int64, distinct tokens of the phrases, padded with PAD_ID, which is impossible
-    phrases:    (batch, requirements, alternatives) int64, their indices in the matcher; requirements are padded with
+    phrases:    (batch, requirements, alternatives) int64, indices in the matcher; requirements are padded with
                 the empty phrase, alternatives by repetition
     nodes:      (batch, beam) int64, state of the matcher
     met:        (batch, beam, requirements) bool, whether the hypothesis contains one of the alternatives

@@ -1,8 +1,8 @@
 """Restriction of a model to a vocabulary shortlist for each sentence.
 
-All other tokens have log-probability -inf, and the probabilities of a sentence's candidates sum to 1. The output
-projection is computed for the candidates of the whole batch, but the result of a sentence does not depend on other
-sentences. Ensemble members are restricted before averaging.
+Tokens outside the shortlist have log-probability -inf, and the probabilities of a sentence's candidates sum to 1. The
+output projection is computed for the candidates of the whole batch, but the result of a sentence does not depend on
+other sentences. Ensemble members are restricted before averaging.
 """
 
 from __future__ import annotations

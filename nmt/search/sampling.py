@@ -29,7 +29,7 @@ from nmt.special_ids import BOS_ID, EOS_ID
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """Options of sampling. By default tokens are sampled from the model's own distribution."""
+    """Options of sampling. By default, tokens are sampled from the model's own distribution."""
 
     seed: int = 1
     """Seed of the random numbers."""

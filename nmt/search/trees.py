@@ -1,11 +1,11 @@
 """Search for well-formed constituency trees with as many words as the source (`nmt.text.trees`).
 
-A tree is one labeled bracket with words and further brackets inside, none of them empty. If the source has one word,
+A tree is one labeled bracket with words and nested brackets inside, none of them empty. If the source has one word,
 the tree may also be a word without a bracket. Each opening bracket, closing bracket and word is one token, so the
 automaton below allows exactly the trees that fit the maximum length. A word of a tree is XX or a punctuation tag.
 
 After each token, the rest of an output needs one token for each missing word and each open bracket. A new bracket is
-possible while two more tokens than these fit.
+possible if two more tokens fit.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class TreeProgress(Batched):
     def apply(self, log_probs: Tensor) -> None:
         """Make tokens that cannot continue a tree impossible, in place. log_probs: (batch, beam, vocab)"""
         has_missing, is_inside = self.missing > 0, self.depth > 0
-        word = has_missing & (is_inside | (self.missing == 1))  # without a bracket only as the single word
+        word = has_missing & (is_inside | (self.missing == 1))  # outside brackets only as the single word
         opening = has_missing & (self.spare >= 2)
         end = ~has_missing & ~is_inside
         closing = is_inside & ~self.is_empty & ((self.depth > 1) | ~has_missing)

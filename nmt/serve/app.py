@@ -62,7 +62,7 @@ def build_app(service: Service, origins: Sequence[str] = ()) -> FastAPI:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        """Return counters in the text format of Prometheus."""
+        """Return counters in the Prometheus text format."""
         return Response(service.metrics.render(service.models.values()), media_type=CONTENT_TYPE)
 
     return app
@@ -90,7 +90,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
             return await stream_events(_line_events(service.stream(request, model, options, lines), options))
         if body.stream_tokens:
             if (body.beam_size or model.decode.beam_size) > 1:
-                raise HTTPException(400, "stream_tokens needs a greedy search; set beam_size to 1")
+                raise HTTPException(400, "stream_tokens needs greedy search; set beam_size to 1")
             partial_texts, lines = with_text_events(lines)
             chunks = service.stream(request, model, replace(options, stream_tokens=True), lines)
             return await stream_events(merge(_line_events(chunks, options), partial_texts))
@@ -198,13 +198,13 @@ def _request_options(body: TranslateRequest, model: ServedModel) -> RequestOptio
 def _make_lines(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:
     """Return lines with the options of the request; with alternatives, glossary terms become required phrases."""
     glossary, required = _make_glossary(body), tuple(body.required)
-    before_alternatives = glossary if body.alternatives else None
-    if before_alternatives is not None and model.decode.glossary_mode == "annotate":
+    alternatives_glossary = glossary if body.alternatives else None
+    if alternatives_glossary is not None and model.decode.glossary_mode == "annotate":
         raise HTTPException(400, "alternatives and glossary are mutually exclusive for this model; send one of them")
     lines = []
     for text in texts:
-        has_prefix = bool(text.strip()) or model.languages[0] == NO_LANGUAGE  # which also continues an empty text
-        terms = () if before_alternatives is None else before_alternatives.required(text)
+        has_prefix = bool(text.strip()) or model.languages[0] == NO_LANGUAGE  # an LM continues an empty text
+        terms = () if alternatives_glossary is None else alternatives_glossary.required(text)
         line = Line(text, body.prefix if has_prefix else "", (*required, *terms), tuple(body.context))
         lines.append(line if body.alternatives else line._replace(glossary=glossary))
     return lines
@@ -253,7 +253,7 @@ def _http_error(_request: Request, error: Exception) -> Response:
 
 
 class _Route(APIRoute):
-    """Skips FastAPI's search for parameters in the request for endpoints that take only the request."""
+    """Skips FastAPI's parameter parsing for endpoints that take only the request."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)

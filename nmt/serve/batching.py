@@ -43,7 +43,7 @@ class _Job:
 class Batcher:
     """A bounded queue and its worker threads.
 
-    All items of a batch have the same group: that of the oldest item, or, for every other batch, the largest. A batch
+    All items of a batch have the same group: alternately that of the oldest item and the largest one. A batch
     starts when `batch_size` items wait, over all groups, or when the oldest has waited for `max_delay`; idle threads
     share the waiting items. If a batch fails, each job is retried alone, so only the job that causes an error gets it.
     Canceling a future removes its items from the queue.

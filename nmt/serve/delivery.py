@@ -1,4 +1,4 @@
-"""Results of worker threads for an event loop."""
+"""Delivery of results from worker threads to an event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 class Delivery:
     """Notifies an event loop when futures of worker threads are done. One wake-up covers all futures done by then.
 
-    `asyncio.wrap_future` wakes the loop for each future by a system call, which also interrupts the worker.
+    `asyncio.wrap_future` wakes the loop for each future with a system call, which also interrupts the worker.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -19,7 +19,7 @@ class Delivery:
         self._done: list[asyncio.Future[None]] = []
 
     def watch(self, future: Future[Any]) -> asyncio.Future[None]:
-        """Return a future of the loop that is done when `future` is, even if that one fails or is canceled."""
+        """Return a future of the loop that is done when `future` is, even if `future` fails or is canceled."""
         signal: asyncio.Future[None] = self.loop.create_future()
         future.add_done_callback(lambda _: self._put(signal))
         return signal

@@ -1,4 +1,4 @@
-"""Detection of the source language of a text by py3langid, a naive Bayes classifier of byte n-grams."""
+"""Source language detection with py3langid, a naive Bayes classifier over byte n-grams."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ TextFormat = Literal["text", "html", "srt"]
 class Document(NamedTuple):
     """A text to translate.
 
-    segments: its lines, or the segments of a page or of subtitles that have a text
-    end:      copied content after them
+    segments: its lines, or the segments with text of a page or of subtitles
+    end:      content after the last segment, copied unchanged
     """
 
     segments: list[Segment]
@@ -25,7 +25,7 @@ class Document(NamedTuple):
 
 
 def split_text(text: str, kind: TextFormat) -> Document:
-    """Return the lines of a text or the segments of a document; raises HTTPException if it has no subtitles."""
+    """Return the lines of a text or the segments of a document; raises HTTPException for SRT without subtitles."""
     match kind:
         case "text":
             return Document([Segment("\n" if index else "", line) for index, line in enumerate(text.split("\n"))])
@@ -46,7 +46,7 @@ def join_documents(
 ) -> list[list[str]]:
     """Return at most `limit` distinct translations of each document, best first.
 
-    n_best_lists: of the segments of all documents, in order
+    n_best_lists: for the segments of all documents, in order
     """
     lists = iter(n_best_lists)
     return [_join(document, [next(lists) for _ in document.segments], limit) for document in documents]

@@ -24,7 +24,7 @@ async def stream_events(events: AsyncIterator[Event]) -> StreamingResponse:
     been sent.
     """
     first = await anext(events, None)
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}  # a proxy must not wait for the whole response
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies must not buffer the response
     return StreamingResponse(_encode(first, events), media_type="text/event-stream", headers=headers)
 
 
@@ -40,9 +40,9 @@ def with_text_events(lines: Sequence[Line]) -> tuple[asyncio.Queue[Event], list[
 
 
 async def merge(events: AsyncIterator[Event], queue: asyncio.Queue[Event]) -> AsyncIterator[Event]:
-    """Yield events and those of a queue as they arrive, until there are no more events.
+    """Yield events and queued events as they arrive, until `events` ends.
 
-    An event follows all that were queued when it arrived, so the translation of a line is its last event.
+    Each of `events` follows those queued before it arrived, so the translation of a line is its last event.
     """
     while True:
         event = asyncio.ensure_future(anext(events, None))

@@ -1,4 +1,4 @@
-"""Fields of LibreTranslate clients: query strings, URL-encoded forms and multipart forms (RFC 7578)."""
+"""Parsing of LibreTranslate requests: query strings, URL-encoded forms and multipart forms (RFC 7578)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def parse_query(query: bytes) -> Fields:
 def parse_form(content_type: str, body: bytes) -> Fields:
     """Parse a form of the type URL_ENCODED or MULTIPART; a repeated field becomes a list.
 
-    CRLF in a value becomes a line feed, because browsers send line ends of forms as CRLF. Raises ValueError if the form
-    is invalid, incomplete or contains files.
+    CRLF in a value becomes a line feed, because browsers send line breaks in forms as CRLF. Raises ValueError if the
+    form is invalid, incomplete or contains files.
     """
     is_multipart = media_type(content_type) == MULTIPART
     pairs = _multipart(content_type, body) if is_multipart else _url_encoded(body)
@@ -65,7 +65,7 @@ def _multipart(content_type: str, body: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _field(part: bytes) -> tuple[str, str]:
-    """Return name and value of a part of a multipart form."""
+    """Return the name and value of a part of a multipart form."""
     head, separator, value = part.partition(b"\r\n\r\n")
     headers = _headers(head.decode().lstrip())
     name, file = (headers.get_param(key, header="content-disposition") for key in ("name", "filename"))

@@ -47,8 +47,8 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         model = _find_model(service, detected.language if detected else body.source, body.target)
         kind: TextFormat = "html" if body.format == "html" else "text"
         documents = [split_text(text, kind) for text in texts]
-        # Different token sequences may decode to the same text, so distinct alternatives need the whole beam; more
-        # candidates than without alternatives could change the choice of MBR.
+        # Different token sequences may decode to the same text, so distinct alternatives need the whole beam. With
+        # MBR, more candidates than without alternatives could change the selected translation.
         most = model.decode.beam_size if model.decode.mbr_metric == "none" else model.decode.n_best
         n_best, keep = most if body.alternatives else 1, ("markup",) if body.format == "html" else ()
         options = RequestOptions(n_best=n_best, keep=keep)
@@ -74,7 +74,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
 def _add_descriptions(app: FastAPI, service: Service) -> None:
     @app.get("/languages")
     async def languages() -> Response:
-        """List the languages with the target languages of each, none for those that are only targets."""
+        """List the languages with the target languages of each; languages that are only targets have none."""
         targets: dict[str, list[str]] = {}
         pairs = dict.fromkeys(model.languages for model in service.models.values())
         for source, target in pairs:
@@ -89,7 +89,7 @@ def _add_descriptions(app: FastAPI, service: Service) -> None:
         return JsonLine(
             {
                 "charLimit": service.limits.characters,
-                "frontendTimeout": 500,  # milliseconds after the last key
+                "frontendTimeout": 500,  # milliseconds after the last keystroke
                 "apiKeys": service.requires_key,
                 "keyRequired": service.requires_key,
                 "suggestions": False,
@@ -129,7 +129,7 @@ def _find_model(service: Service, source: str, target: str) -> ServedModel:
 
 
 def unnamed_models(service: Service) -> Iterator[str]:
-    """Yield, for each language pair with several models, which one `/translate` uses; its requests cannot name one."""
+    """Yield which model `/translate` uses for each language pair with several; its requests cannot name a model."""
     names: dict[tuple[str, str], list[str]] = {}
     for model in service.models.values():
         names.setdefault(model.languages, []).append(model.name)

@@ -1,4 +1,4 @@
-"""The server's log on stderr. Requests must not fail if it cannot be written, such as on a full disk."""
+"""The server's log on stderr. Requests must not fail if it cannot be written, for example because the disk is full."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nmt.logs import is_verbose, print_line, say, warn
 
 
 def log(message: str) -> None:
-    """Print a line if possible, also with --quiet."""
+    """Print a line if possible, even with --quiet."""
     with suppress(OSError):
         if is_verbose():  # with the time
             say(message)

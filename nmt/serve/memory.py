@@ -1,4 +1,4 @@
-"""Translation memory of a server: errors of its file do not make requests fail; waits for locks end after a second."""
+"""Translation memory of a server: file errors do not fail requests, and waits for locks end after one second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nmt.serve.log import log_warning
 
 Result = TypeVar("Result")
 
-_BUSY_MILLISECONDS = 1_000  # longer waits for other processes would cause timeouts of requests
+_BUSY_MILLISECONDS = 1_000  # requests would time out during longer waits for other processes
 _PAUSE_SECONDS = 10.0
 
 
@@ -37,7 +37,7 @@ class ServedMemory(TranslationMemory):
         self._identity = _identity(path)
 
     def find(self, keys: Iterable[bytes]) -> dict[bytes, list[Translation]]:
-        """Return the entries of these keys that exist; none after an error."""
+        """Return the existing entries of these keys, or none after an error."""
         keys = list(keys)
         find, none = super().find, dict[bytes, list[Translation]]()
         with self._lock:
@@ -68,7 +68,7 @@ class ServedMemory(TranslationMemory):
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a file, None if it does not exist."""
+    """Return the device and inode of a file, or None if it does not exist."""
     try:
         status = path.stat()
     except OSError:

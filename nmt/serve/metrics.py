@@ -1,4 +1,4 @@
-"""Server metrics in the text format of Prometheus."""
+"""Server metrics in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Metrics:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def count(self, path: str, status: int, seconds: float) -> None:
-        """Count a finished request. path: of its route; with raw paths, clients could create unlimited labels"""
+        """Count a finished request. path: that of its route; raw paths would let clients create unlimited labels"""
         self._requests[path, status] += 1
         self._seconds[path] += seconds
 
@@ -44,7 +44,7 @@ class Metrics:
             _metric("nmt_requests_total", "counter", "Finished requests.", requests)
             + _metric("nmt_request_seconds_total", "counter", "Total duration of finished requests.", seconds)
             + _metric("nmt_lines_total", "counter", items, lines)
-            + _metric("nmt_batches_total", "counter", "Batches of the items of nmt_lines_total.", batches)
+            + _metric("nmt_batches_total", "counter", "Batches of the items counted in nmt_lines_total.", batches)
             + _metric("nmt_queue_lines", "gauge", "Lines, pairs and attention requests in the queue.", waiting)
             + _metric("nmt_memory_lines_total", "counter", searches, looked_up)
             + _metric("nmt_memory_errors_total", "counter", "Failed accesses to the translation memory.", errors)

@@ -22,7 +22,7 @@ from nmt.serve.batching import Batcher, BatchingOptions
 from nmt.serve.log import log_warning
 from nmt.serve.memory import ServedMemory
 
-if TYPE_CHECKING:  # imports torch, which takes seconds and which most servers do not need
+if TYPE_CHECKING:  # imports torch, which takes seconds; most servers do not need it
     from nmt.decode.scoring import TextScore, TextScorer
 
 _MAX_CACHED_TRANSLATORS = 32  # each needs little memory besides the shared model
@@ -32,7 +32,7 @@ _MAX_CACHED_TRANSLATORS = 32  # each needs little memory besides the shared mode
 class RequestOptions:
     """Search options of a request, added to those of the model. Lines with equal options share batches.
 
-    beam_size, length_alpha: None for those of the model
+    beam_size, length_alpha: None for the values of the model
     partial_word:  whether prefixes may end within a word
     alternatives:  whether the n_best translations differ in the first token after the prefix
     keep:          kinds to keep, see `PreservingTranslator`; excludes partial_word, alternatives and stream_tokens
@@ -65,7 +65,7 @@ class Line(NamedTuple):
 
     context:  previous sentences of its document, see `nmt.decode.context`
     glossary: terms to annotate; those to require are in `required`
-    on_text:  receives the output so far, in the worker thread or one of the engine
+    on_text:  called with the output so far, in the worker thread or a thread of the engine
     """
 
     text: str
@@ -97,7 +97,7 @@ class ModelUnavailableError(Exception):
 
 
 class ServedModel:
-    """A model, its queue, and its worker threads, the only ones that call the model.
+    """A model, its queue, and its worker threads. No other thread calls the model.
 
     languages:   source and target
     description: engine and precision
@@ -212,7 +212,7 @@ class ServedModel:
         return [translations[: options.n_best] for translations in n_best_lists]
 
     def _report_long_lines(self, translator: TextTranslator) -> None:
-        """Warn of the first line that is too long for the model, or longer than any training sentence."""
+        """Warn about the first line that is too long for the model, or longer than any training sentence."""
         hint = "; if sentences are missing, send each as a line, or use --split-sentences"
         hint = "" if self.decode.split_sentences else hint
         result = "truncated" if self.decode.long_lines == "truncate" else f"translated in parts{hint}"
@@ -225,7 +225,7 @@ class ServedModel:
                 self._report(problem)
 
     def _report(self, problem: str) -> None:
-        """Warn of the first line with a problem."""
+        """Warn about the first line with a problem."""
         if problem not in self._reported:
             self._reported.add(problem)
             log_warning(f"a line for {self.name} was {problem}; later ones are not reported")
@@ -281,7 +281,7 @@ class ServedModel:
 
 
 def require_aligners(models: Sequence[ServedModel], settings: Iterable[str]) -> None:
-    """Raise CommandError for an alignment option without effect on any model, and UserError for an invalid one.
+    """Raise CommandError if an alignment option has no effect on any model, and UserError if one is invalid.
 
     settings: values of `--set`
     """

@@ -44,7 +44,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 def check_origin(origin: str) -> str:
     """Return an origin; raises ValueError if browsers never send it."""
     if origin != "*" and (not _ORIGIN.fullmatch(origin) or _DEFAULT_PORT.fullmatch(origin)):
-        problem = "is not an origin; it must be '*' or a lower-case origin without a path or default port"
+        problem = "is not an origin; it must be '*' or a lowercase origin without a path or default port"
         raise ValueError(f"{origin!r} {problem}, such as https://example.org or http://localhost:8080")
     return origin
 
@@ -108,7 +108,7 @@ class _Server(uvicorn.Server):
 
 
 class _JoinedWrites:
-    """A transport that writes head and body of a response, which uvicorn passes separately, by one system call."""
+    """A transport that writes the head and body of a response, which uvicorn passes separately, in one system call."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
@@ -126,7 +126,7 @@ class _JoinedWrites:
             self._flush()
 
     def close(self) -> None:
-        """Write the rest and close."""
+        """Write the buffered data and close."""
         self._flush()
         self._transport.close()
 

@@ -249,15 +249,15 @@ class Service:
 
 
 def _bearer_token(request: Request) -> str:
-    """Return the API key in the header of a request, "" if there is none."""
+    """Return the API key in the header of a request, or "" if there is none."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    with suppress(UnicodeDecodeError):  # a key that is not ASCII: headers are read as Latin-1
+    with suppress(UnicodeDecodeError):  # for a non-ASCII key: headers are decoded as Latin-1
         token = token.encode("latin-1").decode()
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _client_disconnected() -> HTTPException:
-    """Return an error with nginx's status, only for the metrics."""
+    """Return an error with nginx's status, which only the metrics record."""
     return HTTPException(499, "the client disconnected")
 
 

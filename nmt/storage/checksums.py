@@ -58,9 +58,9 @@ def write_checked(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def read_checked(path: Path) -> dict[str, Any]:
-    """Return a report of `write_checked` without its checksum; raise UserError if its content does not match it.
+    """Read a report that `write_checked` wrote, without its checksum; raise UserError if the checksum does not match.
 
-    Otherwise as `read_json_object`. Reports of earlier versions have no checksum.
+    Otherwise like `read_json_object`. Reports of earlier versions have no checksum.
     """
     report = read_json_object(path)
     checksum = report.pop(_CHECKSUM, None)

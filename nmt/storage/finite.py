@@ -1,4 +1,4 @@
-"""Non-finite numbers, which JSON does not have."""
+"""Replacement of non-finite numbers, which JSON cannot represent."""
 
 from __future__ import annotations
 

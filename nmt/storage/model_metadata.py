@@ -36,9 +36,9 @@ class ModelMetadata:
     origin:         source of the weights, such as `{"recipe": ..., "seed": ..., "averaged": [...]}`
     reverse_target: whether target tokens are in reverse order
     max_tokens:     maximum length of training sentences in tokens, including a tag
-    longest_source: tokens of the longest source sentence in the training text of this model and of its start model;
-                    None if unknown
-    context:        previous sentences that precede each sentence
+    longest_source: length in tokens of the longest source sentence in the training text of this model and of its start
+                    model; None if unknown
+    context:        number and sides of the previous sentences that are prepended to each sentence
     """
 
     src_lang: str
@@ -86,7 +86,7 @@ def read_model_recipe(directory: Path) -> ModelRecipe:
 
 
 def require_transformer(recipe: ModelRecipe, directory: Path) -> None:
-    """Raise UserError if a model in `directory` has another architecture."""
+    """Raise UserError unless the model in `directory` is a Transformer."""
     if recipe.architecture != "transformer":
         raise UserError(
             f"{directory} is a GRU model; exports, CTranslate2 and attention heads need a Transformer; use --engine "
@@ -151,7 +151,7 @@ def warn_of_run(run: Path, metadata: ModelMetadata) -> None:
     warn_of_divergence(run)
     report, checkpoints = read_json_object(run / "report.json"), list_checkpoints(run)
     if report and checkpoints and (run / "model" / MODEL).is_file():
-        # The average of the best can be older; the report has the step of averaging.
+        # The step of an average of the best checkpoints may be earlier; the report has the step of averaging.
         averaged = max(report.get("training", {}).get("steps") or 0, metadata.origin.get("step") or 0)
         newest = checkpoint_step(checkpoints[-1])
         if newest > averaged and is_first_rank():

@@ -19,7 +19,7 @@ MODEL, CLASSIFIER = "model.toml", "classifier.toml"
 """Files that describe a translation model and a classifier in their directories."""
 
 
-# Entries of a run that nothing but training, scoring and planning should write.
+# Entries of a run that only training, scoring and planning may write.
 _OWN_ENTRIES = (
     "checkpoints",
     "data",
@@ -50,7 +50,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def owning_directory(file: Path) -> Path | None:
-    """Return the run or the model to which a file belongs; None for others, such as translations by a command."""
+    """Return the run or the model to which a file belongs; None for other files, such as the output of a command."""
     real = Path(os.path.realpath(file))
     for run in real.parents[:3]:
         entry = real.relative_to(run).parts[0]
@@ -77,13 +77,13 @@ def require_run(path: Path) -> None:
         wrong = "is not a run" if path.exists() else "does not exist"
         raise UserError(f"{path} {wrong}; expected the directory of a run, such as runs/NAME; correct the path")
     if any((checkpoint / CLASSIFIER).is_file() for checkpoint in list_checkpoints(path)):
-        raise UserError(f"{path} is the run of a classifier; expected that of a translation model; correct the path")
+        raise UserError(f"{path} is the run of a classifier; expected the run of a translation model; correct the path")
 
 
 def find_model(path: Path, description: str = MODEL) -> Path:
     """Resolve a user path to the directory of a translation model, or of a classifier; raise UserError without one.
 
-    A model directory or a checkpoint is returned as it is. For a run, returns its averaged model, or its newest
+    Returns a model directory or a checkpoint unchanged. For a run, returns its averaged model, or its newest
     checkpoint if there is no averaged model.
 
     description: file that describes the model: `MODEL` or `CLASSIFIER`
@@ -107,7 +107,7 @@ def require_own_files(run: Path, translations: Sequence[str], *, keeps_recipe: b
     """Raise UserError if the directory of a new run has files that the run would overwrite.
 
     Also raises it for the directory of a model or a prepared corpus, for a file in place of a folder of the run, and if
-    `checkpoints` is a link to those of another run: both runs would write there.
+    `checkpoints` is a link to the checkpoints of another run: both runs would write there.
 
     translations: names of the translated test sets
     keeps_recipe: the run does not overwrite a `recipe.toml` of the user
@@ -151,7 +151,7 @@ def require_own_recipe(run: Path) -> None:
 
 
 def _is_replaceable(recipe: Path) -> bool:
-    """Return whether training wrote a recipe; invalid TOML was left by a crash."""
+    """Return whether training wrote a recipe; invalid TOML counts as written by a training that crashed."""
     try:
         return is_dumped(recipe.read_text(encoding="utf-8-sig"))
     except ValueError:
@@ -159,7 +159,7 @@ def _is_replaceable(recipe: Path) -> bool:
 
 
 def require_own_model(run: Path) -> None:
-    """Raise UserError if `model` in a run directory must not be replaced: only a model of this run may be."""
+    """Raise UserError if `model` in a run directory must not be replaced: only a model of this run may be replaced."""
     out = run / "model"
     require_lock(out)
     is_model = (out / "model.toml").is_file() or (out / MANIFEST).is_file()
@@ -197,14 +197,14 @@ def require_own_text(data: Path) -> None:
 
 
 def find_prepared(path: Path) -> Path:
-    """Return the directory of the prepared corpus of a run; another path is returned as it is."""
+    """Return the directory of the prepared corpus of a run; other paths are returned unchanged."""
     return path / "data" if (path / "data").is_dir() else path
 
 
 def find_report(model: Path) -> dict[str, Any] | None:
     """Return the report of the run that contains the averaged model `model`; None for any other model.
 
-    Warns if the run has only the report of an earlier model; reports of earlier versions do not say which.
+    Warns if the run has only the report of an earlier model; reports of earlier versions do not identify their model.
     """
     path = model.resolve().parent / "report.json"
     report = read_json_object(path) if model.resolve().name == "model" else {}

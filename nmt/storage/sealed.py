@@ -39,7 +39,7 @@ def write_directory(
     files:    name -> content, or a function that returns the content
     replaces: replace a model and its conversions, or the target of a symbolic link, once the new one is complete
 
-    Raises UserError if the directory exists, has other files than those of a model that is replaced, or cannot be
+    Raises UserError if the directory exists, contains files that are not part of the model to replace, or cannot be
     written, or if the disk is full.
     """
     if replaces:
@@ -53,7 +53,7 @@ def write_directory(
             data = content() if callable(content) else content
             write_synced(temporary / name, data)
             manifest[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            del data  # frees the memory before the next content is made
+            del data  # frees the memory before the next content is created
         write_synced(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
@@ -61,7 +61,7 @@ def write_directory(
 def new_directory(directory: Path, *, replaces: bool = False) -> Iterator[Path]:
     """Yield an empty temporary directory, renamed to `directory` at the end of a `with` block or removed on an error.
 
-    replaces: remove an existing `directory` before that
+    replaces: remove an existing `directory` before renaming
 
     The block must sync the files that it writes. A killed process leaves the temporary directory, `.NAME.part-PID`.
 
@@ -84,12 +84,12 @@ def new_directory(directory: Path, *, replaces: bool = False) -> Iterator[Path]:
 
 
 def require_new(directory: Path) -> None:
-    """Raise UserError if a file or directory of this name exists or cannot be created there, or for `-`.
+    """Raise UserError if the path exists, if a directory cannot be created there, or if the path is `-`.
 
     A dangling symbolic link counts as existing.
     """
     if str(directory) == "-":
-        raise UserError("- would be standard output; expected a new directory; name one")
+        raise UserError("- means standard output; expected a new directory; name one")
     if os.path.lexists(directory):
         raise UserError(f"{directory} already exists; it is not overwritten; choose another name or remove it")
     parent = next(path for path in directory.absolute().parents if os.path.lexists(path))
@@ -171,7 +171,7 @@ def _require_replaceable(directory: Path) -> None:
         own = {MANIFEST, *read_manifest(directory)}
         for path in sorted(directory.iterdir()):
             if path.name not in own and not _CACHED.fullmatch(path.name):
-                raise UserError(f"{path} is not part of the model, which is replaced; move it away, then rerun")
+                raise UserError(f"{path} is not part of the model and would be lost; move it away, then rerun")
 
 
 def verify_directory(directory: Path, *, without: str | None = None) -> dict[str, tuple[int, str]]:
@@ -194,7 +194,7 @@ def verify_directory(directory: Path, *, without: str | None = None) -> dict[str
 
 
 def require_present(directory: Path) -> None:
-    """Raise CorruptError if a model directory that was there before has been removed."""
+    """Raise CorruptError if a model directory has been removed in the meantime."""
     if not directory.exists():
         raise CorruptError(
             f"{directory} was removed while it was read; training removes old checkpoints (train.keep_last); rerun the "
@@ -209,13 +209,13 @@ def manifest_digest(directory: Path) -> str:
 
 
 def keep_mode(replaced: Path, descriptor: int) -> None:
-    """Give a new open file the permissions of the file that it replaces, if that exists."""
+    """Copy the permissions of a file, if it exists, to the open file that replaces it."""
     if replaced.is_file():
         os.fchmod(descriptor, stat.S_IMODE(replaced.stat().st_mode) | stat.S_IWUSR)
 
 
 def write_synced(path: Path, data: bytes, replaces: Path | None = None) -> None:
-    """Write a file and sync it to disk. replaces: a file whose permissions it gets, if that exists"""
+    """Write a file and sync it to disk. replaces: file whose permissions to copy, if it exists"""
     with path.open("wb") as file:
         if replaces is not None:
             keep_mode(replaces, file.fileno())
@@ -235,7 +235,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def reporting_disk_errors(path: Path, *, needed: str = "", alternative: str = "") -> Iterator[None]:
-    """Turn an OSError of the block into a UserError.
+    """Convert an OSError in a `with` block to a UserError.
 
     needed:      space requirement, for the message
     alternative: remedy other than freeing space
@@ -252,7 +252,7 @@ def reporting_disk_errors(path: Path, *, needed: str = "", alternative: str = ""
 def describe_write_error(error: OSError, name: str, advice: str, *, needed: str = "", alternative: str = "") -> str:
     """Return the message for a file that cannot be written.
 
-    advice: what is expected and what to do if the reason is neither the disk nor a limit of file sizes
+    advice: what is expected and what to do, unless the disk is full or the file is too large
     needed, alternative: see `reporting_disk_errors`
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -266,7 +266,7 @@ def describe_write_error(error: OSError, name: str, advice: str, *, needed: str 
 
 
 def describe_os_error(error: OSError) -> str:
-    """Return a one-line message for an error of any operation."""
+    """Return a one-line message for an OSError of any operation."""
     if error.errno == errno.ENOENT and error.filename is None:
         try:
             Path.cwd()

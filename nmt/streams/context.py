@@ -17,7 +17,7 @@ def with_context(records: Iterable[Record], context: Context) -> Iterator[Record
     """Yield records with the previous texts as context; a blank text ends a document.
 
     A record with its own context starts a document after that context. If the model needs translations of the context,
-    only the first record of a document has a context, possibly empty: the others need translations not known yet.
+    only the first record of a document has a context, possibly empty: the others need translations not yet known.
     """
     recent: deque[Previous] = deque(maxlen=context.size)
     is_first = True

@@ -68,7 +68,7 @@ class TranslationJob:
     def run(self, start_workers: AbstractContextManager[Workers], *, resume: bool, restart: bool) -> None:
         """Translate the whole input.
 
-        Raises Interrupted, with instructions to resume if there is a partial output, after a signal.
+        Raises Interrupted after a signal; the message says how to resume if there is a partial output.
         """
         with interruptible(), start_workers as workers:
             if workers.size > 1 and self.source.pipe is not None:
@@ -91,7 +91,7 @@ class TranslationJob:
             opened = self._open_output(resume=resume, restart=restart) if workers.is_main else nullcontext()
             with opened as sink:
                 summarize = self._translate(workers, count, sink)
-            if summarize is not None:  # if stderr is closed, the output is complete nevertheless
+            if summarize is not None:  # after the output is complete, in case stderr is closed
                 summarize()
 
     def _missing_format(self) -> str:
@@ -129,7 +129,7 @@ class TranslationJob:
             ) from error
 
     def _is_complete(self, count: int | None) -> bool:
-        """Return whether the output is complete, and log it.
+        """Return whether the output is complete; if so, log this.
 
         Raises UserError if a complete output has another format, or another number of records than the input.
         """
@@ -187,10 +187,11 @@ class TranslationJob:
     def _with_warnings(self, windows: Iterator[list[Record]]) -> Iterator[list[Record]]:
         """Wrap the windows in iterators that warn of misread text and of conflicting options."""
         reader, facts, name = self.source.reader, self.origin.facts, self.source.name
+        header = int(reader.names is not None)  # its line is no record
         if reader.format == "text" and not reader.is_given:
             windows = _with_format_warning(windows, name)
         if reader.format == "tsv":
-            windows = _with_quote_warning(windows, name)
+            windows = _with_quote_warning(windows, name, header)
         if reader.format == "tsv" and reader.names is None:
             windows = _with_column_warnings(windows, name)
         if reader.format == "jsonl":
@@ -199,8 +200,8 @@ class TranslationJob:
         for phrase, value in facts.get("decode.bias", {}).items():
             if value > 0 and (found := _first_in(phrase, forbidden)):
                 warn(f"bias prefers {phrase!r}, which contains the forbidden phrase {found!r}; remove one of them")
-        windows = _with_forbidden_warnings(windows, forbidden, self._required)
-        if read_model_metadata(find_model(self.models[0])).is_language_model:  # which continues blank lines, too
+        windows = _with_forbidden_warnings(windows, forbidden, self._required, header)
+        if read_model_metadata(find_model(self.models[0])).is_language_model:  # it continues blank lines, too
             return windows
         return _with_blank_line_warning(windows)
 
@@ -256,11 +257,11 @@ class TranslationJob:
                 if header:
                     sink.write(header, 0, "")
         except Interrupted:
-            if isinstance(sink, PartFile) and not is_document:  # --resume counts only its own lines
+            if isinstance(sink, PartFile) and not is_document:  # a resumed command counts only its own lines
                 self._report_lines(lines, fallbacks)
             raise
         if done_before:
-            say(f"the first {counted(done_before, 'line')} were translated before; warnings count the others only")
+            say(f"the first {counted(done_before, 'line')} were translated earlier; warnings count only the others")
         return partial(self._summarize, lines, fallbacks, done - done_before, tokens, device)
 
     def _summarize(
@@ -312,13 +313,16 @@ def _with_format_warning(windows: Iterator[list[Record]], name: str) -> Iterator
         yield window
 
 
-def _with_quote_warning(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:
-    """Yield the windows of TSV; warn at the end of texts that are quoted as in CSV, with doubled quotes inside."""
+def _with_quote_warning(windows: Iterator[list[Record]], name: str, header: int) -> Iterator[list[Record]]:
+    """Yield the windows of TSV; at the end, warn of texts that are quoted as in CSV, with doubled quotes inside.
+
+    header: lines before the first record
+    """
     number = first = 0
     for window in windows:
         for record in window:
             if record.text and is_csv_quoted(record.text):
-                number, first = number + 1, first or record.number
+                number, first = number + 1, first or record.number + header
         yield window
     if number:
         lines = f"{counted(number, 'line')} of {name} (first: line {first:,})"
@@ -350,7 +354,7 @@ def _with_column_warnings(windows: Iterator[list[Record]], name: str) -> Iterato
 
 
 def _with_field_warning(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:
-    """Yield the windows of JSON Lines; warn at the end of lone surrogates, and of fields that the output replaces."""
+    """Yield the windows of JSON Lines; at the end, warn of lone surrogates and of fields that the output replaces."""
     number = first = invalid = first_invalid = 0
     fields: dict[str, None] = {}
     for window in windows:
@@ -391,11 +395,13 @@ def _with_forbidden_warnings(
     windows: Iterator[list[Record]],
     forbidden: Sequence[str],
     required: Callable[[Record], Sequence[str | tuple[str, ...]]],
+    header: int,
 ) -> Iterator[list[Record]]:
-    """Yield the windows; warn of forbidden phrases in prefixes at the end, and in required phrases before an error.
+    """Yield the windows; warn of forbidden phrases in required phrases at once, and of those in prefixes at the end.
 
     forbidden: phrases of all records
     required:  returns the required phrases and terms of a record
+    header:    lines before the first record
     """
     number, first, is_impossible = 0, "", False
     for window in windows:
@@ -405,7 +411,7 @@ def _with_forbidden_warnings(
                 number, first = number + 1, first or f"{found!r} in line {record.number:,}"
             if phrases and not is_impossible and (conflict := _conflict(required(record), phrases)):
                 is_impossible = True  # the search will report that no translation is possible
-                warn(f"line {record.number:,} requires {conflict}; remove one of them")
+                warn(f"line {record.number + header:,} requires {conflict}; remove one of them")
         yield window
     if number:
         warn(

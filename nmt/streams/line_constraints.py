@@ -83,7 +83,7 @@ def _alternatives(value: Any, field: str, expected: str, where: str) -> str | tu
 
 
 def _phrase(value: Any, field: str, expected: str, where: str) -> str:
-    """Return a text that is not blank."""
+    """Return a nonblank text; raise UserError for any other value."""
     if not isinstance(value, str) or not value.strip():
         raise _wrong(field, expected, where, value)
     return _text(value, field, expected, where)

@@ -27,7 +27,7 @@ from nmt.text.lines import STANDARD_STREAM, count_lines, read_lines
 
 # Opening these would truncate a file that standard output is redirected to.
 _NAMES_OF_STANDARD_OUTPUT = {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
-# Number of leading bytes to check: translation memories, shortlists and weights have a null byte in them.
+# Number of leading bytes to check: translation memories, shortlists and weights contain a null byte there.
 _HEAD_BYTES = 4096
 _OWN_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")
 
@@ -66,9 +66,9 @@ def _is_file_or_pipe(status: os.stat_result) -> bool:
 
 
 def is_standard_output(path: Path) -> bool:
-    """Return whether a path, such as /dev/stdout, is the regular file or pipe that standard output is open on."""
-    is_kept = path.is_file() or path.is_fifo()
-    return is_kept and sys.stdout is not None and os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
+    """Return whether a path, such as /dev/stdout, is the regular file or pipe that standard output refers to."""
+    is_file_or_pipe = path.is_file() or path.is_fifo()
+    return is_file_or_pipe and sys.stdout is not None and os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
 
 
 def require_distinct(outputs: Mapping[str, Path | None]) -> None:
@@ -97,7 +97,7 @@ def _is_binary(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return b"\0" in file.read(_HEAD_BYTES)
-    except OSError:  # none, or not readable
+    except OSError:  # missing or unreadable
         return False
 
 
@@ -153,7 +153,7 @@ class Output:
     def open(self, origin: Origin, *, resume: bool = False, restart: bool = False) -> Iterator[PartFile | Stream]:
         """Open the output for a `with` block; a file is complete after a block that ends without an error.
 
-        Raises UserError if it cannot be written, and as `open_part` does.
+        Raises UserError if it cannot be written, and the errors of `open_part`.
         """
         if self.is_stream:
             with self._open_stream() as stream:
@@ -185,7 +185,7 @@ class Output:
     def require_text(self) -> None:
         """Raise UserError if the output would replace a file that is not text."""
         if not self.is_stream and self.path.suffix.lower() != ".gz" and _is_binary(self.path):
-            raise UserError(f"{self.path} is not a text file; translations replace only text; choose a new file")
+            raise UserError(f"{self.path} is not a text file; only text files are overwritten; choose a new file")
 
     def require_file(self, option: str) -> None:
         """Raise UserError unless the output is a file, which --resume and --restart need."""

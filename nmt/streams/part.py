@@ -42,7 +42,7 @@ SECONDS_BETWEEN_MARKS = 10.0
 
 def part_path(path: Path) -> Path:
     """Return the path of the incomplete output; if `path` is a symbolic link, it is next to the target."""
-    target = Path(os.path.realpath(path))  # `require_no_loop` has rejected loops of links
+    target = Path(os.path.realpath(path))  # `require_no_loop` has rejected symbolic link loops
     return target.with_name(f"{target.name}.part")
 
 
@@ -163,7 +163,7 @@ class PartFile:
     def write(self, text: str, records: int, sha256: str) -> None:
         """Write text.
 
-        records: of the part after the text; sha256: of their input
+        records: number of records in the part after this write; sha256: digest of their input
         """
         self.clear()
         self._has_partial_write = True
@@ -191,7 +191,7 @@ class PartFile:
 def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool = False) -> Iterator[PartFile]:
     """Open the incomplete output of `path` for a `with` block, and rename it to `path` after a block without errors.
 
-    With `restart`, an earlier part is replaced by the first text: a command that fails before that keeps it.
+    With `restart`, the first write replaces an earlier part; a command that fails before it keeps the part.
 
     Raises CommandError if a part with marks exists and neither `resume` nor `restart` is set, if the part was changed
     or `resume` finds another origin, or if the part or its journal is not a regular file; UserError if another process
@@ -246,8 +246,8 @@ def _open_at_mark(
     before, marks, ends = _read_journal(journal)
     if before is None and not part.exists() and not _is_journal(journal):
         raise CommandError(
-            f"{journal_path(part)} is another kind of file; the journal of the output would replace it; move it, or "
-            "choose another output"
+            f"{journal_path(part)} is not a journal; the journal of the output would replace it; move it, or choose "
+            "another output"
         )
     start = Mark()
     if not restart:
@@ -284,11 +284,11 @@ def _find_start(part: Path, origin: Origin, before: Origin | None, marks: list[M
         f"{part} was changed after an interrupted command wrote it; it must be unchanged to resume; save a copy if you "
         "need it, and use --restart to start over"
     )
-    if size < marks[-1].bytes:  # no crash shortens it: the text is on disk before its mark
+    if size < marks[-1].bytes:  # a crash cannot shorten it: the text is on disk before its mark
         raise changed
     if not resume:
         raise CommandError(
-            f"{part} has {counted(marks[-1].records, 'line')} of an interrupted command; it is not overwritten; use "
+            f"{part} has {counted(marks[-1].records, 'line')} from an interrupted command; it is not overwritten; use "
             "--resume to continue, or --restart to start over"
         )
     if different := origin.differences(before):

@@ -45,8 +45,8 @@ _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 def format_of_file(path: Path) -> Format | None:
     """Return the format for the extension of a file (`.tsv`, `.jsonl.gz`), None if it is unknown.
 
-    Raises CommandError for test sets of WMT, whose markup would be translated as text, and for subtitles that are not
-    SubRip, whose time codes would be.
+    Raises CommandError for WMT test sets, whose markup would be translated as text, and for subtitles in formats other
+    than SubRip, whose time codes would be translated.
     """
     endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst")]
     if endings and endings[-1] in _OTHER_SUBTITLES:
@@ -65,7 +65,7 @@ def format_of_file(path: Path) -> Format | None:
 def choose_format(path: Path, given: Format | None, default: Format) -> Format:
     """Return the given format of a file, or else that of its extension, or else the default.
 
-    Warns if an output with a CSV extension is written in a format other than text. Raises CommandError as
+    Warns if an output with a CSV extension is written in a format other than text. Raises CommandError like
     `format_of_file`.
     """
     found = given or format_of_file(path) or default
@@ -75,7 +75,7 @@ def choose_format(path: Path, given: Format | None, default: Format) -> Format:
 
 
 def warn_of_format(name: str, lines: Iterable[str]) -> None:
-    """Warn of a plain text whose name (.csv) or first lines are those of another format, such as JSON Lines."""
+    """Warn of a plain text whose name (.csv) or first lines look like another format, such as JSON Lines."""
     filled = [line.strip("\r ") for line in lines if line.strip()]
     tabs = {line.count("\t") for line in filled}
     is_format = {
@@ -100,7 +100,7 @@ class Record:
     """One line of the input, or one segment of a document.
 
     number:    from 1, not counting a header
-    text:      to translate; None for a JSON null
+    text:      the text to translate; None for a JSON null
     line:      the whole line, without its line feed
     prefix:    target prefix of the translation
     required:  phrases that the translation must contain, or tuples of alternatives
@@ -229,7 +229,7 @@ class RecordReader:
         return tuple(name for name in self.written if name in fields)
 
     def _text_of_columns(self, columns: Sequence[str], where: str) -> str:
-        assert isinstance(self.column, int), "`with_header` replaces a name by its index"
+        assert isinstance(self.column, int), "`with_header` replaces a name with its index"
         self._check_columns(columns, self.column, where)
         if self.names is not None and len(columns) != len(self.names):
             raise UserError(
@@ -263,7 +263,7 @@ class RecordWriter:
     distinct: bool = False
 
     def __post_init__(self) -> None:
-        """Raise CommandError if a field that JSON Lines get would replace the text."""
+        """Raise CommandError if a field that the output adds to JSON Lines would replace the text."""
         if self.format != "jsonl" or self.reader.format not in ("text", "jsonl"):
             return
         names = written_fields(n_best=self.n_best > 1, alignment=self.with_alignments)
@@ -386,7 +386,7 @@ class RecordWriter:
 
 
 def written_fields(*, n_best: bool, alignment: bool) -> tuple[str, ...]:
-    """Return the names of the fields that JSON Lines get, optionally with those of n-best lists and alignments."""
+    """Return the names of the fields that the output adds to JSON Lines, optionally n-best lists and alignments."""
     is_optional_written = {"n_best": n_best, "alignment": alignment}
     names = (name for name in _OPTIONAL_FIELDS if is_optional_written[name])
     return (*_fields(Translation("", 0.0, 0.0, [], [])), *names)

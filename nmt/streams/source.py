@@ -147,8 +147,8 @@ class Source:
     def _with_prefix(self, record: Record, line: str) -> Record:
         if record.prefix and line:
             raise UserError(
-                f"{self.name}, line {record.number} has a field 'prefix', and --prefixes has another one; a line has "
-                "one prefix; remove one of them"
+                f"{self.name}, line {record.number} has a field 'prefix', and --prefixes has another one; a line can "
+                "have only one prefix; remove one of them"
             )
         return replace(record, prefix=record.prefix or line)
 
@@ -189,8 +189,8 @@ def _with_required(record: Record, line: str) -> Record:
 class PipeLines:
     """Iterator over the lines of a pipe or terminal, as bytes with their line feeds, that supports waiting for a line.
 
-    It reads the descriptor directly and without a thread. A thread blocked in a read would delay the exit of the
-    process. While a window is translated, the buffer of the pipe limits how far the writer gets ahead.
+    Reads the descriptor directly, without a thread: a thread blocked in a read would delay the exit of the process.
+    While a window is translated, the buffer of the pipe limits how far the writer gets ahead.
     """
 
     def __init__(self, descriptor: int, name: str) -> None:
@@ -249,5 +249,5 @@ class PipeLines:
 
 def _standard_input() -> int:
     if sys.stdin is None:
-        raise UserError("standard input is closed; there must be text to translate; pass a file, or use a pipe")
+        raise UserError("standard input is closed; expected text to translate; pass a file, or use a pipe")
     return sys.stdin.fileno()

@@ -35,16 +35,16 @@ class TermReport:
         """Raises UserError if `path` exists and is not a report, or names a compressed file.
 
         mode:         `decode.glossary_mode`, for the summary
-        has_glossary: whether the summary says that no term occurs
+        has_glossary: whether to log a summary even if no term occurs
         """
         if path is not None and path.suffix.lower() in (".gz", ".xz", ".zst", ".bz2"):
-            raise UserError(f"cannot write {path}: a glossary report is not compressed; leave out {path.suffix}")
+            raise UserError(f"cannot write {path}: a glossary report cannot be compressed; leave out {path.suffix}")
         self.path, self._mode, self._has_glossary = path, mode, has_glossary
         self._file: FileIO | None = None
         self._kept: str | None = None
         self._used, self._missed = 0, Counter[str]()
         if path is not None and path.is_file() and next(read_lines(path), "") not in (_HEADER.strip("\n"), ""):
-            raise UserError(f"{path} is not a glossary report; only a report is overwritten; choose another file")
+            raise UserError(f"{path} is not a glossary report; only reports are overwritten; choose another file")
 
     @contextmanager
     def open(self, done: int) -> Iterator[None]:
@@ -84,7 +84,7 @@ class TermReport:
         total = self._used + missed
         if not total:
             if self._has_glossary:
-                say(f"glossary ({self._mode}): the translated lines have none of its terms")
+                say(f"glossary ({self._mode}): none of its terms occur in the translated lines")
             return
         most = ", ".join(f"{term} ({count:,})" for term, count in self._missed.most_common(_SHOWN_TERMS))
         details = f"; missed most often: {most}" if missed else ""

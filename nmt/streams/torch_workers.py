@@ -33,7 +33,7 @@ def start_torch_workers(device: str, processes: int | None, threads: int | None 
 
     processes: worker processes on a CPU; 0 is one per core, 1 uses the current process or those of torchrun, and None
                chooses the number from the line count of the file
-    threads:   of the current process, which then translates alone
+    threads:   number of torch threads of the current process, which then translates alone
 
     Raises UserError if the device or torchrun does not allow several worker processes.
     """
@@ -89,11 +89,11 @@ class _TorchWorkers(Workers):
     def _translate_in_pool(
         self, load: Load, windows: Iterator[list[Record]], wait: Wait | None, num_lines: int | None, processes: int
     ) -> Generator[TranslatedWindow, None, None]:
-        """Translate windows in worker processes. Only they load the model; errors of the first are raised at once.
+        """Translate windows in worker processes. Only these load the model. Errors of the first are raised at once.
 
         processes: number of workers, or the maximum if the user did not choose it
         """
-        # The other workers of a file start meanwhile, unless the memory of the first determines their number.
+        # For a file, the other workers start without a pause, unless the memory of the first determines their number.
         pause = [] if self.processes and wait is None else [None]
         jobs = chain([_GET_STATUS], pause, with_pauses(windows, wait))
         results = map_in_order(partial(_start_worker, load), jobs, processes, option="--processes")
@@ -114,10 +114,10 @@ class _TorchWorkers(Workers):
 
 
 def choose_num_processes(num_lines: int | None, cores: int, fitting: int | None) -> int:
-    """Return the worker processes for the lines of a file.
+    """Return the number of worker processes for a file or pipe.
 
     num_lines: None for a pipe, whose first lines must not wait for the start of processes
-    fitting:   processes that fit into the memory, None if unknown
+    fitting:   number of processes that fit in memory; None if unknown
     """
     if num_lines is None:
         return 1
@@ -158,7 +158,7 @@ def _translate_in_turn(
 class _Status:
     """The status of a worker process that has loaded the model.
 
-    needs_translations: whether lines are translated after the previous lines of their document
+    needs_translations: whether a line needs the translations of the previous lines of its document
     """
 
     resident_bytes: int

@@ -13,8 +13,8 @@ from time import monotonic
 from nmt.recipe import UserError
 from nmt.streams.records import Record
 
-# Lines of a window. Within these limits, a file is split into WINDOWS_PER_FILE windows, to balance the load of
-# processes.
+# Lines of a window. Within these limits, a file is split into WINDOWS_PER_FILE windows, to balance the load
+# across processes.
 MAX_WINDOW, MIN_WINDOW = 2_048, 256
 WINDOWS_PER_FILE = 32
 # Window for a single process, which has two windows in flight.
@@ -29,7 +29,7 @@ Wait = Callable[[float], bool]
 
 
 def window_of_file(num_lines: int, *, on_gpu: bool = False) -> int:
-    """Return the window for a file, in lines; it does not depend on the number of processes."""
+    """Return the window size for a file, in lines; it does not depend on the number of processes."""
     parts, factor = (GPU_WINDOWS_PER_FILE, GPU_FACTOR) if on_gpu else (WINDOWS_PER_FILE, 1)
     return min(max(-(-num_lines // parts), MIN_WINDOW), factor * MAX_WINDOW)
 
@@ -45,7 +45,7 @@ def split_windows(
     """Yield windows of at most `size` records; a window that reaches `max_characters` ends.
 
     wait:  returns whether a record or the end of the input arrives within a number of seconds; None for a file
-    delay: with `wait`, seconds after its first record at which a window ends
+    delay: with `wait`, a window ends this many seconds after its first record
 
     A UserError of `records` is raised after the records before it have been yielded.
     """
@@ -70,7 +70,7 @@ def split_windows(
 
 
 def with_pauses(windows: Iterable[list[Record]], wait: Wait | None) -> Iterator[list[Record] | None]:
-    """Yield windows, and None before waiting or an error: the caller must then output all earlier windows."""
+    """Yield windows, and None before a wait or an error: the caller must then output all earlier windows."""
     try:
         for window in windows:
             yield window

@@ -81,7 +81,7 @@ class TranslatedWindow:
 class WindowTranslator:
     """Translates the records of a window together and formats the output.
 
-    glossary: of all records, besides their own terms
+    glossary: applies to all records, in addition to their own terms
     recent:   the end of the previous window and its translations, for models with context on both sides
     """
 
@@ -92,7 +92,7 @@ class WindowTranslator:
 
     @classmethod
     def load(cls, load: LoadTranslator, writer: RecordWriter, glossary: Glossary | None) -> WindowTranslator:
-        """Load the translator of windows."""
+        """Load a translator and return its window translator."""
         return cls(load(), writer, glossary)
 
     def __call__(self, window: list[Record]) -> TranslatedWindow:
@@ -249,8 +249,8 @@ class Workers:
     ) -> Generator[TranslatedWindow, None, None]:
         """Translate windows in order; only the first process of a job yields results.
 
-        wait:      of the pipe that the windows come from, None for a file
-        num_lines: of a file; None for a pipe
+        wait:      `PipeLines.wait` of the input pipe; None for a file
+        num_lines: number of lines of the file; None for a pipe
         """
         translator = load()
         started: deque[Callable[[], TranslatedWindow]] = deque()

@@ -57,8 +57,8 @@ SHORT_CODES = {
     **dict.fromkeys(("zho", "chi", "cmn", "yue"), "zh"),
     **{"jpn": "ja", "khm": "km", "kor": "ko", "lao": "lo", "mya": "my", "bur": "my", "tha": "th"},
 }
-"""Two-letter codes of the languages with special rules, by three-letter code. Mandarin and Cantonese have those of
-Chinese."""
+"""Two-letter codes of the languages with special rules, by three-letter code. Mandarin and Cantonese use the code
+of Chinese."""
 _SCRIPTS = {language: script for languages, script in _SCRIPT_OF_LANGUAGES.items() for language in languages.split()}
 _SCRIPTS |= {language: _SCRIPTS[short] for language, short in SHORT_CODES.items() if short in _SCRIPTS}
 WITHOUT_SPACES = frozenset(("ja", "km", "lo", "my", "th", "zh", *(SHORT_CODES.keys() - {"kor"})))
@@ -109,7 +109,7 @@ def normalize(text: str, form: UnicodeForm) -> str:
 
 
 def warn_of_form(name: str, lines: Sequence[str], form: UnicodeForm) -> None:
-    """Warn of a reference in a different Unicode form than translations."""
+    """Warn of a reference whose Unicode form differs from that of translations."""
     count = 0 if form == "none" else sum(not unicodedata.is_normalized(form, line) for line in lines)
     if count > _MAX_OTHER_FORMS * len(lines):
         warn(

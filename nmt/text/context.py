@@ -1,7 +1,7 @@
 """Sentences with their context: the previous sentences of the same document.
 
 `join_lines` prepends the context to each side of a pair, as lines. Cleaning replaces the line breaks with CLEAN_BREAK.
-In the input of a model, the token of the separator follows each previous sentence.
+In the model input, a separator token follows each previous sentence.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def with_previous(
 ) -> Iterator[tuple[Item, tuple[Item, ...]]]:
     """Yield each item with at most `size` previous items of its document, oldest first.
 
-    is_boundary: whether an item, such as an empty line, ends a document; it is in no context
+    is_boundary: whether an item, such as an empty line, ends a document; such items are never context
     documents:   identifies the document of each item; None if only boundaries separate documents
     """
     recent: deque[Item] = deque(maxlen=size)
@@ -98,7 +98,7 @@ def clean_joined(
 ) -> Pair | DropReason:
     """Clean a pair from `join_lines`, and separate its sentences with CLEAN_BREAK.
 
-    Pairs of the context that would be dropped themselves are left out.
+    Context pairs that `clean` drops are left out.
     """
     *previous, pair = zip(src.split("\n"), tgt.split("\n"), strict=True)
     result = clean(*pair)

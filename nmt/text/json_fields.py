@@ -41,12 +41,12 @@ def short_integer(digits: str) -> int:
     """Parse an integer; raise ValueError for one of thousands of digits, whose conversion takes quadratic time."""
     try:
         return int(digits)
-    except ValueError:  # Python's reason suggests a function call
+    except ValueError:  # Python's message suggests a function call, which does not help users
         raise ValueError(f"it has an integer of {len(digits.lstrip('-')):,} digits") from None
 
 
 def json_values(text: str) -> dict[str, tuple[int, int]]:
-    """Return the start and end of the value of each field in the text of a JSON object, whose names are unique."""
+    """Return the start and end of the value of each field in the text of a JSON object with unique names."""
     values: dict[str, tuple[int, int]] = {}
     decoder, position = json.JSONDecoder(), text.index("{") + 1
     while (start := _after_spaces(text, position)) < len(text) and text[start] == '"':

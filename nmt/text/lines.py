@@ -33,14 +33,14 @@ STANDARD_STREAM = Path("-")
 """Standard input or output as an argument of a command."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
-_ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # also the first frame in the files of pzstd
+_ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # also matches the first frame of pzstd files
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")  # a block, or the end of an empty file
-_NUM_CHECKED = 1000  # lines that are searched for fields
+_NUM_CHECKED = 1000  # lines that are checked for fields
 _JSON_ARRAY = re.compile(r'\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
 _TEST_SET = re.compile(r"\s*<(?:srcset|refset|tstset|dataset)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"</[A-Za-z][\w.-]*>|<br ?/?>|&(?:amp|quot|apos|lt|gt|nbsp|#[0-9]+);")
 _MIN_MARKED = 0.1  # fraction of the lines
-_SEPARATOR = re.compile('[,;"]')  # of columns in CSV, or a quote
+_SEPARATOR = re.compile('[,;"]')  # CSV column separator or quote
 _ZIP = b"PK\x03\x04"
 _MAGIC_BYTES = 10
 _BLOCK_BYTES = 1 << 20
@@ -54,7 +54,7 @@ def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error", *, allow_pipe: b
     invalid_utf8: whether invalid bytes raise an error or become U+FFFD
     allow_pipe:   accept a pipe, or `-` for standard input; only for callers that read the input once
 
-    Raises UserError for files that are unreadable, damaged, UTF-16 or archives, invalid UTF-8, and overlong lines.
+    Raises UserError for unreadable or damaged files, archives, UTF-16, invalid UTF-8 and overlong lines.
     """
     errors = "replace" if invalid_utf8 == "replace" else "strict"
     first, name = 1, input_name(path) if allow_pipe else str(path)
@@ -123,7 +123,7 @@ def warn_of_equal(src: Path, sources: Sequence[str], tgt: Path, targets: Sequenc
 
 
 _COLUMN_NAMES = {"source", "target", "src", "tgt", "reference", "ref"}
-# Not a header alone, because a text may begin with any of these.
+# One of these is not sufficient for a header, because a text may begin with any of them.
 _NAME_IN_HEADER = re.compile(
     "(source|src|target|tgt|english|german|french|spanish|italian|russian|chinese|japanese)([ _-](text|sentence))?|"
     "reference|ref|id|index|line|doc[ _-]id|domain|label|score|text|sentence|segment|translation|hypothesis|hyp|mt"
@@ -134,7 +134,7 @@ _LANGUAGE = re.compile(
 
 
 def is_header(text: str, others: Iterable[str]) -> bool:
-    """Return whether a text is in the first line of a table with column names, which may be in quotes.
+    """Return whether a text is a cell of a header row, given the other cells; cells may be in quotes.
 
     Returns True in any of these cases: all columns are column names, and they are not all the same; the text is a
     name such as `src` that rarely begins a text; the text is a column name and another column is such a name; the
@@ -176,8 +176,8 @@ def warn_of_fields(
 ) -> None:
     """Warn of a plain text that looks like TSV, JSON Lines, a Moses n-best list or a test set of WMT.
 
-    translations: aligned with the lines, if known; is_learned: a model learns from the text; warn of tags and entities
-    too
+    translations: aligned with the lines, if known; is_learned: whether the text is training text, for
+    which tags and entities give a warning, too
     """
     filled = [line for line in lines if line.strip()]
     if not filled:
@@ -199,12 +199,12 @@ def warn_of_fields(
 
 
 class TsvCheck:
-    """Counts the columns of the lines of a TSV file, and those quoted as in CSV, and warns of both."""
+    """Checks a TSV file for varying numbers of columns and for columns quoted as in CSV, and warns of both."""
 
     def __init__(self, path: Path, header: int) -> None:
         """header: number of columns of the header; 0 without one"""
         self._path, self._first_quoted = path, 0
-        self._widths = {header: 1}  # the first line of each number of columns
+        self._widths = {header: 1}  # first line with each number of columns
 
     def add(self, number: int, columns: Sequence[str]) -> None:
         """Check a line; an empty one has no columns."""
@@ -219,7 +219,7 @@ class TsvCheck:
 
 
 def is_csv_quoted(text: str) -> bool:
-    """Return whether a column is in quotes and doubles those inside, as `csv` and pandas write it."""
+    """Return whether a column is in quotes and has doubled quotes inside, as `csv` and pandas write it."""
     inner = text[1:-1]
     return text[:1] == text[-1:] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
@@ -235,13 +235,13 @@ def _warn_of_columns(path: Path, widths: tuple[tuple[int, int], ...], first_quot
         warn(f"{path} has different numbers of columns ({found}); an extra tab shifts columns; check these lines")
     if first_quoted:
         warn(
-            f'{path} has columns in quotes with "" inside, as in CSV (first: line {first_quoted:,}); quotes of TSV are '
+            f'{path} has columns in quotes with "" inside, as in CSV (first: line {first_quoted:,}); quotes in TSV are '
             "text; write the file without quoting"
         )
 
 
 def has_csv_name(path: Path) -> bool:
-    """Return whether the extension of a file, without that of its compression, is .csv."""
+    """Return whether the extension of a file, ignoring that of a compression format, is .csv."""
     endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst", ".bz2")]
     return endings[-1:] == [".csv"]
 
@@ -252,13 +252,13 @@ def warn_of_csv(
     use: str = "read",
     remedy: str = "extract the text first, or rename the file if it is plain text",
 ) -> None:
-    """Warn of a plain text whose name is that of CSV, if a line has a separator or a quote."""
+    """Warn of a plain text with a CSV file name if a line has a separator or a quote."""
     if has_csv_name(Path(name)) and any(map(_SEPARATOR.search, lines)):
         warn(f"{name} is {use} as plain text, including commas and quotes; {remedy}")
 
 
 def read_plain_text(path: Path, *, allow_pipe: bool = False) -> Iterator[str]:
-    """Read lines as `read_lines`; warn if the first ones are those of another format."""
+    """Read lines like `read_lines`; warn if the first ones look like another format."""
     lines = read_lines(path, allow_pipe=allow_pipe)
     first = list(islice(lines, _NUM_CHECKED))
     warn_of_fields(f"{input_name(path)}, lines 1 to {len(first):,},", first)
@@ -277,7 +277,7 @@ def warn_of_pairs(src: Path, sources: Sequence[str], tgt: Path | None, targets: 
 
 
 def warn_of_sides(name: str, src: Sequence[str] | None, tgt: Sequence[str], remark: str) -> None:
-    """Warn of empty lines (with a remark), fields and equal sides of an aligned text; `src` is None if it has none."""
+    """Warn of empty lines (with a remark), fields and equal sides of aligned text; `src` is None without a source."""
     sides = {"target": tgt} if src is None else {"source": src, "target": tgt}
     for side, lines in sides.items():
         others = [other for key, other in sides.items() if key != side]
@@ -290,7 +290,7 @@ def warn_of_sides(name: str, src: Sequence[str] | None, tgt: Sequence[str], rema
 def with_format_warnings(
     name: str, on_read: Callable[[int, Sequence[tuple[str, str]]], None] | None
 ) -> Callable[[int, Sequence[tuple[str, str]]], None]:
-    """Extend a receiver of the pairs of several corpora: call `warn_of_fields` for the first pairs of each."""
+    """Wrap a callback that receives pairs of several corpora; call `warn_of_fields` for the first pairs of each."""
     seen: set[int] = set()
 
     def receive(index: int, pairs: Sequence[tuple[str, str]]) -> None:
@@ -380,7 +380,7 @@ def line_too_long(name: str, number: int) -> UserError:
 
 
 def _reject_binary(start: bytes, name: str) -> None:
-    """Raise UserError for a tar archive, and for UTF-16 and UTF-32: a mark, or controls in every other byte."""
+    """Raise UserError for tar archives, UTF-16 and UTF-32 (byte order mark, or control bytes at every other offset)."""
     if start[_TAR_MARK] == b"ustar":
         raise UserError(f"{name} is a tar archive; expected a text file; extract it first, for example with tar -xf")
     sample = start[:200]

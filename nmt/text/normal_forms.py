@@ -1,4 +1,4 @@
-"""Forms of lines that are equal for lines that differ only in case, punctuation, spacing or Unicode form."""
+"""Normal forms of lines. Lines that differ only in case, punctuation, spacing or Unicode form have the same one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _IGNORED_CATEGORIES = ("P", "Z", "Cc", "Cf", "Sk")
 
 
 def normal_forms(lines: Sequence[str]) -> list[bytes]:
-    """Return each line without case, punctuation, spacing and differences of Unicode form.
+    """Return the normal form of each line, in UTF-8.
 
     Applies NFKC and full case folding, and removes the categories punctuation, separator, control, format and modifier
     symbol. Letters, marks, digits and other symbols (`+`, `€`) stay. Lines must not contain line feeds.
@@ -22,7 +22,7 @@ def normal_forms(lines: Sequence[str]) -> list[bytes]:
     text = "\n".join(lines).casefold()
     ascii_ignored, ignored = _ignored_characters()
     if not text.isascii():
-        # Before NFKC too, which turns an accent used as an apostrophe into a combining mark.
+        # Remove them before NFKC, too, because NFKC turns an accent used as an apostrophe into a combining mark.
         text = ignored.sub("", text)
         text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
         text = ignored.sub("", text)

@@ -36,7 +36,7 @@ def sacrebleu_files(name: str, lang_pair: str) -> tuple[Path, list[Path]]:
 
 
 def sacrebleu_documents(name: str, lang_pair: str) -> Path | None:
-    """Return the file with the document of each line, None if the test set has none; raise as `sacrebleu_files`."""
+    """Return the file with the document of each line, None if the test set has none; raise like `sacrebleu_files`."""
     sacrebleu_files(name, lang_pair)  # downloads the test set
     files = DATASETS[name].get_files(lang_pair)
     return next((Path(file) for file in files if str(file).endswith(".docid")), None)

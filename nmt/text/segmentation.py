@@ -1,8 +1,8 @@
 """Random segmentations of encoded sentences: BPE-dropout and unigram sampling, in NumPy.
 
 SentencePiece can also sample, but another process cannot reproduce its samples, even with the same seed (version
-0.2.3). Its BPE sampling also never retries a dropped merge, so its text is longer than with BPE-dropout. Here, samples
-are a pure function of the model, the sentences and the random generator.
+0.2.3). Its BPE sampling also never retries a dropped merge, so its sequences are longer than with BPE-dropout. Here,
+samples are a pure function of the model, the sentences and the random generator.
 
 Sentences are spelled in symbols: single-character pieces, and tokens that are never split (user symbols, bytes). The
 symbols of all sentences are concatenated and divided into words that no token crosses. All words are segmented in
@@ -78,7 +78,7 @@ def reverse_each(tokens: Tokens, lengths: NDArray[np.integer[Any]]) -> Tokens:
 
 
 class _BpeDropout:
-    """BPE-dropout: at each step, applies, in each word, the best of the merges that are not dropped at random.
+    """BPE-dropout: in each word, each step applies the best merge that is not dropped at random.
 
     Each possible merge is dropped with probability `alpha` at each step, independently of earlier steps. A word is
     finished when it has no merges, or when all of them are dropped. Source: Provilkov et al. 2020, algorithm 1.
@@ -94,7 +94,7 @@ class _BpeDropout:
             if piece[:split] in ids and piece[split:] in ids
         ]
         self._merges = _PairTable(merges)
-        self._no_token = len(vocabulary.pieces)  # placeholder for a missing neighbor; no merge has it
+        self._no_token = len(vocabulary.pieces)  # placeholder for a missing neighbor; no merge contains it
         _, ranks = np.unique(-np.array(vocabulary.scores), return_inverse=True)
         self._ranks = np.append(ranks.astype(np.int64), -1)  # index -1: no merge
 

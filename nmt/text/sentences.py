@@ -1,10 +1,10 @@
 """Sentence splitting by rules, with abbreviations of English, German and French.
 
 A sentence ends at a period, question mark, exclamation mark or ellipsis, with closing quotes and brackets, if white
-space and the start of a sentence follow: a capital letter, a digit, or a letter of a script without case, after opening
-quotes, brackets and dashes. Abbreviations, initials and ordinal numbers are exceptions. The lists of the three
-languages are used together, because the language of a text may be unknown. Chinese and Japanese sentences end without
-white space. The rules need no library, so `nmt serve` and `nmt translate` split text without a further dependency.
+space and the start of a sentence follow: a capital letter, a digit, or a letter of a script without case, possibly
+after opening quotes, brackets and dashes. Abbreviations, initials and ordinal numbers are exceptions. The lists of the
+three languages are used together, because the language of a text may be unknown. Chinese and Japanese sentences need no
+white space after them. The rules add no dependency to `nmt serve` and `nmt translate`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BEFORE_NUMBERS = _words(
     "no nos nr nrn art abs ziff kap s p pp pg fig figs abb tab eq sec ch vol bd al n num jan feb mar mär apr jun jul "
     "aug sep sept oct okt nov dec dez janv févr avr juil déc rn rdnr anm v"
 )
-# At the end of a sentence only before a word that usually starts one, as are acronyms with periods (U.S., a.m.).
+# These, like acronyms with periods (U.S., a.m.), end a sentence only before a word that usually starts one.
 _BEFORE_STARTS = _words("inc ltd co corp bros jr sr esq gmbh dept univ assn ave blvd rd ft min max mio mrd tsd std")
 _STARTS = _words(
     "a an the this that these those he she it we you they i in on at but and so if when after there what who why how "
@@ -91,7 +91,7 @@ def _wide_ends(text: str) -> Iterator[int]:
 
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
-    """Return whether a sentence ends at a mark that white space follows."""
+    """Return whether a sentence ends at a mark followed by white space."""
     following = text[match.end() : match.end() + _CONTEXT].lstrip(_OPENING)
     if not following[:1].isalnum() or following[0].islower():
         return False

@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.integer[Any]]
 
-# With a BPE vocabulary, swapped English-German and English-French text has 1 to 4 nats, and correct text -1 to -4.
+# With a BPE vocabulary, swapped English-German or English-French text gains 1 to 4 nats, and correct text -1 to -4.
 _MIN_GAIN = 0.5
 _MIN_TOKENS = 500
 _MAX_TOKENS = 1_000_000
 
 
 def are_swapped(text: tuple[Ids, Ids], train: tuple[Ids, Ids]) -> bool:
-    """Return whether both sides of a text resemble the other side of the training text.
+    """Return whether each side of a text resembles the opposite side of the training text.
 
-    A side resembles the other side if its tokens have a higher unigram log-probability there, by at least 0.5 nats on
-    average. Short texts and close languages have too little evidence.
+    A side resembles the opposite side if its tokens have a higher unigram log-probability there, by more than 0.5 nats
+    on average. Short texts and closely related languages provide too little evidence.
 
     text, train: token ids of the source and of the target, in one vocabulary
     """

@@ -116,11 +116,14 @@ def contains_phrase(text: str, phrase: str, *, ignores_case: bool = False) -> bo
         return False
     starts = [match.start() for match in re.finditer(f"(?={re.escape(phrase)})", text)]
     neighbors = [(text[max(start - 1, 0) : start], text[start + len(phrase) :][:1]) for start in starts]
-    return is_unspaced(phrase[:1]) or any(not (_is_joined(before) or _is_joined(after)) for before, after in neighbors)
+    return any(
+        (is_unspaced(phrase[:1]) or not _is_joined(before)) and (is_unspaced(phrase[-1:]) or not _is_joined(after))
+        for before, after in neighbors
+    )
 
 
 def _is_joined(character: str) -> bool:
-    """Return whether a character, or "" at the end, makes a word next to it longer."""
+    """Return whether a character extends the word next to it; "" stands for the start or end of the text."""
     return re.match(r"\w", character) is not None and not is_unspaced(character)
 
 
@@ -132,8 +135,8 @@ def assign_phrases(
 ) -> list[list[Alternatives]]:
     """Assign each required phrase of a line, with its alternatives, to one part of the line.
 
-    A phrase is assigned to a part whose unconstrained translation contains it, or else to the part that loses the
-    least log-probability with it.
+    A phrase is assigned to a part whose unconstrained translation contains it, or else to the part whose
+    log-probability it reduces least.
 
     outputs, log_probs: unconstrained translation of each part
     search: returns the log-probability of the best translation for each (part index, required phrase), -inf if none

@@ -44,7 +44,7 @@ class PieceKind(IntEnum):
 class Piece:
     """An entry of a subword model. Its index is its token id.
 
-    text:  written form, `▁` for a space
+    text:  piece string, with `▁` for a space
     score: bpe: decreases with the order of merges; unigram: log-probability in nats
     """
 
@@ -99,16 +99,16 @@ def read_encoded(sentence: bytes) -> tuple[list[int], list[int]]:
 
 
 def with_pieces(model: bytes, pieces: Iterable[Piece]) -> bytes:
-    """Return the model with other pieces, without its self-test samples."""
+    """Return the model with its pieces replaced, and without its self-test samples."""
     written = b"".join(_write_bytes(_PIECES, _write_piece(piece)) for piece in pieces)
     kept = (field.raw for field in _fields(model) if field.number not in (_PIECES, _SELF_TEST))
     return written + b"".join(kept)
 
 
 def without_unused_settings(model: bytes) -> bytes:
-    """Return the model without the path of its normalization rules and the length limit of its training.
+    """Return the model without the path of its normalization rules and the maximum length of training lines.
 
-    The path depends on the machine. Without the limit, equal text gives the same bytes as in earlier versions.
+    The path depends on the machine. Without the maximum, the same text gives the same bytes as in earlier versions.
     """
     dropped = {_TRAINER: _MAX_LINE_BYTES, _NORMALIZER: _RULE_FILE}
     written = b""

@@ -1,8 +1,8 @@
-"""Markup of terms: their translations in the source, between reserved tokens.
+"""Term markup: inserts the translations of terms into the source, between reserved tokens.
 
-The tokens of a marked term are `<term-source>`, the tokens of its words, `<term-target>`, the tokens of its
-translation, `<term-end>` (Dinu et al. 2019, "Training Neural Machine Translation to Apply Terminology Constraints",
-"append"). All other tokens of the sentence stay as they are.
+A marked term consists of `<term-source>`, the tokens of its words, `<term-target>`, the tokens of its translation, and
+`<term-end>` (Dinu et al. 2019, "Training Neural Machine Translation to Apply Terminology Constraints", "append"). All
+other tokens of the sentence are unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TermMarkers(NamedTuple):
 
     @classmethod
     def find(cls, tokenizers: Tokenizers, option: str) -> Self:
-        """Return the markers of joint tokenizers; raise UserError, which names the option, if they have none."""
+        """Return the markers; raise UserError, which names `option`, if they are missing or the tokenizers differ."""
         ids = cls.ids_of(tokenizers.src)
         if len(ids) < len(TERM_MARKERS) or not tokenizers.joint:
             raise UserError(
@@ -52,7 +52,7 @@ class TermMarkers(NamedTuple):
     def ids_of(tokenizer: Tokenizer) -> list[int]:
         """Return the token ids of the markers; none for a tokenizer without them."""
         if not any(map(tokenizer.has_piece, TERM_MARKERS)):
-            return []  # without reading all pieces, which takes 0.1 s for 32,000
+            return []  # avoids reading all pieces, which takes 0.1 s for 32,000
         symbols = tokenizer.user_symbols()
         return [symbols[marker] for marker in TERM_MARKERS if marker in symbols]
 

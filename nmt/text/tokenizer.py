@@ -57,7 +57,7 @@ _BYTE_VOCAB_SIZE = 4 + 256 + 1
 class Vocabulary:
     """The pieces of a subword model, by token id.
 
-    pieces:   written form, `▁` for a space
+    pieces:   piece strings, with `▁` for a space
     scores:   bpe: decrease with the order of merges; unigram: log-probabilities in nats
     ordinary: False for special tokens, user symbols and bytes
     """
@@ -85,7 +85,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path, *, has_spaces: bool = True) -> Tokenizer:
-        """Read a `.model` file; raise UserError if it is missing or damaged, or has other special ids."""
+        """Read a `.model` file; raise UserError if it is missing, damaged or has unexpected special ids."""
         try:
             return cls(path.read_bytes(), path, has_spaces=has_spaces)
         except OSError as error:
@@ -99,10 +99,10 @@ class Tokenizer:
         return ids
 
     def encode_phrase(self, phrase: str) -> list[list[int]]:
-        """Return the token ids of part of a text, in each form that it may have: after a space, or within a line.
+        """Return the token ids of a phrase in each form that it may have: after a space, or directly after other text.
 
-        The second form is only for languages without spaces and for phrases that begin in a script without them. A form
-        that the other one contains is left out.
+        The second form is only for languages without spaces and for phrases that begin in a script without them. If the
+        first form is a space token followed by the second, only the second is returned.
         """
         after_space = self.encode(phrase)
         if not phrase.strip() or (self.has_spaces and not is_unspaced(phrase[:1])):
@@ -113,7 +113,7 @@ class Tokenizer:
         )
 
     def encode_forbidden(self, phrase: str) -> list[list[int]]:
-        """Return `encode_phrase`, and in scripts without spaces also each token that contains the phrase."""
+        """Return the forms of `encode_phrase` and, in scripts without spaces, each token that contains the phrase."""
         forms = self.encode_phrase(phrase)
         if not is_unspaced(phrase[:1]):
             return forms
@@ -123,7 +123,7 @@ class Tokenizer:
         ]
 
     def tokens_with_digits(self) -> list[int]:
-        """Return the token ids of all pieces with decimal digits, in any script, or fractions in one character."""
+        """Return the token ids of all pieces with decimal digits, in any script, or single-character fractions."""
         spelled = [text.decode(errors="ignore") for text in self.spelled()]
         return [token for token, text in enumerate(spelled) if has_digits(text)]
 
@@ -134,8 +134,8 @@ class Tokenizer:
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Return the token ids and the index of the character of `text` where each token starts.
 
-        The text need not be normalized: SentencePiece counts positions before it normalizes. A token for a part of a
-        character, such as a byte or a letter of a ligature, starts at that character.
+        The text need not be normalized: positions refer to the text before SentencePiece normalizes it. A token
+        for a part of a character, such as a byte or a letter of a ligature, starts at that character.
         """
         text = valid_unicode(text)
         ids, byte_offsets = read_encoded(self._processor.encode(text, out_type="serialized_proto"))
@@ -158,7 +158,7 @@ class Tokenizer:
         return text.replace("\n", " ").replace("\r", " ")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Return the written form of each token, `▁` for the space before a word."""
+        """Return the piece of each token; `▁` stands for the space before a word."""
         known = self._all_pieces
         return [known[i if 0 <= i < len(known) else UNK_ID] for i in ids]
 
@@ -200,7 +200,7 @@ class Tokenizer:
         )
 
     def has_piece(self, piece: str) -> bool:
-        """Return whether the vocabulary has a piece, of any kind, other than the one of unknown text."""
+        """Return whether the vocabulary has a piece of any type; False for the unknown token."""
         return int(self._processor.piece_to_id(piece)) != UNK_ID
 
     def user_symbols(self) -> dict[str, int]:
@@ -259,7 +259,7 @@ class Tokenizers:
     def load(cls, directory: Path, tgt_lang: str = "") -> Tokenizers:
         """Read `tokenizer.model`, or `tokenizer.src.model` and `tokenizer.tgt.model`.
 
-        tgt_lang: target language, to tokenize phrases of outputs
+        tgt_lang: target language; determines how `encode_phrase` tokenizes target phrases
         """
         has_spaces = tgt_lang not in WITHOUT_SPACES
         if (directory / _SRC_FILE).exists() and not (directory / _JOINT_FILE).exists():
@@ -300,7 +300,7 @@ def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -
     try:
         with _normalization(recipe.lowercase) as normalization:
             sentencepiece.SentencePieceTrainer.train(
-                # A byte tokenizer is a character model with capacity for one character: the space, the most frequent.
+                # A byte tokenizer is a character model of only one character: the space, the most frequent one.
                 sentence_iterator=iter(["a b c"]) if is_byte else (valid_unicode(line) for line in lines),
                 model_writer=written,
                 model_type="char" if is_byte else recipe.algorithm,
@@ -379,7 +379,7 @@ def require_lengths(
 ) -> None:
     """Raise UserError if a sentence of a pair has more than `limit` tokens.
 
-    first_line: line number of the first pair; names: of both sides, for the error
+    first_line: line number of the first pair; names: names of both sides in the error
     """
     for number, pair in enumerate(pairs, start=first_line):
         for name, tokens in zip(names, pair, strict=True):

@@ -72,7 +72,7 @@ def read_tree(line: str) -> Node:
 def read_treebank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
     """Yield the words of each tree and the linearized tree. A tree may span several lines, as in treebanks.
 
-    name: of the file, for errors. Raises UserError for a malformed tree.
+    name: file name for errors. Raises UserError for a malformed tree.
     """
     tree_lines: list[str] = []
     first = depth = 0

@@ -73,7 +73,7 @@ def check_same_order(src: str, src_path: Path, ref: str, ref_path: Path) -> None
 
 
 def _segment_ids(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the ids of document and segment for each segment of an SGM file; empty without id."""
+    """Yield the document id and segment id of each segment of an SGM file; "" for a missing id."""
     document = ""
     for element, attributes in _ELEMENT.findall(_without_comments(text)):
         found = _ID.search(attributes)
@@ -120,7 +120,7 @@ def xml_documents(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: 
 
 
 def _segments_by_id(document: ElementTree.Element, tag: str, lang: str, where: str) -> dict[str | int, str]:
-    """Return the segments, by id or else number, of the first element with a tag and a language.
+    """Return the segments of the first element with this tag and language, by id, or by number without an id.
 
     Raises UserError, with the location `where`, if segments would be lost: repeated ids, or several sources.
     """

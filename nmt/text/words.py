@@ -16,10 +16,10 @@ _UNSPACED += "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 _END_OF_MARKS = 0x20000  # later marks only select variants of Chinese characters
 
 _MIN_STEM = 3
-_MIN_RUN = 6  # characters; few words of Chinese and Japanese are as long
+_MIN_RUN = 6  # characters; few Chinese or Japanese words are this long
 
 FRACTIONS = "\u00bc-\u00be\u2150-\u215e\u2189"
-"""Ranges of fractions in one character, such as \u00bd."""
+"""Ranges of single-character fractions, such as \u00bd."""
 _DIGIT = re.compile(rf"[\d{FRACTIONS}]")
 
 
@@ -32,7 +32,7 @@ class Word(NamedTuple):
 
 
 def has_digits(text: str) -> bool:
-    """Return whether a text contains decimal digits, in any script, or fractions in one character."""
+    """Return whether a text contains decimal digits, in any script, or single-character fractions."""
     return _DIGIT.search(text) is not None
 
 
@@ -56,16 +56,16 @@ def find_words(text: str) -> list[Word]:
 
 
 def has_spaces(lines: Sequence[str]) -> bool:
-    """Return whether a text has spaces between its words: False if most lines have long runs without them."""
+    """Return whether a text has spaces between its words: False if most lines have long runs of an unspaced script."""
     runs = re.compile(f"[{_UNSPACED}]{{{_MIN_RUN},}}")
     return 2 * sum(runs.search(line) is not None for line in lines) <= len(lines)
 
 
 def share_stem(first: str, second: str) -> bool:
-    """Return whether two words have the same beginning: three letters or more, and half of the longer word.
+    """Return whether two words share a prefix of at least three letters and at least half of the longer word.
 
-    Case and diacritics do not count, so Mann and Männer share a stem. A stand-in for a lemmatizer: it also accepts
-    other words of the same family and compounds, such as Strand and Strandbad, and misses irregular forms.
+    Ignores case and diacritics, so Mann and Männer share a stem. Approximates a lemmatizer: it also accepts derived
+    words and compounds, such as Strand and Strandbad, and misses irregular forms.
     """
     folded = _without_marks(first.casefold()), _without_marks(second.casefold())
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*folded, strict=False)))

@@ -1,4 +1,4 @@
-"""Checkpoint writing in the background of training."""
+"""Write checkpoints in the background during training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 class BackgroundWriter:
     """Runs one write at a time in a thread. Leaving the `with` block waits for it.
 
-    The next call raises the exception of a failed write.
+    If a write fails, the next call raises its exception.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class BackgroundWriter:
         self._pending = self._thread.submit(write)
 
     def check(self) -> None:
-        """Raise the exception of a finished write, without waiting."""
+        """Raise the exception of a write that has failed; do not wait."""
         if self._pending is not None and self._pending.done():
             self.wait()
 

@@ -1,4 +1,4 @@
-"""Micro-batching of a run, decided once at the start and equal on all processes."""
+"""Micro-batching of a run, decided once at the start and the same on all processes."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Batching:
     def choose(
         cls, recipe: Recipe, world: World, text: TrainingData, updater: Updater, averages: int, state: TrainState
     ) -> Batching:
-        """Find the largest micro-batch that fits into memory, or check the size in the recipe; called by all processes.
+        """Find the largest micro-batch that fits into memory, or check the size in the recipe; call on all processes.
 
-        Reuses the result of an earlier start of the run if it is still valid.
+        Reuses the result of an earlier session of the run if it is still valid.
 
         Args:
             averages: number of EMAs of the parameters.
@@ -73,7 +73,7 @@ class Batching:
         return cls(statistics.src_tokens, budget, multiple, shape, workload)
 
     def announce(self, recipe: Recipe, state: TrainState) -> None:
-        """Log the micro-batching and its changes since the last start; warn of idle processes."""
+        """Log the micro-batching and its changes since the last session; warn of idle processes."""
         budget, before = self.micro_batch_tokens, state.micro_batch_tokens
         if before and budget != before:
             say(f"train.micro_batch_tokens is now {budget:,}, was {before:,}; dropout masks differ from here on")
@@ -116,7 +116,7 @@ def describe_workload(work: Workload) -> str:
 
 
 def micro_batch_multiple(recipe: Recipe, world: World) -> int:
-    """Return the divisor of the number of micro-batches; raises UserError unless the world size divides it."""
+    """Return the divisor of the number of micro-batches; raises UserError unless it is a multiple of the world size."""
     requested = recipe.train.micro_batches
     if requested == "auto":
         return world.size
@@ -146,7 +146,7 @@ def update_statistics(recipe: Recipe, text: TrainingData) -> UpdateStatistics:
 def plan_of_epoch(
     recipe: Recipe, text: TrainingData, statistics: UpdateStatistics, multiple: int, epoch: int = 0
 ) -> EpochPlan:
-    """Plan an epoch; the first is representative of all. For "auto", with the smallest micro-batches."""
+    """Plan an epoch; the first represents all epochs. For "auto", plan the smallest micro-batches."""
     requested = recipe.train.micro_batch_tokens
     return plan_epoch(
         text.train.src.lengths,
@@ -162,7 +162,7 @@ def plan_of_epoch(
 
 
 def _known_budget(recipe: Recipe, world: World, state: TrainState) -> int | None:
-    """Return the budget of an earlier start of the run if it is still valid."""
+    """Return the budget of an earlier session of the run if it is still valid."""
     requested, before = recipe.train.micro_batch_tokens, state.micro_batch_tokens
     if requested == "auto":
         same_world = state.processes in (0, world.size)  # 0: checkpoint of an earlier version

@@ -2,10 +2,10 @@
 
 On one GPU, model and loss become one static graph. This is the fastest form: no kernel handles dynamic shapes, and the
 host only launches the graph. It requires attention without host data (varlen), and a single process, because
-overlapping the all-reduce with the backward pass splits the graph. In all other cases each layer is compiled by itself:
+overlapping the all-reduce with the backward pass splits the graph. In all other cases, layers are compiled separately:
 encoder layers share one graph and decoder layers another. Compiling the whole model took about 50 s on a CPU.
 
-CUDA graphs are not used. Those of torch.compile (`mode="reduce-overhead"`) overwrite the gradients that micro-batches
+CUDA graphs are not used. With `mode="reduce-overhead"`, torch.compile overwrites the gradients that micro-batches
 accumulate, and kernels for thousands of tokens hide the launch overhead anyway.
 """
 
@@ -50,9 +50,9 @@ def has_fixed_shapes(recipe: Recipe, world: World, precision: ComputeType) -> bo
 def compile_layers(model: TranslationModel, guidance: Guidance | None = None, backend: str = "inductor") -> None:
     """Compile each layer of a Transformer for micro-batches of any size; the recipe rejects other architectures.
 
-    The decoder layer that guided alignment trains is not compiled, because its loss reads inputs within the layer.
+    The decoder layer that guided alignment trains is not compiled, because the alignment loss reads inputs inside it.
     """
-    assert isinstance(model, Transformer), "the recipe rejects train.compile"
+    assert isinstance(model, Transformer), "the recipe rejects train.compile for other architectures"
     decoder = list(model.decoder.layers)
     if guidance is not None:
         del decoder[guidance.attention.layer]

@@ -39,7 +39,7 @@ def compilable_cross_entropy(
 class PrecomputedGradients(torch.autograd.Function):
     """A loss whose forward pass saves the gradients of its first two inputs; the backward pass only scales them.
 
-    The results are the loss and a negative log-likelihood without gradient.
+    The results are the loss and the negative log-likelihood, which has no gradient.
     """
 
     @staticmethod

@@ -37,7 +37,7 @@ class TrainingData:
 
     @classmethod
     def from_prepared(cls, prepared: Prepared, recipe: Recipe, world: World) -> TrainingData:
-        """Open a prepared corpus; rank 0 samples segmentations if the recipe asks for them.
+        """Open a prepared corpus; rank 0 samples segmentations if `subword_sampling` is set.
 
         Raises UserError if files are missing, damaged or outdated, or if they are not the same on all ranks.
         """
@@ -56,8 +56,8 @@ class TrainingData:
         identity = training_identity(prepared.report, directory, recipe)
         if (text := f"{identity} {prepared.valid_identity()}") != world.broadcast_text(text):
             raise UserError(
-                f"{directory} of rank {world.rank} has different text than that of rank 0; all processes must train on "
-                "the same text; put run_dir on a shared file system"
+                f"the text in {directory} on rank {world.rank} differs from that on rank 0; all processes must train "
+                "on the same text; put run_dir on a shared file system"
             )
         return cls(
             open_markup(prepared, recipe) if recipe.train.glossary_markup else PairStore(directory, "train"),

@@ -1,4 +1,4 @@
-"""Check of the disk space for the checkpoints of a run."""
+"""Disk space check for the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ADAM_MOMENTS = 2
 
 @dataclass(frozen=True)
 class DiskNeed:
-    """Bytes on the disk of the run directory.
+    """Disk space that a run needs and has, in bytes.
 
-    checkpoint: of one checkpoint
-    count:      checkpoints at one time
+    checkpoint: size of one checkpoint
+    count:      maximum number of checkpoints at a time
     total:      checkpoints and the averaged model
-    free:       free disk space
+    free:       free space on the disk of the run directory
     occupied:   existing checkpoints of the run, which will be removed
     """
 

@@ -14,8 +14,8 @@ from nmt.checkpoint import Tensors
 class ExponentialMovingAverage:
     """average += (1 - d) (parameters - average), with d = min(decay, (1 + t) / (10 + t)) at update t.
 
-    The smaller decay of the first updates forgets the random initialization. Kept in float32 on the device. Frozen
-    parameters are included, to make the average a complete model.
+    The decay is smaller in the first updates, to forget the random initialization. The average is kept in float32 on
+    the device. It includes frozen parameters, to be a complete model.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -25,7 +25,7 @@ class ExponentialMovingAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Add the parameters after update number `step`, counted from 1."""
+        """Update the average with the parameters after update `step`, counted from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
         parameters = [parameter.detach() for parameter in self._model.parameters()]
         torch._foreach_lerp_(list(self._average.values()), parameters, weight=1.0 - decay)

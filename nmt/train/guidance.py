@@ -1,8 +1,8 @@
 """Guided alignment: train one head of the cross-attention to align words.
 
-The loss of a target token is the cross-entropy between its links, which have equal probabilities, and the attention
-weights of the head (Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et
-al. 2019, "Jointly Learning to Align and Translate with Transformer Models"). Tokens without links do not contribute.
+The loss of a target token is the cross-entropy between a uniform distribution over its links and the attention weights
+of the head (Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019,
+"Jointly Learning to Align and Translate with Transformer Models"). Tokens without links do not contribute.
 Only training computes the loss, from the weights of one head before dropout.
 """
 
@@ -82,7 +82,7 @@ def _log_weights(
     src: PackedSequences,
     links: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Return the logarithms of a head's weights between linked tokens, (num_links,), at least float32.
+    """Return the log attention weights of a head between linked tokens, (num_links,), in at least float32.
 
     x:     input of the attention, (tgt.total, d_model)
     links: indices of packed target and source tokens, each (num_links,)

@@ -1,7 +1,7 @@
 """Label-smoothed cross-entropy of the output projection, and R-Drop, without materializing all logits.
 
-Forward pass and gradient are computed together, in chunks of rows. `torch.nn.functional.linear_cross_entropy` does the
-same since torch 2.13, but does not also return the plain negative log-likelihood.
+Forward pass and gradient are computed together, in chunks of rows. In torch 2.13 and later,
+`torch.nn.functional.linear_cross_entropy` does the same, but does not return the plain negative log-likelihood.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nmt.recipe import Recipe
 from nmt.train.compiled_loss import PrecomputedGradients, compilable_cross_entropy
 from nmt.train.guidance import Guidance
 
-# Float32 logits of one chunk. Each chunk adds to the gradient of all output weights, so chunks should be few.
+# Float32 logits of one chunk. Each chunk updates the gradient of all output weights, so use few chunks.
 CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
-# Float32 logits processed at a time within a chunk: on a CPU as much as stays in the cache of a core.
+# Float32 logits processed at a time within a chunk: on a CPU, as many as fit in the cache of a core.
 _SLICE_BYTES = {"cpu": 3 << 19, "cuda": 512 << 20}
 
 
@@ -64,7 +64,7 @@ class TrainingLoss(nn.Module):
         return loss if alignment_loss is None else loss + alignment_loss, nll
 
     def _decode(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Return the decoder output (tgt.total, d_model), and the loss of guided alignment if that is trained."""
+        """Return the decoder output (tgt.total, d_model), and the loss of guided alignment; None without it."""
         if self.guidance is None or not self.training:
             return self.model(batch.src, batch.tgt), None
         return self.guidance.forward(self.model, batch.src, batch.tgt, batch.links)
@@ -72,7 +72,7 @@ class TrainingLoss(nn.Module):
     def compile_step(self, backend: str = "inductor") -> None:
         """Compile model and loss as one graph for training on batches of one shape; evaluation is not compiled.
 
-        A graph break is an error; another batch shape recompiles. Requires an attention kernel without host data
+        A graph break is an error; a new shape causes recompilation. Requires an attention kernel without host data
         (`varlen`, `masked`), no R-Drop and no guided alignment.
         """
         assert not self.rdrop, "the loss of R-Drop cannot be compiled"
@@ -80,7 +80,7 @@ class TrainingLoss(nn.Module):
         self._compiled = torch.compile(self._compilable_forward, fullgraph=True, dynamic=False, backend=backend)
 
     def _compilable_forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Compute `forward` without R-Drop, by operations whose shapes do not depend on the amount of padding."""
+        """Compute `forward` without R-Drop, with operations whose shapes do not depend on the amount of padding."""
         labels = batch.labels
         hidden, weight = self._output_layer(self.model(batch.src, batch.tgt)[: len(labels)])
         chunk_bytes = CHUNK_BYTES[hidden.device.type]
@@ -97,7 +97,7 @@ class TrainingLoss(nn.Module):
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Return label-smoothed and plain cross-entropy of softmax(hidden weight^T), summed over rows.
 
-    The target distribution has `smoothing` spread over all vocabulary entries, gold included (Szegedy et al. 2016;
+    The target distribution spreads `smoothing` over all vocabulary entries, gold included (Szegedy et al. 2016;
     PyTorch's convention; fairseq spreads it over vocab - 1 entries, JoeyNMT over vocab - 2). Only the first result has
     a gradient.
 
@@ -137,7 +137,7 @@ def _autocast(hidden: Tensor) -> Tensor:
 
 
 class _LinearCrossEntropy(PrecomputedGradients):
-    """Forward pass and gradient, chunk by chunk; the logits of a chunk are freed before the next.
+    """Forward pass and gradient, chunk by chunk; all chunks share one logits buffer.
 
     With z = h W^T, s = sum(exp(z - max z)) and V entries, the loss of a row is
     log s + max z - (1 - eps) z_gold - eps mean(z), and its gradient with respect to z is
@@ -187,8 +187,8 @@ class _LinearCrossEntropy(PrecomputedGradients):
 def _chunks(hidden: Tensor, labels: Tensor, vocab: int, group: int = 1) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
     """Yield first row, rows, labels (n, 1) and a logits buffer (rows, vocab) of each chunk.
 
-    Zero rows may follow the n rows, for a row count that suits matmuls. All chunks share one buffer: on a CPU, fresh
-    memory costs more than the computation. A chunk has a multiple of `group` rows.
+    The n rows are zero-padded to a row count that suits matmuls. All chunks share one buffer: on a CPU, allocating
+    memory takes longer than the computation. A chunk has a multiple of `group` rows.
     """
     multiple = math.lcm(row_multiple(hidden.dtype, hidden.device), group)
     max_rows = CHUNK_BYTES[hidden.device.type] // (4 * vocab)
@@ -232,7 +232,7 @@ class _LinearRDrop(PrecomputedGradients):
         grad_weight = torch.zeros_like(master_weight, dtype=acc_dtype)
         loss = hidden.new_zeros((), dtype=acc_dtype)
         nll = hidden.new_zeros((), dtype=acc_dtype)
-        # `_rdrop_grad_` makes six tensors of the size of the logits, which together should stay in the cache.
+        # `_rdrop_grad_` allocates six tensors as large as the logits, which together should fit in the cache.
         pairs = max(1, _SLICE_BYTES[hidden.device.type] // (6 * 4 * len(weight)))
         for start, h, gold, logits in _chunks(hidden, labels.repeat_interleave(2), len(weight), group=2):
             n = len(gold)

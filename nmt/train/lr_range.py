@@ -1,7 +1,7 @@
 """Learning rate range test (Smith 2017, "Cyclical Learning Rates for Training Neural Networks", section 3.3).
 
 The rate rises exponentially from update to update, until the loss diverges. Rates at which the loss falls steeply are
-good peak rates; where it rises, training would diverge.
+good peak rates; at rates where the loss rises, training would diverge.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def summarize_range(points: Sequence[RatePoint], diverged: bool) -> RateRange:
     """Find the steepest descent before the minimum, and the minimum."""
     losses = [point.smoothed for point in points]
     minimum = min(range(len(losses)), key=losses.__getitem__, default=0)
-    # Differences over a window: the smoothed loss still has noise.
+    # Differences over a window, because the smoothed loss is still noisy.
     window = max(1, len(points) // 20)
     falls = {index: losses[index - window] - losses[index + window] for index in range(window, minimum - window + 1)}
     steepest = max(falls, key=falls.__getitem__, default=minimum)

@@ -1,4 +1,4 @@
-"""Micro-batch size and memory: run the largest step that a token budget allows before training.
+"""Micro-batch size and memory: before training, run the largest step that a token budget allows.
 
 On a GPU this runs the full step. On a CPU, where a step that exceeds the memory could disrupt the whole machine, it
 runs two smaller steps and extrapolates their memory linearly.
@@ -74,7 +74,7 @@ class MicroBatchShape:
     def batch(self, part: int | None = None) -> Batch:
         """Build a micro-batch of dummy tokens, or of its first `part` pairs, the longest included.
 
-        Each further pair needs the same memory.
+        Each additional pair needs the same memory.
         """
         src_lengths = _lengths(self.num_sentences, self.tokens, self.src_longest)[:part]
         tgt_lengths = _lengths(self.num_sentences, self.tokens, self.tgt_longest)[:part]
@@ -87,12 +87,12 @@ class MicroBatchShape:
 
 
 def heaviest_shape(plan: EpochPlan) -> MicroBatchShape:
-    """Return an upper bound on the micro-batches under the budget of `plan`, in any epoch.
+    """Return an upper bound on the size of micro-batches under the budget of `plan`, in any epoch.
 
     Each side has the maximum number of tokens: the budget, or an equal part of the largest update if that is less.
-    Attention on padded rows needs memory for tokens * longest. The pairs of a micro-batch have similar target lengths,
-    but one source may be long. Therefore assume that each micro-batch of a few sampled updates contains the longest
-    source among pairs with its target lengths. Does not account for longer sentences from subword sampling.
+    Attention on padded rows needs memory proportional to tokens * longest. The pairs of a micro-batch have similar
+    target lengths, but one source may be long. Therefore assume that each micro-batch of a few sampled updates contains
+    the longest source among pairs with its target lengths. Does not account for longer sentences from subword sampling.
     """
     updates = [plan.bands(index) for index in range(max(1, min(len(plan) - 1, _MAX_SAMPLED_UPDATES)))]
     tokens = min(plan.micro_batch_tokens, _largest_part(plan))
@@ -165,7 +165,7 @@ def checkpoint_copy_bytes(model: nn.Module, averages: int, device: torch.device)
     """Return the bytes that writing a checkpoint temporarily needs on `device`; 0 on a GPU.
 
     A checkpoint copies parameters, Adam's two moments and the averages to the host, and serializes one file at a time;
-    safetensors holds each byte of the largest, the moments, twice.
+    safetensors holds the largest file, the moments, in memory twice.
     """
     parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     return 0 if device.type == "cuda" else parameters * (1 + 2 + averages + 2 * 2)
@@ -195,7 +195,7 @@ class MemoryProbe:
     measure: Callable[[Callable[[], None], torch.device], int] = peak_memory
 
     def require(self, budget: int) -> None:
-        """Raise UserError, which names a budget that fits, unless the largest step under `budget` fits."""
+        """Raise UserError unless the largest step under `budget` fits; the message names a budget that does."""
         if not self.world.max(int(not self._fits(budget, margin=0.0))):
             return
         longest = 1 + int(max(self.plan.src_lengths.max(), self.plan.tgt_lengths.max()))
@@ -251,7 +251,7 @@ class MemoryProbe:
             return False
 
     def _estimate(self, shape: MicroBatchShape) -> float:
-        """Extrapolate the memory of a step from one and from up to half of its pairs, to about 10 %."""
+        """Extrapolate the memory of a step from one pair and up to half of its pairs; the error is about 10 %."""
         part = max(2, min(shape.num_sentences // 2, shape.num_sentences * _SAMPLE_TOKENS // shape.tokens))
         self._measure(shape.batch(1))  # libraries allocate permanent memory on first use
         small, large = self._measure(shape.batch(1)), self._measure(shape.batch(part))
@@ -319,7 +319,7 @@ def _largest_part(plan: EpochPlan) -> int:
 
 
 def _release_freed_memory() -> None:
-    """Return freed memory of glibc to the system; otherwise the next measurement would reuse it."""
+    """Make glibc return freed memory to the system; otherwise the next measurement would reuse it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

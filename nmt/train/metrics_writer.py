@@ -16,7 +16,7 @@ from nmt.storage.sealed import write_file
 
 
 class MetricsWriter:
-    """Writes metrics per update to `metrics.jsonl` (one JSON object per line, non-finite ones null) and TensorBoard."""
+    """Writes metrics per update to `metrics.jsonl` (one JSON object per line, null if not finite) and TensorBoard."""
 
     def __init__(self, directory: Path, after_step: int = 0, *, validates_again: bool = False) -> None:
         """Open the files in `directory`, and drop metrics after `after_step`, which a resumed run writes again.
@@ -62,10 +62,10 @@ class MetricsWriter:
 
 
 class _EventFile:
-    """A TensorBoard file. torch's `SummaryWriter` writes in a thread, whose errors are tracebacks."""
+    """A TensorBoard file. torch's `SummaryWriter` writes in a thread, which reports errors as tracebacks."""
 
     def __init__(self, directory: Path, first_step: int) -> None:
-        """Open a new file; TensorBoard hides earlier values from `first_step` on."""
+        """Open a new file; TensorBoard hides the values of earlier files from `first_step` on."""
         # Slow to import, and not needed by workers.
         from tensorboard.compat.proto import event_pb2  # noqa: PLC0415
         from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """Replay of one update of a run, bit for bit: loss of each pair, gradient norm, and digests of the training state.
 
-Training is a pure function of the recipe and the checkpoint. A trainer that resumes from the checkpoint before an
-update in a temporary run directory therefore repeats the update and leaves the run unchanged.
+Training is a pure function of the recipe and the checkpoint. A trainer that resumes in a temporary run directory, from
+the checkpoint before an update, therefore repeats the update and leaves the run unchanged.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ReplaySource:
         checkpoints = list_checkpoints(run)
         before = [path for path in checkpoints if checkpoint_step(path) < step]
         after = [path for path in checkpoints if checkpoint_step(path) >= step]
-        # Options may change whenever a run resumes, so those of `step` are saved by the next checkpoint.
+        # Options may change whenever a run resumes, so the next checkpoint has those of `step`.
         recipe = load_saved_recipe(after[0] / "recipe.toml" if after else run / "recipe.toml")
         if step > recipe.train.max_steps:
             raise UserError(f"--step must be at most {recipe.train.max_steps}, the last update of {run}, got {step}")
@@ -78,11 +78,11 @@ class ReplaySource:
         return 0 if self.checkpoint is None else checkpoint_step(self.checkpoint)
 
     def _warn_of_changes(self) -> None:
-        """Warn of an update that the run may not have made, or made with other options."""
+        """Warn if the run may not have made the update, or made it with other options."""
         if self.following is None:
             reached = max([self.first, *(int(entry.get("step", 0)) for entry in _read_metrics(self.run))])
             if self.step > reached:
-                warn(f"{self.run} may not have reached update {self.step:,}; the last that it recorded is {reached:,}")
+                warn(f"{self.run} may not have reached update {self.step:,}; its last recorded update is {reached:,}")
             return
         last = checkpoint_step(self.following)
         changed = [change for change in TrainState.load(self.following).changes if self.first < change.step <= last]
@@ -124,7 +124,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Verification:
-    """Comparison of a replay with a saved state: the digests of both after update `step`; equal if it is exact."""
+    """Comparison of a replay with a saved state: the digests of both after `step`, equal if the replay is exact."""
 
     step: int
     replayed: str
@@ -132,7 +132,7 @@ class Verification:
 
 
 class Replayer:
-    """A trainer that resumes from the checkpoint before an update. Use `start_replay`."""
+    """A trainer that resumes from the checkpoint before an update. Create it with `start_replay`."""
 
     def __init__(self, source: ReplaySource, trainer: Trainer, batches: TrainingBatches, prepared: Prepared) -> None:
         self.source, self.prepared = source, prepared
@@ -169,7 +169,7 @@ class Replayer:
         )
 
     def verify(self) -> Verification | None:
-        """Advance from the update to the next checkpoint and compare both states; None if the run has none."""
+        """Advance from the update to the next checkpoint and compare both states; None without a later checkpoint."""
         if self.source.following is None:
             return None
         step = checkpoint_step(self.source.following)

@@ -1,4 +1,4 @@
-"""Resuming: choice of the checkpoint, and checks of what changed since it was saved."""
+"""Resume a run: choose the checkpoint, and check what changed since it was saved."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MAX_RATE_FACTOR = 2.0
 
 
 def choose_checkpoint(run_dir: Path, world: World) -> tuple[Path, Checkpoint] | None:
-    """Return the newest checkpoint that is valid on rank 0, on every process; None without checkpoints.
+    """Return on every process the newest checkpoint that is valid on rank 0; None without checkpoints.
 
     Only rank 0 renames corrupt checkpoints and removes incomplete ones.
 
@@ -86,7 +86,7 @@ def require_same_text(recipe: Recipe) -> None:
 
 
 def _is_text_of_run(recipe: Recipe, report: dict[str, Any]) -> bool:
-    """Return whether there are checkpoints that were trained on the prepared text; other text is prepared again."""
+    """Return whether the run has checkpoints trained on the prepared text; if not, the text is prepared again."""
     for checkpoint in reversed(list_checkpoints(recipe.directory)):
         with suppress(UserError):  # damaged, or of another version
             text = TrainState.load(checkpoint).text
@@ -101,7 +101,7 @@ def require_same_identity(recipe: Recipe, state: TrainState, identity: str) -> N
 
 
 def require_same_tokenizers(recipe: Recipe, prepared: Prepared) -> None:
-    """Raise UserError if the newest checkpoint with valid tokenizer files has other tokenizers.
+    """Raise UserError if the newest checkpoint with valid tokenizer files has other tokenizers than `prepared`.
 
     If the prepared files are damaged, the error says so. Damaged checkpoints are skipped; resuming reports them.
     """
@@ -126,7 +126,7 @@ def _text_error(recipe: Recipe, what: str) -> str:
 def log_resuming(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None:
     """Raise UserError for invalid changes; else log the checkpoint and the options that changed since it was saved."""
     if (before := _recipe_of(checkpoint, recipe)) is None:
-        say(f"resuming from {checkpoint}, whose recipe another version of nmt wrote; changed options are unknown")
+        say(f"resuming from {checkpoint}; another version of nmt wrote its recipe, so changed options are unknown")
         return
     if recipe.train.batch_tokens != before.train.batch_tokens and state.update and not state.pair:
         raise UserError(
@@ -204,7 +204,7 @@ def require_used_options(recipe: AnyRecipe, state: TrainState, checkpoint: Path)
 
 
 def _recipe_of(checkpoint: Path, recipe: AnyRecipe) -> AnyRecipe | None:
-    """Return the recipe of a checkpoint, of the kind of `recipe`; None if another version wrote it."""
+    """Return the recipe of a checkpoint, of the type of `recipe`; None if another version wrote it."""
     if isinstance(recipe, Recipe):
         return _translation_recipe_of(checkpoint)
     with suppress(UserError):

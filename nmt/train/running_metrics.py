@@ -46,7 +46,7 @@ class RunningMetrics:
         self.pending: list[PendingUpdate] = []
 
     def add(self, update: Update, result: UpdateResult, step: int) -> None:
-        """Add an update without synchronization. step: its number, from 1"""
+        """Add an update without synchronization. step: number of the update, from 1"""
         is_skipped = result.skipped.bool()
         self.loss = self.loss + result.loss.masked_fill(is_skipped, 0.0)
         self.nll = self.nll + result.nll.masked_fill(is_skipped, 0.0)
@@ -56,7 +56,7 @@ class RunningMetrics:
         self.pending.append(PendingUpdate(name, update.sentence_ids, update.tgt_tokens, result.skipped))
 
     def synchronize(self) -> list[tuple[PendingUpdate, bool]]:
-        """Synchronize with the device; return the pending updates, each with whether it was skipped."""
+        """Synchronize with the device; return the pending updates and whether each was skipped."""
         flags = torch.stack([update.skipped for update in self.pending]).tolist()
         updates = [(update, bool(flag)) for update, flag in zip(self.pending, flags, strict=True)]
         self.learned += sum(update.tgt_tokens for update, is_skipped in updates if not is_skipped)

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from nmt.recipe import TrainRecipe
 
-# Few levels of dropout, because the step is compiled for each.
+# Number of dropout levels: few, because the step is compiled for each.
 _DROPOUT_LEVELS = 4
 
 
@@ -18,7 +18,7 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
     `noam` is equation 3 of Vaswani et al. 2017 times `learning_rate`. The others warm up linearly to `learning_rate`.
     Then `inverse-sqrt` decays as sqrt(warmup / step), and `cosine` and `linear` decay to `final_rate_ratio` times
     `learning_rate` at `max_steps`. `constant` and `plateau` stay constant here; `TrainState.rate_factor` has the
-    reductions of `plateau`. After `schedule_start`, updates count from there; before it, the schedule ends there.
+    reductions of `plateau`. Updates after `schedule_start` are counted from it; the schedule before it ends at it.
     """
     warmup, last = max(recipe.warmup_steps, 1), recipe.schedule_start
     if step > recipe.schedule_start:

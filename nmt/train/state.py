@@ -1,4 +1,4 @@
-"""State of a run: the content of a checkpoint besides tensors."""
+"""State of a run: the contents of a checkpoint, except tensors."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class TrainState:
     step:               completed updates
     epoch, update:      next update
     pair:               pairs of the epoch in earlier updates
-    micro_batch_tokens: token budget of a micro-batch; 0 before the start
-    processes:          world size of the last start; 0 before the start
-    device, precision:  of the last start; "" if unknown
+    micro_batch_tokens: token budget of a micro-batch; 0 before training
+    processes:          world size of the last session; 0 before training
+    device, precision:  of the last session; "" if unknown
     workload:           load balance, see `nmt.train.workload.Workload`
     start:              SHA-256 of the start model; "" without one
     start_score:        score of the start model; None if unknown

@@ -118,7 +118,7 @@ class Trainer:
         self.average = ExponentialMovingAverage(self.model, recipe.train.ema_decay) if recipe.train.ema_decay else None
         if resumed is not None:
             self._resume(*resumed)
-        state, schedule = self.state, self.updater.schedule  # not `self`: a cycle would keep the files of the text open
+        state, schedule = self.state, self.updater.schedule  # not `self`: a reference cycle would keep text files open
         self.updater.schedule = lambda step: schedule(step) * state.rate_factor
         self.batching = Batching.choose(recipe, world, text, self.updater, int(self.average is not None), self.state)
         self._record_start()
@@ -129,7 +129,7 @@ class Trainer:
                 compile_layers(self.model, self.loss.guidance)
 
     def _record_start(self) -> None:
-        """Log and record batching, text and machine; a finished run keeps the machine of its updates."""
+        """Log and record micro-batches, text and hardware; a finished run keeps the hardware that trained it."""
         state, batching = self.state, self.batching
         if not self._is_finished():
             if self.world.is_main:
@@ -143,7 +143,7 @@ class Trainer:
         state.micro_batch_tokens = batching.micro_batch_tokens
 
     def _record(self, name: str, now: int | str) -> None:
-        """Store a property of this start in the state; record a change unless the option of this name requests it."""
+        """Store a property of this session in the state; record a change unless the option of this name requests it."""
         if (before := getattr(self.state, name)) not in (0, "", now) and now != getattr(self.train_recipe, name, None):
             self.state.changes.append(Change(self.state.step, name, before, now))
             if self.world.is_main and name != "processes":  # `Batching.announce` logs those
@@ -153,7 +153,7 @@ class Trainer:
     # --- Loop ---------------------------------------------------------------------------------------------------------
 
     def run(self) -> TrainState:
-        """Train to the end and return the final state; raises Stopped after a signal and a checkpoint."""
+        """Train to the end and return the final state; after a signal, saves a checkpoint and raises Stopped."""
         state, is_main = self.state, self.world.is_main
         if self._is_finished() and not state.validation_due:
             say(f"training is complete at step {state.step:,}{state.end_reason(self.train_recipe)}; nothing to do")
@@ -283,7 +283,7 @@ class Trainer:
         if self.state.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise UserError(
                 f"{MAX_SKIPPED_IN_A_ROW} consecutive updates had no finite gradient (last: {update.name}): training "
-                "diverges; remove their checkpoints, and resume with a lower train.learning_rate or train.clip_norm"
+                "has diverged; remove their checkpoints, and resume with a lower train.learning_rate or train.clip_norm"
             )
         if self.world.is_main:
             ids, others = update.sentence_ids[:_MAX_LISTED_PAIRS], len(update.sentence_ids) - _MAX_LISTED_PAIRS
@@ -328,7 +328,7 @@ class Trainer:
         state.validation_due = False
         is_lowered = state.record_plateau(values["valid/nll"], self.train_recipe)
         if is_lowered and self.world.is_main:
-            say(f"no lower validation nll: the learning rate is now {state.rate_factor:.3g} times train.learning_rate")
+            say(f"validation nll did not improve; the rate is now {state.rate_factor:.3g} times train.learning_rate")
         if metrics is not None:
             steps = {"valid/best_step": state.best_step}
             if state.scored_from:
@@ -389,7 +389,7 @@ class Trainer:
     # --- Checkpoints --------------------------------------------------------------------------------------------------
 
     def _save(self, running: RunningMetrics, *, is_interim: bool) -> None:
-        """Copy everything to the host; rank 0 writes it in the background."""
+        """Copy the checkpoint to the host; rank 0 writes it in the background."""
         state = self.state
         state.is_interim = is_interim
         state.unlogged = running.sums(self.world)

@@ -72,7 +72,7 @@ class Updater:
         loss, nll = self._accumulate_gradients(update, step)
         self.loss_scaler.unscale_(self.optimizer)  # no-op unless fp16
         grad_norm = self._clip_gradients()
-        skipped = (~torch.isfinite(grad_norm)).float()  # the same on every process: gradients are summed
+        skipped = (~torch.isfinite(grad_norm)).float()  # the same on every process: gradients are all-reduced
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(step)
         # The fused kernel skips the step on the device if `found_inf` is 1. torch.amp.GradScaler uses these attributes.

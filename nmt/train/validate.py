@@ -32,7 +32,7 @@ class Validation:
 
 
 def perplexity(nll: float) -> float:
-    """Return exp(nll), or infinity from an nll of 50 on: divergence; guessing among a billion tokens has 20.7."""
+    """Return exp(nll); infinity for nll >= 50, which means divergence: a uniform guess over 1e9 tokens has 20.7."""
     return math.exp(nll) if nll < 50 else math.inf
 
 
@@ -40,7 +40,7 @@ def perplexity(nll: float) -> float:
 def validate(
     loss: TrainingLoss, store: PairStore, world: World, micro_batch_tokens: int, check_stop: Callable[[], None]
 ) -> Validation:
-    """Return the loss in evaluation mode on every pair of `store`, the same on every process.
+    """Return the loss on all pairs of `store` in evaluation mode, the same on every process.
 
     All processes call `check_stop` before each micro-batch; it may raise to stop.
     """

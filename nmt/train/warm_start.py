@@ -29,12 +29,12 @@ _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _E
 
 
 def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
-    """Return the recipe with the architecture of the start model, where the model section does not set it.
+    """Return the recipe with the architecture of the start model for model options that are not set.
 
     The tokenizer section becomes that of the reused tokenizers. If the start model no longer exists, the checkpoints of
     the run are used.
 
-    warns: warn of chosen options of the tokenizer that have no effect
+    warns: whether to warn of tokenizer options in the recipe that have no effect
 
     Raises:
         UserError: no such model, or another architecture.
@@ -57,7 +57,7 @@ def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
 
 
 def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:
-    """Return the recipe with the tokenizer's options of a model or of the run; unchanged if neither can be read."""
+    """Return the recipe with the tokenizer options of a model or of the run; unchanged if neither can be read."""
     tokenizer = recipe.tokenizer
     for directory in _candidates(start, recipe.directory):
         with suppress(UserError):
@@ -76,7 +76,7 @@ def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:
 def tokenizer_options(tokenizers: Tokenizers, chosen: TokenizerRecipe) -> dict[str, Any]:
     """Return the options of trained tokenizers; `user_symbols` are the symbols of `chosen` that they have.
 
-    The number of training pairs is not known and becomes the default.
+    The number of training pairs is unknown and gets the default.
     """
     known = tokenizers.src.user_symbols()
     return {
@@ -149,7 +149,7 @@ def changed_start_model(recipe: Recipe, state: TrainState) -> str:
 
 
 def text_differences(start: Path, recipe: Recipe) -> str:
-    """Describe how languages, normalization and context (unless new) of a start model differ from a run, or ""."""
+    """Describe how languages, normalization and context (if any) of a start model differ from a run; "" if equal."""
     metadata, data = read_model_metadata(start), recipe.data
     languages = f"{metadata.src_lang} to {metadata.tgt_lang}", f"{recipe.src_lang} to {recipe.tgt_lang}"
     options = {

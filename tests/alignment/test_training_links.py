@@ -256,7 +256,7 @@ def test_files_with_a_wrong_number_of_lines_are_rejected_before_preparation(
 def test_missing_and_damaged_links(folder: Path) -> None:
     recipe = parse_recipe(RECIPE, [f"run_dir='{folder / 'run'}'", f"data.root='{folder}'"])
     prepared = prepare(recipe)
-    with pytest.raises(UserError, match=r"has no word alignments of the text; .* run `nmt prepare`"):
+    with pytest.raises(UserError, match=r"has no word alignments for this text; .* run `nmt prepare`"):
         open_links(prepared)
     prepare_links(prepared, recipe)
     path = prepared.directory / LINKS_FOLDER / "train.links.tokens.npy"

@@ -261,7 +261,7 @@ WRONG: list[tuple[str, str]] = [
         'data.noise=["loud"]',
         "data.noise.0 = 'loud'; it must be 'shuffled', 'truncated', 'wrong-language' or 'misaligned'",
     ),
-    ('data.labels=["one"]', "data.labels must have at least two distinct names, or none; correct it"),
+    ('data.labels=["one"]', "data.labels must be empty or have at least two names, all distinct; correct it"),
     ("data.lables=[]", "unknown option 'data.lables'; did you mean 'labels'?"),
     ("quux=en", "unknown option 'quux'; known options: name, seed, run_dir, data, tokenizer, model, train"),
     ("src_lang=en", "reviews.toml is for a translation model; it must be for a classifier; use nmt run"),

@@ -145,7 +145,7 @@ def test_invalid_input_of_align(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
         assert expected in one_line(err)
     status, _, err = nmt("align", model, src, tgt, "--choose", src, tgt, "--layer", "1")
     assert status == 2
-    assert "leave out these or --choose" in " ".join(err.replace("\u2502", " ").split())
+    assert "leave out either these or --choose" in " ".join(err.replace("\u2502", " ").split())
 
 
 # --- Reranking --------------------------------------------------------------------------------------------------------

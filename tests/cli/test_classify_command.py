@@ -49,7 +49,7 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path)
     assert len(out.splitlines()) == 4
     columns, empty = err.splitlines()
     assert columns.startswith("warning: all lines of columns, lines 1 to 4, have tabs; columns such as scores count")
-    assert empty == "warning: 2 of 4 lines have an empty text; their probabilities mean nothing"
+    assert empty == "warning: 2 of 4 lines have an empty text; their probabilities are meaningless"
 
     (reviews / "texts.csv").write_text('1,"a good film"\n')
     _, out, err = nmt("classify", model, "texts.csv")
@@ -75,7 +75,7 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path)
     assert error("translate", model, "texts").endswith(
         "runs/reviews is a classifier; expected a translation model; use it with nmt classify"
     )
-    other = "runs/reviews is the run of a classifier; expected that of a translation model; correct the path"
+    other = "runs/reviews is the run of a classifier; expected the run of a translation model; correct the path"
     assert error("replay", model, "--step", 3).endswith(other)
     assert error("average", model, "--last", 2).endswith(other)
     assert error("classify", "nowhere", "texts").startswith("nowhere does not exist; expected a model directory")

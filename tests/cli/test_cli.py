@@ -189,7 +189,7 @@ def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
             scorer.score(["one"], ["two"], context=context)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=re.escape(message)):
             Translator.load(run_dir, "cpu").translate(["one"], context=context)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="got context for 2 of 1 pairs; expected one list per pair"):
+    with pytest.raises(ValueError, match="got 2 contexts for 1 pair; expected one list of previous sentences per pair"):
         scorer.score(["one"], ["two"], context=[[], []])
     with pytest.raises(ValueError, match="got 2 sources and 1 targets"):
         scorer.documents(["a", "b"], ["c"])

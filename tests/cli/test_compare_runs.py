@@ -98,7 +98,7 @@ def test_curves_of_runs_are_plotted_in_one_figure(runs: Path, nmt: Nmt) -> None:
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
     Path("photo.png").write_bytes(b"\x89PNG of another program")
     status, out, err = nmt("compare", "a", "b", "-o", "photo.png")
-    assert (status, out) == (1, "") and "photo.png is not output of this command" in one_line(err)
+    assert (status, out) == (1, "") and "photo.png was not written by this command" in one_line(err)
     assert Path("photo.png").read_bytes() == b"\x89PNG of another program"
 
 

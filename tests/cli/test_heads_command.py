@@ -145,7 +145,7 @@ def test_a_pruned_model_is_smaller_and_translates(
         (["--plot", "heads"], "needs an extension such as .png"),
         (["--plot", "heads.txt"], "needs an extension such as .png"),
         (["--plot", "nowhere/heads.png"], "is not a directory"),
-        (["--plot", "photo.png"], "photo.png is not output of this command"),
+        (["--plot", "photo.png"], "photo.png was not written by this command"),
     ],
 )
 def test_wrong_options_are_one_line(

@@ -45,7 +45,7 @@ def test_a_random_model_keeps_everything(model: Path, marked: Path, nmt: Nmt, en
         assert not expected - Counter(item.text for item in grammar.find_target(found))
     assert lines[2] == ""
     assert "kept all items; " in err
-    assert {"torch": "searched again", "ctranslate2": "2 lines split at the items"}[engine] in err
+    assert {"torch": "translated again", "ctranslate2": "2 lines split at the items"}[engine] in err
 
 
 def test_a_forbidden_item_gives_a_warning(model: Path, nmt: Nmt, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_an_interrupted_document_starts_over(
         (["--column", "1"], 2, "--column is for TSV"),
         (["--resume"], 1, "--resume does not support html"),
         (["--with-alignments"], 2, "mutually exclusive"),
-        (["--keep", ""], 2, "Invalid value for '--keep': the list is empty; it must have one of markup, numbers"),
+        (["--keep", ""], 2, "Invalid value for '--keep': the list is empty; give at least one of markup, numbers"),
         (["--keep", "dates"], 2, "Invalid value for '--keep': 'dates' is unknown"),
     ],
 )

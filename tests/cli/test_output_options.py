@@ -143,7 +143,7 @@ def test_only_a_file_of_the_same_kind_is_replaced(folder: Path, nmt: Nmt, comman
     before = contents(folder)
     status, _, err = nmt(*commands(folder)[command], text)
     assert status == 1
-    assert f"{text.name} is not output of this command" in one_line(err)
+    assert f"{text.name} was not written by this command" in one_line(err)
     assert contents(folder) == before
     for _ in range(2):
         status, _, err = nmt(*commands(folder)[command], empty)

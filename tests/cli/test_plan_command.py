@@ -130,7 +130,7 @@ def test_an_unknown_vocabulary_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) 
     """The characters, and the brackets of trees, are known only when the text is prepared."""
     trees = f"data.train=[{{kind='trees', path='{tmp_path / 'a.trees'}'}}]"
     separate = ("tokenizer.joint=false", "model.tied_embeddings='decoder'")
-    warning = "the vocabulary is unknown without prepared text; model and disk are those of tokenizer.vocab_size"
+    warning = "the vocabulary is unknown without prepared text; model and disk sizes assume tokenizer.vocab_size"
     for options in (
         ["tokenizer.algorithm=char"],
         [trees, *separate],
@@ -173,7 +173,7 @@ def test_text_and_forecast_file(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
 def test_a_forecast_of_another_version_is_reported(
     content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = f"{tmp_path / 'plan.json'} was written by another version of nmt or damaged; the report leaves it out\n"
+    message = f"{tmp_path / 'plan.json'} is damaged or from another version of nmt; the report leaves it out\n"
     if content is not None:
         (tmp_path / "plan.json").write_text(content)
     assert read_forecast(tmp_path) is None

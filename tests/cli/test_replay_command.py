@@ -204,7 +204,7 @@ def test_a_diverged_update(train: Train, nmt: Nmt) -> None:
 def test_an_update_after_the_last_record_of_the_run_is_reported(train: Train, nmt: Nmt) -> None:
     run = train("run", "train.max_steps=6")
     shutil.rmtree(checkpoint_directory(run, 6))  # as after a kill
-    message = f"{run} may not have reached update 6; the last that it recorded is 4"
+    message = f"{run} may not have reached update 6; its last recorded update is 4"
     assert "may not have reached" not in nmt("replay", run, "--step", 6)[2]
     metrics = run / "metrics.jsonl"
     metrics.write_text("".join(line for line in metrics.read_text().splitlines(True) if json.loads(line)["step"] <= 4))

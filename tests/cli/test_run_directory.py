@@ -108,7 +108,7 @@ def test_a_run_does_not_remove_files_beside_its_model(
     assert nmt("run", "mine.toml", "train.max_steps=1")[0] == 0
     status, _, err = nmt("run", "mine.toml", "train.max_steps=2")
     assert status == 1
-    assert err.endswith("/model/export is not part of the model, which is replaced; move it away, then rerun\n")
+    assert err.endswith("/model/export is not part of the model and would be lost; move it away, then rerun\n")
     (tmp_path / "model" / "export").rename(tmp_path / "export")
     assert nmt("run", "mine.toml", "train.max_steps=2")[0] == 0
     assert not (tmp_path / "model" / "ctranslate2-2-0123456789abcdef-int8").exists()
@@ -198,7 +198,7 @@ def test_a_test_set_with_swapped_sides_is_named(tmp_path: Path, nmt: Nmt, monkey
     (tmp_path / "mine.toml").write_text(RECIPE.replace("[tokenizer]", test + "[tokenizer]") + TINY)
     status, _, err = nmt("run", "mine.toml", "train.max_steps=1", "decode.max_extra_tokens=0")
     assert status == 0
-    assert "the source of data.test.wrong resembles the target of data.train, and its target the source; the" in err
+    assert "source of data.test.wrong resembles the target of data.train, and its target resembles the source;" in err
     assert "data.test.right" not in err
 
 

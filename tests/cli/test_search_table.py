@@ -74,7 +74,7 @@ def test_only_with_a_text_of_no_row_is_an_error(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["search-table", str(model), *texts, "--only", "exact", "sampel"])
     assert search_table.main() == 1
-    assert capsys.readouterr().err.startswith("search-table: --only 'sampel' is in the name of no row; rows: beam 1 ")
+    assert capsys.readouterr().err.startswith("search-table: --only 'sampel' matches no row; rows: beam 1 ")
 
 
 def test_texts_of_different_length(

@@ -152,7 +152,7 @@ def test_an_invalid_shortlist_is_an_error_before_training(run: Path, tmp_path: P
 def test_only_shortlists_are_overwritten(run: Path, nmt: Nmt, tmp_path: Path) -> None:
     status, _, err = nmt("shortlist", run, "-o", tmp_path / "in.txt")
     assert status == 1
-    assert "in.txt is not output of this command" in one_line(err)
+    assert "in.txt was not written by this command" in one_line(err)
     assert (tmp_path / "in.txt").read_text().splitlines() == LINES
     for best in (1, 2):
         status, _, err = nmt("shortlist", run, "-o", tmp_path / "list", "--best", best)

@@ -107,6 +107,11 @@ def test_constraints_of_blank_lines_are_counted(
         (["source\ttarget", "a cat\tx"], (), "{name}, line 1 looks like a header and is translated; set --header"),
         (["1\ten\tde", "2\ta cat\tx"], ("--column", 1), "{name}, line 1 looks like a header and is translated"),
         (["source\ttarget", "a cat\tx"], ("--header",), ""),
+        (
+            ["source\ttarget", "a cat\tx", '"a ""big"" cat"\tx'],
+            ("--header",),
+            "1 line of {name} (first: line 3) has a quoted text",
+        ),
         (["ID\tsentence", "1\ta cat"], ("--column", 1), "{name}, line 1 looks like a header and is translated"),
         (["Source Text\tscore\tlabel", "a\tb\tc"], (), "{name}, line 1 looks like a header and is translated"),
         (['"id"\t"source"', "1\ta cat"], ("--column", 1), "{name}, line 1 looks like a header and is translated"),
@@ -571,7 +576,7 @@ def test_resume_after_interruption_gives_the_same_output(
         assert one_line(err) == told
         status, _, err = nmt(*command)
         assert status == 2
-        assert f"{part} has {6 * windows} lines of an interrupted command" in one_line(err)
+        assert f"{part} has {6 * windows} lines from an interrupted command" in one_line(err)
         status, _, err = nmt(*command, "--resume", "--batch-tokens", 999)
         assert status == 0, err
         assert text(out) == expected
@@ -680,7 +685,7 @@ def test_both_commands_report_their_long_lines(
     assert "warning: 1 line was too long for the model and was translated in parts" in err
     status, _, err = nmt(*command, "--resume")
     assert status == 0
-    assert "the first 6 lines were translated before; warnings count the others only" in err
+    assert "the first 6 lines were translated earlier; warnings count only the others" in err
     assert "warning: 2 lines were too long for the model and were translated in parts" in err
 
 

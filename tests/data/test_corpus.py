@@ -276,7 +276,7 @@ def test_csv_quotes_in_tsv_are_a_warning(tmp_path: Path, capfd: pytest.CaptureFi
     assert "quotes" not in capfd.readouterr().err
     write(tmp_path / "quoted.tsv", ["A man.\tEin Mann.", '"He said ""no""."\t"Er sagte ""nein""."'])
     assert read(TsvCorpus(path="quoted.tsv"), tmp_path)[1][0] == '"He said ""no""."'
-    message = 'quoted.tsv has columns in quotes with "" inside, as in CSV (first: line 2); quotes of TSV are text;'
+    message = 'quoted.tsv has columns in quotes with "" inside, as in CSV (first: line 2); quotes in TSV are text;'
     assert message in capfd.readouterr().err
 
 

@@ -130,7 +130,7 @@ def test_validation_text_has_no_tag(folder: Path) -> None:
     ]
     for option in ("tag='<web>'", "weight=7.0"):
         valid = f"data.valid=[{{kind='text', src='valid.en', tgt='valid.de', {option}}}]"
-        with pytest.raises(UserError, match="has no effect; only training corpora have one"):
+        with pytest.raises(UserError, match="has no effect; only training corpora use it"):
             recipe_for(folder, "news", "web,tag='<web>'", options=(valid,))
 
 
@@ -148,7 +148,7 @@ def test_duplicates_across_corpora_with_different_tags(folder: Path) -> None:
 
 
 def test_reserved_tags(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.train\.0\.tag: '<0x41>' is a special token or a byte"):
+    with pytest.raises(UserError, match=r"data\.train\.0\.tag: '<0x41>' is a special token or a byte token"):
         recipe_for(folder, "news,tag='<0x41>'")
 
 

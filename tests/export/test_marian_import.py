@@ -316,7 +316,7 @@ def test_weights_must_match_the_configuration(exported: Path) -> None:
     change(exported / "config.json", encoder_ffn_dim=48, decoder_ffn_dim=48, encoder_layers=3)
     assert "model.encoder.layers.2" in error_of(exported)
     change(exported / "config.json", encoder_layers=2, eos_token_id=PAD_ID)
-    assert "config.json must have different ids of padding, EOS and <unk>; download it again" in error_of(exported)
+    assert "config.json must have different ids for padding, EOS and <unk>; download it again" in error_of(exported)
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ def test_sections_in_python_have_errors_of_one_line(
 
 @pytest.mark.parametrize("tag", ["<s>", "<0x41>"])
 def test_a_tag_that_is_a_special_token_names_its_option(tag: str) -> None:
-    with pytest.raises(RecipeError, match=re.escape(f"data.train.0.tag: {tag!r} is a special token or a byte; choose")):
+    with pytest.raises(RecipeError, match=re.escape(f"data.train.0.tag: {tag!r} is a special token or a byte token")):
         parse_recipe(SMALL, [f"data.train=[{{kind='toy', tag='{tag}'}}]"])
 
 
@@ -459,7 +459,7 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
         ('decode.bias."Dr. =1', "override 'decode.bias.\"Dr. =1': \"Dr. has no closing quote; add it"),
         ("data.train=[]", "data.train = []; it must have 1 or more items"),
         ('name="a/b"', "name = 'a/b'; it must be letters, digits, '.', '_' and '-', starting"),
-        ("tgt_lang=German", "tgt_lang = 'German'; it must be an ISO 639 code of two or three lower-case letters"),
+        ("tgt_lang=German", "tgt_lang = 'German'; it must be an ISO 639 code of two or three lowercase letters"),
         (
             'data.train=[{kind="text",src="a",tgt="b",tag="web"}]',
             "data.train.0.tag = 'web'; it must be a word in angle",
@@ -698,10 +698,10 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             ["data.temperature=5"],
             "data.temperature has no effect on a single training corpus; add another corpus, or remove data.temp",
         ),
-        (["data.root=new"], "data.root has no effect, as no corpus has a relative path; name files relative to it, or"),
+        (["data.root=new"], "data.root has no effect, because no corpus has a relative path; name files relative"),
         (
             ["data.root=new", "data.train=[{kind='text', src='/data/a', tgt='/data/b'}]"],
-            "data.root has no effect, as no corpus has a relative path;",
+            "data.root has no effect, because no corpus has a relative path;",
         ),
         (
             ["data.train=[{kind='toy', weight=2.0}]"],
@@ -710,7 +710,7 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         ),
         (
             ["data.train=[{kind='toy', alignment='links'}]"],
-            "data.train.0.alignment has no effect without guided alignment or markup of terms; set",
+            "data.train.0.alignment has no effect without guided alignment or glossary markup; set",
         ),
         (
             ["evaluate.metrics=['chrf']", "evaluate.tokenize=intl"],
@@ -740,9 +740,9 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         ),
         (["evaluate.metrics=['ter', 'bleu', 'ter']"], "evaluate.metrics names 'ter' twice; remove one"),
         (["evaluate.resamples=1"], "evaluate.resamples is 1, which gives no interval; it must be 0 or at least 2"),
-        (["decode.mbr_metric=chrf"], "decode.mbr_metric has no effect without n_best; set that, or remove decode."),
+        (["decode.mbr_metric=chrf"], "decode.mbr_metric has no effect without n_best above 1; set that, or remove"),
         (["decode.beam_size=1", "decode.stop=exact"], "decode.stop has no effect without a beam (beam_size above 1);"),
-        (["decode.diversity_penalty=1"], "decode.diversity_penalty has no effect without beam_groups; set that, or"),
+        (["decode.diversity_penalty=1"], "decode.diversity_penalty has no effect without beam_groups above 1; set"),
         (["decode.sampling_seed=3"], "decode.sampling_seed has no effect without sampling=true; set that, or remove"),
         (
             [
@@ -764,11 +764,11 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         (["train.weight_decay=0.1"], "train.weight_decay needs decoupled decay; set train.optimizer to 'adamw'"),
         (
             ["data.valid=[{kind='toy', split='valid', weight=2.0}]"],
-            "data.valid.0.weight has no effect; only training corpora have one; remove data.valid.0.weight",
+            "data.valid.0.weight has no effect; only training corpora use it; remove data.valid.0.weight",
         ),
         (
             ["data.test={news={kind='toy', split='test', tag='<web>'}}"],
-            "data.test.news.tag has no effect; only training corpora have one; remove data.test.news.tag, and set "
+            "data.test.news.tag has no effect; only training corpora use it; remove data.test.news.tag, and set "
             "decode.tag",
         ),
         (

@@ -164,4 +164,4 @@ def test_a_line_follows_its_texts() -> None:
 def test_tokens_need_a_greedy_search(client: TestClient) -> None:
     response = client.post("/v1/translate", json={"text": "a", "stream_tokens": True})
     assert response.status_code == 400
-    assert response.json()["error"] == "stream_tokens needs a greedy search; set beam_size to 1"
+    assert response.json()["error"] == "stream_tokens needs greedy search; set beam_size to 1"

@@ -144,7 +144,7 @@ def refusal(path: Path, origin: Origin = ORIGIN, *, resume: bool = False) -> str
 def test_existing_part_is_not_overwritten(tmp_path: Path) -> None:
     interrupt(tmp_path / "out", 20)
     assert refusal(tmp_path / "out") == (
-        "out.part has 20 lines of an interrupted command; it is not overwritten; use --resume to continue, or "
+        "out.part has 20 lines from an interrupted command; it is not overwritten; use --resume to continue, or "
         "--restart to start over"
     )
     with open_part(tmp_path / "out", ORIGIN, restart=True) as part:
@@ -298,7 +298,7 @@ def test_a_file_with_the_name_of_a_journal_is_kept(tmp_path: Path) -> None:
     other.write_text('{"translation": "Hallo"}\n')
     for options in ({}, {"resume": True}, {"restart": True}):
         with (
-            pytest.raises(CommandError, match=r"out\.part\.jsonl is another kind of file; the journal of the output"),
+            pytest.raises(CommandError, match=r"out\.part\.jsonl is not a journal; the journal of the output"),
             open_part(tmp_path / "out", ORIGIN, **options),
         ):
             pytest.fail("it must be refused")

@@ -46,7 +46,7 @@ def test_a_glossary_without_effect_is_named(capsys: pytest.CaptureFixture[str], 
     with report.open(done=0):
         report.add("")
     report.log()
-    expected = "glossary (annotate): the translated lines have none of its terms\n" if has_glossary else ""
+    expected = "glossary (annotate): none of its terms occur in the translated lines\n" if has_glossary else ""
     assert capsys.readouterr().err == expected
 
 
@@ -80,7 +80,7 @@ def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_report_is_not_compressed(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"terms.tsv.gz: a glossary report is not compressed; leave out .gz"):
+    with pytest.raises(UserError, match=r"terms.tsv.gz: a glossary report cannot be compressed; leave out .gz"):
         TermReport(tmp_path / "terms.tsv.gz")
 
 

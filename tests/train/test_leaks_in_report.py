@@ -148,7 +148,7 @@ def test_leaks_are_unknown_without_the_training_text_and_the_run_continues(
     status, out, err = nmt("run", recipe, *options)
     assert status == 0
     assert "warning: skipping the search for test sentences in the training text: cannot read" in err
-    assert f"; {tmp_path / 'run' / 'leaks.json'}, the result of an earlier search, is removed" in err
+    assert f"; removing {tmp_path / 'run' / 'leaks.json'}, the result of an earlier search" in err
     assert "Overlap with the training text is unknown" in out
     assert known and not (tmp_path / "run" / "leaks.json").exists()
 

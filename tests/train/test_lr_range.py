@@ -134,4 +134,4 @@ def test_wrong_input(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert (status, result) == (1, "") and "a.txt: the name needs an extension such as .png" in one_line(err)
     (tmp_path / "photo.png").write_bytes(b"\x89PNG of another program")
     status, result, err = nmt("lr-range", recipe, "-o", tmp_path / "photo.png")
-    assert (status, result) == (1, "") and "photo.png is not output of this command" in one_line(err)
+    assert (status, result) == (1, "") and "photo.png was not written by this command" in one_line(err)

@@ -190,7 +190,7 @@ def test_another_text_than_that_of_rank_0_is_an_error(
         monkeypatch.setattr(World, "broadcast_text", lambda self, text, count=count: texts.setdefault(count, text))
         TrainingData.from_prepared(prepared, one, World(0, 2, torch.device("cpu")))
     monkeypatch.setattr(World, "broadcast_text", lambda self, text: texts[200])
-    with pytest.raises(UserError, match="data of rank 1 has different text than that of rank 0; all processes must"):
+    with pytest.raises(UserError, match="data on rank 1 differs from that on rank 0; all processes must"):
         TrainingData.from_prepared(prepared, one, World(1, 2, torch.device("cpu")))
 
 

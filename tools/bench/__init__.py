@@ -1,1 +1,1 @@
-"""nmt against other systems, side by side on one machine; `tools/bench/run --help` says how."""
+"""Comparison of nmt with other systems on one machine; see `tools/bench/run --help`."""

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if (rounds := getattr(options, "rounds", 2)) < 2:
-        parser.error(f"--rounds must be at least 2, for an interval, got {rounds}")
+        parser.error(f"--rounds must be at least 2 to compute an interval, got {rounds}")
     lowest = 0 if options.command == "file" else 1
     if (warm_up := getattr(options, "warm_up", None)) is not None and warm_up < lowest:
         parser.error(f"--warm-up must be at least {lowest}, got {warm_up}")
@@ -258,7 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     recording.add_argument("value", type=float)
     recording.add_argument("--command", dest="shown_command", required=True, help="the command that measured it")
     recording.add_argument("--evidence", type=Path, help="output file of `nmt bench --json`")
-    ledger = commands.add_parser("ledger", help="make RESULTS.md from results.json")
+    ledger = commands.add_parser("ledger", help="generate RESULTS.md from results.json")
     ledger.add_argument("--add", type=Path, metavar="FOLDER", help="first add measurements of another ledger")
     for command in commands.choices.values():
         if command not in (installing, commands.choices["data"], commands.choices["learn"]):
@@ -291,7 +291,7 @@ def _add_comparison(parser: argparse.ArgumentParser, task: str) -> None:
 
 def _add_learn(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("systems", nargs="+", help="systems with their settings; differences are from the first")
-    parser.add_argument("--results", type=Path, required=True, help="JSON file of the curves; the picture is beside it")
+    parser.add_argument("--results", type=Path, required=True, help="JSON file of the curves; the plot is beside it")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="seeds; those in the file are not repeated")
     parser.add_argument("--rounds", type=int, default=15, help="validations (%(default)s)")
     parser.add_argument("--updates", type=int, default=200, help="updates between validations (%(default)s)")
@@ -323,7 +323,7 @@ def _add_file(parser: argparse.ArgumentParser) -> None:
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     systems = "nmt (`nmt serve`), one-call (a call of CTranslate2 per request) or translate (`nmt translate`)"
-    _add_systems(parser, systems, "another of them")
+    _add_systems(parser, systems, "another one of these")
     _add_translation(parser, "file with the line of each request")
     parser.add_argument("--clients", type=int, default=32, help="concurrent clients (%(default)s)")
 

@@ -65,7 +65,7 @@ def compare(workload: Workload, ours: System, theirs: System, rounds: int) -> Co
 
 
 def alternate(one: SystemProcess, other: SystemProcess, rounds: int, unit: str) -> Comparison:
-    """Run rounds of both systems in turns. unit: what they count"""
+    """Run rounds of both systems alternately. unit: what their rates count"""
     for number in range(1, rounds + 1):
         rates = [process.run_round() for process in (one, other)]
         say(f"round {number} of {rounds}: {rates[0]:,.1f} and {rates[1]:,.1f} {unit}/s")

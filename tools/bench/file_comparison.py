@@ -1,8 +1,8 @@
 """Comparison of systems that translate a file with a trained model until EOS: complete commands, or loaded systems.
 
-Each command is a new process, startup included. A loaded system stays in memory, and each round translates the file
-once more. Exports are made beforehand and not timed. Memory is the peak of the summed proportional set sizes of a
-command's processes, sampled at intervals of a tenth of the time so far, but at least every second.
+Each command is a new process, and its startup is timed. A loaded system stays in memory, and each round translates the
+file once more. Exports are created beforehand and not timed. Memory is the peak of the summed proportional set sizes of
+a command's processes, sampled at intervals of a tenth of the time so far, but at least every second.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _assignments(workload: FileWorkload, settings: dict[str, str], model: Path) 
 
 
 def _add_bleu(measurement: Measurement, out: Path, workload: FileWorkload) -> None:
-    """List BLEU with the settings, if there are references; without case if translations are always lowercase."""
+    """List BLEU with the settings, if there are references; ignore case if translations are always lowercase."""
     if workload.ref is not None:
         directory = find_model(workload.model)
         lowercase, tgt_lang = Tokenizers.load(directory).tgt.lowercases(), read_model_metadata(directory).tgt_lang
@@ -204,7 +204,7 @@ def run_command(command: Sequence[str]) -> tuple[float, int]:
         start = perf_counter()
         process = start_command(command, log)
 
-        def sample_memory() -> None:  # seldom in long commands, which it would slow down, and often in short ones
+        def sample_memory() -> None:  # at longer intervals in long commands, which sampling would slow down
             while not ended.wait(min(_SAMPLING_SECONDS, 0.005 + (perf_counter() - start) / 10)):
                 memory.append(session_memory(process.pid))
 

@@ -60,14 +60,14 @@ _FILE_GPU = "--model RUN --source FILE --device cuda"
 _CTRANSLATE2_GPU = "ctranslate2:compute_type=float16,inter_threads=1,batch_sentences=256"
 _SERVE = "tools/bench/run serve --model runs/multi30k-en-de --source FILE"
 _FILE_LIMITS = (
-    "The start takes 0.31 s, that of CTranslate2 0.15 s, and each line about 60 µs of Python: normalization, checks, "
+    "Startup takes 0.31 s, that of CTranslate2 0.15 s. Python takes about 60 µs per line: normalization, checks, "
     "limits, and the record for `--resume`."
 )
 _SMALL_STEPS = (
     "One decoder step of a small model is a hundred operations of a few microseconds, which torch launches one by one. "
-    "`nmt/guide/benchmarks.md` has a profile of beam 5 and what was tried."
+    "`nmt/guide/benchmarks.md` has a profile of beam 5 and lists what was tried."
 )
-_BASE_STEPS = "`nmt/guide/benchmarks.md` has a profile, the rates of matmuls in each precision, and what was tried."
+_BASE_STEPS = "`nmt/guide/benchmarks.md` has a profile and the matmul rates of each precision and lists what was tried."
 
 GOALS = (
     Goal(
@@ -273,7 +273,7 @@ GOALS = (
         "seconds",
         0.4,
         f"{_FILE} nmt ctranslate2, with a file of one line",
-        "Python itself, typer, pydantic and sentencepiece take most of it.",
+        "Python itself, typer, pydantic and sentencepiece take most of the time.",
     ),
     Goal(
         "serve-one-call",

@@ -29,7 +29,7 @@ from nmt.storage.sealed import write_file
 
 @dataclass(frozen=True)
 class Curve:
-    """One training.
+    """One training run.
 
     updates, seconds, nll: at each validation: updates and seconds of training so far, without validations; mean
                            negative log-likelihood per target token, EOS included, in nats
@@ -61,9 +61,9 @@ class Curve:
 
 
 def learn(workload: Workload, systems: Sequence[System], seeds: Sequence[int], results: Path) -> list[Curve]:
-    """Train each system with each seed; returns all curves of `results`, a JSON file that is kept after each seed.
+    """Train each system with each seed; returns all curves of `results`, a JSON file that is written after each seed.
 
-    Seeds that the file has are not repeated. Raises UserError if the file is of another workload or a system fails.
+    Seeds in the file are not repeated. Raises UserError if the file has another workload or a system fails.
     """
     assert workload.learning is not None
     work = asdict(replace(workload, folder="", learning=replace(workload.learning, seed=0, output="")))
@@ -71,7 +71,7 @@ def learn(workload: Workload, systems: Sequence[System], seeds: Sequence[int], r
     for seed in seeds:
         missing = [one for one in systems if not any((c.name, c.settings, c.seed) == (*one, seed) for c in curves)]
         if not missing:
-            say(f"seed {seed} is in {results}")
+            say(f"seed {seed} is already in {results}")
             continue
         curves += _learn_seed(workload, missing, seed)
         tree = {"workload": work, "curves": [asdict(curve) for curve in curves]}
@@ -149,7 +149,7 @@ def summarize(curves: Sequence[Curve]) -> str:
 
 
 def _interval(differences: Sequence[float], digits: int) -> str:
-    """Format a mean difference, with Student's 95 % interval from two seeds on."""
+    """Format a mean difference, with Student's 95 % interval if there are two or more seeds."""
     if not differences:
         return ""
     center = f"{mean(differences):+.{digits}f}"

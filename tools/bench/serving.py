@@ -98,7 +98,7 @@ class _Server:
     different: int = 0
 
     def run_round(self, timed: bool) -> None:
-        """Have all lines translated once."""
+        """Translate all lines once."""
         os.killpg(self.process.pid, signal.SIGCONT)
         lines, start = list(read_lines(self.workload.source)), perf_counter()
         answers = asyncio.run(_send(lines, self.port, self.workload))
@@ -127,7 +127,7 @@ class _Server:
 
 
 def compare_servers(workload: ServingWorkload, ours: System, theirs: System, rounds: int) -> Comparison:
-    """Have a file translated by two servers in alternating rounds, after an untimed one each.
+    """Translate a file with two servers in alternating rounds, after one untimed round each.
 
     Raises UserError for an unknown system or setting, or if a server does not start.
     """

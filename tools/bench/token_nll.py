@@ -21,7 +21,7 @@ def mean_nll(
 ) -> float:
     """Return the mean negative log-likelihood per target token, EOS included, in nats.
 
-    src, tgt: token ids with the special tokens of the system: EOS or not in the source, BOS and EOS in the target
+    src, tgt: token ids with the system's special tokens: the source with or without EOS, the target with BOS and EOS
     """
     order = sorted(range(len(tgt)), key=lambda i: len(tgt[i]))
     total, tokens = 0.0, 0

@@ -22,7 +22,7 @@ from bench.workload import Workload
 
 _PACKAGES = ("torch", "transformers", "ctranslate2", "eole", "OpenNMT-py", "sockeye", "joeynmt", "nmt", "sentencepiece")
 
-# The option of prctl(2), as <sys/prctl.h> numbers it.
+# Option number of prctl(2), from <sys/prctl.h>.
 _PR_SET_PDEATHSIG = 1
 
 
@@ -38,7 +38,7 @@ class Clock:
         """End a round and block until the next one may start.
 
         tokens:  target tokens, EOS included; tokens of both sides for preparation, lines for files
-        results: makes further entries of the answer, which takes no time of the round
+        results: returns further entries of the answer; not timed
         """
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():

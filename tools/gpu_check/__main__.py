@@ -21,7 +21,7 @@ EXAMPLES = """\
 examples:
   tools/gpu-check                          run all stages and print the table
   tools/gpu-check --stages losses,speed    run only these, even if finished
-  tools/gpu-check --budget-seconds 540     stop in time; the next call resumes
+  tools/gpu-check --budget-seconds 540     stop within 540 s; the next call resumes
   tools/gpu-check --device cpu --small --out build/dry-run    dry run without a GPU
   tools/gpu-check --report                 print the table of the results so far
 
@@ -142,7 +142,7 @@ def _list_line(stage: Stage, results: Path) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = _OneLineParser(
         prog="tools/gpu-check",
-        description="Check nmt on one GPU where CPU tests cannot, and measure the GPU goals of tools/bench/RESULTS.md.",
+        description="Run the checks of nmt that need a GPU, and measure the GPU goals of tools/bench/RESULTS.md.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

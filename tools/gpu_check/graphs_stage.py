@@ -34,8 +34,8 @@ Found = list[list[Hypothesis]]
 
 _NOT_CAPTURED = "the same steps, not captured"
 
-# Relative difference of scores between captured steps and the Transformer, whose matmuls have other sizes and so sum in
-# another order.
+# Maximum relative difference of scores between captured steps and the Transformer, whose matmuls have different shapes
+# and therefore sum in a different order.
 _SCORE_LIMITS = {"fp32": 1e-5, "bf16": 0.01}
 
 

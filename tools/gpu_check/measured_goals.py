@@ -143,7 +143,7 @@ def _file_options(settings: Settings) -> list[str]:
 
 
 def _text_options(settings: Settings) -> list[str]:
-    """Return the options that name and describe the prepared text of comparisons; prepares it if missing."""
+    """Return the options that name and describe the prepared text of comparisons; prepares the text if missing."""
     given = settings.data
     note = "Text: raw files of --data." if given else "Text: the built-in toy corpus."
     folder = settings.folder("work") / f"comparison-text{'-given' * bool(given)}"

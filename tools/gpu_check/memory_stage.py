@@ -1,4 +1,4 @@
-"""GPU memory: `train.micro_batch_tokens=auto`, its estimate, and behavior when memory is short."""
+"""GPU memory: `train.micro_batch_tokens=auto`, its estimate, and behavior when memory runs out."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _check_too_large(settings: Settings, results: Results) -> None:
 
 
 def _check_translation(settings: Settings, results: Results) -> None:
-    """Check that translation continues with smaller batches if only half of the memory it needs is available."""
+    """Check that translation continues with smaller batches if only half of the required memory is available."""
     row = ("translation with too little memory", "recovers, 99 % of strings equal")
     with tempfile.TemporaryDirectory() as folder:
         request = DecodingRequest(

@@ -29,6 +29,6 @@ def run(settings: Settings, results: Results, part: str) -> None:
 
 
 def other_system(goal: Goal) -> str | None:
-    """Return the system that nmt is compared with, if any. `tools/bench/run TASK OURS THEIRS` starts the command."""
+    """Return the system that nmt is compared with, if any. Commands start with `tools/bench/run TASK OURS THEIRS`."""
     words = shlex.split(goal.command)
     return None if words[0] == "nmt" else words[3].partition(":")[0]

@@ -1,4 +1,4 @@
-"""pytest of all tests marked `gpu`; in a dry run, of those that can run on a CPU."""
+"""Runs all tests marked `gpu` with pytest; in a dry run, those that can run on a CPU."""
 
 from __future__ import annotations
 

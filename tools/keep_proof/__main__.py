@@ -25,19 +25,19 @@ NOISES = (0.0, 0.02, 0.1, 0.3, 1.0)
 WINDOW = 100
 SHOWN = 5
 HEADER = """\
-| engine | noise | lines | searched again | split | copied | violations |
+| engine | noise | lines | translated again | split | copied | violations |
 |---|---|---|---|---|---|---|
 """
 
 EPILOG = """\
-Random XML lines with nested elements, numbers, URLs, addresses, placeholders and entities are translated by programs
-that move, drop, repeat and damage words, and add items. `noise` is the probability of a change to a word. Engine
-`torch` outputs word alignments and accepts required phrases, some of which it omits; `ctranslate2` does neither.
-In each output, an XML parser must find the elements of the line with their attributes, and nmt's own patterns
-its items, each as often as in the line, and no others. The fractions are those of lines that were searched again with
-required phrases or without digits, split at their items, and copied without translation.
+Random XML lines with nested elements, numbers, URLs, addresses, placeholders and entities are translated by fake
+translators that move, drop, repeat and corrupt words, and add items. `noise` is the probability of a change to a word.
+Engine `torch` outputs word alignments and accepts required phrases, some of which it omits; `ctranslate2` does neither.
+In each output, an XML parser must find the elements of the line with their attributes, and nmt's own patterns must find
+its items, each as often as in the line, and no others. The fractions are of lines that were translated again
+with required phrases or without digits, split at their items, and copied without translation.
 
-With MODEL, SRC and REF, a model translates SRC as it is, and with markup in two thirds of its lines. Tags are removed
+With MODEL, SRC and REF, a model translates SRC unchanged, and with markup in two thirds of its lines. Tags are removed
 before scoring. ±: half width of the 95 % bootstrap interval.
 
 exit status: 0 no violation, 1 violations or an unusable file

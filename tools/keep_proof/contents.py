@@ -28,7 +28,7 @@ def read_content(line: str) -> Content:
 
 
 def violation(grammar: ItemGrammar, line: str, translation: str) -> str:
-    """Return what a translation lacks or adds, "" if nothing."""
+    """Describe the items and elements that a translation lacks or adds; "" if there are none."""
     source = read_content(line)
     try:
         target = read_content(translation)

@@ -1,4 +1,4 @@
-"""A fake translator that damages what it translates."""
+"""A fake translator that corrupts its output."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ class NoisyTranslator:
     """Moves, drops and repeats words, changes characters, and adds items.
 
     noise:       probability that one of these changes is made to a word
-    can_require: whether it adds required phrases, of which it omits some
+    can_require: whether it accepts required phrases, some of which it omits
     aligns:      whether it returns links, some of them wrong
     digits:      whether outputs have digits
     calls:       lines of each call

@@ -27,7 +27,7 @@ _TAG = re.compile("<[^<>]*>")
 
 @dataclass(frozen=True)
 class Variant:
-    """Translations without tags of one form of the source text.
+    """Translations of one variant of the source text, with tags removed.
 
     fallbacks: None without `--keep`
     violated:  lines whose markup or items differ from those of the source
@@ -101,7 +101,7 @@ def _variant(
 
 
 def without_markup(line: str) -> str:
-    """Return the text of XML content; of other lines, what is between tags."""
+    """Return the text of XML content; for lines that are not well-formed, everything outside tags."""
     try:
         text = read_content(line).text
     except ElementTree.ParseError:

@@ -59,7 +59,7 @@ def _damage(sandbox: Sandbox, path: Path, *, cut: bool) -> tuple[str, bytes]:
     position = sandbox.random.randrange(len(content))
     if cut:
         path.write_bytes(content[:position])
-        return f"cut to {position} of {len(content)} bytes", content
+        return f"truncated to {position} of {len(content)} bytes", content
     bit = sandbox.random.randrange(8)
     damaged = bytearray(content)
     damaged[position] ^= 1 << bit

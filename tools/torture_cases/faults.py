@@ -29,7 +29,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 Event = Literal["update", "accumulation", "validation", "decoding", "file", "view"]
 Action = Literal["record", "kill", "tear", "full", "full-run", "signal", "hide", "flip"]
 
-# Calls of functions in these files are the event.
+# A call to a function in these files is the event.
 _FILES = {"validation": "/nmt/train/validate.py", "decoding": "/nmt/decode/"}
 
 # File operations that fail on a full disk.
@@ -49,7 +49,7 @@ class Fault:
             `view`: from the start, for checkpoint `step`
     count:  number of the event, from 1; for `accumulation`, the number of updates before it
     action: `kill`: SIGKILL before the event; `tear`: SIGKILL in the middle of a write; `signal`: send `number`;
-            `full`, `full-run`: from now on the disk is full for checkpoints, or for the whole run;
+            `full`, `full-run`: from then on, the disk is full for checkpoints, or for the whole run;
             `record`: only log all file operations; `hide`: the checkpoint is missing; `flip`: its weights have a
             flipped bit
     rank:   process that detects the event

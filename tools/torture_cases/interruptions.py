@@ -97,7 +97,7 @@ def kill_at_file_operations(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
 
 
 def _interrupted_validation(sandbox: Sandbox) -> tuple[Path, tuple[str, ...]]:
-    """Create a run that was stopped in validation and so saves the same step again; it keeps one checkpoint."""
+    """Create a run, stopped during validation, that saves the same step again on resuming; it keeps one checkpoint."""
     few = ("train.keep_last=1", "train.keep_best=0", "train.average_count=1")
     run = sandbox.new_run(sandbox.template(*few))
     stop = Fault("validation", 1, "signal")

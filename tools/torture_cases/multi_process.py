@@ -37,7 +37,7 @@ from torture_cases.sandbox import (
     first_problem,
 )
 
-# Time without a heartbeat after which nmt ends the job.
+# Seconds without a heartbeat after which nmt ends the job.
 _WATCH = {"NMT_WATCH_SECONDS": "3"}
 
 # Time limit of a job after one process is lost; torchrun waits 30 seconds before it kills the others.

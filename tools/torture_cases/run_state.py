@@ -33,7 +33,7 @@ def newest_step(run: Path) -> int:
 
 
 def corrupt_checkpoints(run: Path) -> list[str]:
-    """Names of checkpoints that do not verify."""
+    """Names of checkpoints that fail verification."""
     return [path.name for path in list_checkpoints(run) if not verifies(path)]
 
 

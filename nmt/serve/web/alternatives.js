@@ -2,7 +2,7 @@
 
 const element = (id) => document.getElementById(id);
 const COUNT = 6;
-const DELAY = 200; // milliseconds after the last key
+const DELAY = 200; // milliseconds after the last keystroke
 
 let request = new AbortController();
 let timer = 0;
@@ -15,7 +15,7 @@ let open = null; // argument of `openAlternatives`
  * before:       the translation up to the word
  * partialWords: "" if a beginning can be typed, otherwise the reason why not
  * find:         (fields of the request, signal) => n-best list
- * onChoose:     receives the prefix of the chosen alternative, the word included
+ * onChoose:     called with the prefix up to and including the chosen word
  */
 export function openAlternatives({anchor, before, partialWords, find, onChoose}) {
   open = {anchor, before, partialWords, find, onChoose};
@@ -70,7 +70,7 @@ async function update() {
 }
 
 function show(found, before) {
-  const items = new Map(); // by word: alternatives may differ only later
+  const items = new Map(); // by word, because alternatives may differ only in later words
   for (const {text} of found) {
     const [, word, rest] = /^\s*(\S*)(.*)$/s.exec(text.slice(before.length)) ?? [];
     if (word && text.startsWith(before) && !items.has(word)) {

@@ -1,6 +1,6 @@
 /** Requests to the server. */
 
-let key = ""; // UTF-8, a character for each byte, because fetch encodes headers as Latin-1
+let key = ""; // UTF-8, one character per byte, because fetch encodes headers as Latin-1
 
 /** Set the API key of all requests. */
 export function setKey(value) {
@@ -20,7 +20,7 @@ export async function translate(body, signal) {
 /**
  * Translate lines; calls onLine(index, n-best list) for each as soon as it is translated.
  *
- * onText: if given, receives index and text so far of a line after each token; needs a beam of 1
+ * onText: if given, called with the index and the text so far of a line after each token; needs beam size 1
  */
 export async function translateLines(body, signal, onLine, onText = null) {
   const response = await post({...body, [onText ? "stream_tokens" : "stream"]: true}, signal);
@@ -52,7 +52,7 @@ async function checked(response) {
   throw new Error(problem.error);
 }
 
-/** Yield name and data of each server-sent event. */
+/** Yield the name and data of each server-sent event. */
 async function* events(body) {
   let text = "";
   const decoder = new TextDecoder();

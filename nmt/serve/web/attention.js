@@ -83,7 +83,7 @@ function strongest({source, target}, matrix) {
 }
 
 function fill(context, matrix, cell) {
-  context.fillStyle = getComputedStyle(document.querySelector("h1")).color; // the accent of the theme
+  context.fillStyle = getComputedStyle(document.querySelector("h1")).color; // the theme's accent color
   for (const [i, row] of matrix.entries()) {
     for (const [j, weight] of row.entries()) {
       context.globalAlpha = weight;

@@ -20,7 +20,7 @@ export function clearDetails() {
  *
  * source, nBest, rank: the sentence, its translations, and the index of the one that is shown
  * prefix:              of the translation, undefined if the user chose none
- * reason:              why there is no attention, undefined if there is
+ * reason:              why attention is unavailable, undefined if it is available
  * onRank, onUnpin:     called with the index of a chosen translation, and to remove the prefix
  * findAttention:       returns the attention for the translation with an index
  */

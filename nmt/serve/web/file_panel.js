@@ -27,7 +27,7 @@ function show(text) {
   element("file-status").textContent = `${current}: ${text}`;
 }
 
-/** Translate a file, or show the choice of its column. */
+/** Translate a file, or ask for the column to translate. */
 async function select(file) {
   request.abort();
   request = new AbortController();
@@ -115,7 +115,7 @@ element("file").addEventListener("change", () => {
   if (file) {
     select(file);
   }
-  element("file").value = ""; // the same file may be selected again
+  element("file").value = ""; // allow the selection of the same file again
 });
 element("file-translate").addEventListener("click", () => {
   request.abort();

@@ -1,4 +1,4 @@
-/** Translation of files. A new format is a case of `openFile`. */
+/** Translation of files. To add a format, add a case to `openFile`. */
 
 import {translate, translateLines} from "./api.js";
 
@@ -125,7 +125,7 @@ function documentLimits({lines, characters, bytes}, overlap) {
   return {lines: Math.ceil(lines / 4), characters: characters / divisor, bytes: bytes / divisor};
 }
 
-/** Yield lists of parts; one that exceeds a limit by itself is alone, and the server rejects it. */
+/** Yield lists of parts within the limits. A part that exceeds a limit is sent alone, and the server rejects it. */
 function* chunksOf(parts, limits) {
   const reserved = 10_000; // bytes for the other fields of a request
   let chunk = [];
@@ -134,7 +134,7 @@ function* chunksOf(parts, limits) {
     const size = new TextEncoder().encode(JSON.stringify(part)).length + 1;
     const isFull = chunk.length === limits.lines || characters + part.length > limits.characters
       || bytes + size > limits.bytes - reserved;
-    if (size > limits.bytes) { // the server would close the connection before it has the request
+    if (size > limits.bytes) { // the server would close the connection before it has read the request
       throw new Error(`too large; the limit is ${limits.bytes} bytes; split it`);
     }
     if (chunk.length && isFull) {

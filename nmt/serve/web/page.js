@@ -7,7 +7,7 @@ import {clearDetails, showDetails} from "./details.js";
 import {sentencesOf, tokensOf, wordsOf} from "./text.js";
 
 const element = (id) => document.getElementById(id);
-const DELAY = 250; // milliseconds after the last key
+const DELAY = 250; // milliseconds after the last keystroke
 const MAX_RESULTS = 2_000;
 
 let models = [];
@@ -93,7 +93,7 @@ function invalidOption() {
   return input ? `${input.parentElement.textContent.trim()}: ${input.validationMessage}` : "";
 }
 
-/** Return the fields of requests that the options set. A server's own beam may be larger than requests may ask for. */
+/** Return the fields of requests that the options set. The model's own beam may exceed the limit of requests. */
 function searchOptions() {
   const beamSize = element("beam-size").valueAsNumber;
   return {
@@ -119,7 +119,7 @@ function requestFor(sentence) {
 
 const keyOf = (sentence) => JSON.stringify([sentence.text, requestFor(sentence)]);
 
-/** Return the shown translation of a sentence, undefined if there is none yet. */
+/** Return the shown translation of a sentence, or undefined if there is none yet. */
 function shown(sentence) {
   const key = keyOf(sentence);
   return results.get(key)?.at(ranks.get(key) ?? 0);
@@ -278,7 +278,7 @@ function wordsWithTokens(translation, index) {
   return parts;
 }
 
-/** Highlight a word and the words that it is aligned to; without a word, none. */
+/** Highlight a word and the words that it is aligned to; without a word, remove the highlight. */
 function highlight(word) {
   document.querySelectorAll(".lit").forEach((lit) => lit.classList.remove("lit"));
   const links = word && sentences[word.sentence] && shown(sentences[word.sentence])?.alignment;
@@ -375,7 +375,7 @@ element("clear").addEventListener("click", () => {
 element("copy").addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(element("output").textContent);
-    element("status").textContent = sentences.every(shown) ? "Copied" : "Copied, but not complete";
+    element("status").textContent = sentences.every(shown) ? "Copied" : "Copied an incomplete translation";
   } catch { // no permission, or no clipboard, which browsers offer only over HTTPS or on localhost
     getSelection().selectAllChildren(element("output"));
     element("status").textContent = "Selected; press Ctrl+C";
@@ -383,7 +383,7 @@ element("copy").addEventListener("click", async () => {
 });
 element("swap").addEventListener("click", () => {
   const {source, target} = model();
-  if (sentences.every(shown)) { // otherwise, the output has dots
+  if (sentences.every(shown)) { // the output of a pending sentence has an ellipsis
     element("source").value = element("output").textContent;
   }
   element("source-language").value = target;
@@ -435,7 +435,7 @@ document.addEventListener("selectionchange", () => {
 
 // --- Theme and start -------------------------------------------------------------------------------------------------
 
-/** Return the storage of the browser, null if it is blocked. */
+/** Return the browser's storage, or null if it is blocked. */
 function storage() {
   try {
     return localStorage;

@@ -1,6 +1,6 @@
 /** Sentences, words and tokens of texts. Positions are indices of UTF-16 code units. */
 
-const CONTROL = /[\x00-\x1f\x7f-\x9f\ufeff]/g; // the server may count them as spaces
+const CONTROL = /[\x00-\x1f\x7f-\x9f\ufeff]/g; // the server may treat them as spaces
 
 /**
  * Return the sentences of a text: where they start and end, and what to send to the server.
@@ -41,7 +41,7 @@ export function wordsOf(text) {
 /**
  * Return start, end and probability of each token of a translation.
  *
- * Null if the tokens do not spell the text or if there is not one probability for each, as in lines that were split.
+ * Returns null if the tokens do not spell the text or lack probabilities, as in lines that were split.
  */
 export function tokensOf({text, tokens, token_log_probs: logProbs}) {
   if (logProbs.length !== tokens.length + 1) {
@@ -75,7 +75,7 @@ export function tokensOf({text, tokens, token_log_probs: logProbs}) {
 
 const SPACE = 0x20;
 
-/** Return the UTF-8 bytes of a text, and for each byte and the end, the position of its character. */
+/** Return the UTF-8 bytes of a text, and the position of the character of each byte and of the end. */
 function utf8(text) {
   const bytes = [];
   const positions = [];

@@ -27,7 +27,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def train(workload: Workload, clock: Clock) -> None:
-    """Train with eole, ending a round instead of each report."""
+    """Train with eole; each report ends a round."""
 
     def report(statistics: Statistics, *_: Any) -> None:
         clock.end_round(int(statistics.n_tokens))

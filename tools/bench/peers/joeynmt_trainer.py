@@ -32,9 +32,9 @@ def train(workload: Workload, clock: Clock) -> None:
 
 
 def configuration(workload: Workload, folder: Path) -> dict[str, Any]:
-    """Settings of its WMT14 example with the shape and batch size of the workload."""
+    """Settings of JoeyNMT's WMT14 example with the shape and batch size of the workload."""
     for split in ("train", "valid"):
-        for side in ("src", "tgt"):  # its file names end in the language
+        for side in ("src", "tgt"):  # JoeyNMT's file names end in the language
             (folder / f"{split}.{side}").symlink_to(workload.path(f"{split}.{side}.pieces").absolute())
     (folder / "model").mkdir()
     vocabulary = {"level": "word", "voc_file": str(workload.path("vocab.txt"))}

@@ -1,7 +1,7 @@
 """nmt: the trainer and translator of this source tree, as measured by `nmt bench`.
 
-Options: compile (true or false), any `train.*` of a recipe, and for learning any `model.*`; processes and any
-`decode.*`.
+Options: compile (true or false), any `train.*` of a recipe, and for learning any `model.*` and init (nmt, transformers
+or eole: the initialization of that system); processes and any `decode.*`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import json
 import shutil
 import tempfile
 from dataclasses import asdict
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import cast
+
+from torch import nn
 
 from bench.worker import Clock
 from bench.workload import Workload
@@ -30,6 +33,7 @@ from nmt.recipe import DecodeRecipe, SearchPrecision, parse_recipe
 from nmt.text.tokenizer import Tokenizers
 from nmt.train.validate import validate
 
+_EMBEDDINGS = ("src_embedding.weight", "tgt_embedding.weight", "output.weight")
 # A recipe must name corpora, even if they are not read.
 _PLACEHOLDER_CORPORA = 'train = [{ kind = "toy" }]\nvalid = [{ kind = "toy" }]'
 
@@ -75,6 +79,7 @@ def learn(workload: Workload, clock: Clock) -> None:
         spec, store = prepare_training_data(spec, str(workload.path("nmt")), Path(folder), 0, workload.vocab_size)
         with TrainingBench(spec, world, store) as bench:
             loss = bench.trainer.loss
+            _initialize_like(workload.options.get("init", "nmt"), loss.model)
             clock.end_round(0)
             for _ in range(learning.rounds):
                 tokens = bench.run(workload.updates).tgt_tokens
@@ -91,6 +96,19 @@ def learn(workload: Workload, clock: Clock) -> None:
             lines = translator.translate(workload.lines("test.src.txt"))
             Path(f"{learning.output}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             clock.end_round(len(lines))
+
+
+def _initialize_like(system: str, model: nn.Module) -> None:
+    """Initialize matrices as another system does.
+
+    transformers: N(0, 0.02^2) for all; eole: Xavier uniform for all, the embeddings too
+    """
+    if system == "nmt":
+        return
+    initialize = {"transformers": partial(nn.init.normal_, std=0.02), "eole": nn.init.xavier_uniform_}[system]
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1 and (system == "transformers" or name in _EMBEDDINGS):
+            initialize(parameter)
 
 
 def decode(workload: Workload, clock: Clock) -> None:

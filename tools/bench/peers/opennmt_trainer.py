@@ -22,7 +22,7 @@ from bench.workload import Workload
 
 
 def train(workload: Workload, clock: Clock) -> None:
-    """Train with OpenNMT-py, ending a round instead of each report."""
+    """Train with OpenNMT-py; each report ends a round."""
     check_precision(workload, "OpenNMT-py")
 
     def report(statistics: Statistics, *_: Any) -> None:
@@ -38,7 +38,7 @@ def train(workload: Workload, clock: Clock) -> None:
 
 
 def configuration(workload: Workload, folder: Path) -> dict[str, Any]:
-    """Options of the Transformer in its documentation with the shape and batch size of the workload."""
+    """Options of the Transformer in OpenNMT-py's documentation with the shape and batch size of the workload."""
     vocabulary = str(write_vocabulary(workload, folder / "vocabulary.txt"))
     corpus = {"path_src": str(workload.path("train.src.pieces")), "path_tgt": str(workload.path("train.tgt.pieces"))}
     return {

@@ -36,10 +36,10 @@ def _target_tokens(batch: Batch) -> int:
 
 
 def arguments(workload: Workload, folder: Path) -> list[str]:
-    """Command line of its WMT example with the shape and batch size of the workload."""
+    """Command line of Sockeye's WMT example with the shape and batch size of the workload."""
     pieces = workload.lines("vocab.txt")
     vocabulary = folder / "vocabulary.json"
-    # The special tokens and their ids are those of Sockeye.
+    # Sockeye has the same special tokens and ids.
     vocabulary.write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}), encoding="utf-8")
     longest = [max(len(sentence) for sentence in workload.pieces("train", side)) for side in ("src", "tgt")]
     options = {
