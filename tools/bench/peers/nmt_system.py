@@ -10,7 +10,6 @@ import json
 import shutil
 import tempfile
 from dataclasses import asdict
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import cast
@@ -103,12 +102,11 @@ def _initialize_like(system: str, model: nn.Module) -> None:
 
     transformers: N(0, 0.02^2) for all; eole: Xavier uniform for all, the embeddings too
     """
-    if system == "nmt":
-        return
-    initialize = {"transformers": partial(nn.init.normal_, std=0.02), "eole": nn.init.xavier_uniform_}[system]
     for name, parameter in model.named_parameters():
-        if parameter.dim() > 1 and (system == "transformers" or name in _EMBEDDINGS):
-            initialize(parameter)
+        if system == "transformers" and parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.02)
+        elif system == "eole" and name in _EMBEDDINGS:
+            nn.init.xavier_uniform_(parameter)
 
 
 def decode(workload: Workload, clock: Clock) -> None:
