@@ -100,6 +100,8 @@ def test_nmt_initializes_as_other_systems_do() -> None:
         stds[system] = [float(dict(model.named_parameters())[name].detach().std()) for name in (
             "output.weight", "encoder.layers.0.feed_forward.inner.weight"
         )]  # fmt: skip
+    with pytest.raises(SystemExit, match="init must be nmt, transformers or eole, got 'other'"):
+        nmt_system._initialize_like("other", model)
     xavier = (2 / (128 + 256)) ** 0.5
     assert stds["nmt"] == pytest.approx([128**-0.5, xavier], rel=0.02)
     assert stds["transformers"] == pytest.approx([0.02, 0.02], rel=0.02)
@@ -145,6 +147,9 @@ def test_curves_of_systems_and_seeds(fake: dict[str, str], text: Path, tmp_path:
     assert [c.seed for c in learn(work, systems, [2, 3], results)] == [1, 1, 2, 2, 3, 3]
     with pytest.raises(UserError, match="curves with other settings; choose another file"):
         learn(replace(work, updates=9), systems, [1], results)
+    results.write_text("{")
+    with pytest.raises(UserError, match=r"cannot read .*; choose another file with --results"):
+        learn(work, systems, [1], results)
 
 
 def test_the_command_prints_a_table_and_draws(
@@ -161,6 +166,16 @@ def test_the_command_prints_a_table_and_draws(
 
     assert main(["learn", "opennmt", "--results", str(results), "--folder", str(text)]) == 1
     assert "'opennmt' does not support 'learn'; it must be one of" in capfd.readouterr().err
+
+
+def test_empty_translations_give_a_warning(
+    fake: dict[str, str], text: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    peer = tmp_path / "fake_peer.py"
+    peer.write_text(peer.read_text().replace('workload.pieces("test", "tgt")', "[[]] * 5"))
+    (curve,) = learn(workload(text), [("fake", fake)], [1], tmp_path / "learning.json")
+    assert curve.bleu == 0
+    assert "warning: fake offset=0.5, seed 1: all translations are empty; its BLEU says" in capfd.readouterr().err
 
 
 def test_a_single_seed_has_no_interval(tmp_path: Path) -> None:

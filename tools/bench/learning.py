@@ -21,7 +21,7 @@ from sacrebleu.metrics.bleu import BLEU
 from bench.comparison import System, SystemProcess, system_process
 from bench.workload import Learning, Workload
 from nmt.evaluate.student_t import student_t_quantile
-from nmt.logs import say
+from nmt.logs import say, warn
 from nmt.plots.figure import PALETTE, new_figure, save_figure, style_axes
 from nmt.recipe import UserError
 from nmt.storage.sealed import write_file
@@ -82,7 +82,12 @@ def learn(workload: Workload, systems: Sequence[System], seeds: Sequence[int], r
 def _read(results: Path, work: Mapping[str, Any]) -> list[Curve]:
     if not results.exists():
         return []
-    tree = json.loads(results.read_text(encoding="utf-8"))
+    try:
+        tree = json.loads(results.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read {results}: {error}; it must be written by this command; choose another file with --results"
+        ) from error
     if tree["workload"] != json.loads(json.dumps(work)):
         raise UserError(f"{results} has curves with other settings; choose another file with --results")
     return [Curve(**curve) for curve in tree["curves"]]
@@ -117,6 +122,8 @@ def _score(curve: Curve, process: SystemProcess, learning: Learning, workload: W
     """Let a system translate the test set, and score the translations."""
     process.request_round()
     lines = _read_translations(Path(learning.output), workload)
+    if not any(map(str.strip, lines)):
+        warn(f"{curve.label}, seed {curve.seed}: all translations are empty; its BLEU says nothing about its training")
     metric = BLEU()
     score = metric.corpus_score(lines, [workload.lines("test.tgt.txt")])
     say(f"{curve.label}, seed {curve.seed}: {score.score:.2f} BLEU")

@@ -179,6 +179,7 @@ def _model(workload: Workload) -> dict[str, Any]:
         "heads": shape.num_heads,
         "transformer_ff": shape.d_ff,
         "add_qkvbias": True,
+        "add_final_linear_bias": True,
         "add_ffnbias": True,
         "encoder": {"encoder_type": "transformer", "layers": shape.num_encoder_layers},
         "decoder": {"decoder_type": "transformer", "layers": shape.num_decoder_layers},

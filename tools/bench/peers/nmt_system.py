@@ -102,6 +102,8 @@ def _initialize_like(system: str, model: nn.Module) -> None:
 
     transformers: N(0, 0.02^2) for all; eole: Xavier uniform for all, the embeddings too
     """
+    if system not in ("nmt", "transformers", "eole"):
+        raise SystemExit(f"init must be nmt, transformers or eole, got {system!r}; correct it")
     for name, parameter in model.named_parameters():
         if system == "transformers" and parameter.dim() > 1:
             nn.init.normal_(parameter, std=0.02)
