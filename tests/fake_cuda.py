@@ -103,7 +103,7 @@ class FakeCuda(FakeTensorMode):
         return self._check_and_run(func, types, args, kwargs)
 
     def read(self, tensor: Tensor, reason: str) -> Any:
-        """Return the invented data of a tensor; a synchronization if it is on the device."""
+        """Return the invented data of a tensor; reading a device tensor is a synchronization."""
         if tensor.device.type == "cuda":
             return self.synchronize_at(reason, tensor)
         if any(tensor is copy for copy in self._copies):

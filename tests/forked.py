@@ -1,4 +1,4 @@
-"""Processes that tests fork from a server which has imported what they need; importing it takes seconds for each."""
+"""A fork server for tests: it preloads the modules that the processes need, because importing them takes seconds."""
 
 import multiprocessing
 

@@ -147,9 +147,10 @@ def test_curves_of_systems_and_seeds(fake: dict[str, str], text: Path, tmp_path:
     assert [c.seed for c in learn(work, systems, [2, 3], results)] == [1, 1, 2, 2, 3, 3]
     with pytest.raises(UserError, match="curves with other settings; choose another file"):
         learn(replace(work, updates=9), systems, [1], results)
-    results.write_text("{")
-    with pytest.raises(UserError, match=r"cannot read .*; choose another file with --results"):
-        learn(work, systems, [1], results)
+    for broken in ("{", "{}", "[]", '{"workload": {}, "curves": [{"name": "fake"}]}'):
+        results.write_text(broken)
+        with pytest.raises(UserError, match=r"cannot read .*; choose another file with --results"):
+            learn(work, systems, [1], results)
 
 
 def test_the_command_prints_a_table_and_draws(
@@ -175,7 +176,7 @@ def test_empty_translations_give_a_warning(
     peer.write_text(peer.read_text().replace('workload.pieces("test", "tgt")', "[[]] * 5"))
     (curve,) = learn(workload(text), [("fake", fake)], [1], tmp_path / "learning.json")
     assert curve.bleu == 0
-    assert "warning: fake offset=0.5, seed 1: all translations are empty; its BLEU says" in capfd.readouterr().err
+    assert "warning: fake offset=0.5, seed 1: all translations are empty, so BLEU" in capfd.readouterr().err
 
 
 def test_a_single_seed_has_no_interval(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ledger of measurements: what it keeps, and what it says that it added."""
+"""The ledger of measurements: what it keeps and what it reports as added."""
 
 from pathlib import Path
 from typing import Any

@@ -152,7 +152,7 @@ def test_a_round_ends_when_the_next_step_starts() -> None:
 
 def test_unsupported_precision_is_an_error() -> None:
     trainers.check_precision(WORKLOAD, "JoeyNMT")
-    with pytest.raises(SystemExit, match="JoeyNMT cannot train in bf16 on cpu; it must be one of fp32"):
+    with pytest.raises(SystemExit, match="JoeyNMT cannot train in bf16 on cpu; precision must be one of fp32"):
         trainers.check_precision(WORKLOAD.with_settings({"precision": "bf16"}), "JoeyNMT")
 
 

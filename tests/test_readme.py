@@ -135,7 +135,7 @@ def test_the_worked_example(tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     printed = shown.stdout.splitlines()
     assert len(eval(printed[0], {})) == 2  # noqa: S307 - the printed list of two translations
-    assert len(printed) == python.count("print(") + 1  # the scores are two
+    assert len(printed) == python.count("print(") + 1  # one call, in a loop, prints two scores
 
 
 def test_the_example_of_mixed_corpora_is_valid() -> None:

@@ -36,7 +36,7 @@ LAYERS = (
 )
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
-# Modules with lazy imports, because every process imports them and some do not need what these import.
+# Modules with lazy imports: every process imports these modules, but not every process needs the lazy imports.
 LAZY_IMPORTERS = {
     "nmt",
     "nmt.cli",
@@ -149,7 +149,7 @@ def undocumented(owner: ast.Module | ast.ClassDef, name: str) -> Iterator[str]:
             yield from undocumented(node, f"{name}.{node.name}")
 
 
-def modules_have_telling_names(module: Module) -> Iterator[str]:
+def modules_have_descriptive_names(module: Module) -> Iterator[str]:
     for part in module.name.split("."):
         if part.strip("_") in VAGUE_NAMES:
             yield f"{module.name}: {part!r} is not a descriptive name"
@@ -187,7 +187,7 @@ RULES: list[Callable[[Module], Iterator[str]]] = [
     imports_are_at_module_level,
     files_and_functions_are_short,
     public_names_are_documented,
-    modules_have_telling_names,
+    modules_have_descriptive_names,
     nothing_is_pickled_or_evaluated,
     no_path_of_one_machine,
 ]
@@ -259,9 +259,9 @@ BAD = [
     (public_names_are_documented, "nmt/cli.py", "'''M.'''\nclass A:\n    pass"),
     (public_names_are_documented, "nmt/cli.py", "'''M.'''\nclass A:\n    '''C.'''\n    def f(self):\n        pass"),
     (public_names_are_documented, "nmt/cli.py", "'''M.'''\nasync def f():\n    '''   '''"),
-    (modules_have_telling_names, "nmt/data/utils.py", ""),
-    (modules_have_telling_names, "nmt/model/_helpers.py", ""),
-    (modules_have_telling_names, "nmt/common/text.py", ""),
+    (modules_have_descriptive_names, "nmt/data/utils.py", ""),
+    (modules_have_descriptive_names, "nmt/model/_helpers.py", ""),
+    (modules_have_descriptive_names, "nmt/common/text.py", ""),
     (nothing_is_pickled_or_evaluated, "nmt/cli.py", "import pickle"),
     (nothing_is_pickled_or_evaluated, "nmt/cli.py", "import os, joblib.memory"),
     (nothing_is_pickled_or_evaluated, "nmt/cli.py", "from pickle import loads"),

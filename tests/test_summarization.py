@@ -45,7 +45,7 @@ def cnn(tmp_path: Path) -> Recipe:
     recipe = load_recipe(
         RECIPES / "cnn-dailymail.toml", [*SMALL, f"data.root={tmp_path}", f"run_dir={tmp_path / 'run'}"]
     )
-    # A local folder of one configuration has no name for it.
+    # A local folder has one configuration, which has no name.
     data = recipe.data.model_dump()
     for corpus in (*data["train"], *data["valid"], *data["test"].values()):
         corpus["config"] = None

@@ -244,12 +244,12 @@ class WordAligner:
 
     def _words_of_parts(self, line: str, parts: Sequence[Part]) -> list[list[int | None]]:
         """Return the word of the line for each token of each part."""
-        text, spans = normalize(line, self.unicode_form), words_as_given(line, self.unicode_form)
+        text, line_words = normalize(line, self.unicode_form), words_as_given(line, self.unicode_form)
         words = []
         for part in parts:
             _, starts = self.tokenizers.src.encode_with_starts(part.text)
             starts = [part.start + start for start in starts[: len(part.tokens)]]
-            words.append(words_of_starts(text, starts, spans))
+            words.append(words_of_starts(text, starts, line_words))
         return words
 
     def attended(self, pairs: Sequence[TokenPair]) -> list[list[int]]:

@@ -4,7 +4,7 @@ Terms are chosen after the text is prepared and aligned. Training then reads the
 of the prepared corpus. Only its sources differ from the prepared ones: a fraction of them has marked terms.
 
 A term is a word with a one-to-one alignment. A source word has at least three characters and a target word at least
-four, which excludes most function words without a tagger. Adjacent words whose translations are adjacent, in the
+four, which excludes most function words and needs no tagger. Adjacent words whose translations are adjacent, in the
 same order, may be one term.
 
 The translation in the markup is a base form, which the model learns to inflect (Bergmanis and Pinnis 2021,

@@ -129,7 +129,7 @@ def _digest(corpus: Corpus, root: Path, known: str | None, *, warns: bool = True
 def open_links(prepared: Prepared) -> tuple[SideStore, str]:
     """Open the links of a prepared corpus, see `nmt.data.loader.pack_links`; return them and their fingerprint.
 
-    Raises UserError if they are missing, damaged, or belong to another text.
+    Raises UserError if they are missing or damaged, or belong to another text.
     """
     folder = prepared.directory / LINKS_FOLDER
     report = read_json_object(folder / _REPORT_FILE)

@@ -183,7 +183,7 @@ def _measure(
     mean = float(costs.mean())
     half = student_t_quantile(_CONFIDENCE, len(costs) - 1) * float(costs.std(ddof=1)) / math.sqrt(len(costs))
     total, validations = forecast.text.tgt_tokens, math.ceil(forecast.text.updates / recipe.train.validate_every)
-    validations += int(recipe.train.start_from is not None)  # one of the start model
+    validations += int(recipe.train.start_from is not None)  # one of the initial model
     speed = SpeedForecast(
         device=str(world.device),
         precision=trainer.updater.precision,

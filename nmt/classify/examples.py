@@ -29,7 +29,7 @@ Texts = tuple[str, ...]
 
 @dataclass
 class TextEncoder:
-    """Encodes examples: normalized, each text truncated to its first `max_tokens` tokens.
+    """Encodes examples: normalizes each text and truncates it to its first `max_tokens` tokens.
 
     One text is followed by EOS. Two texts are separated by BOS, which no text contains, and followed by EOS.
 

@@ -107,7 +107,7 @@ def _build(
             "a run must keep its labels; restore them, or choose another name"
         )
     if missing := [names[index] for index in sorted(set(range(len(names))) - set(labels["train"]))]:
-        warn(f"data.train has no example of class {', '.join(missing)}, so it is not learned; add some")
+        warn(f"classes without examples in data.train are not learned: {', '.join(missing)}; add examples")
     if newest is None:
         with tempfile.TemporaryDirectory() as folder:  # the checkpoints store the tokenizer
             path = Path(folder, TOKENIZER_FILE)

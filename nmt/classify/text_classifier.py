@@ -36,7 +36,7 @@ _BATCH_TOKENS = 8_192
 
 @dataclass(frozen=True)
 class ClassifierMetadata:
-    """Everything that a classifier needs except its weights; saved in `classifier.toml`.
+    """Metadata of a classifier, saved in `classifier.toml` with the architecture.
 
     labels:    names of the classes, in the order of the output
     num_texts: texts of an example, 1 or 2

@@ -73,7 +73,7 @@ def compare(
     """Compare systems with a baseline by two paired tests: bootstrap and approximate randomization.
 
     The bootstrap gives the same results as sacreBLEU's --paired-bs. The randomization runs the trials of --paired-ar,
-    but also counts ties with the observed difference; without ties, p is far too small when few sentences differ. The
+    but also counts ties with the observed difference; otherwise, p is far too small when few sentences differ. The
     environment variable SACREBLEU_SEED (default: 12345) sets the seed, which the signatures include.
 
     nmt compare --ref news.de base.de big.de

@@ -121,7 +121,7 @@ def evaluate(
     if differences:
         ahead, behind = evaluated.differences(differences)
         if not ahead and not behind:
-            metric = "lower-cased chrF2" if evaluated.ignores_case else "chrF2"
+            metric = "lowercased chrF2" if evaluated.ignores_case else "chrF2"
             say(f"--differences: all sentences of the two systems have equal {metric}")
         results = replace(results, ahead=ahead, behind=behind)
     _echo(results, output, as_json)

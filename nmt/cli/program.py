@@ -125,7 +125,7 @@ class Program(TyperGroup):
             raise CommandError(f"nmt {name} uses one process, got {size}; run it without torchrun")
         command = COMMANDS[str(name)].load(str(name))
         if not gc.isenabled():
-            gc.freeze()  # modules live until the exit, so collections can skip them
+            gc.freeze()  # modules live until the process exits, so collections can skip them
             gc.enable()
             if callable(signal.getsignal(signal.SIGINT)):
                 signal.signal(signal.SIGINT, signal.default_int_handler)

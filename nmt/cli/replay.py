@@ -69,7 +69,7 @@ def _read_pairs(prepared: Prepared, recipe: Recipe, found: Replay, top: int) -> 
     try:
         return locate_pairs(prepared, recipe, pairs)
     except UserError as error:
-        warn(f"lines are unknown: {error}")
+        warn(f"the locations of the pairs are unknown: {error}")
         return pairs
 
 

@@ -427,7 +427,7 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
 
 
 def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
-    """Return a local dataset's directory; None if on the Hub. UserError for a file, missing shards or a revision."""
+    """Return a dataset's directory, None if on the Hub; raise UserError for a file, missing shards or a revision."""
     path = _resolve(Path(corpus.dataset), root)
     if corpus.dataset.startswith((".", "/", "~")):
         _existing(Path(corpus.dataset), root)

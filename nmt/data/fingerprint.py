@@ -222,7 +222,7 @@ def _read_files(files: Sequence[Path]) -> list[InputFile]:
     inputs: list[InputFile] = []
     with progress("computing checksums of the input", total, "bytes") as bar:
         for path in files:
-            # Read the time before the contents: a file that changes meanwhile is then outdated at the next call.
+            # Read the time before the contents: the next call then detects a change made during the read.
             modified = _modified(path) if path.exists() else 0
             digest, size = hashlib.sha256(), 0
             for block in read_blocks(path):

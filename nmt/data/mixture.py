@@ -55,8 +55,8 @@ class Mixture:
     def sample_epoch(self, seed: int, epoch: int) -> NDArray[np.integer[Any]]:
         """Return the pair ids of an epoch, corpus by corpus, `(sum(sizes),)`.
 
-        Each corpus is a sequence of permutations that continues from epoch to epoch. At any time, the numbers of
-        times that any two pairs of a corpus were shown differ by at most one.
+        Each corpus is a sequence of permutations that continues from epoch to epoch. After each epoch, every pair of
+        a corpus has been shown n or n + 1 times, for some n.
         """
         chosen = []
         for corpus, (end, size, count) in enumerate(

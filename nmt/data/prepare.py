@@ -432,7 +432,7 @@ def _warn_of_empty_corpora(recipe: Recipe, num_read: Sequence[int], num_kept: Co
     for index, (corpus, count) in enumerate(zip(recipe.data.train, num_read, strict=True)):
         if not num_kept[index]:
             files = ", ".join(path.name for path in input_files(corpus, recipe.data.root)[:2])
-            wrong = f"all its {counted(count, 'pair')} were dropped" if count else "it is empty"
+            wrong = f"every pair was dropped ({count:,} in total)" if count else "it is empty"
             tag = f"; its tag {corpus.tag} is not trained" if corpus.tag is not None else ""
             warn(
                 f"data.train.{index} ({files or corpus.kind}) has no pair in the training text: {wrong}{tag}; "

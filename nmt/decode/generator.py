@@ -49,7 +49,7 @@ class TextGenerator(Translator):
         of_sources = ("alignments", "shortlist", "split_sentences", "min_length_ratio", "max_length_ratio")
         for name in (*of_sources, "fusion"):
             if getattr(decode, name):
-                markup = ", or markup from --keep" if name == "alignments" else ""  # which needs them
+                markup = ", or markup from --keep" if name == "alignments" else ""  # needs alignments
                 raise UserError(
                     f"decode.{name} is for translation; a language model has no source; remove decode.{name}{markup}"
                 )

@@ -187,7 +187,7 @@ class Glossary:
         return [TermUse(term, next(filter(is_used, term.forms), "")) for term in terms]
 
     def _matches(self, words: Sequence[str]) -> list[tuple[Span, Term]]:
-        """Return the selected matches: start and end among the words, and term."""
+        """Return the selected matches: the span of word indices, and the term."""
         selected: list[tuple[Span, Term]] = []
         covered = [False] * len(words)
         matches = sorted(self._candidates(words), key=lambda match: match[0][0] - match[0][1])

@@ -80,7 +80,7 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: Path, tokenizers: Tokenizers) -> Shortlist:
-        """Read and verify a file; raises UserError if it is no shortlist, damaged, or belongs to other tokenizers."""
+        """Read and verify a file; raises UserError if it is damaged, not a shortlist, or for other tokenizers."""
         try:
             with safe_open(reject_pipe(path), framework="numpy") as file:
                 metadata = file.metadata() or {}

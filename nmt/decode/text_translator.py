@@ -305,7 +305,7 @@ class TextTranslator(ABC):
         own_required.require_end()
 
     def batch_key(self, line: str) -> int | None:
-        """Return a key that lines of the same batch must share, their length; None if any lines can share a batch."""
+        """Return a key (the length) that all lines of a batch must share; None if any lines can share a batch."""
         return None
 
     def count_long(self, lines: Iterable[str]) -> None:
@@ -462,7 +462,7 @@ class TextTranslator(ABC):
         """Return the `n_best` best hypotheses of each task, best first, in reading order."""
 
     def _start_search(self, tasks: Sequence[Task], options: SearchOptions) -> Callable[[], list[list[Hypothesis]]]:
-        """Return a function that waits for the results of `_search`; engines with own threads start the search here."""
+        """Return a function that waits for `_search` results; engines with their own threads start the search here."""
         return lambda: self._search(tasks, options)
 
     def _align(

@@ -80,7 +80,7 @@ def training_frequencies(
 ) -> Counter[str]:
     """Count the words of training text and add given counts.
 
-    lowercase: whether `words` lower-cases; if so, given counts of words that differ only in case are added up
+    lowercase: whether `words` lowercases; if so, given counts of words that differ only in case are added up
 
     Warns of text in another format. Raises UserError if there are no words, or a text is given twice.
     """

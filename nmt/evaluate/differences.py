@@ -39,7 +39,7 @@ def largest_differences(
 
     Both lists are sorted by descending difference in chrF2, lowercased if `lowercase`.
     """
-    chrf, metric = CHRF(lowercase=lowercase), "lower-cased chrF2" if lowercase else "chrF2"
+    chrf, metric = CHRF(lowercase=lowercase), "lowercased chrF2" if lowercase else "chrF2"
     found = []
     for index, (one, other, *refs) in enumerate(zip(first, second, *references, strict=True)):
         if one != other:

@@ -17,7 +17,7 @@ from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_empty, w
 from nmt.text.words import has_spaces
 
 _MAX_OTHER_FORMS = 0.01  # fraction of lines
-_MAX_CASED = 0.01  # fraction of lines; lower-cased text may still contain a few names
+_MAX_CASED = 0.01  # fraction of lines; lowercased text may still contain a few names
 # Advice by metric that separates words at spaces, for references without spaces.
 _REMEDIES = {
     "bleu": "for bleu, set --lang zh or --lang ja, or use --tokenize char",
@@ -146,7 +146,7 @@ def hint_at_lowercase_output(
     cased = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
     if cased and not options["lowercase"] and _is_lower_cased(lines) and any(map(_is_cased, references)):
         say(
-            f"hint: the translations of {name} are lower-cased and the reference is not, which lowers "
+            f"hint: the translations of {name} are lowercased and the reference is not, which lowers "
             f"{', '.join(cased)}; train on text with capitals, or compute bleu-tokenized-lc (evaluate.metrics)"
         )
 
@@ -158,9 +158,10 @@ def warn_of_case(name: str, references: Sequence[Sequence[str]], scorers: Sequen
     """
     cased = [scorer.name for scorer in scorers if scorer.name.startswith("bleu") and scorer.is_case_sensitive]
     if cased and any(map(_has_upper_case, references)):
+        do = "does" if len(cased) == 1 else "do"
         warn(
-            f"the model writes lowercase text, and {' and '.join(cased)} of {name} does not ignore case, which lowers "
-            f"the score; compute bleu or bleu-tokenized-lc instead ({option}), or lower-case the references"
+            f"the model writes lowercase text, and {' and '.join(cased)} of {name} {do} not ignore case, which lowers "
+            f"the score; compute bleu or bleu-tokenized-lc instead ({option}), or lowercase the references"
         )
 
 
@@ -198,7 +199,7 @@ def _differ_in_form(first: str, second: str) -> bool:
 
 
 def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, case_sensitive: Sequence[str]) -> None:
-    """Log a hint for each system that is lower-cased while the references are not, or vice versa."""
+    """Log a hint for each system that is lowercased while the references are not, or vice versa."""
     if not case_sensitive:
         return
     has_cased_reference = any(map(_is_cased, text.streams))
@@ -208,7 +209,7 @@ def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, case
         pairs = [("the reference", name) for name, lines in systems.items() if _is_cased(lines)]
     for lower, cased in pairs:
         say(
-            f"hint: {lower} is lower-cased and {cased} is not, which lowers {', '.join(case_sensitive)}; "
+            f"hint: {lower} is lowercased and {cased} is not, which lowers {', '.join(case_sensitive)}; "
             "to ignore case, use --lowercase (bleu, exact matches, words), --chrf-lowercase (chrf, "
             "chrf++) or --metrics bleu-tokenized-lc with --lang"
         )
@@ -217,7 +218,7 @@ def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, case
 def hint_at_form_of_training(
     frequencies: Mapping[str, int], text: ReferenceSet, words: Callable[[str], Sequence[str]]
 ) -> None:
-    """Log hints if the training text is lower-cased or in a different Unicode form than the words of the reference."""
+    """Log hints if the training text is lowercased or in a different Unicode form than the words of the reference."""
     unseen = Counter(word for line in text.streams[0] for word in words(line) if word not in frequencies)
     known = {unicodedata.normalize("NFC", word) for word in frequencies if not word.isascii()} if unseen else set()
     count = sum(number for word, number in unseen.items() if unicodedata.normalize("NFC", word) in known)
@@ -228,13 +229,13 @@ def hint_at_form_of_training(
         )
     if not _has_upper_case(frequencies) and any(_has_upper_case(words(line)) for line in text.streams[0]):
         say(
-            "hint: the training text is lower-cased and the reference is not, so words with capitals count as unseen; "
+            "hint: the training text is lowercased and the reference is not, so words with capitals count as unseen; "
             "to ignore case, use --lowercase"
         )
 
 
 def _is_lower_cased(lines: Sequence[str]) -> bool:
-    """Return whether lines have lower-case letters and hardly any others; many scripts have no case."""
+    """Return whether lines have lowercase letters and hardly any others; many scripts have no case."""
     return not _is_cased(lines) and any(line != line.upper() for line in lines)
 
 

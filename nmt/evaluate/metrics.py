@@ -200,7 +200,7 @@ def bleu_tokenizer(
         tokens: str = metric.tokenizer((line.lower() if lowercase else line).rstrip())
         return tokens.split()
 
-    return words, f"{'lower-cased ' if lowercase else ''}tokens of sacreBLEU's {metric.tokenizer_signature}"
+    return words, f"{'lowercased ' if lowercase else ''}tokens of sacreBLEU's {metric.tokenizer_signature}"
 
 
 def score_groups(

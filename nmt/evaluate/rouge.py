@@ -1,6 +1,6 @@
 """ROUGE (Lin 2004) by the package rouge-score: n-grams or longest common subsequence shared with a reference.
 
-The score of a test set is the mean F1 of its texts. The package lower-cases text and keeps only the letters a to z and
+The score of a test set is the mean F1 of its texts. The package lowercases text and keeps only the letters a to z and
 digits, so it suits only English. It stems words, as publications on summarization do (Porter 1980).
 """
 

@@ -43,7 +43,7 @@ class EvaluatedSystems:
         }
 
     def by_length(self) -> dict[str, list[GroupScore]]:
-        """Score by length of the source sentence; log if its words are not separated by spaces."""
+        """Score by length of the source sentence; log a hint if its words are not separated by spaces."""
         if not has_spaces(self._known_sources):
             say("hint: the source has no spaces between words, so --by-length counts whole clauses as words")
         classes = length_classes(self._known_sources)

@@ -53,7 +53,7 @@ def is_complete(run: Run) -> bool:
 def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
     """Execute the runs that are not complete; return those that failed.
 
-    jobs: parallel processes, which divide the GPUs, or else the cores, evenly; None starts one per GPU, or else one
+    jobs: parallel processes, which share the GPUs, or else the cores, evenly; None starts one per GPU, or one on a CPU
 
     Raises Interrupted after Ctrl-C or SIGTERM, once each process has saved a checkpoint.
     """
@@ -75,7 +75,7 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
 def prepare_data(runs: Sequence[Run]) -> list[Run]:
     """Prepare the data of the runs, once per distinct corpus and reused tokenizer; return the runs that failed.
 
-    Raises UserError, before preparing, if the start model of a run or another file that its options name is missing.
+    Raises UserError, before preparing, if the initial model of a run or another file that its options name is missing.
     """
     _require_one_process()
     for run in runs:

@@ -94,7 +94,7 @@ def require_comparable(runs: Sequence[Run], metric: str | None) -> None:
 def _signature(recipe: Recipe, metric: str | None, refs: Sequence[Sequence[str]]) -> str:
     """Return name and signature of the scores of a recipe; raises UserError for an unavailable metric."""
     lowercase = recipe.tokenizer.lowercase
-    with suppress(UserError):  # without the start model, no run starts
+    with suppress(UserError):  # without the initial model, no run starts
         lowercase = with_start_model(recipe).tokenizer.lowercase
     scorer = _make_scorer(recipe, metric, lowercase)
     return f"{scorer.name} {scorer.score(refs[0][:1], [stream[:1] for stream in refs]).signature}"
@@ -132,13 +132,14 @@ def read_results(runs: Sequence[Run], metric: str | None = None) -> list[TestRes
         raise UserError("no run is complete; wait for one, or rerun the command")
     if missing:
         warn(
-            f"not in the table, because their options, text or outputs changed: {'; '.join(missing)}; rerun the command"
+            "not in the table, because they are incomplete or their options, text or outputs changed: "
+            f"{'; '.join(missing)}; rerun the command"
         )
     return [_score_test(test, complete, metric) for test in test_sets(runs[0].recipe).values()]
 
 
 def notes_on_training(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield notes on complete runs that diverged, or whose options or start model have changed during training."""
+    """Yield notes on complete runs that diverged, whose options changed in training, or whose initial model changed."""
     for run in filter(is_complete, runs):
         decays = run.recipe.train.schedule in ("cosine", "linear")
         report = _report(run)
@@ -208,7 +209,7 @@ def _score_test(test: TestSet, complete: Mapping[str, Sequence[Run]], metric: st
 
 
 def describe_leaks(test: str, runs: Sequence[Run]) -> str:
-    """State how many sentences of a test set occur in the training text, as the reports of the runs do."""
+    """State how many sentences of a test set occur in the training text, according to the reports of the runs."""
     found: dict[str, list[str]] = {}
     for run in runs:
         leaks = next((one.get("leaks") for one in _report(run)["tests"] if one["name"] == test), None)

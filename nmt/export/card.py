@@ -123,7 +123,8 @@ def _scores(report: dict[str, Any]) -> Iterator[str]:
             clean = ", ".join(f"{score['name']} {score['value']:.2f}" for score in test.get("clean_scores", []))
             others = f"; scores of the others: {clean}" if clean else ""
             yield from (
-                f"{leaked:,} of the {total:,} sentences of {test['name']} occur in the training text{others}.",
+                f"{leaked:,} of the {total:,} sentences of {test['name']} occur exactly or nearly in the training "
+                f"text{others}.",
                 "",
             )
 

@@ -106,8 +106,8 @@ def _engines(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
     elif reasons := [
         *(["it is a language model"] if metadata.is_language_model else []),
         *unsupported_architecture(recipe, supported=SUPPORTED),
-        *(f"it does not support {name}" for name in unsupported_options(decode)),
-        *(["it does not support decode.no_repeat_ngram with previous translations"] if has_blocked_context else []),
+        *(f"no support for {name}" for name in unsupported_options(decode)),
+        *(["no support for decode.no_repeat_ngram with previous translations"] if has_blocked_context else []),
     ]:
         ctranslate2 = f"cannot run this model: {'; '.join(reasons)}"
     else:

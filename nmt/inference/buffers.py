@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
 
 class StaticCache:
-    """A `nmt.model.cache.Cache` of fixed size and address.
+    """An `nmt.model.cache.Cache` of fixed size and address.
 
     stored: (2, batch, num_heads, capacity, d_head), zeros in unused slots
     slots:  (beam,) int64, on the device, slots of the current step

@@ -169,7 +169,7 @@ class PreservingTranslator:
         return self._parse(text).text
 
     def start_translation(self, inputs: Sequence[TranslatorInput]) -> Finish:
-        """See `TextTranslator.start_translation`; fallbacks are searched when the returned function is called.
+        """See `TextTranslator.start_translation`; fallbacks run when the returned function is called.
 
         Pieces and scores are those of the text without tags. A line that is split at its items is translated without
         context.
@@ -245,7 +245,7 @@ class PreservingTranslator:
     def _insert(self, line: _Line, translation: str, links: Links, *, allow_joined: bool) -> str | None:
         """Return a translation with the tags of its line and items in their written form; None if items differ.
 
-        allow_joined: whether an item may be newly joined to letters, as a required phrase within a word is
+        allow_joined: whether an item may be newly joined to letters, such as a required phrase inside a word
         """
         pairing = self._grammar.pair(line.items, self._grammar.find_target(translation))
         text = line.marked.text

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from nmt.packing.padding import padded_width
 
-# Steps between compactions of the caches, each of which copies the used part once.
+# Steps between compactions. A compaction copies the used part of the caches once.
 _COMPACTION_INTERVAL = 16
 
 

@@ -38,7 +38,7 @@ class PackedSequences:
     positions:  (total,)           int64, position within the sentence, from 0
     cu_seqlens: (num_sentences+1,) int32, start of each sentence; the last entry is total
     sizes:      (num_sentences,)   int64, tokens of each sentence, on the host
-    max_length: at least the tokens of the longest sentence
+    max_length: at least the length of the longest sentence
     """
 
     tokens: Tensor

@@ -1,4 +1,4 @@
-"""Fixed-shape micro-batches: selects the shape, and balances the pairs of an update over micro-batches.
+"""Fixed-shape micro-batches: select the shape, and balance the pairs of an update over micro-batches.
 
 A GPU trains fastest when every step has the same shapes. Each micro-batch is padded to the same number of source
 tokens, target tokens and sentences. Padding is small: an update ends when either side is full, and its pairs are
@@ -20,8 +20,8 @@ from nmt.packing.packed import BatchShape, max_padding_length
 # because many micro-batches have few sentences each.
 _MIN_SLACK, _MAX_SLACK = 8, 24
 # Capacity for source tokens above the mean, in standard deviations. With 0, half of the updates end early, by 0.4
-# deviations on average, and their target side needs padding. With 0.5 it is 0.2 deviations, with hardly more padding in
-# total.
+# deviations on average, and their target side needs padding. With 0.5, the average is 0.2 deviations, with hardly more
+# padding in total.
 _SRC_DEVIATIONS = 0.5
 # Capacity for sentences, in standard deviations above the mean; spare capacity costs nothing. One update in a thousand
 # has more sentences and gets another micro-batch.
@@ -80,7 +80,7 @@ class UpdateStatistics:
         return math.ceil(self.mean_src_tokens + _SRC_DEVIATIONS * self.src_deviation)
 
     def shape(self, micro_batch_tokens: int, multiple: int = 1) -> BatchShape:
-        """Return the shape for the fewest micro-batches of `micro_batch_tokens` on either side, on average.
+        """Return the shape for the fewest micro-batches with at most `micro_batch_tokens` per side, on average.
 
         The number of micro-batches is a multiple of `multiple`. Padding, and capacity for the longest sentence, come
         on top of `micro_batch_tokens`.

@@ -42,7 +42,7 @@ class _Curve:
 
 @dataclass(frozen=True)
 class _Panel:
-    """One diagram. `best` marks the best point of the weights or the EMA; `from_zero` starts the y-axis at 0."""
+    """One subplot. `best` marks the best point of the weights or the EMA; `from_zero` starts the y-axis at 0."""
 
     title: str
     curves: tuple[_Curve, ...]

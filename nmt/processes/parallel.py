@@ -93,7 +93,7 @@ def _submit(executor: ProcessPoolExecutor, job: Any) -> Future[Any]:
 
 
 def _close_results(executor: ProcessPoolExecutor) -> None:
-    """Close this process's copy of the pipe's end at which workers write results.
+    """Close this process's copy of the write end of the result pipe.
 
     The thread of the pool waits for the rest of a result. If its worker exited while writing, the wait ends only when
     no process can write to the pipe anymore. The pool has no public function for this.

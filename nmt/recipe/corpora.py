@@ -118,7 +118,7 @@ class TrainingOptions(Section):
     alignment: Path | None = None
     """Word alignments for `train.guided_alignment` and `train.glossary_markup`: a file in Pharaoh format (`0-0 1-2`)
     with a line for each pair of the corpus. Words are separated by any white space, including no-break spaces, which
-    some aligners treat as letters. By default, a statistical aligner finds them."""
+    some aligners treat as letters. By default, a statistical aligner computes the alignments."""
 
 
 ReferenceFiles = Path | Annotated[tuple[Path, ...], Field(min_length=1)]

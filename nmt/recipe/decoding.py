@@ -66,8 +66,8 @@ class DecodeRecipe(Section):
     than their total number of tokens."""
     glossary_mode: GlossaryMode = "constrain"
     """How glossary terms are applied: `constrain` requires one of the given forms of each term; `annotate` writes the
-    first form of each term into the source, and the model may inflect it. The default of models trained with
-    `train.glossary_markup`, which `annotate` needs, is `annotate`."""
+    first form of each term into the source, and the model may inflect it. `annotate` needs a model trained with
+    `train.glossary_markup`, and is the default of such a model."""
     bias: dict[str, Annotated[float, Field(ge=-1_000.0, le=1_000.0)]] = Field(default_factory=dict)
     """Phrases to prefer (above 0) or avoid (below 0): the value is added to the log-probability of an output for the
     first occurrence of a preferred phrase and for each occurrence of an avoided one."""
@@ -177,7 +177,7 @@ class DecodeRecipe(Section):
     def search_settings(self) -> dict[str, Any]:
         """Return the options that determine a translation, as JSON values.
 
-        Omit the batch size, which has an effect only by rounding, and files, which need a digest.
+        Omits the batch size, which only affects rounding, and files, which need a digest.
         """
         options = self.model_dump(mode="json", exclude={"batch_tokens", "shortlist", "fusion"})
         if self.glossary_mode == "constrain":
@@ -297,7 +297,7 @@ def ineffective_option(
 def require_choice(decode: DecodeRecipe, own: DecodeRecipe) -> None:
     """Raise CommandError if a length penalty has no effect: greedy search or one sample, without scores in the output.
 
-    own: the options of the model, whose length penalty is no error
+    own: the options of the model; its own length penalty never raises an error
     """
     if decode.length_penalty != "none" and decode.n_best == 1 and (decode.sampling or decode.beam_size == 1):
         single = "one sample" if decode.sampling else "greedy search (beam_size=1)"

@@ -32,4 +32,4 @@ class CommandError(UserError):
 def advice_on(error: OSError, advice: str) -> str:
     """Return what to do about a system error: `advice`, unless too many files are open."""
     is_limit = error.errno in (errno.EMFILE, errno.ENFILE)
-    return "raise the limit of open files (ulimit -n), then rerun" if is_limit else advice
+    return "raise the limit on open files (ulimit -n), then rerun" if is_limit else advice

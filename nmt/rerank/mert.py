@@ -1,10 +1,10 @@
 """Minimum error rate training (MERT): feature weights for which the 1-best of all n-best lists scores highest.
 
 Along a line in weight space the score of each candidate is a linear function, and the best candidate changes only where
-these lines cross on their upper envelope. The exact optimum on the line is found by evaluating every interval between
-the crossings of all sentences (Och 2003, "Minimum Error Rate Training in Statistical Machine Translation", section 5).
-The search starts from the given weights and from random ones. It moves along the axes and random directions, each time
-to the best point on any of these lines, until the score stops improving.
+these functions cross on their upper envelope. The exact optimum on the line is found by evaluating every interval
+between the crossings of all sentences (Och 2003, "Minimum Error Rate Training in Statistical Machine Translation",
+section 5). The search starts from the given weights and from random ones. It moves along the axes and random
+directions, each time to the best point on any of these lines, until the score stops improving.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nmt.rerank.corpus_counts import CorpusMetric, Counts, score_of_counts
 
 Floats = NDArray[np.floating[Any]]
 
-# Smaller differences, of scores from 0 to 100 or of interval widths relative to their location, are rounding errors.
+# Smaller differences of scores (0 to 100) and smaller interval widths relative to their location are rounding errors.
 _ROUNDING = 1e-9
 
 

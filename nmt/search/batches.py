@@ -18,7 +18,7 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 # Minimum cost of a sentence in tokens: each sentence also needs `beam_size` rows of logits at every step.
 _MIN_COST = 16
 
-# Automatic batch size in source tokens: on a CPU with a beam of at least 3, and the maximum on a GPU.
+# Automatic batch size in source tokens: on a CPU with a beam of 3 to 64, and the maximum on a GPU.
 _CPU_TOKENS, _MAX_TOKENS = 2_048, 32_768
 # On a CPU, maximum hypotheses per sentence of a full batch: larger beams get smaller batches.
 _CPU_MAX_HYPOTHESES = 64

@@ -86,7 +86,7 @@ class SearchOptions:
 
     @property
     def max_finished(self) -> int | None:
-        """Number of finished hypotheses after which a group is done; None if it has no effect."""
+        """Number of finished hypotheses after which a group is done; None if `stop` is "exact"."""
         if self.stop == "exact":
             return None
         return max(1, round(self.beam_size // self.beam_groups * (self.patience if self.stop == "patience" else 1.0)))

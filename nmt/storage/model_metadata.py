@@ -72,7 +72,7 @@ def read_model_metadata(directory: Path) -> ModelMetadata:
 
 
 def longest_source_of(run: Path, start: Path | None) -> int | None:
-    """Return `longest_source` of a run's newest readable checkpoint, or else of its start model; 0 without either."""
+    """Return `longest_source` of a run's newest readable checkpoint, or else of its initial model; 0 without either."""
     candidates = [*reversed(list_checkpoints(run)), *([] if start is None else [start])]
     for directory in candidates:
         with suppress(UserError):

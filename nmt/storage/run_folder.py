@@ -151,7 +151,7 @@ def require_own_recipe(run: Path) -> None:
 
 
 def _is_replaceable(recipe: Path) -> bool:
-    """Return whether training wrote a recipe; invalid TOML counts as written by a training that crashed."""
+    """Return whether training wrote a recipe; invalid TOML counts as written by a training run that crashed."""
     try:
         return is_dumped(recipe.read_text(encoding="utf-8-sig"))
     except ValueError:

@@ -187,7 +187,7 @@ class TranslationJob:
     def _with_warnings(self, windows: Iterator[list[Record]]) -> Iterator[list[Record]]:
         """Wrap the windows in iterators that warn of misread text and of conflicting options."""
         reader, facts, name = self.source.reader, self.origin.facts, self.source.name
-        header = int(reader.names is not None)  # its line is no record
+        header = int(reader.names is not None)  # the header is not a record
         if reader.format == "text" and not reader.is_given:
             windows = _with_format_warning(windows, name)
         if reader.format == "tsv":

@@ -230,7 +230,7 @@ class PipeLines:
         return self._fill(monotonic() + min(seconds, _MAX_WAIT) if seconds < math.inf else None)
 
     def _fill(self, deadline: float | None) -> bool:
-        """Read until the buffer has a line, the longest possible line or the end; return False after the deadline."""
+        """Read until the buffer has a line or exceeds its limit, or the input ends; return False after the deadline."""
         while self._buffer.find(b"\n", self._searched) < 0 and not self._has_ended:
             if len(self._buffer) > MAX_LINE_BYTES:
                 return True

@@ -22,7 +22,7 @@ def normal_forms(lines: Sequence[str]) -> list[bytes]:
     text = "\n".join(lines).casefold()
     ascii_ignored, ignored = _ignored_characters()
     if not text.isascii():
-        # Remove them before NFKC, too, because NFKC turns an accent used as an apostrophe into a combining mark.
+        # Also remove ignored characters before NFKC, which turns an accent used as an apostrophe into a combining mark.
         text = ignored.sub("", text)
         text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
         text = ignored.sub("", text)

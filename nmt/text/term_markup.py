@@ -1,8 +1,8 @@
 """Term markup: inserts the translations of terms into the source, between reserved tokens.
 
 A marked term consists of `<term-source>`, the tokens of its words, `<term-target>`, the tokens of its translation, and
-`<term-end>` (Dinu et al. 2019, "Training Neural Machine Translation to Apply Terminology Constraints", "append"). All
-other tokens of the sentence are unchanged.
+`<term-end>`. All other tokens of the sentence are unchanged. This is the "append" method of Dinu et al. 2019,
+"Training Neural Machine Translation to Apply Terminology Constraints".
 """
 
 from __future__ import annotations

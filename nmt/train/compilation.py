@@ -1,8 +1,8 @@
 """Compilation of the training step.
 
 On one GPU, model and loss become one static graph. This is the fastest form: no kernel handles dynamic shapes, and the
-host only launches the graph. It requires attention without host data (varlen), and a single process, because
-overlapping the all-reduce with the backward pass splits the graph. In all other cases, layers are compiled separately:
+host only launches the graph. It requires attention without sentence lengths on the host (varlen), and a single process,
+because overlapping the all-reduce with the backward pass splits the graph. Otherwise, layers are compiled separately:
 encoder layers share one graph and decoder layers another. Compiling the whole model took about 50 s on a CPU.
 
 CUDA graphs are not used. With `mode="reduce-overhead"`, torch.compile overwrites the gradients that micro-batches
@@ -50,7 +50,7 @@ def has_fixed_shapes(recipe: Recipe, world: World, precision: ComputeType) -> bo
 def compile_layers(model: TranslationModel, guidance: Guidance | None = None, backend: str = "inductor") -> None:
     """Compile each layer of a Transformer for micro-batches of any size; the recipe rejects other architectures.
 
-    The decoder layer that guided alignment trains is not compiled, because the alignment loss reads inputs inside it.
+    The layer that guided alignment trains is not compiled: its loss reads the inputs of the layer's cross-attention.
     """
     assert isinstance(model, Transformer), "the recipe rejects train.compile for other architectures"
     decoder = list(model.decoder.layers)

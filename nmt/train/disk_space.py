@@ -56,8 +56,8 @@ def require_disk_space(recipe: Recipe) -> None:
     if need.total > need.available:
         raise UserError(
             f"{recipe.directory.absolute()}: {format_bytes(need.free)} of disk space free; {need.count} checkpoints of "
-            f"{format_bytes(need.checkpoint)} need {format_bytes(max(need.total - need.occupied, 0))}; free disk "
-            "space, lower train.keep_last or train.keep_best, or set run_dir to another disk"
+            f"{format_bytes(need.checkpoint)} and a model need {format_bytes(max(need.total - need.occupied, 0))}; "
+            "free disk space, lower train.keep_last or train.keep_best, or set run_dir to another disk"
         )
 
 

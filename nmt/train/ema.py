@@ -15,7 +15,7 @@ class ExponentialMovingAverage:
     """average += (1 - d) (parameters - average), with d = min(decay, (1 + t) / (10 + t)) at update t.
 
     The decay is smaller in the first updates, to forget the random initialization. The average is kept in float32 on
-    the device. It includes frozen parameters, to be a complete model.
+    the device. It includes frozen parameters, because it is saved as a complete model.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

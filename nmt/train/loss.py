@@ -30,8 +30,8 @@ _SLICE_BYTES = {"cpu": 3 << 19, "cuda": 512 << 20}
 class TrainingLoss(nn.Module):
     """A model and its loss in one module: DDP expects one forward call per step.
 
-    With `rdrop`, in training mode, every sentence is computed twice, with different dropout; see `linear_rdrop`. With
-    `guidance`, in training mode, the loss includes that of guided alignment.
+    With `rdrop`, in training mode, every sentence passes through the model twice, with different dropout; see
+    `linear_rdrop`. With `guidance`, in training mode, the loss includes that of guided alignment.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class TrainingLoss(nn.Module):
     def compile_step(self, backend: str = "inductor") -> None:
         """Compile model and loss as one graph for training on batches of one shape; evaluation is not compiled.
 
-        A graph break is an error; a new shape causes recompilation. Requires an attention kernel without host data
-        (`varlen`, `masked`), no R-Drop and no guided alignment.
+        A graph break is an error; a new shape causes recompilation. Requires an attention kernel that needs no sentence
+        lengths on the host (`varlen`, `masked`), no R-Drop and no guided alignment.
         """
         assert not self.rdrop, "the loss of R-Drop cannot be compiled"
         assert self.guidance is None, "the number of links varies"

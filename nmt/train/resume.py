@@ -175,7 +175,7 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
             state.changes.append(text)
             changed = ["the validation text", *changed]
         elif not changed:
-            return f"{checkpoint} does not identify its validation text; its scores are assumed to be from this text"
+            return f"{checkpoint} does not identify its validation text; scores are assumed to be from the current one"
     if not changed:
         return ""
     best = f" (update {state.best_step:,})" if state.best_step else ""

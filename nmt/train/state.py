@@ -39,8 +39,8 @@ class TrainState:
     processes:          world size of the last session; 0 before training
     device, precision:  of the last session; "" if unknown
     workload:           load balance, see `nmt.train.workload.Workload`
-    start:              SHA-256 of the start model; "" without one
-    start_score:        score of the start model; None if unknown
+    start:              SHA-256 of the initial model; "" without one
+    start_score:        score of the initial model; None if unknown
     text:               fingerprint of the training text, see `nmt.data.fingerprint.text_identity`
     validation_due:     this step must still be validated: the run stopped before that, or discarded its score
     is_interim:         the checkpoint was saved only because the run stopped; the next one replaces it
@@ -89,11 +89,11 @@ class TrainState:
 
     @classmethod
     def load(cls, checkpoint: Path) -> TrainState:
-        """Read the state of a checkpoint without verification; raises CorruptError if it is not JSON."""
+        """Read the state of a checkpoint without verification; raises CorruptError if it is unreadable."""
         try:
             state = json.loads((checkpoint / "state.json").read_bytes())
         except (OSError, ValueError) as error:
-            raise CorruptError(f"{checkpoint / 'state.json'} is not JSON; copy the checkpoint again") from error
+            raise CorruptError(f"{checkpoint}: cannot read state.json ({error}); copy the checkpoint again") from error
         return cls.read(state, checkpoint)
 
     @classmethod

@@ -93,7 +93,7 @@ class Trainer:
             model_files: returns the files of a model directory for parameters and a step; see `nmt.checkpoint`.
 
         Raises:
-            UserError: the run has another recipe, the start model does not fit, or a micro-batch exceeds the memory.
+            UserError: the run has another recipe, the initial model does not fit, or a micro-batch exceeds the memory.
         """
         self.recipe, self.train_recipe = recipe, recipe.train
         self.world = world
@@ -334,8 +334,8 @@ class Trainer:
             if state.scored_from:
                 steps["valid/scored_from"] = state.scored_from
             metrics.write(state.step, values | steps)
-            best = " (best, but worse than the start model)" if score < (state.start_score or -math.inf) else " (best)"
-            say(_describe(state, values) + (best if is_best else ""))
+            worse = ", but worse than the initial model" if score < (state.start_score or -math.inf) else ""
+            say(_describe(state, values) + (f" (best{worse})" if is_best else ""))
             self._warn_if_diverged(values[f"{prefix}nll"])
         return state.step in state.best_steps(self.train_recipe.keep_best)
 
@@ -353,7 +353,7 @@ class Trainer:
         return -values[f"{prefix}loss"] if math.isfinite(values[f"{prefix}perplexity"]) else -math.inf
 
     def _validate_start(self, stop: StopRequest, metrics: MetricsWriter | None) -> None:
-        """Validate the start model, which has no checkpoint in this run and cannot be the best."""
+        """Validate the initial model, which has no checkpoint in this run and cannot be the best."""
         with suppress(_ValidationInterrupted):
             values = self._evaluate(stop, metrics, translates=True)
             self.state.start_score = self._score(values, "valid/")
@@ -407,7 +407,7 @@ class Trainer:
         prune_checkpoints(run_dir, self.train_recipe.keep_last, best_steps, interim_steps(run_dir, step))
 
     def _load_start_model(self) -> Path | None:
-        """Load the weights of the start model, if there is one, and return its directory."""
+        """Load the weights of the initial model, if there is one, and return its directory."""
         if self.train_recipe.start_from is None:
             return None
         start = load_start_weights(self.model, self.train_recipe.start_from)
@@ -415,7 +415,7 @@ class Trainer:
         if self.world.is_main:
             say(f"initial weights: {start}; optimizer state: {self.train_recipe.start_optimizer}")
             if differences := text_differences(start, self.recipe):
-                warn(f"the start model was trained on other text: {differences}")
+                warn(f"the initial model was trained on other text: {differences}")
         return start
 
     def _resume(self, directory: Path, checkpoint: Checkpoint) -> None:

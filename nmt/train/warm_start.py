@@ -23,16 +23,16 @@ from nmt.train.optimizer import load_optimizer_tensors
 from nmt.train.state import TrainState
 
 _EMBEDDINGS = ("src_embedding.*", "tgt_embedding.*", "output.weight")
-# Options of the model section that may differ from those of the start model.
+# Options of the model section that may differ from those of the initial model.
 _CHANGEABLE = {"dropout", "attention_dropout", "activation_dropout", "max_positions"}
 _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
 
 
 def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
-    """Return the recipe with the architecture of the start model for model options that are not set.
+    """Return the recipe with the architecture of the initial model for model options that are not set.
 
-    The tokenizer section becomes that of the reused tokenizers. If the start model no longer exists, the checkpoints of
-    the run are used.
+    The tokenizer section becomes that of the reused tokenizers. The checkpoints of the run are used if the
+    initial model no longer exists.
 
     warns: whether to warn of tokenizer options in the recipe that have no effect
 
@@ -94,7 +94,7 @@ def _candidates(start: Path, run_dir: Path) -> Iterator[Path]:
 
 
 def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
-    """Return the architecture of the start model, or of the newest readable checkpoint of the run."""
+    """Return the architecture of the initial model, or of the newest readable checkpoint of the run."""
     for directory in _candidates(start, run_dir):
         with suppress(UserError):
             return read_model_recipe(directory)
@@ -105,7 +105,7 @@ def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
 
 
 def require_start_model(recipe: Recipe) -> None:
-    """Raise UserError, before preparing text, if the start model of a new run is damaged.
+    """Raise UserError, before preparing text, if the initial model of a new run is damaged.
 
     Also raises it if `train.start_optimizer` is "kept" and the model has no optimizer state, and for invalid patterns
     of `train.freeze`.
@@ -137,9 +137,9 @@ def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
 
 
 def changed_start_model(recipe: Recipe, state: TrainState) -> str:
-    """Return a warning if the start model is no longer the one that the run of `state` started from, else ""."""
+    """Return a warning if the initial model is no longer the one that the run of `state` started from, else ""."""
     start = recipe.train.start_from
-    with suppress(UserError):  # the start model may be gone
+    with suppress(UserError):  # the initial model may be gone
         if start is not None and state.start not in ("", manifest_digest(find_model(start))):
             return (
                 f"{start} is no longer the model that {recipe.directory} started from; the run keeps its own weights; "
@@ -149,7 +149,7 @@ def changed_start_model(recipe: Recipe, state: TrainState) -> str:
 
 
 def text_differences(start: Path, recipe: Recipe) -> str:
-    """Describe how languages, normalization and context (if any) of a start model differ from a run; "" if equal."""
+    """Describe how languages, normalization and context (if any) of an initial model differ from a run; "" if equal."""
     metadata, data = read_model_metadata(start), recipe.data
     languages = f"{metadata.src_lang} to {metadata.tgt_lang}", f"{recipe.src_lang} to {recipe.tgt_lang}"
     options = {
@@ -159,15 +159,15 @@ def text_differences(start: Path, recipe: Recipe) -> str:
         "data.context": (metadata.context.size, data.context if metadata.context.size else 0),
     }
     pairs = {name: pair for name, pair in options.items() if pair[0] != pair[1]}
-    return ", ".join(f"{name}: {old} in the start model and {new} in the recipe" for name, (old, new) in pairs.items())
+    return ", ".join(f"{key}: {old} in the initial model and {new} in the recipe" for key, (old, new) in pairs.items())
 
 
 def _differences(start: ModelRecipe, recipe: ModelRecipe) -> str:
-    """Describe the differences: "model.d_model is 256 in the start model and 512 in the recipe"."""
+    """Describe the differences: "model.d_model is 256 in the initial model and 512 in the recipe"."""
     changeable = _CHANGEABLE - {"max_positions"} if recipe.positions == "learned" else _CHANGEABLE
     names = [name for name in ModelRecipe.model_fields if name not in changeable]
     pairs = [(f"model.{name}", getattr(start, name), getattr(recipe, name)) for name in names]
-    return ", ".join(f"{name} is {a!r} in the start model and {b!r} in the recipe" for name, a, b in pairs if a != b)
+    return ", ".join(f"{name} is {a!r} in the initial model and {b!r} in the recipe" for name, a, b in pairs if a != b)
 
 
 def load_start_optimizer(optimizer: torch.optim.Optimizer, model: TranslationModel, directory: Path) -> None:

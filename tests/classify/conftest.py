@@ -62,7 +62,7 @@ def review(chooser: random.Random, label: int) -> str:
 
 @pytest.fixture
 def reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder, which is the current one, with the recipe and its corpora."""
+    """The current directory, with the recipe and its corpora."""
     chooser = random.Random(1)
     for name, count in (("train", 400), ("test", 60)):
         records = [{"text": review(chooser, n % 2), "label": n % 2} for n in range(count)]

@@ -44,7 +44,7 @@ def last_checkpoint(run: Path) -> Checkpoint:
     return load_checkpoint(sorted((run / "checkpoints").glob("step-*"))[-1])
 
 
-def test_a_signal_before_training_ends_the_run_in_order(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_before_training_ends_the_run_cleanly(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmt.classify.run.train_tokenizer", lambda *_: signal.raise_signal(signal.SIGTERM))
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
@@ -77,7 +77,7 @@ def test_a_classifier_learns_and_reports(reviews: Path) -> None:
     assert np.allclose(classifier.probabilities(texts), alone, atol=1e-6)
 
 
-def test_a_stopped_run_resumes_to_the_same_bits(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_resumes_bit_for_bit(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("train.batch_tokens=1_024", "train.max_steps=16", "train.validate_every=8", "train.save_every=5")
     train("run_dir=whole", *options)
     update = ClassifierTrainer._update
@@ -170,13 +170,13 @@ def test_a_class_without_training_examples_is_named(reviews: Path, capsys: pytes
     (reviews / "train.jsonl").write_text("".join(line for line in lines if json.loads(line)["label"] == 1))
     train("tokenizer.vocab_size=284", "train.max_steps=1")
     assert (
-        "warning: data.train has no example of class negative, so it is not learned; add some"
+        "warning: classes without examples in data.train are not learned: negative; add examples"
         in capsys.readouterr().err
     )
 
 
 def test_a_classifier_of_a_hugging_face_dataset_like_imdb(reviews: Path) -> None:
-    """The format of stanfordnlp/imdb: Parquet files by split, with text and a numbered label."""
+    """The format of stanfordnlp/imdb: Parquet files by split, with text and an integer label."""
     records = [json.loads(line) for line in (reviews / "train.jsonl").read_text().splitlines()]
     (reviews / "imdb").mkdir()
     for split, part in (("train", records[:300]), ("test", records[300:])):
@@ -222,7 +222,7 @@ def test_labels_of_a_file_with_crlf_and_their_indices(reviews: Path, capsys: pyt
     list(classify_files(classifier, [reviews / "texts"], None, reviews / "gold"))
     err = capsys.readouterr().err
     assert "accuracy" in err and "class indices" not in err
-    (reviews / "gold").write_bytes(b"0\r\n")  # the order of the names was sorted, which only the model knows
+    (reviews / "gold").write_bytes(b"0\r\n")  # indices into the sorted labels, an order that only the model stores
     list(classify_files(classifier, [reviews / "texts"], None, reviews / "gold"))
     assert "gold has class indices; in the order of the model, 0 is bad, 1 is ok" in capsys.readouterr().err
 
@@ -428,7 +428,7 @@ def test_examples_that_occur_in_the_training_text_are_counted(
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_examples_of_a_model_that_lowercases_occur_in_any_case(
+def test_examples_in_the_training_text_are_counted_ignoring_case_if_the_model_lowercases(
     lowercase: bool, reviews: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = (reviews / "train.jsonl").read_text().splitlines()
@@ -454,7 +454,7 @@ def test_a_pair_occurs_in_the_training_text_if_both_texts_do(reviews: Path, caps
 
 
 def test_class_indices_need_the_names_of_the_classes(reviews: Path) -> None:
-    """The order of the names is that of the indices, which is unknown if the names are labels of the training text."""
+    """Indices follow the order of data.labels; labels found in the training text have no such order."""
     path = reviews / "train.jsonl"
     records = list(map(json.loads, path.read_text().splitlines()))
     for record in records:

@@ -37,7 +37,7 @@ AWKWARD = [
 
 
 def corrupt_words(line: str, random_numbers: random.Random, fraction: float) -> str:
-    """Drop, double, move or uppercase about this fraction of the words."""
+    """Drop, duplicate, move or uppercase about this fraction of the words."""
     words = line.split(" ")
     for index in range(len(words)):
         if random_numbers.random() < fraction:
@@ -97,7 +97,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeIn]:
-    """Replace stdin by a pipe that a function writes to in a thread; it is closed when the function returns."""
+    """Replace stdin with a pipe that a function writes to in a thread; the pipe closes when the function returns."""
     threads: list[threading.Thread] = []
     files: list[TextIO] = []
 

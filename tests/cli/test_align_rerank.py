@@ -260,7 +260,7 @@ def test_tuning_ignores_case_if_the_model_writes_lowercase(folder: Path, tmp_pat
     assert "ignoring case" not in nmt(*tuning(folder, tmp_path), "--restarts", 1)[2]
 
 
-def test_hint_at_the_unicode_form_of_references(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_hint_about_the_unicode_form_of_references(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     for name, text in (("src", "a"), ("ref", unicodedata.normalize("NFD", "Grüße")), ("nbest", "1\t0.5\tGrüße")):
         (tmp_path / name).write_text(f"{text}\n")
     _, _, err = nmt(*tuning(folder, tmp_path))

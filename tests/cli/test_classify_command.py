@@ -56,7 +56,7 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path)
     assert (len(out.splitlines()), len(err.splitlines())) == (1, 1)
     assert err.startswith("warning: texts.csv is read as plain text, including commas and quotes; extract the text")
 
-    # Errors, of the same model to save time.
+    # Errors, with the same model to save time.
     def error(*arguments: object) -> str:
         status, _, err = nmt(*arguments)
         assert status != 0

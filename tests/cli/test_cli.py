@@ -148,7 +148,7 @@ def test_translate_never_overwrites_its_input(run_dir: Path, tmp_path: Path, nmt
 
 @pytest.mark.slow
 def test_mbr_uses_n_best_of_the_recipe(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
-    """What `nmt run` reports and `nmt translate` prints are the same."""
+    """The options of the model, the same options on the command line, and Python give the same output."""
     risky = ["--set", "sampling=true", "--set", "mbr_metric=chrf"]
     model = tmp_path / "model"
     decode = read_model_metadata(run_dir / "model").decode.model_copy(
@@ -170,7 +170,7 @@ def test_mbr_uses_n_best_of_the_recipe(run_dir: Path, tmp_path: Path, nmt: Nmt) 
     assert status == 1 and "n_best must be at least 2" in one_line(err)
 
 
-def test_wrong_arguments_in_python_are_python_errors(run_dir: Path) -> None:
+def test_wrong_arguments_in_python_raise_type_or_value_errors(run_dir: Path) -> None:
     scorer = TextScorer.load(run_dir, "cpu")
     with pytest.raises(TypeError, match="sources must be a list of strings, got str"):
         scorer.score("one", ["two"])

@@ -80,10 +80,10 @@ def test_metrics_that_do_not_ignore_case_are_named_for_lowercase_models(
     assert status == 0 and message in err and "bleu and" not in err
 
 
-def test_hint_at_translations_in_lower_case(runs: Path, nmt: Nmt) -> None:
+def test_hint_about_translations_in_lower_case(runs: Path, nmt: Nmt) -> None:
     out = runs / "b" / "translations" / "heldout.de"
     hint = (
-        "hint: the translations of data.test.heldout by b are lower-cased and the reference is not, which lowers chrf; "
+        "hint: the translations of data.test.heldout by b are lowercased and the reference is not, which lowers chrf; "
     )
     assert hint not in nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)[2]
     out.write_text(out.read_text().lower())

@@ -154,7 +154,7 @@ def test_ctrl_c_during_startup_ends_all_processes(start: Start, mark: str, tmp_p
 @pytest.mark.slow
 def test_a_closed_output_pipe_ends_all_processes(start: Start, mark: str, tmp_path: Path) -> None:
     process = start("--window", 1900)
-    # The first window takes little time; the next ones, which run by then, take minutes.
+    # The first window takes little time; the next ones take minutes, so they are running when the pipe closes.
     (tmp_path / "in").write_text("a\n" * 1900 + f"{WORDS}{WORDS}{WORDS}\n" * 10_000)
     assert process.stdout is not None
     process.stdout.readline()
@@ -182,7 +182,7 @@ def parent(pid: int) -> int:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_of_the_log_loses_only_the_log(model: Path, tmp_path: Path) -> None:
+def test_only_the_log_is_lost_if_its_disk_is_full(model: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("the dog\n")
     files = (str(tmp_path / "in"), "-o", str(tmp_path / "out"))
     command = [sys.executable, "-m", "nmt", "translate", str(model), *files]

@@ -339,7 +339,7 @@ def test_scores_alone_and_with_breakdowns_as_json(texts: Path, tmp_path: Path, n
     _, equal, err = nmt("evaluate", "--ref", texts / "ref", *twins)
     assert "--differences: all sentences of the two systems have equal chrF2\n" in err
     _, _, err = nmt("evaluate", "--ref", texts / "ref", *twins, "--lowercase")
-    assert "--differences: all sentences of the two systems have equal lower-cased chrF2\n" in err
+    assert "--differences: all sentences of the two systems have equal lowercased chrF2\n" in err
     assert (json.loads(equal)["first_ahead"], json.loads(equal)["second_ahead"]) == ([], [])
     status, out, err = nmt(*plain, "--json", "--format", "latex")
     assert (status, out) == (2, "")
@@ -351,7 +351,7 @@ def test_scores_alone_and_with_breakdowns_as_json(texts: Path, tmp_path: Path, n
 
 @pytest.fixture
 def lowered(texts: Path, tmp_path: Path) -> Path:
-    """The references in lower case, like the output of a system that was trained on lower-cased text."""
+    """The references in lower case, like the output of a system that was trained on lowercased text."""
     path = tmp_path / "lowered"
     path.write_text((texts / "ref").read_text(encoding="utf-8").lower(), encoding="utf-8")
     return path
@@ -367,7 +367,7 @@ def test_lowercase_applies_to_every_breakdown(texts: Path, lowered: Path, nmt: N
     found = json.loads(nmt(*plain, lowered, texts / "fair", "--differences", 9, "--lowercase")[1])
     assert found["first_ahead"] and not found["second_ahead"]
     assert {difference["scores"][0] for difference in found["first_ahead"]} == {100.0}
-    assert {difference["metric"] for difference in found["first_ahead"]} == {"lower-cased chrF2"}
+    assert {difference["metric"] for difference in found["first_ahead"]} == {"lowercased chrF2"}
     assert json.loads(nmt(*plain, lowered, texts / "fair", "--differences", 9)[1])["second_ahead"]
 
 
@@ -376,7 +376,7 @@ def test_hint_for_lower_cased_translations(texts: Path, lowered: Path, tmp_path:
     status, _, err = nmt(*plain)
     assert status == 0
     (line,) = err.splitlines()
-    assert line.startswith(f"hint: {lowered} is lower-cased")
+    assert line.startswith(f"hint: {lowered} is lowercased")
     assert "bleu, chrf" in line and "--lowercase" in line and "--chrf-lowercase" in line
     assert (
         nmt("compare", texts / "good", lowered, "--ref", texts / "ref", "--trials", 0, "--resamples", 2)[2]
@@ -395,11 +395,11 @@ def test_hint_for_lower_cased_translations(texts: Path, lowered: Path, tmp_path:
     (tmp_path / "also").write_text(lowered.read_text())
     (tmp_path / "nearly").write_text(lowered.read_text() * 2 + "Ein Name\n")  # 133 lines
     (tmp_path / "long").write_text((texts / "ref").read_text() * 2 + "Ein Name\n")
-    assert "nearly is lower-cased and the" in nmt("evaluate", "--ref", tmp_path / "long", tmp_path / "nearly")[2]
-    assert "reference is lower-cased" in nmt("evaluate", "--ref", tmp_path / "nearly", tmp_path / "long")[2]
+    assert "nearly is lowercased and the" in nmt("evaluate", "--ref", tmp_path / "long", tmp_path / "nearly")[2]
+    assert "reference is lowercased" in nmt("evaluate", "--ref", tmp_path / "nearly", tmp_path / "long")[2]
     assert "hint: " not in nmt("evaluate", "--ref", tmp_path / "nearly", tmp_path / "nearly")[2]
     _, _, err = nmt("evaluate", "--ref", lowered, texts / "good", tmp_path / "also")
-    assert err.count("hint: ") == err.count(f"hint: the reference is lower-cased and {texts / 'good'} is not") == 1
+    assert err.count("hint: ") == err.count(f"hint: the reference is lowercased and {texts / 'good'} is not") == 1
     (tmp_path / "none").write_text("我\n" * 66)
     assert "hint: " not in nmt("evaluate", "--ref", tmp_path / "also", lowered)[2]
     assert "hint: " not in nmt("evaluate", "--ref", texts / "ref", tmp_path / "none")[2]
@@ -501,7 +501,7 @@ def test_word_counts_are_equivalent_to_the_text(texts: Path, tmp_path: Path, nmt
     _, by_text, _ = nmt(*plain, "--train-tgt", texts / "ref2", "--lowercase")
     for counts in ("counts", "lower"):
         assert nmt(*plain, "--word-counts", tmp_path / counts, "--lowercase")[1:] == (by_text, "")
-    assert "hint: the training text is lower-cased" in nmt(*plain, "--word-counts", tmp_path / "lower")[2]
+    assert "hint: the training text is lowercased" in nmt(*plain, "--word-counts", tmp_path / "lower")[2]
     (tmp_path / "counts").write_text("Haus 3\nHaus\n")
     status, _, err = nmt(*plain, "--word-counts", tmp_path / "counts")
     assert (status, "line 2: invalid word count 'Haus'" in one_line(err)) == (1, True)

@@ -95,7 +95,7 @@ def test_the_scores_of_an_earlier_model_are_left_out(run: Path, nmt: Nmt) -> Non
     assert json.loads(nmt("info", run, "--json")[1])["scores"] == []
 
 
-def test_a_model_in_another_run_has_not_the_training_of_that_run(run: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_a_model_does_not_report_the_training_of_another_run(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     other = tmp_path / "other"
     shutil.copytree(run / "model", other / "model")
     shutil.copytree(run / "checkpoints" / "step-00000020", other / "checkpoints" / "step-00000020")

@@ -59,7 +59,7 @@ def test_edits_change_few_lines_and_keep_the_size() -> None:
         lines = edited
 
 
-def test_no_lines_are_a_wrong_command_line(model: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_lines_are_a_usage_error(model: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         memory_proof.main([str(model), str(text), "--lines", "0"])
     assert ended.value.code == 2

@@ -48,7 +48,7 @@ def test_bleu_has_the_tokenizer_of_the_target_language(
         assert row[-2] == f"{sacrebleu.corpus_bleu(found, [ref], tokenize='zh').score:.2f}"
 
 
-def test_no_equal_translations_have_no_score_difference(
+def test_without_equal_translations_there_is_no_score_difference(
     use: Callable[[SimpleNamespace, SimpleNamespace], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     use(program(["a", "b"]), program(["c", "d"]))

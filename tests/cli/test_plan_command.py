@@ -1,4 +1,4 @@
-"""`nmt plan` forecasts a run: exact counts, the load of the run, and time from measured speed."""
+"""`nmt plan` forecasts a run: exact counts, load balance, and time from measured speed."""
 
 import itertools
 import json

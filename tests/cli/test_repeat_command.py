@@ -54,7 +54,7 @@ metrics = ["chrf"]
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    without_curves = tmp_path / "without-curves"  # in runs, where drawing takes longer than training
+    without_curves = tmp_path / "without-curves"  # runs draw no curves: drawing takes longer than training
     without_curves.mkdir()
     (without_curves / "matplotlib.py").write_text("raise ImportError\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(without_curves), str(Path(launch.__file__).parents[2])]))

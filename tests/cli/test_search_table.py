@@ -69,7 +69,7 @@ def test_bleu_has_the_tokenizer_of_the_target_language() -> None:
     assert search_table.closest(["狗猫很好", "我喜欢红色的狗"], "我喜欢红色的猫", "zh", False) == "我喜欢红色的狗"
 
 
-def test_only_with_a_text_of_no_row_is_an_error(
+def test_only_that_matches_no_row_is_an_error(
     model: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["search-table", str(model), *texts, "--only", "exact", "sampel"])

@@ -132,7 +132,7 @@ def test_columns_of_tsv_without_a_header(
     assert f"warning: {warned.format(name=name)}" in err if warned else "warning" not in err
 
 
-def test_a_length_penalty_of_one_translation_needs_scores(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+def test_a_length_penalty_without_beam_search_needs_scores(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("a dog\n")
     given = ("translate", model, tmp_path / "in.txt", "--length-penalty", "power")
     for single in (("-b", 1), ("--set", "sampling=true")):

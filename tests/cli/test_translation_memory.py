@@ -47,7 +47,7 @@ def test_output_is_the_same(model: Path, nmt: Nmt, tmp_path: Path, out: str, opt
 
 @pytest.mark.slow
 def test_a_reader_that_closes_the_pipe_after_the_last_line_causes_no_message(model: Path, tmp_path: Path) -> None:
-    """Its signal arrives while the memory is closed."""
+    """The signal for the closed pipe arrives while the memory is being closed."""
     command = [sys.executable, "-m", "nmt", "-q", "translate", str(model), "--memory", str(tmp_path / "memory.db")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
@@ -77,7 +77,7 @@ def test_kept_items_are_those_of_a_run_without_a_memory(model: Path, nmt: Nmt, t
     assert status == 0
     status, out, err = nmt("translate", model, tmp_path / "after", *options, *keep, *memory)
     assert (status, out) == (0, expected), err
-    assert f"; {len(after) - 1} lines reused" in err  # only the new one has another text without its tags
+    assert f"; {len(after) - 1} lines reused" in err  # without tags, only the new line differs
     status, out, err = nmt("translate", model, tmp_path / "after", *options, *memory, *keep_numbers)
     assert status == 0, err
     assert out == nmt("translate", model, tmp_path / "after", *options, *keep_numbers)[1] != expected
@@ -159,7 +159,7 @@ def test_reused_lines_that_are_too_long_are_counted(model: Path, nmt: Nmt, tmp_p
         ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\nthe old dog\n\n2\n00:00:03,000 --> 00:00:04,000\nthe cat\n\n"),
     ],
 )
-def test_the_end_of_a_document_is_no_reused_line(
+def test_the_end_of_a_document_is_not_a_reused_line(
     model: Path, nmt: Nmt, tmp_path: Path, name: str, content: str
 ) -> None:
     (tmp_path / name).write_text(content)

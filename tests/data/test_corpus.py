@@ -293,7 +293,7 @@ def test_tsv_lines_of_different_lengths_are_a_warning(tmp_path: Path, capfd: pyt
 
 
 def test_documents_of_a_file_with_crlf(tmp_path: Path) -> None:
-    """The last line may lack the line end; it belongs to the same document as the line before it."""
+    """The last line may lack the line end; the document column is the same with and without it."""
     (tmp_path / "pairs.tsv").write_bytes("the cat\tdie Katze\t7\r\n\r\nit runs\tsie läuft\t7".encode())
     documents = read_documents(TsvCorpus(path="pairs.tsv", document_column=2), ReadOptions(tmp_path, "en", "de"))
     assert documents is not None
@@ -555,7 +555,7 @@ def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_datasets_of_the_current_directory_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only `data.root` and the Hub count, although `load_dataset` prefers a directory here."""
+    """Only `data.root` and the Hub are searched, although `load_dataset` prefers the current directory."""
     (tmp_path / "here" / "json").mkdir(parents=True)
     (tmp_path / "here" / "json" / "train.jsonl").write_text('{"translation": {"en": "a", "de": "b"}}\n')
     (tmp_path / "there").mkdir()

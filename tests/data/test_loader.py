@@ -159,7 +159,7 @@ def test_updates_are_balanced_over_ranks(
         assert {part.num_sentences for part in parts} == {update.num_sentences}
         assert {tuple(part.sentence_ids) for part in parts} == {tuple(update.sentence_ids)}
         assert sorted(pair for part in parts for pair in pairs_of(part)) == sorted(pairs_of(update))
-        # All ranks make the same number of passes; empty ones only if a rank has no pairs left.
+        # All ranks have the same number of micro-batches; a micro-batch is empty only if its rank has no pairs left.
         assert len({len(part.micro_batches) for part in parts}) == 1
         micros = sorted((micro for part in parts for micro in part.micro_batches), key=lambda micro: micro.number)
         assert [micro.number for micro in micros] == list(range(len(micros)))

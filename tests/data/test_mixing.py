@@ -195,8 +195,8 @@ def test_corpora_without_pairs_are_named(folder: Path, capsys: pytest.CaptureFix
     assert warnings == [
         "warning: data.train.1 (empty.en, empty.de) has no pair in the training text: it is empty; "
         "correct or remove this corpus",
-        "warning: data.train.2 (talks.en, talks.de) has no pair in the training text: all its 10 pairs were dropped; "
-        "its tag <b> is not trained; correct or remove this corpus",
+        "warning: data.train.2 (talks.en, talks.de) has no pair in the training text: every pair was dropped "
+        "(10 in total); its tag <b> is not trained; correct or remove this corpus",
     ]
 
 
@@ -217,7 +217,7 @@ def test_mixture_of_a_recipe(folder: Path) -> None:
     prepared = prepare(plain)
     assert prepared.mixture(plain) == Mixture((30, 20, 10), (30, 20, 10))
     weighted = recipe_for(folder, "news,weight=0.5", "web", "talks,weight=2.0")
-    assert prepared.mixture(weighted) == Mixture((30, 20, 10), (16, 22, 22))  # 15 to 20 to 20
+    assert prepared.mixture(weighted) == Mixture((30, 20, 10), (16, 22, 22))  # ratio 15:20:20
     leveled = recipe_for(folder, options=("data.temperature=1e9",))
     assert prepared.mixture(leveled) == Mixture((30, 20, 10), (20, 20, 20))
 
@@ -320,7 +320,7 @@ def test_batches_follow_the_mixture(folder: Path) -> None:
     recipe = recipe_for(folder, "news,weight=0.1", "web,tag='<web>'", options=("train.batch_tokens=200",))
     prepared = prepare(recipe)
     store, mixture = PairStore(prepared.directory, "train"), prepared.mixture(recipe)
-    assert mixture.pairs_per_epoch == (7, 43)  # 3 to 20
+    assert mixture.pairs_per_epoch == (7, 43)  # ratio 3:20
     tag = tag_ids(recipe.data.train, prepared.tokenizers.src)[1]
     with TrainingBatches(store, recipe.train, seed=1, mixture=mixture) as batches:
         for epoch in (0, 1):

@@ -113,8 +113,8 @@ def test_micro_batches_partition_the_update(pairs: list[tuple[int, int]], budget
         assert sorted(np.concatenate(parts).tolist()) == sorted(plan.sentences(update).tolist())
         assert all(max(src[ids].sum(), tgt[ids].sum()) + len(ids) <= budget for ids in parts)
         assert [part.tolist() for band in plan.bands(update) for part in band] == [part.tolist() for part in parts]
-        tallest = [max(tgt[np.concatenate(band)].tolist()) for band in plan.bands(update)]
-        assert tallest == sorted(tallest)  # bands are sorted by length
+        longest = [max(tgt[np.concatenate(band)].tolist()) for band in plan.bands(update)]
+        assert longest == sorted(longest)  # bands are sorted by length
 
 
 @given(LENGTH_PAIRS, st.integers(1, 200), st.none() | st.integers(1, 200), st.integers(0, 5))
@@ -197,15 +197,15 @@ TEMPERATURES = st.floats(1.0, 100.0)
     [
         ((900, 100), (1, 1), 1.0, (900, 100)),
         ((900, 100), (0.1, 0.1), 1.0, (900, 100)),
-        ((900, 100), (1, 1), 2.0, (750, 250)),  # 30 to 10
+        ((900, 100), (1, 1), 2.0, (750, 250)),  # ratio 30:10
         ((900, 100), (1, 3), 2.0, (500, 500)),
         ((600, 200), (1, 3), 1.0, (400, 400)),
         ((0, 10, 30), (5, 3, 1), 1.0, (0, 20, 20)),
-        ((7, 7, 6), (1, 1, 2), 1.0, (6, 5, 9)),  # of 5.38, 5.38 and 9.23
+        ((7, 7, 6), (1, 1, 2), 1.0, (6, 5, 9)),  # rounded from 5.38, 5.38 and 9.23
         ((3, 97), (1e-9, 1), 1.0, (1, 99)),
         ((1, 1, 98), (1e-9, 1e-9, 1), 1.0, (1, 1, 98)),
         ((5,), (17.0,), 3.0, (5,)),
-        ((40_000_000, 4_000), (1, 1), 2.0, (39_607_921, 396_079)),  # 100 to 1
+        ((40_000_000, 4_000), (1, 1), 2.0, (39_607_921, 396_079)),  # ratio 100:1
     ],
 )
 def test_mixture_examples(

@@ -453,13 +453,13 @@ def test_close_releases_waiting_callers(
         entered.set()
         assert epochs._closed.wait(30)
 
-    def wait_in_vain() -> None:
+    def wait_for_epoch() -> None:
         with pytest.raises(SamplingClosed) as error:
             epochs.store(0)
         caught.append(error.value)
 
     monkeypatch.setattr(PairWriter, "append", slow)
-    thread = threading.Thread(target=wait_in_vain)
+    thread = threading.Thread(target=wait_for_epoch)
     thread.start()
     assert entered.wait(30) if builds else not entered.wait(0.1)
     epochs.close()

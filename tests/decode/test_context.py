@@ -90,7 +90,7 @@ def test_metadata_has_the_context(load: Callable[[Context], Path]) -> None:
 def test_info_names_what_ctranslate2_lacks_with_previous_translations(load: Callable[..., Path]) -> None:
     engines = [describe_model(load(one, no_repeat_ngram=2))["engines"]["ctranslate2"] for one in (SOURCE, BOTH)]
     assert "fp32" in engines[0]
-    reason = "it does not support decode.no_repeat_ngram with previous translations"
+    reason = "no support for decode.no_repeat_ngram with previous translations"
     assert engines[1] == f"cannot run this model: {reason}"
 
 
@@ -205,7 +205,7 @@ def test_streamed_text_has_no_previous_translations(load: Callable[[Context], Pa
 
 
 def test_outputs_have_no_separator(load: Callable[[Context], Path]) -> None:
-    decode = DecodeRecipe(sampling=True, n_best=200, temperature=100.0)  # draws all tokens about equally often
+    decode = DecodeRecipe(sampling=True, n_best=200, temperature=100.0)  # samples all tokens about equally often
     translator = Translator.load(load(BOTH), "cpu", "fp32", decode)
     for context in ([], [("the dog sleeps", "he sleeps")]):
         (found,) = translator.translate_n_best([LINES[0]], context=[context], prefixes=["the dog"])

@@ -46,7 +46,7 @@ def test_invisible_characters_do_not_count() -> None:
     assert [use.form for use in terms.check("A m\u00adan.", "Ein Ma\u00adnn.")] == ["Mann"]
 
 
-def test_wrong_terms_in_python_are_python_errors() -> None:
+def test_wrong_terms_in_python_raise_type_or_value_errors() -> None:
     wrong: Any = "Kerl"  # its letters would be alternatives
     with pytest.raises(TypeError, match="forms must be a tuple of strings, got str"):
         Term("man", wrong)

@@ -49,9 +49,9 @@ def test_small_probabilities_do_not_underflow() -> None:
 
 
 def test_brevity_penalty_equals_sockeyes() -> None:
-    """Sockeye's weight * min(0, 1 - reference / hypothesis) is a factor of BLEU, where the weight is 1.
+    """Sockeye's weight * min(0, 1 - reference / hypothesis) is the log of BLEU's brevity penalty if the weight is 1.
 
-    Search has no such penalty, which needs a guess of the reference's length. But where all words of a hypothesis are
+    Search has no such penalty, because it needs an estimate of the reference length. If all words of a hypothesis are
     right, its BLEU is the brevity penalty alone.
     """
     table = vectors("sockeye.json")["brevity_penalty_log"]

@@ -106,7 +106,7 @@ def test_only_the_terms_of_a_line_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["annotate", "constrain"])
 def test_the_words_of_terms_are_part_of_the_key(tmp_path: Path, mode: str) -> None:
-    """The model reads each annotation after its term; of a line that is split, each part gets the terms in it."""
+    """The model reads each annotation after its term; each part of a split line gets the terms in it."""
     fake, memory = FakeTranslator(), TranslationMemory(tmp_path / "m")
     translator = MemoryTranslator(cast(TextTranslator, fake), memory, {"decode.glossary_mode": mode})
     for term, is_new in (("a", True), ("a", False), ("b", True), ("a b", True), ("c", True), ("d", False)):

@@ -157,7 +157,7 @@ def make_translator(
     max_tokens: int = DEFAULT_MAX_TOKENS,
     **decode: Any,
 ) -> Translator:
-    # This model is certain of each token, so all other hypotheses end early, and `first` would count them.
+    # The model is nearly certain of each token, so all other hypotheses end early; `first` would stop at these.
     stop = "first" if decode.get("sampling") else "exact"
     recipe = DecodeRecipe.model_validate({"beam_size": 2, "max_extra_tokens": 3, "stop": stop} | decode)
     return Translator(
@@ -693,7 +693,7 @@ def test_load_splits_at_the_models_max_tokens(model_directory: Path, tokenizers:
 
 
 def test_fp16_is_closer_to_fp32_than_bf16(model_directory: Path) -> None:
-    """fp16 has 11 significant bits and bf16 has 8, so errors of fp16 are an eighth; a quarter is allowed."""
+    """fp16 has 11 significant bits and bf16 has 8, so fp16 errors are an eighth of bf16's; a quarter is allowed."""
     lines = text_lines(40)
     precisions: tuple[SearchPrecision, ...] = ("fp32", "fp16", "bf16")
     exact, fp16, bf16 = (

@@ -298,10 +298,10 @@ def test_interval_contains_most_resamples() -> None:
     assert "|bs:500|seed:12345|" in with_interval.signature
     assert with_interval.mean is not None
     assert with_interval.interval is not None
-    drawn = random.Random(3)
+    rng = random.Random(3)
     scores = []
     for _ in range(400):
-        chosen = [drawn.randrange(4) for _ in range(4)]
+        chosen = [rng.randrange(4) for _ in range(4)]
         scores.append(value("bleu", [HYPOTHESES[i] for i in chosen], [REFERENCES[i] for i in chosen]))
     inside = sum(abs(score - with_interval.mean) <= 1.2 * with_interval.interval for score in scores)
     assert inside / len(scores) > 0.9
@@ -327,7 +327,7 @@ def test_tokenized_bleu_is_not_smoothed() -> None:
 def test_bleu_tokenizer() -> None:
     words, name = bleu_tokenizer(tgt_lang="de", lowercase=True)
     assert words("Das „Haus“, 1,5 km.") == ["das", "„haus“", ",", "1,5", "km", "."]
-    assert name == "lower-cased tokens of sacreBLEU's 13a"
+    assert name == "lowercased tokens of sacreBLEU's 13a"
 
 
 @pytest.mark.parametrize("language", ["zh", "zho", "cmn", "yue"])

@@ -169,8 +169,8 @@ def test_micro_batches_and_useful_computation() -> None:
 
 
 def test_a_model_that_is_worse_than_its_start_model() -> None:
-    assert "at update 1,100; worse than the start model |" in format_markdown(with_training(is_worse_than_start=True))
-    assert "start model" not in format_markdown(REPORT)
+    assert "at update 1,100; worse than the initial model |" in format_markdown(with_training(is_worse_than_start=True))
+    assert "initial model" not in format_markdown(REPORT)
 
 
 def test_skipped_updates() -> None:

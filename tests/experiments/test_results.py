@@ -72,7 +72,7 @@ def test_runs_that_the_table_lacks_are_named(
     runs = make_sweep(tmp_path / "tiny.toml", 1, (), ["model.d_ff=32,64"]).runs(tmp_path)
     monkeypatch.setattr(results, "is_complete", lambda run: run is runs[0])
     assert read_results(runs) == []
-    told = "not in the table, because their options, text or outputs changed: d_ff=64, seed 1"
+    told = "are incomplete or their options, text or outputs changed: d_ff=64, seed 1"
     assert told in capsys.readouterr().err
 
 

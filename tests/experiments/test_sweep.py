@@ -139,8 +139,8 @@ def test_sweep_file(recipe: Path, tmp_path: Path) -> None:
         "B: 2 heads, seed 8",
     ]
     assert runs[1].recipe.directory == tmp_path / "out" / "B-2-heads" / "seed-7"
-    assert {run.recipe.model.d_ff for run in runs} == {128}  # the command line takes precedence
-    assert [run.recipe.train.max_steps for run in runs] == [5, 8, 5, 8]  # over the options of a variant
+    assert {run.recipe.model.d_ff for run in runs} == {128}  # the command line takes precedence over the file
+    assert [run.recipe.train.max_steps for run in runs] == [5, 8, 5, 8]  # a variant takes precedence over both
     assert len(load_sweep(path, Path, 1, ()).runs(tmp_path)) == 2
 
 

@@ -83,7 +83,7 @@ def test_the_maximum_length_includes_max_tokens(max_tokens: int, max_length: int
     )
     assert config["max_length"] == max_length  # with BOS and EOS
     ends = ["the log-probability of EOS after decode.max_tokens tokens (replaced by 0)"] if max_length < 308 else []
-    limit = [EXTRA_TOKENS.format(max_length)] if max_tokens > 50 else []  # with fewer, no source has a lower limit
+    limit = [EXTRA_TOKENS.format(max_length)] if max_tokens > 50 else []  # otherwise, max_tokens limits every source
     assert lost == ends + limit
 
 
@@ -125,7 +125,7 @@ EACH: dict[str, dict[str, object]] = {
     "fusion": {"fusion": "lm"},
     "fusion_weight": {"fusion": "lm", "fusion_weight": 0.5},
 }
-# Options that need another one, which is named if it is lost.
+# Options that depend on another option: if that option is lost, only it is named.
 DEPENDENT = {"diversity_penalty": "beam_groups", "sampling_seed": "sampling", "fusion_weight": "fusion"}
 # Options without effect on one model, or on its translations.
 IGNORED = {"glossary_mode", "ensemble_mean", "batch_tokens"}

@@ -76,7 +76,7 @@ def test_an_fp16_overflow_skips_the_update_and_reduces_the_scale(
 
 
 def test_one_compiled_graph_gives_the_gradients_of_eager_steps(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
-    """Both round in bf16, in different order: their distance must be similar to that from float32."""
+    """Both round in bf16, in a different order: their distance must be similar to that from float32."""
     _, exact = updates(make_recipe(tmp_path / "exact", CPU), pairs)
     recipe = make_recipe(tmp_path / "run", gpu, precision="bf16")
     torch._dynamo.reset()

@@ -187,7 +187,7 @@ COMPOUND_PART = "|".join(
 
 
 def words(text: str) -> Iterator[str]:
-    """Yield the lower-case words of a sentence; German numbers and compounds are split."""
+    """Yield the lowercase words of a sentence; German numbers and compounds are split."""
     for word in re.findall(r"[\w']+", text):
         compound = re.fullmatch(f"({COMPOUND_PART})(.+)", word)
         if re.fullmatch(f"(?:{NUMBER_PART})+", word.lower()):

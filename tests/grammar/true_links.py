@@ -30,7 +30,7 @@ def true_links(sentence: Sentence) -> tuple[ToyPair, Links]:
     links: Links = set()
     for marked in map(translate, _marked_copies(sentence)):
         texts = (marked.src, marked.tgt)
-        if list(map(_unmarked, texts)) == [_unmarked(pair.src), _unmarked(pair.tgt)]:  # few marks change the sentence
+        if list(map(_unmarked, texts)) == [_unmarked(pair.src), _unmarked(pair.tgt)]:  # a mark may change other words
             src, tgt = ([i for i, word in enumerate(text.split()) if _MARK in word] for text in texts)
             links |= {(source, target) for source in src for target in tgt}
     return pair, links

@@ -105,7 +105,7 @@ def test_a_head_that_attends_to_the_previous_token(monkeypatch: pytest.MonkeyPat
     assert found[Head(DECODER, 0)].boundary == pytest.approx(2 / 7)  # BOS, from the first tokens
 
 
-def test_heads_of_the_next_token_and_of_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_that_attend_to_the_next_token_and_to_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
     found = measure(monkeypatch, TEXT, {ENCODER: lambda query, keys: [min(query + 1, keys - 1)]})[Head(ENCODER, 0)]
     assert (found.next, found.previous, found.role) == (1.0, 0.0, "next token")
     found = measure(monkeypatch, TEXT, {CROSS: lambda _, keys: [keys - 1]})[Head(CROSS, 0)]

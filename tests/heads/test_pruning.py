@@ -71,8 +71,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     recipe = random_model().recipe
     model = Transformer(recipe, tokenizer.vocab_size, tokenizer.vocab_size)
     decode = DecodeRecipe(alignment_layer=1, alignment_heads=(0, 2))
-    facts = ModelMetadata("en", "de", tokenizer.vocab_size, tokenizer.vocab_size, "NFC", decode, origin={"seed": 1})
-    write_directory(folder / "model", model_files(recipe, model_tensors(model), tokenizers.files(), facts))
+    metadata = ModelMetadata("en", "de", tokenizer.vocab_size, tokenizer.vocab_size, "NFC", decode, origin={"seed": 1})
+    write_directory(folder / "model", model_files(recipe, model_tensors(model), tokenizers.files(), metadata))
     return load_model(folder / "model", CPU)
 
 

@@ -60,8 +60,8 @@ def test_fp16_log_probabilities_are_float32_within_rounding() -> None:
     """Each of 8 roundings in each of 10 sub-layers changes a vector by at most 2^-11 of its length, in any direction.
 
     Norms keep lengths, and independent errors add up by their squares: a hidden vector is off by sqrt(80) 2^-11 of its
-    length. A row of weights sees 1 / sqrt(d_model) of that, which is the error of a logit; a log-probability is a
-    difference of two. Five times this is allowed.
+    length. The projection of this error onto a row of weights is 1 / sqrt(d_model) of it: the error of a logit. A
+    log-probability is a difference of two logits. Five times its error is allowed.
     """
     (plain, _), (_, half) = two_models(torch.float32), two_models(torch.float16)
     hidden = plain(SRC, TGT)

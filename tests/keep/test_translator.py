@@ -143,7 +143,7 @@ def test_a_line_without_output_does_not_affect_others() -> None:
 
 
 @pytest.mark.parametrize("can_require", [True, False])
-def test_a_line_without_digits_is_searched_again_without_them(can_require: bool) -> None:
+def test_added_digits_are_forbidden_in_a_second_search(can_require: bool) -> None:
     line, none = "two dogs sit", {"two dogs sit": "zwei Hunde sitzen"}
     script = Script({line: "2 Hunde sitzen"}, {} if can_require else None, none)
     translator = keeping(script)

@@ -96,4 +96,4 @@ def test_large_updates_get_more_micro_batches() -> None:
     tgt = np.full(50, 9)
     shape = UpdateStatistics.from_lengths(tgt, tgt, batch_tokens=500).shape(500)
     sizes = {n: [len(part) for part in pack_pairs(np.arange(50), np.full(50, n), tgt, shape)] for n in (9, 10, 29)}
-    assert sizes == {9: [50], 10: [25, 25], 29: [13, 13, 12, 12]}  # 17 sentences do not fit into 30 tokens
+    assert sizes == {9: [50], 10: [25, 25], 29: [13, 13, 12, 12]}  # 17 sentences of 30 tokens do not fit into 504

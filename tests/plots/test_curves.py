@@ -130,7 +130,7 @@ def test_all_panels_mark_the_best_step_of_the_run(tmp_path: Path, monkeypatch: p
 def test_the_best_of_the_ema_is_marked_if_it_is_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(
         tmp_path,
-        {"step": 0, "valid/perplexity": 60.0, "valid/bleu": 35.0},  # of the start model
+        {"step": 0, "valid/perplexity": 60.0, "valid/bleu": 35.0},  # of the initial model
         {"step": 1, "valid/perplexity": 50.0, "valid/average_perplexity": 45.0, "valid/average_bleu": 30.0},
         {"step": 2, "valid/perplexity": 40.0, "valid/average_perplexity": 42.0, "valid/average_bleu": 31.0}
         | {"valid/best_step": 2},

@@ -48,7 +48,7 @@ def work(world: World, folder: Path) -> None:
 
 
 def compute(world: World, folder: Path) -> None:
-    """Never synchronize, as a process that waits for its GPU: only the failure detector can end it."""
+    """Never synchronize, like a process that waits for its GPU: only the failure detector can end it."""
     time.sleep(60)
 
 
@@ -103,7 +103,7 @@ def die_once(world: World, folder: Path) -> None:
 
 
 def main(what: str, folder: Path) -> int:
-    """Exit as the command line does, see nmt.cli.main."""
+    """Exit as the command line does; see nmt.cli.main."""
     try:
         with start_world("cpu") as world:
             (folder / f"{world.rank}.{os.getpid()}.pid").touch()

@@ -28,7 +28,7 @@ def test_a_job_that_a_reader_ends_is_not_interrupted() -> None:
             with ended_by_reader(writer):
                 os.close(reader)
                 time.sleep(20.0)
-        except BrokenPipeError as error:  # as `start_world`
+        except BrokenPipeError as error:  # as `start_world` does
             raise JobEnded("") from error
     os.close(writer)
 

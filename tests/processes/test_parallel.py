@@ -87,7 +87,7 @@ def missing_worker() -> Callable[[int], int]:
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
-def test_an_error_of_making_a_worker_is_raised(num_processes: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_while_making_a_worker_is_raised(num_processes: int, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="the model is missing"):
         list(map_in_order(missing_worker, [1, 2], num_processes))
     assert capfd.readouterr().err == ""

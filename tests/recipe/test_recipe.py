@@ -154,7 +154,7 @@ def test_corpora_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("name", ["wmt14/full", "../x", ""])
-def test_a_test_set_has_the_name_of_a_file(name: str) -> None:
+def test_the_name_of_a_test_set_must_be_a_file_name(name: str) -> None:
     text = SMALL + f'[data.test."{name}"]\nkind = "toy"\n'
     assert f"data.test has a set {name!r}; a name must be a file name without '/'" in message_for(text)
 
@@ -200,7 +200,7 @@ def test_dumped_choices_restore_the_recipe(overrides: list[str]) -> None:
 
 
 def test_dumped_choices_of_fine_tuning_do_not_depend_on_the_start_model() -> None:
-    recipe = parse_recipe(SMALL, ["train.start_from=runs/a", "model.dropout=0.1"])  # the start model may have another
+    recipe = parse_recipe(SMALL, ["train.start_from=runs/a", "model.dropout=0.1"])  # the initial model may have another
     assert "dropout" in parse_recipe(dump_choices(recipe)).model.model_fields_set
 
 
@@ -479,7 +479,7 @@ def test_an_override_that_replaces_earlier_ones_is_an_error() -> None:
 
 def test_consequences_of_another_error_are_not_reported() -> None:
     told = "data.train.0 = 3; it must be a table such as { name = value }"
-    assert message_for(SMALL, "data.train=[3]") == told  # not also that the list is empty without it
+    assert message_for(SMALL, "data.train=[3]") == told  # no second error for the empty list
 
 
 def test_errors_of_overrides_do_not_name_the_recipe() -> None:

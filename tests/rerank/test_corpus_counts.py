@@ -15,7 +15,7 @@ WORDS = ["der", "die", "das", "Haus,", "ein", "Auto.", "sieht", "3,5", "€-Stü
 
 
 def corpora() -> list[list[tuple[str, str]]]:
-    """Corpora of hypotheses and references with all lengths, few matches or none."""
+    """Corpora of hypotheses and references of various lengths, some empty or without matches."""
     rng = random.Random(5)
 
     def line(longest: int) -> str:

@@ -23,7 +23,7 @@ class StubScore:
 
 @dataclass
 class LengthScorer:
-    """Scores minus the source characters minus a hundredth of the target characters; fits at most 30."""
+    """The score is -(source characters) - (target characters) / 100; sides of at most 30 characters fit."""
 
     batches: list[int] = field(default_factory=list)
 

@@ -52,7 +52,7 @@ def pack(sources: list[list[int]]) -> PackedSequences:
 
 @torch.inference_mode()
 def restricted_log_probs(model: Transformer, source: list[int], tokens: tuple[int, ...], own: Tensor) -> list[float]:
-    """Of each token and of EOS, from one forward pass: a softmax over the candidates."""
+    """Log-probabilities of each token and of EOS, from one forward pass and a softmax over the candidates."""
     hidden = model.forward(pack([source]), pack([[BOS_ID, *tokens]]))
     columns = {piece: column for column, piece in enumerate(own.nonzero().flatten().tolist())}
     log_probs = model.logits(hidden)[:, own].double().log_softmax(dim=-1)

@@ -146,7 +146,7 @@ def reference_beam(table: Table, source: Prefix, options: SearchOptions) -> list
 def assert_same(
     found: list[Hypothesis], expected: list[Scored], table: Table, source: Prefix, options: SearchOptions | None = None
 ) -> None:
-    """options: of a search with biases, whose sum with the log-probabilities may be close to 0"""
+    """options: only for a search with biases, where scores may be close to 0; see `rounding_bound`"""
     assert [tuple(h.tokens) for h in found] == [tokens for _, _, tokens in expected]
     for hypothesis, (score, log_prob, tokens) in zip(found, expected, strict=True):
         steps = [table(source, tokens[:i])[token] for i, token in enumerate((*tokens, EOS_ID))]

@@ -28,7 +28,7 @@ class Browser:
         assert CHROMIUM is not None
         to_browser, self._commands = os.pipe()
         self._messages, from_browser = os.pipe()
-        # Numbers above those that the child uses: otherwise, one could replace the other.
+        # Duplicates with numbers above those of the child: otherwise, the first dup2 could close the second source.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in (to_browser, from_browser)]
         actions = [(os.POSIX_SPAWN_DUP2, sources[0], _READ), (os.POSIX_SPAWN_DUP2, sources[1], _WRITE)]
         with Path(os.devnull).open("w") as null:
@@ -144,7 +144,7 @@ class Browser:
             self.mouse(kind, x, y)
 
     def screenshot(self, path: Path, *, width: int = 1200, height: int = 900) -> None:
-        """Write a PNG picture of the page, which is as tall as it needs to be."""
+        """Write a PNG screenshot of the whole page, which may be taller than `height`."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )

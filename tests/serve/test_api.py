@@ -140,7 +140,7 @@ def test_an_option_without_effect_on_the_search_of_the_server_is_an_error(
     service.models["en-de"].decode = DecodeRecipe.model_validate(options)
     client = TestClient(build_app(service))
     (same,) = client.get("/v1/models").json()["models"]
-    unchanged = {"text": "a", "beam_size": same["beam_size"], "length_alpha": same["length_alpha"]}  # as the page sends
+    unchanged = {"text": "a", "beam_size": same["beam_size"], "length_alpha": same["length_alpha"]}  # sent by the page
     assert client.post("/v1/translate", json=unchanged).status_code == 200
     response = client.post("/v1/translate", json={"text": "a"} | field)
     (name,) = field
@@ -225,7 +225,7 @@ def test_metrics_count_requests_by_route(echo_service: MakeService) -> None:
 
 T, V, S = "/translate", "/v1/translate", "/v1/score"
 DEEP = "[" * 9_000
-# Besides those of the guide, see `test_bad_input`.
+# In addition to those of the guide; see `test_bad_input`.
 INVALID_REQUESTS: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
     (T, "[]", 400, "invalid request body: it is not a JSON object"),
     (T, "null", 400, "invalid request body: it is not a JSON object"),
@@ -287,7 +287,7 @@ def test_a_compressed_body_is_refused(client: TestClient, path: str) -> None:
 
 
 @pytest.mark.parametrize("content_type", [{}, {"content-type": "application/x-www-form-urlencoded"}])
-def test_json_without_its_content_type_says_so(client: TestClient, content_type: dict[str, str]) -> None:
+def test_json_with_the_content_type_of_a_form_is_reported(client: TestClient, content_type: dict[str, str]) -> None:
     response = client.post(T, content=json.dumps({"q": "a"} | PAIR), headers=content_type)
     assert response.status_code == (400 if content_type else 200)
     assert ("its content type is not application/json" in response.text) == bool(content_type)
@@ -407,7 +407,7 @@ def test_api_keys(
     tmp_path: Path, echo_service: MakeService, headers: dict[str, Any], body: dict[str, str], status: int
 ) -> None:
     content = "good\n\n# of partners\n bétter \nkey#1\n"
-    (tmp_path / "keys").write_text(content, encoding="utf-8-sig")  # as editors of Windows write it
+    (tmp_path / "keys").write_text(content, encoding="utf-8-sig")  # as Windows editors write it
     client = TestClient(build_app(echo_service(Limits(), ApiKeys(tmp_path / "keys"))))
     content = json.dumps({"q": "a"} | PAIR | body)
     assert client.post("/translate", content=content, headers=headers).status_code == status
@@ -428,7 +428,7 @@ def test_api_keys(
         (T, '{"q": 5, "api_key": ["good"]}', {}, 401),
         (T, '{"api_key": "good"}', {}, 400),
         ("/detect", "{}", {}, 401),
-        (T, "{", {}, 400),  # it may have a key
+        (T, "{", {}, 400),  # the body may have a key
     ],
 )
 def test_keys_are_checked_first(

@@ -57,7 +57,7 @@ def _with_text(valid: dict[str, Any], *texts: str) -> dict[str, Any]:
 
 
 def read_table(heading: str) -> list[list[str]]:
-    """Return the cells of the table under a heading of the guide, without its head."""
+    """Return the cells of the table under a heading of the guide, without its header row."""
     section = re.split(r"^#", GUIDE.partition(f"\n{heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]

@@ -55,7 +55,7 @@ def test_auto_translates_from_the_detected_language(as_list: bool) -> None:
     assert german["detectedLanguage"]["language"] in ("en", "fr")
 
 
-def test_language_models_are_no_source_language() -> None:
+def test_language_models_are_not_source_languages() -> None:
     client = make_client([("zxx", "en"), ("de", "en"), ("fr", "en")])
     for text in ("AAAA", "12345 !!!"):
         detected = client.post("/translate", json={"q": text, "source": "auto", "target": "en"}).json()

@@ -185,7 +185,7 @@ def test_pages_of_other_origins_may_not_use_the_server_by_default(echo_service: 
 
 
 @pytest.mark.parametrize("origin", ["*", "https://example.org", "http://[::1]:8080", "moz-extension://0a-b"])
-def test_an_origin_of_browsers_is_accepted(origin: str) -> None:
+def test_a_valid_origin_is_accepted(origin: str) -> None:
     assert check_origin(origin) == origin
 
 

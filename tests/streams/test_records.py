@@ -68,7 +68,7 @@ def test_test_sets_of_wmt_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["film.vtt", "film.en.ASS", "film.vtt.gz"])
-def test_other_subtitles_are_an_error(name: str) -> None:
+def test_other_subtitle_formats_are_an_error(name: str) -> None:
     with pytest.raises(CommandError, match=r"is not supported; subtitles must be \.srt; convert them, or choose "):
         format_of_file(Path(name))
 

@@ -247,7 +247,7 @@ def test_prefixes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has 1 line and .*in has more"):
         next(records)
     (tmp_path / "prefixes").write_text("eins\nzwei\ndrei\n")
-    records = source.records()  # as of a pipe, which is not counted before
+    records = source.records()  # as for a pipe, whose lines are not counted in advance
     assert [next(records).prefix, next(records).prefix] == ["eins", "zwei"]
     with pytest.raises(UserError, match=r"prefixes has more lines than .*in; it must have one"):
         next(records)

@@ -21,7 +21,7 @@ WINDOWS = [[Record(number, "", "a")] for number in range(3)]
 
 
 @dataclass
-class ProcessTeller:
+class ProcessIdTranslator:
     """Returns the id of the process as the translation of a window."""
 
     translator: SimpleNamespace
@@ -32,7 +32,7 @@ class ProcessTeller:
 
 def load(parent: int, context: Context, in_parent: bool) -> WindowTranslator:
     assert (os.getpid() == parent) == in_parent
-    return cast(WindowTranslator, ProcessTeller(SimpleNamespace(context=context)))
+    return cast(WindowTranslator, ProcessIdTranslator(SimpleNamespace(context=context)))
 
 
 def fail_to_load() -> WindowTranslator:
@@ -81,7 +81,7 @@ def test_fewer_processes_if_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("processes", [2, None])
-def test_an_error_of_loading_is_raised_before_the_first_result(
+def test_an_error_while_loading_is_raised_before_the_first_result(
     processes: int | None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with start_torch_workers("cpu", processes) as workers, pytest.raises(RecipeError, match="does not fit the model"):

@@ -6,7 +6,7 @@ import pytest
 
 from nmt.text.sentences import split_sentences
 
-# One paragraph per line; | separates its sentences, and stands for a space, or for nothing after a wide mark.
+# One paragraph per line; | separates its sentences, and stands for a space, or for nothing after wide punctuation.
 CASES = (Path(__file__).parent / "sentences.txt").read_text(encoding="utf-8").strip().split("\n")
 WIDE_MARKS = set("\u3002\uff01\uff1f")
 

@@ -23,7 +23,7 @@ ENGLISH, GERMAN, DUTCH = [5, 4, 1, 0.2, 0.1], [0.1, 0.3, 1, 5, 4], [0.3, 0.4, 1,
         ((ENGLISH, ENGLISH), False),
     ],
 )
-def test_both_sides_must_resemble_the_other_one(text: tuple[list[float], list[float]], expected: bool) -> None:
+def test_swapped_sides_must_each_match_the_other(text: tuple[list[float], list[float]], expected: bool) -> None:
     train = sample(1, ENGLISH), sample(2, GERMAN)
     assert are_swapped((sample(3, text[0]), sample(4, text[1])), train) == expected
 

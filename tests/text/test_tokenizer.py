@@ -261,7 +261,7 @@ def test_tags_are_source_symbols(joint: bool, tmp_path: Path) -> None:
 def test_a_file_without_term_markers_is_not_parsed(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every start of a translation looks for the markers; parsing 32,000 pieces takes 0.1 s."""
+    """Each new translator looks for the markers; parsing 32,000 pieces takes 0.1 s."""
     recipe = TokenizerRecipe(vocab_size=300, user_symbols=TERM_MARKERS)
     marked = train_tokenizer(LINES, recipe, tmp_path / "marked.model")
     read = Mock(side_effect=read_pieces)
@@ -276,7 +276,7 @@ def test_a_file_without_term_markers_is_not_parsed(
     ] * 2
 
 
-def test_a_marker_of_another_kind_is_not_one(tokenizer: Tokenizer) -> None:
+def test_an_ordinary_piece_with_the_text_of_a_marker_is_not_a_marker(tokenizer: Tokenizer) -> None:
     pieces = read_pieces(tokenizer.model)
     pieces[-1] = replace(pieces[-1], text=TERM_MARKERS[0])
     changed = Tokenizer(with_pieces(tokenizer.model, pieces), tokenizer.path)

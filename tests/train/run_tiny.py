@@ -54,7 +54,7 @@ def without_dropout(recipe: Recipe, run_dir: Path, **changes: Any) -> Recipe:
 
 
 def train_as_rank(recipe: Recipe, data: Path, stderr: Path, variables: dict[str, str]) -> None:
-    """Train as one rank and exit as the command line does, see nmt.cli.main."""
+    """Train as one rank and exit as the command line does; see nmt.cli.main."""
     os.environ.update(variables)
     os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     try:

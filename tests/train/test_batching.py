@@ -190,7 +190,7 @@ def test_another_world_size_gets_its_own_budget(tiny_recipe: Recipe, tiny_data: 
 def test_resuming_with_another_update_size_continues_the_epoch(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each pair of the epoch is shown once, though updates have another size from the middle of it on."""
+    """Each pair of the epoch is used once, although the update size changes in the middle of the epoch."""
     seen: dict[int, list[int]] = {}
     following = TrainingBatches.__next__
 

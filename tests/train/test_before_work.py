@@ -1,4 +1,4 @@
-"""Checks before training: test sets, metrics, prepared text, start model."""
+"""Checks before training: test sets, metrics, prepared text, initial model."""
 
 import json
 import math
@@ -71,7 +71,7 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_reference_without_spaces_is_reported_for_metrics_of_words(
+def test_a_reference_without_spaces_is_reported_for_word_based_metrics(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "news.de").write_text("我喜欢读书今天天气很好\n" * 3)
@@ -259,7 +259,7 @@ def test_a_start_model_of_another_architecture_is_an_early_error(recipe: Path, t
     options = (f"run_dir={tmp_path / 'run'}", transformer, f"train.start_from={tmp_path / 'gru'}")
     status, _, err = nmt("train", recipe, *options)
     assert status == 1
-    assert "model.d_ff is 2048 in the start model and 32 in the recipe; they must be equal" in one_line(err)
+    assert "model.d_ff is 2048 in the initial model and 32 in the recipe; they must be equal" in one_line(err)
 
 
 @pytest.mark.slow
@@ -318,7 +318,7 @@ def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path:
 
     status, _, err = nmt("train", plain, f"run_dir={tmp_path / 'other'}", start, "model.d_model=32")
     assert status != 0
-    assert "model.d_model is 16 in the start model and 32 in the recipe" in err
+    assert "model.d_model is 16 in the initial model and 32 in the recipe" in err
     assert not (tmp_path / "other").exists()
 
     status, _, err = nmt("train", plain, f"run_dir={tmp_path / 'other'}", start, "decode.tag=<web>")
@@ -367,7 +367,7 @@ def test_a_signal_ends_preparation_without_leftovers(
 
 @pytest.mark.parametrize("started", ["nmt.pipeline.build_model", "nmt.pipeline.Translator.load"])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)])
-def test_a_signal_before_or_after_training_ends_the_run_in_order(
+def test_a_signal_before_or_after_training_ends_the_run_cleanly(
     number: signal.Signals, status: int, started: str, recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(started, lambda *_args, **_options: signal.raise_signal(number))

@@ -1,4 +1,4 @@
-"""`nmt run` names translations in lower case that are scored against references with capitals."""
+"""`nmt run` reports lowercase translations that are scored against references with capitals."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ OPTIONS = [
 ]
 
 
-def test_hint_at_outputs_in_lower_case(tmp_path: Path, nmt: Nmt) -> None:
+def test_hint_about_lowercase_outputs(tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "train.de").write_text("die katze sieht mäuse\n" * 99)
     (tmp_path / "news.de").write_text("die Katze sieht Mäuse\n" * 99)
     for name in ("train", "news"):
@@ -29,5 +29,5 @@ def test_hint_at_outputs_in_lower_case(tmp_path: Path, nmt: Nmt) -> None:
         options = [*OPTIONS, f"run_dir={tmp_path / 'run'}", f"evaluate.metrics={metrics.split(',')}"]
         status, _, err = nmt("run", tmp_path / "lower.toml", *options)
         assert status == 0, err
-        hint = "hint: the translations of data.test.news are lower-cased and the reference is not, which lowers "
+        hint = "hint: the translations of data.test.news are lowercased and the reference is not, which lowers "
         assert f"{hint}{cased}; " in err if cased else hint not in err

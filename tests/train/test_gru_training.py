@@ -1,4 +1,4 @@
-"""Training of the GRU model: resumption to the same bits, and several processes."""
+"""Training of the GRU model: bit-identical resumption, and several processes."""
 
 from pathlib import Path
 from typing import Any

@@ -26,7 +26,7 @@ def write(folder: Path, name: str, numbers: Iterable[int]) -> None:
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    """200 training pairs; of 12 test pairs, one is among them, one nearly, one source and one reference."""
+    """200 training pairs and 12 test pairs: one exact match, one near match, one of a source, one of a reference."""
     write(tmp_path, "train", range(200))
     write(tmp_path, "news", [7, *range(1_000, 1_011)])
     for side, near, alone in (("en", "The cat sees 8 mice!", 2), ("de", "Die Katze sieht 8 Mäuse.", 3)):

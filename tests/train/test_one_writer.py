@@ -130,7 +130,7 @@ def test_fine_tuning_without_the_context_of_the_start_model_is_a_warning(
             "train", recipe, f"run_dir={tmp_path / name}", f"data.context={context}", symbols, *options
         )
         assert status == 0
-        expected = "other text: data.context: 1 in the start model and 0 in the recipe"
+        expected = "other text: data.context: 1 in the initial model and 0 in the recipe"
         assert (expected in err) == (name == "lost")
 
 
@@ -178,7 +178,7 @@ def test_checkpoints_that_are_a_link_to_those_of_another_run_are_rejected(
     assert files_of(run) == before
 
 
-def test_another_text_than_that_of_rank_0_is_an_error(
+def test_a_text_that_differs_from_that_of_rank_0_is_an_error(
     recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: MonkeyPatch
 ) -> None:
     texts: dict[int, str] = {}
@@ -485,7 +485,7 @@ def test_an_unwritable_directory_is_a_one_line_error(tmp_path: Path) -> None:
 
 
 def test_a_deleted_run_is_not_written_into_its_successor(tmp_path: Path) -> None:
-    """`rm -r` of a running training and the same command again: the first must not write into the new run."""
+    """`rm -r` of the run, then the same command again: the first command must not write into the new run."""
     run = tmp_path / "run"
     context = multiprocessing.get_context("fork")
     ready = context.Event()
@@ -521,7 +521,7 @@ def test_a_deleted_run_ends_its_training(recipe: Path, tmp_path: Path, nmt: Nmt,
     monkeypatch.setattr(trainer, "save_checkpoint", replace_run)
     status, _, err = nmt("train", recipe, f"run_dir={run}")
     assert status == 1 and "Traceback" not in err
-    # Checkpoints are written in the background, so metrics may be the first to miss the run.
+    # Checkpoints are written in the background, so the metrics writer may be the first to notice.
     assert any(told in err for told in ("step-00000002 is not written; rerun", "was moved or deleted during training"))
     assert [path.name for path in run.iterdir()] == [LOCK_FILE]
 

@@ -1,4 +1,4 @@
-"""Schedule `plateau`: reductions by a written rule, the same after a resume, and in a replay."""
+"""Schedule `plateau`: reductions compared with their rule, and repeated exactly by a resumed run."""
 
 import math
 import shutil

@@ -377,7 +377,7 @@ def test_scores_without_a_text_identity_are_kept(
     begun = train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)  # as in versions without identities
     other = {"kind": "text", "src": "c", "tgt": "d"}
     assert train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data, valid_identity="a").scores == begun.scores
-    assert "does not identify its validation text; its scores are assumed" in capsys.readouterr().err
+    assert "does not identify its validation text; scores are assumed" in capsys.readouterr().err
     tree = with_train(tiny_recipe, max_steps=6).model_dump(mode="json", exclude_none=True)
     tree["data"]["valid"] = [other]
     assert train_tiny(Recipe.model_validate(tree), tiny_data, valid_identity="a").scored_from == 6
@@ -411,7 +411,7 @@ def test_a_best_step_worse_than_the_start_model_is_reported(
     capsys.readouterr()
     train_tiny(tuned, tiny_data)
     validations = [line for line in capsys.readouterr().err.splitlines() if "validation loss" in line]
-    assert [line.rpartition(" (best")[2] for line in validations[1:]] == [", but worse than the start model)"]
+    assert [line.rpartition(" (best")[2] for line in validations[1:]] == [", but worse than the initial model)"]
 
 
 def test_a_resumed_run_remembers_that_the_start_model_was_better(
@@ -425,7 +425,7 @@ def test_a_resumed_run_remembers_that_the_start_model_was_better(
     slow = with_train(tuned, learning_rate=0.001, max_steps=4, validate_every=2)
     state = train_tiny(slow, tiny_data, valid_identity="a")
     assert state.best_step == 4
-    assert "(best, but worse than the start model)" in capsys.readouterr().err.replace("\n", " ")
+    assert "(best, but worse than the initial model)" in capsys.readouterr().err.replace("\n", " ")
     summary = pipeline._summarize_training(slow, World(0, 1, torch.device("cpu")), state, [])
     assert summary.is_worse_than_start
     assert train_tiny(slow, tiny_data, valid_identity="b").start_score is None, "not comparable"

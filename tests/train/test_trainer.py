@@ -451,13 +451,11 @@ def test_fine_tuning_starts_from_another_run(
     for name, tensor in before.items():
         assert torch.equal(tensor, after[name]) == name.startswith(("encoder.", "output.weight")), name
 
-    assert "the start model was trained on other text" not in capsys.readouterr().err
+    assert "the initial model was trained on other text" not in capsys.readouterr().err
     kept = with_train(tiny_recipe, run_dir=tmp_path / "kept", **small, start_optimizer="kept")
     train_tiny(kept.model_copy(update={"tgt_lang": "fr"}), tiny_data)
-    warning = (
-        "the start model was trained on other text: languages: en to de in the start model and en to fr in the recipe"
-    )
-    assert warning in capsys.readouterr().err
+    warning = "the initial model was trained on other text: languages: en to de in the initial model and en to fr in "
+    assert f"{warning}the recipe" in capsys.readouterr().err
     optimizer = read_tensors(list_checkpoints(kept.directory)[-1] / "optimizer.safetensors")
     assert {float(tensor) for name, tensor in optimizer.items() if name.startswith("step/")} == {25.0}
 
@@ -484,10 +482,13 @@ def test_another_architecture_with_equal_shapes_is_rejected(
     changes = {"max_steps": 1, "validate_every": 1, "save_every": 1, "start_from": str(tiny_recipe.directory)}
     heads = tiny_recipe.model.num_heads
     cases = [
-        ({"num_heads": 1}, f": model.num_heads is {heads} in the start model and 1 in the recipe; they must be equal"),
+        (
+            {"num_heads": 1},
+            f": model.num_heads is {heads} in the initial model and 1 in the recipe; they must be equal",
+        ),
         (
             {"activation": "gelu", "num_decoder_layers": 2},
-            "num_decoder_layers is 1 in the start model and 2 in the recipe, model.activation",
+            "num_decoder_layers is 1 in the initial model and 2 in the recipe, model.activation",
         ),
         ({"dropout": 0.5, "activation_dropout": 0.1, "max_positions": 2048}, None),  # compatible with any weights
     ]
@@ -500,7 +501,7 @@ def test_another_architecture_with_equal_shapes_is_rejected(
 
 
 @pytest.mark.slow
-def test_fp16_scales_the_loss_and_resumes_to_the_bit(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+def test_fp16_scales_the_loss_and_resumes_bit_identically(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", precision="fp16")
     train_tiny(whole, tiny_data)
     losses = metrics(whole, "train/loss")

@@ -1,4 +1,4 @@
-"""Each variant of the architecture learns, resumes to the bit, and can be averaged."""
+"""Each variant of the architecture learns, resumes bit-identically, and can be averaged."""
 
 import shutil
 from pathlib import Path
@@ -66,5 +66,5 @@ def test_learned_positions_are_embeddings_of_a_fixed_number(
 
     tree["model"]["max_positions"] = 64
     longer = with_train(Recipe.model_validate(tree), tmp_path / "longer", **once, start_from=str(start))
-    with pytest.raises(UserError, match=r"max_positions is 32 in the start model and 64 in the recipe; they"):
+    with pytest.raises(UserError, match=r"max_positions is 32 in the initial model and 64 in the recipe; they"):
         train_tiny(longer, tiny_data)

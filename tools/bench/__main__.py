@@ -55,7 +55,9 @@ an idle machine. Environments are created in NMT_BENCH_CACHE, by default in the 
 systems and their tasks:
 {SYSTEMS}
 
-exit status: 0 measured and added to tools/bench/RESULTS.md and results.json, 1 failed, 2 invalid command line
+All commands but install, data and learn update tools/bench/RESULTS.md and results.json.
+
+exit status: 0 success, 1 failed, 2 invalid command line
 """
 
 

@@ -17,7 +17,7 @@ def main(module: str, warm_up: str, source: str, target: str, *settings: str) ->
     end_with_parent()
     answers = redirect_output()
     translate = importlib.import_module(module).load(dict(setting.split("=", 1) for setting in settings))
-    num_lines = len(Path(source).read_text(encoding="utf-8").splitlines())
+    num_lines = len(Path(source).read_bytes().removesuffix(b"\n").split(b"\n"))
     clock = Clock(int(warm_up), answers, sys.stdin)
     while True:
         translate(Path(source), Path(target))

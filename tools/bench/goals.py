@@ -379,7 +379,7 @@ GOALS = (
     ),
     Goal(
         "multi30k-41",
-        "Multi30k En-De after 30 minutes on 2 cores, from raw text: tokenized lower-case BLEU",
+        "Multi30k En-De after 30 minutes on 2 cores, from raw text: tokenized lowercase BLEU",
         "BLEU",
         41.0,
         "nmt run recipes/multi30k-en-de.toml data.root=FOLDER",

@@ -31,9 +31,9 @@ from nmt.storage.sealed import write_file
 class Curve:
     """One training run.
 
-    updates, seconds, nll: at each validation: updates and seconds of training so far, without validations; mean
-                           negative log-likelihood per target token, EOS included, in nats
-    bleu:                  sacreBLEU of the test set
+    updates, tokens, seconds: totals at each validation; tokens of the target, seconds without validation
+    nll:  mean negative log-likelihood per target token, EOS included, in nats, at each validation
+    bleu: sacreBLEU of the test set
     """
 
     name: str
@@ -84,13 +84,14 @@ def _read(results: Path, work: Mapping[str, Any]) -> list[Curve]:
         return []
     try:
         tree = json.loads(results.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        written, curves = tree["workload"], [Curve(**curve) for curve in tree["curves"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"cannot read {results}: {error}; it must be written by this command; choose another file with --results"
         ) from error
-    if tree["workload"] != json.loads(json.dumps(work)):
+    if written != json.loads(json.dumps(work)):
         raise UserError(f"{results} has curves with other settings; choose another file with --results")
-    return [Curve(**curve) for curve in tree["curves"]]
+    return curves
 
 
 def _learn_seed(workload: Workload, systems: Sequence[System], seed: int) -> list[Curve]:
@@ -123,10 +124,10 @@ def _score(curve: Curve, process: SystemProcess, learning: Learning, workload: W
     process.request_round()
     lines = _read_translations(Path(learning.output), workload)
     if not any(map(str.strip, lines)):
-        warn(f"{curve.label}, seed {curve.seed}: all translations are empty; its BLEU says nothing about its training")
+        warn(f"{curve.label}, seed {curve.seed}: all translations are empty, so BLEU is not meaningful")
     metric = BLEU()
     score = metric.corpus_score(lines, [workload.lines("test.tgt.txt")])
-    say(f"{curve.label}, seed {curve.seed}: {score.score:.2f} BLEU")
+    say(f"{curve.label}, seed {curve.seed}: {score}")  # with the length ratio
     return replace(curve, bleu=score.score, signature=str(metric.get_signature()))
 
 

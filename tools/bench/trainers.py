@@ -20,7 +20,7 @@ def check_precision(
     if workload.precision not in supported:
         raise SystemExit(
             f"{system} cannot train in {workload.precision} on {workload.device}; "
-            f"it must be one of {', '.join(supported)}; set precision={supported[0]}"
+            f"precision must be one of {', '.join(supported)}; set precision={supported[0]}"
         )
 
 

@@ -30,8 +30,8 @@ def run_nmt(arguments: Sequence[str], fault: Fault | None, log_dir: Path) -> Non
     try:
         program.main()
         status = 0
-    except SystemExit as leaving:
-        status = leaving.code or 0
+    except SystemExit as error:
+        status = error.code or 0
         raise
     finally:
         with (log_dir / f"end-{rank}").open("w") as file:

@@ -51,9 +51,9 @@ def _check_checkpoints(run: Path) -> str | None:
 
 
 def kill_at_random_moments(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
-    """Kill `nmt run` at uniformly random times: three times in one of ten trials, once in the others.
+    """Kill `nmt run` at uniformly random times: three times in a tenth of the trials, once in the others.
 
-    Another one of ten trials starts new interpreters, with their own hash seeds; the others use forks.
+    Another tenth of the trials starts new interpreters, with their own hash seeds; the others use forks.
     """
     for number in range(2 if quick else 50):
         launch: Launch = "new" if number % 10 == 9 else "fork"

@@ -167,9 +167,9 @@ class Command:
         seconds = time.monotonic() - self._started
         if status is None:
             self.kill()
-        said = self.log_dir / "stderr"
+        path = self.log_dir / "stderr"
         return CommandResult(
-            status, said.read_text(encoding="utf-8", errors="replace") if said.exists() else "", seconds
+            status, path.read_text(encoding="utf-8", errors="replace") if path.exists() else "", seconds
         )
 
     def processes(self) -> dict[int, int]:

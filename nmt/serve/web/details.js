@@ -22,7 +22,7 @@ export function clearDetails() {
  * prefix:              of the translation, undefined if the user chose none
  * reason:              why attention is unavailable, undefined if it is available
  * onRank, onUnpin:     called with the index of a chosen translation, and to remove the prefix
- * findAttention:       returns the attention for the translation with an index
+ * findAttention:       returns the attention for the translation at an index
  */
 export function showDetails(details) {
   current = details;

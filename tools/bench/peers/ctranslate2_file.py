@@ -33,7 +33,7 @@ def load(options: dict[str, str]) -> Callable[[Path, Path], None]:
     )
 
     def translate(source: Path, target: Path) -> None:
-        with source.open(encoding="utf-8") as lines, target.open("w", encoding="utf-8") as out:
+        with source.open(encoding="utf-8", newline="\n") as lines, target.open("w", encoding="utf-8") as out:
             pieces = (encoder.encode(line.rstrip("\n"), out_type=str) for line in lines)
             results = translator.translate_iterable(
                 pieces, max_batch_size=int(options["batch_sentences"]), beam_size=beam_size, length_penalty=1.0

@@ -1,7 +1,7 @@
 """nmt: the trainer and translator of this source tree, as measured by `nmt bench`.
 
-Options: compile (true or false), any `train.*` of a recipe, and for learning any `model.*` and init (nmt, transformers
-or eole: the initialization of that system); processes and any `decode.*`.
+Options for training: compile (true or false) and any `train.*` of a recipe; for learning: any `train.*` or `model.*`,
+and init (nmt, transformers or eole: the initialization of that system); for decoding: processes and any `decode.*`.
 """
 
 from __future__ import annotations
