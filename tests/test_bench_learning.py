@@ -93,17 +93,18 @@ def test_nmt_learns_and_translates(text: Path, tmp_path: Path) -> None:
 def test_nmt_initializes_as_other_systems_do() -> None:
     recipe = find_model_spec("tiny").recipe.model
     stds = {}
-    for system in ("nmt", "transformers", "eole"):
+    for system in ("nmt", "xavier", "transformers", "eole"):
         torch.manual_seed(1)
         model = build_model(recipe, 3_000, 3_000)
         nmt_system._initialize_like(system, model)
         stds[system] = [float(dict(model.named_parameters())[name].detach().std()) for name in (
             "output.weight", "encoder.layers.0.feed_forward.inner.weight"
         )]  # fmt: skip
-    with pytest.raises(SystemExit, match="init must be nmt, transformers or eole, got 'other'"):
+    with pytest.raises(SystemExit, match="init must be nmt, xavier, transformers or eole, got 'other'"):
         nmt_system._initialize_like("other", model)
     xavier = (2 / (128 + 256)) ** 0.5
-    assert stds["nmt"] == pytest.approx([128**-0.5, xavier], rel=0.02)
+    assert stds["nmt"] == pytest.approx([128**-0.5 / 2, xavier / 2], rel=0.02)
+    assert stds["xavier"] == pytest.approx([128**-0.5, xavier], rel=0.02)
     assert stds["transformers"] == pytest.approx([0.02, 0.02], rel=0.02)
     assert stds["eole"] == pytest.approx([(2 / 3_128) ** 0.5, xavier], rel=0.02)
 

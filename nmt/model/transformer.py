@@ -143,21 +143,25 @@ class Transformer(EncoderDecoder):
 
 
 def initialize(model: nn.Module, recipe: ModelRecipe, embeddings: Iterable[Tensor]) -> None:
-    """Xavier uniform for matrices, zero for biases, N(0, 1/d_model) for `embeddings`: unit variance after scaling.
+    """Half of Xavier uniform for matrices, zero for biases, N(0, 1 / (4 d_model)) for `embeddings`.
 
-    Fused matrices (W_Q, W_K, W_V) are initialized separately.
+    At full size, the output of a sublayer is as large as its input, the other term of the residual sum, and models
+    learn more slowly, above all with post-norm (Nguyen and Salazar 2019, "Transformers without Tears"; Liu et al. 2020,
+    "Understanding the Difficulty of Training Transformers"; measurements: nmt/guide/results.md, "Initialization").
+    The matrices W_Q, W_K and W_V, which are fused, are initialized separately.
     """
     num_fused = {"qkv": 3, "kv": 2, "inner": 2 if recipe.activation == "swiglu" else 1}
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             for matrix in module.weight.chunk(num_fused.get(name.rpartition(".")[2], 1)):
-                nn.init.xavier_uniform_(matrix)
+                nn.init.xavier_uniform_(matrix, gain=0.5)
             nn.init.zeros_(module.bias)
     for module in model.modules():
         if isinstance(module, RelativePositions):
             nn.init.xavier_uniform_(module.keys)
             nn.init.xavier_uniform_(module.values)
-    distinct = {id(weight): weight for weight in embeddings}
-    learned_positions = (w for name, w in model.named_parameters() if name.endswith("embedding.positions"))
-    for weight in (*distinct.values(), *learned_positions):
-        nn.init.normal_(weight, std=recipe.d_model**-0.5)
+    for weight in {id(weight): weight for weight in embeddings}.values():
+        nn.init.normal_(weight, std=0.5 * recipe.d_model**-0.5)
+    for name, weight in model.named_parameters():
+        if name.endswith("embedding.positions"):
+            nn.init.normal_(weight, std=recipe.d_model**-0.5)

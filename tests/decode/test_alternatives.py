@@ -130,7 +130,7 @@ def test_tokens_that_repeat_an_ngram() -> None:
 
 
 def test_alternatives_do_not_repeat_ngrams(translator: Translator, reference: Reference, lines: list[str]) -> None:
-    prefix = "the cat the"
+    prefix = "said the said"
     encoded = reference.tokenizer.encode(prefix)
     repeated = encoded[encoded.index(encoded[-1]) + 1]
     found = translator.alternatives(lines[0], prefix, 200)
@@ -146,7 +146,7 @@ def test_alternatives_of_empty_and_of_split_lines(translator: Translator) -> Non
     line = "the cat sees a dog. " * 20
     first, *others = translator.alternatives(line, "", 3)
     assert others
-    assert first.text == translator.translate([line])[0]
+    assert translator.translate([line])[0] in {first.text, *(translation.text for translation in others)}
     assert all(translation.text.split()[-1:] == first.text.split()[-1:] for translation in others)
 
 

@@ -293,10 +293,13 @@ def test_initialization() -> None:
     torch.manual_seed(3)
     model = Transformer(tiny(d_model=256, num_heads=4), 1000, 1000).eval()
     scaled = model.src_embedding.weight * model.src_embedding.scale
-    assert scaled.std().item() == pytest.approx(1.0, abs=0.02)
-    linear = model.encoder.layers[0].feed_forward.inner
-    assert linear.weight.abs().max().item() <= math.sqrt(6 / (256 + 24))
-    assert linear.weight.std().item() == pytest.approx(math.sqrt(2 / (256 + 24)), rel=0.05)
+    assert scaled.std().item() == pytest.approx(0.5, rel=0.02)
+    for weight, xavier in (
+        (model.encoder.layers[0].feed_forward.inner.weight, math.sqrt(2 / (256 + 24))),
+        (model.encoder.layers[0].attention.qkv.weight[:256], math.sqrt(2 / (256 + 256))),
+    ):
+        assert weight.abs().max().item() <= math.sqrt(3) * xavier / 2
+        assert weight.std().item() == pytest.approx(xavier / 2, rel=0.05)
 
 
 def test_output_bias_in_training_and_search() -> None:

@@ -1,7 +1,7 @@
 """nmt: the trainer and translator of this source tree, as measured by `nmt bench`.
 
 Options for training: compile (true or false) and any `train.*` of a recipe; for learning: any `train.*` or `model.*`,
-and init (nmt, transformers or eole: the initialization of that system); for decoding: processes and any `decode.*`.
+and init (nmt, xavier, transformers or eole: the initialization); for decoding: processes and any `decode.*`.
 """
 
 from __future__ import annotations
@@ -98,17 +98,23 @@ def learn(workload: Workload, clock: Clock) -> None:
 
 
 def _initialize_like(system: str, model: nn.Module) -> None:
-    """Initialize matrices as another system does.
+    """Replace the initial matrices by those of another initialization.
 
-    transformers: N(0, 0.02^2) for all; eole: Xavier uniform for all, the embeddings too
+    xavier:       Xavier uniform, embeddings N(0, 1/d_model): twice as large as nmt's
+    transformers: N(0, 0.02^2) for all
+    eole:         Xavier uniform for all, the embeddings too
     """
-    if system not in ("nmt", "transformers", "eole"):
-        raise SystemExit(f"init must be nmt, transformers or eole, got {system!r}; correct it")
+    if system not in ("nmt", "xavier", "transformers", "eole"):
+        raise SystemExit(f"init must be nmt, xavier, transformers or eole, got {system!r}; correct it")
     for name, parameter in model.named_parameters():
-        if system == "transformers" and parameter.dim() > 1:
+        if system == "nmt" or parameter.dim() == 1:
+            continue
+        if system == "transformers":
             nn.init.normal_(parameter, std=0.02)
         elif system == "eole" and name in _EMBEDDINGS:
             nn.init.xavier_uniform_(parameter)
+        else:
+            parameter.data.mul_(2)
 
 
 def decode(workload: Workload, clock: Clock) -> None:
