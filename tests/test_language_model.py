@@ -160,8 +160,10 @@ def test_generated_text_continues_the_line(language_model: Path) -> None:
 
 
 def test_beam_search_finds_a_more_probable_text_than_samples(language_model: Path) -> None:
-    best = TextGenerator.load(language_model, "cpu", "fp32", DecodeRecipe(beam_size=8)).translate_n_best(["the"])[0][0]
-    sampled = TextGenerator.load(language_model, "cpu", "fp32", DecodeRecipe(sampling=True, n_best=8))
+    limit = {"max_extra_tokens": 10}
+    search, sampling = DecodeRecipe(beam_size=8, **limit), DecodeRecipe(sampling=True, n_best=8, **limit)
+    best = TextGenerator.load(language_model, "cpu", "fp32", search).translate_n_best(["the"])[0][0]
+    sampled = TextGenerator.load(language_model, "cpu", "fp32", sampling)
     assert all(best.log_prob > sample.log_prob for sample in sampled.translate_n_best(["the"])[0])
 
 

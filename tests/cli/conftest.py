@@ -87,7 +87,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = Transformer(architecture, vocab, vocab)
     with torch.no_grad():
         for parameter in network.parameters():
-            parameter.mul_(2.0)
+            parameter.mul_(4.0 if parameter.dim() > 1 else 2.0)
     decode = DecodeRecipe(beam_size=2, max_extra_tokens=2, max_length_ratio=0.2, batch_tokens=8_192)
     metadata = ModelMetadata("en", "de", vocab, vocab, "NFC", decode)
     files = model_files(architecture, model_tensors(network), tokenizers.files(), metadata)

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TINY_RECIPE = """
 name = "tiny"
+seed = 4
 src_lang = "en"
 tgt_lang = "de"
 [data]

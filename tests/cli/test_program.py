@@ -22,7 +22,7 @@ RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "quickstart.toml"
     [
         (OSError(errno.ENOSPC, "No space left on device", "run/metrics.jsonl"), "the disk is full while writing run/"),
         (OSError(errno.EFBIG, "File too large", "f"), "f exceeds the maximum file size; raise the limit (ulimit -f"),
-        (OSError(errno.EMFILE, "Too many open files", "f"), "Too many open files (f); raise the limit of open"),
+        (OSError(errno.EMFILE, "Too many open files", "f"), "Too many open files (f); raise the limit on open"),
         (OSError(errno.EIO, "Input/output error"), "Input/output error; check the path"),
     ],
 )

@@ -69,7 +69,8 @@ def make_model(
         model = Transformer(recipe, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
         with torch.no_grad():
             for name, parameter in model.named_parameters():  # no default biases and norms, which hide errors
-                parameter.mul_(1.3).add_(torch.randn_like(parameter) * (0.05 if "embedding" in name else 0.1))
+                parameter.mul_(2.6 if parameter.dim() > 1 else 1.3)
+                parameter.add_(torch.randn_like(parameter) * (0.05 if "embedding" in name else 0.1))
             last = (
                 model.decoder.norm
                 if recipe.norm_order == "pre"

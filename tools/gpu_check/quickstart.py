@@ -30,6 +30,7 @@ _SMALL = (
     "train.micro_batch_tokens=200",
     "train.threads=1",
     "train.max_steps=30",
+    "train.warmup_steps=10",
     "train.validate_every=30",
     "train.save_every=10",
     "decode.max_extra_tokens=5",
