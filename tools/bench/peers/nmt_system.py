@@ -113,7 +113,7 @@ def _initialize_like(system: str, model: nn.Module) -> None:
             nn.init.normal_(parameter, std=0.02)
         elif system == "eole" and name in _EMBEDDINGS:
             nn.init.xavier_uniform_(parameter)
-        else:
+        elif name.endswith(".weight"):  # not positions, which nmt does not halve
             parameter.data.mul_(2)
 
 
