@@ -294,7 +294,7 @@ def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
         start_from=None if recipe.train.start_from is None else str(recipe.train.start_from),
     )
     markdown, _ = write_report(report, run_dir)
-    print(markdown.read_text(encoding="utf-8"))  # noqa: T201 - the report is the result of the command
+    print(markdown.read_text(encoding="utf-8"), flush=True)  # noqa: T201 - the report is the result of the command
     say(f"report: {markdown}, model: {run_dir / 'model'}")
 
 

@@ -10,6 +10,7 @@ from nmt.decode.translator import Translator
 from nmt.evaluate.inputs import scoring_options
 from nmt.evaluate.metrics import score_corpus
 from nmt.evaluate.report import choose_samples
+from nmt.evaluate.tables import escape_markdown, markdown_rows
 from nmt.models import TranslationModel
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
@@ -46,8 +47,8 @@ def validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> T
             lines[rank :: len(shards)] = shard
         (bleu,) = score_corpus(lines, [ref], ["bleu"], **scoring_options(recipe, prepared.tokenizers.tgt.lowercases()))
         samples = choose_samples(src, ref, lines, _SAMPLES)
-        rows = [f"| {sample.src} | {sample.translation} | {sample.ref} |" for sample in samples]
-        return ValidationBleu(bleu.value, "\n".join(["| source | translation | reference |", "|---|---|---|", *rows]))
+        rows = (tuple(map(escape_markdown, (one.src, one.translation, one.ref))) for one in samples)
+        return ValidationBleu(bleu.value, "\n".join(markdown_rows(("source", "translation", "reference"), rows)))
 
     return translate
 

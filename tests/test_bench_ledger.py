@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import __main__ as bench_main
 from bench import ledger
 from bench.__main__ import main
 from bench.comparison import Comparison, Measurement
@@ -39,3 +40,13 @@ def test_measurements_older_than_those_of_the_ledger_are_not_counted(
     assert main(["ledger", "--add", str(there), "--ledger", str(here)]) == 0
     assert [entry["value"] for entry in ledger.read_ledger(here)] == [2.5, 2.0]
     assert "added 1 measurement; left out 1, because the ledger has newer ones" in capfd.readouterr().err
+
+
+def test_commands_have_no_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    side = Measurement("nmt", {}, {}, 0.0, [1.0, 1.0])
+    monkeypatch.setattr(bench_main, "vocabulary_size", lambda _: 300)
+    monkeypatch.setattr(bench_main, "compare", lambda *_: Comparison(side, side, Ratio(1.0, 1.0, 1.0)))
+    for given in (["--folder", "text", "--ledger", str(tmp_path)], ["--folder=text", f"--ledger={tmp_path}"]):
+        assert main(["train", "nmt", "nmt:threads=1", *given, "--updates=3"]) == 0
+        (entry,) = ledger.read_ledger(tmp_path)
+        assert entry["command"] == "tools/bench/run train nmt nmt:threads=1 --updates=3"

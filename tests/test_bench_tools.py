@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from bench.ratio import Ratio
 from bench.text import prepare_text, text_recipe
 from bench.workload import Shape, Workload
 
+from nmt.bench.decoding import DecodingTask
 from nmt.recipe import UserError
 from nmt.text.tokenizer import Tokenizer
 
@@ -104,7 +106,7 @@ def run_rounds(task: str, work: Workload) -> Sequence[int]:
     return clock.rounds
 
 
-def test_nmt_trains_translates_and_prepares(folder: Path) -> None:
+def test_nmt_trains_translates_and_prepares(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Workload("train", str(folder), 320, TINY, threads=1, batch_tokens=300, updates=2)
     assert all(
         300 < tokens <= 600 for tokens in run_rounds("train", work.with_settings({"train.micro_batch_tokens": "257"}))
@@ -112,8 +114,23 @@ def test_nmt_trains_translates_and_prepares(folder: Path) -> None:
     decode = Workload("decode", str(folder), 320, TINY, threads=1, output_tokens=5, num_sentences=7, batch_sentences=2)
     assert run_rounds("decode", decode.with_settings({"decode.length_penalty": "none"})) == [35, 35, 35]
     assert run_rounds("decode", replace(decode, num_sentences=50)) == [45, 45, 45]  # the test set has 9
+    tasks = list[DecodingTask]()
+
+    def stop(task: DecodingTask, processes: int) -> None:
+        tasks.append(task)
+        raise Enough
+
+    monkeypatch.setattr(nmt_system, "DecodingProcesses", stop)
+    with pytest.raises(Enough):
+        nmt_system.decode(decode.with_settings({"processes": "2"}), worker.Clock(1, io.StringIO(), io.StringIO()))
+    assert [task.threads for task in tasks] == [1]  # 0 would be all cores for each process
     tokens = sum(map(len, work.ids("train", "src") + work.ids("train", "tgt")))
     assert run_rounds("prepare", work) == [tokens] * 3
+
+
+def test_a_carriage_return_does_not_end_a_line(tmp_path: Path) -> None:
+    (tmp_path / "train.src.txt").write_bytes(b"a\rb\r\nc\n")
+    assert Workload("prepare", str(tmp_path), 300).lines("train.src.txt") == ["a\rb\r", "c"]
 
 
 # --- Trainers of other systems ----------------------------------------------------------------------------------------
@@ -209,6 +226,17 @@ def test_a_failing_system_ends_the_comparison(
     assert "RuntimeError: no such luck" in capfd.readouterr().err
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "a").read_text()), 0)
+
+
+def test_a_system_that_exits_between_rounds_is_named(tmp_path: Path) -> None:
+    """A suspended system may be killed for lack of memory."""
+    program = 'import sys; print(\'{"ready": {"versions": {}, "seconds": 0}}\', flush=True); sys.stdin.readline()'
+    system = comparison_module.SystemProcess("fake", {}, [sys.executable, "-c", program], {}, tmp_path / "log")
+    with system:
+        system._signal(signal.SIGKILL)
+        system._process.wait()
+        with pytest.raises(UserError, match="fake exited early"):
+            system.run_round()
 
 
 def test_the_clock_excludes_time_between_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -496,9 +524,24 @@ def test_errors_are_one_line(
     assert words in " ".join(err.split())
 
 
-@pytest.mark.parametrize(("task", "lowest"), [("train", 1), ("decode", 1), ("file", 0)])
-def test_too_few_warm_up_rounds_are_an_error(task: str, lowest: int, capfd: pytest.CaptureFixture[str]) -> None:
-    files = ["--model", "m", "--source", "s"] if task == "file" else []
+FILES = ("--model", "m", "--source", "s")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lowest"),
+    [
+        (["train", "nmt", "nmt", "--warm-up"], 1),
+        (["decode", "nmt", "nmt", "--warm-up"], 1),
+        (["file", "nmt", "nmt", *FILES, "--warm-up"], 0),
+        (["serve", "nmt", "nmt", *FILES, "--clients"], 1),
+        (["train", "nmt", "nmt", "--updates"], 1),
+        (["train", "nmt", "nmt", "--rounds"], 2),
+        (["learn", "nmt", "--results", "r", "--rounds"], 1),
+    ],
+)
+def test_counts_that_are_too_small_are_errors(
+    arguments: list[str], lowest: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main([task, "nmt", "nmt", *files, "--warm-up", str(lowest - 1)])
-    assert f"--warm-up must be at least {lowest}, got {lowest - 1}" in capfd.readouterr().err
+        main([*arguments, str(lowest - 1)])
+    assert f"{arguments[-1]} must be at least {lowest}, got {lowest - 1}" in capfd.readouterr().err

@@ -14,6 +14,8 @@ import work_shares
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from nmt.recipe import load_recipe
+
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = (
     "tools/batch-invariance",
@@ -199,6 +201,12 @@ def test_work_shares_prints_a_row_per_number_of_processes(capsys: pytest.Capture
     assert [row[0] for row in cells] == ["1", "8"]
     assert [row[1] for row in cells] == ["1.00", "8.00"]
     assert all(float(row[4].rstrip("%")) > 97 for row in cells)
+
+
+def test_work_shares_of_a_language_model_have_no_source(tmp_path: Path) -> None:
+    recipe = load_recipe(ROOT / "recipes/tatoeba-en-lm.toml", [f"run_dir={tmp_path}", "train.batch_tokens=100"])
+    store, _ = work_shares.lengths_of(recipe, None, tmp_path)
+    assert store.src.lengths.sum() == 0
 
 
 @pytest.mark.parametrize(

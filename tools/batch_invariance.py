@@ -13,6 +13,7 @@ import torch
 
 from nmt import Translation, Translator, UserError
 from nmt.logs import progress
+from nmt.processes.distributed import choose_device
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.text.lines import read_lines, require_lines
@@ -115,7 +116,7 @@ def main() -> int:
     parser.add_argument("src", type=Path, help="source sentences, one per line")
     parser.add_argument("--lines", type=int, metavar="N", help="use only the first N lines")
     parser.add_argument("--seed", type=int, default=1, help="random seed for shuffling (default: 1)")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
+    parser.add_argument("--device", default="cpu", help="auto, cpu (default), cuda or cuda:N")
     options = parser.parse_args()
     if options.lines is not None and options.lines < 1:
         parser.error(f"--lines must be at least 1, got {options.lines}")
@@ -129,10 +130,11 @@ def main() -> int:
     except UserError as error:
         sys.stderr.write(f"batch-invariance: {error}\n")
         return 1
-    threads = f"{torch.get_num_threads()} threads" if options.device == "cpu" else torch.cuda.get_device_name()
+    device = choose_device(options.device)
+    where = f"{torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
     table = ["| batch | order | strings | score | token |", "|---|---|---|---|---|", *map(str, rows)]
     shown = [f"\n{text}" for text in list(dict.fromkeys(found))[:SHOWN]]
-    head = f"{len(lines)} lines, beam {decode.beam_size}, fp32, {threads}, torch {torch.__version__}\n"
+    head = f"{len(lines)} lines, beam {decode.beam_size}, fp32, {where}, torch {torch.__version__}\n"
     sys.stdout.write("".join(f"{line}\n" for line in [head, *table, *shown]))
     return 0 if all(row.passed for row in rows) else 1
 

@@ -15,13 +15,13 @@ SENTENCES, RESAMPLES = 150, 200
 SEED = 7
 DIFFERENCE = 0.4
 SEEDS = (2, 3, 5, 8)
-# Standard deviations of a run's score by source: seed, sentences, and both together.
+# Standard deviations of a run's score by source: seed, sentences, and their interaction.
 SOURCES = ((0.5, 0.5, 0.3), (0.0, 0.1, 0.8), (0.3, 0.6, 0.3), (0.5, 0.0, 0.1))
 
 EPILOG = """\
 Each experiment simulates the sentence scores of two systems, each trained with several seeds, whose true difference is
 0.4. The first columns are the number of seeds of each system and the standard deviation of a run's score by source: the
-training seed, the choice of test sentences, and both together. The last column should be near 95 %.
+training seed, the choice of test sentences, and their interaction. The last column should be near 95 %.
 
 exit status: 0 success, 2 invalid command line
 """
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.experiments < 1 or not 0 <= options.ratio < math.inf:
         parser.error("--experiments must be at least 1 and --ratio at least 0")
-    sys.stdout.write("| seeds | by seed | by sentences | by both | contained |\n|---|---|---|---|---|\n")
+    sys.stdout.write("| seeds | by seed | by sentences | by interaction | contained |\n|---|---|---|---|---|\n")
     for deviations in SOURCES:
         for seeds in SEEDS:
             found = coverage(seeds, deviations, options.experiments, options.ratio)

@@ -168,7 +168,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="only beam 5 and rows with one of these in the name")
     parser.add_argument("--lines", type=int, metavar="N", help="use only the first N lines")
     parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds (default: 3)")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
+    parser.add_argument("--device", default="cpu", help="auto, cpu (default), cuda or cuda:N")
     options = parser.parse_args()
     if options.repetitions < 1 or (options.lines is not None and options.lines < 1):
         parser.error("--repetitions and --lines must be at least 1")
@@ -185,7 +185,8 @@ def main() -> int:
     except UserError as error:
         sys.stderr.write(f"search-table: {error}\n")
         return 1
-    where = f"{torch.get_num_threads()} threads" if options.device == "cpu" else torch.cuda.get_device_name()
+    device = choose_device(options.device)
+    where = f"{torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
     sys.stdout.write(f"{len(src)} lines, fp32 unless stated otherwise, {where}, torch {torch.__version__}\n\n")
     sys.stdout.writelines(f"{line}\n" for line in table(rows, ref, tgt_lang, lowercase))
     return 0

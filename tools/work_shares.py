@@ -67,7 +67,10 @@ def lengths_of(recipe: Recipe, given: Path | None, scratch: Path) -> tuple[PairS
     sizes = recipe.tokenizer.vocab_size, recipe.tokenizer.vocab_size
     tgt_tokens = UPDATES * recipe.train.batch_tokens
     longest = recipe.data.max_tokens
-    store = write_random_corpus(scratch, WMT14, tgt_tokens=tgt_tokens, longest=longest, vocab_sizes=sizes, seed=1)
+    has_source = not recipe.is_language_model
+    store = write_random_corpus(
+        scratch, WMT14, tgt_tokens=tgt_tokens, longest=longest, vocab_sizes=sizes, seed=1, has_source=has_source
+    )
     return store, "random lengths with the distribution of WMT14"
 
 

@@ -48,7 +48,7 @@ def choose_attention(
     lines = _usable_lines(aligner, sources, targets)
     compared = lines[:COMPARED_PAIRS]
     if reverse is not None:
-        compared = [line for line in compared if reverse.fits(reverse.encode([line.target], [line.source])[0])]
+        compared = [line for line in compared if _usable_lines(reverse, [line.target], [line.source])]
     if not compared:
         raise UserError("the validation text has no pair that fits the models; it must have one; use different text")
     references = [_statistical_links(lines, len(compared))] if reverse is None else _reverse_links(reverse, compared)

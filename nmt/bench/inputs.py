@@ -55,6 +55,11 @@ def prepare_training_data(
         )
     needed = max(corpus.src_vocab_size, corpus.tgt_vocab_size)
     if vocab_size is None:
+        if recipe.model.tied_embeddings == "three-way" and corpus.src_vocab_size != corpus.tgt_vocab_size:
+            raise UserError(
+                f"the corpus has vocabularies of {corpus.src_vocab_size:,} and {corpus.tgt_vocab_size:,} tokens; "
+                "three-way tied embeddings need one vocabulary; set model.tied_embeddings=decoder"
+            )
         spec = replace(spec, src_vocab_size=corpus.src_vocab_size, tgt_vocab_size=corpus.tgt_vocab_size)
     elif vocab_size < needed:
         raise UserError(f"--vocab-size must be at least {needed:,}, the corpus vocabulary size, got {vocab_size:,}")

@@ -11,6 +11,7 @@ import tomli_w
 import torch
 
 from nmt.checkpoint import load_model
+from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.recipe import NO_LANGUAGE, Recipe, UserError, load_recipe, parse_recipe
 
 # Sections `model` and `train` and size of the joint vocabulary.
@@ -51,7 +52,7 @@ def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | 
         recipe, tgt_size = _parse(model, train, overrides), src_size
     elif path.is_file():
         recipe = load_recipe(path, overrides)
-        src_size = tgt_size = recipe.tokenizer.vocab_size
+        src_size, tgt_size = expected_vocab_sizes(recipe)
     elif path.exists():
         loaded = load_model(path, torch.device("cpu"))
         own = loaded.model.recipe.model_dump(mode="json", exclude_none=True)

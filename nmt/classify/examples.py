@@ -243,7 +243,6 @@ def class_indices(labels: Sequence[str], names: Sequence[str], split: str, *, ac
             )
         if label not in known:
             raise UserError(
-                f"{split}, example {number:,} has label {label!r}; it must be one of {', '.join(names)}; correct the "
-                "label, or data.labels"
+                f"{split}, example {number:,} has label {label!r}; it must be one of {', '.join(names)}; correct it"
             )
     return [known[label] for label in labels]

@@ -32,15 +32,15 @@ def classify_files(
     if label is not None and label not in names:
         raise UserError(f"--label is {label!r}; it must be one of {', '.join(names)}; correct it")
     column = None if label is None else names.index(label)
-    answers = None
+    answers, gold_name = None, "" if gold is None else input_name(gold)
     if gold is not None:
         lines = [line.removesuffix("\r") for line in read_lines(gold, allow_pipe=True)]
-        answers = class_indices(lines, names, str(gold))
+        answers = class_indices(lines, names, gold_name)
         for file in filter(Path.is_file, files):
-            _require_labels(gold, len(answers), input_name(file), count_lines(file))
+            _require_labels(gold_name, len(answers), input_name(file), count_lines(file))
         if not set(names).issuperset(lines):
             meaning = ", ".join(f"{index} is {name}" for index, name in enumerate(names))
-            say(f"{gold} has class indices; in the order of the model, {meaning}")
+            say(f"{gold_name} has class indices; in the order of the model, {meaning}")
     collected, num_lines, num_empty = [], 0, 0
     with progress("classifying", None, "lines") as bar:
         for window in _windows(files, classifier.metadata):
@@ -59,13 +59,13 @@ def classify_files(
     classifier.encode.report_truncated()
     if num_empty:
         warn(f"{num_empty:,} of {counted(num_lines, 'line')} have an empty text; their probabilities are meaningless")
-    if answers is not None and gold is not None:
+    if answers is not None:
         found = np.concatenate(collected) if collected else np.empty((0, len(names)))
-        _require_labels(gold, len(answers), "the input", len(found))
-        say(format_tables(score_tables(str(gold), score_classes(found, np.array(answers), names)), "text").rstrip())
+        _require_labels(gold_name, len(answers), "the input", len(found))
+        say(format_tables(score_tables(gold_name, score_classes(found, np.array(answers), names)), "text").rstrip())
 
 
-def _require_labels(gold: Path, num_labels: int, name: str, num_lines: int) -> None:
+def _require_labels(gold: str, num_labels: int, name: str, num_lines: int) -> None:
     """Raise UserError unless there are labels, one for each line of an input."""
     if num_labels != num_lines or not num_labels:
         raise UserError(

@@ -87,6 +87,7 @@ def _build(
     if newest is not None:
         require_same_recipe(recipe, tomllib.loads((newest[0] / "recipe.toml").read_text(encoding="utf-8")))
     train = read_labeled(recipe.data.train, recipe, "train")
+    names = class_names(recipe, train)
     train, valid = (
         (train, read_labeled(recipe.data.valid, recipe, "valid")) if recipe.data.valid else held_out(train, recipe.seed)
     )
@@ -96,7 +97,6 @@ def _build(
         **{f"test.{name}": read_labeled([corpus], recipe, f"test.{name}") for name, corpus in recipe.data.test.items()},
     }
     overlap = training_overlap(texts, recipe)
-    names = class_names(recipe, texts["train"])
     labels = {
         split: class_indices(one.labels, names, f"data.{split}", accept_indices=bool(recipe.data.labels))
         for split, one in texts.items()
@@ -107,7 +107,7 @@ def _build(
             "a run must keep its labels; restore them, or choose another name"
         )
     if missing := [names[index] for index in sorted(set(range(len(names))) - set(labels["train"]))]:
-        warn(f"classes without examples in data.train are not learned: {', '.join(missing)}; add examples")
+        warn(f"classes without training examples are not learned: {', '.join(missing)}; add examples to data.train")
     if newest is None:
         with tempfile.TemporaryDirectory() as folder:  # the checkpoints store the tokenizer
             path = Path(folder, TOKENIZER_FILE)

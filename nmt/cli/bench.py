@@ -13,7 +13,7 @@ from nmt.bench.inputs import BUILT_IN_LENGTHS, DecodingRequest, prepare_decoding
 from nmt.bench.model_specs import find_model_spec
 from nmt.bench.report import decoding_rows, format_table, training_rows, write_json
 from nmt.bench.training import measure_training
-from nmt.cli.arguments import Device, file_path, require_output
+from nmt.cli.arguments import MAX_THREADS, Device, file_path, require_output
 from nmt.devices.precision import Precision as TrainingPrecision
 from nmt.logs import counted
 from nmt.processes.distributed import start_world
@@ -124,8 +124,8 @@ def decode(
     ] = None,
     precision: Annotated[SearchPrecision, typer.Option(help="Compute type; auto selects the fastest.")] = "auto",
     device: Device = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="Threads per process; 0 uses all cores.")] = 0,
-    processes: Annotated[int, typer.Option(min=1, help="Number of processes that share the sentences.")] = 1,
+    threads: Annotated[int, typer.Option(min=0, max=MAX_THREADS, help="Threads per process; 0 uses all cores.")] = 0,
+    processes: Annotated[int, typer.Option(min=1, max=MAX_THREADS, help="Processes that share the sentences.")] = 1,
     latency: Annotated[bool, typer.Option("--latency", help="Also measure each sentence on its own.")] = False,
     repetitions: Repetitions = 5,
     json_file: JsonFile = None,

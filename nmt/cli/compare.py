@@ -121,7 +121,7 @@ def _compare_runs(
     if repeated := [path for index, path in enumerate(paths) if path in paths[:index]]:
         raise CommandError(f"{repeated[0]} is given twice; each run must be given once; leave one out")
     runs = [ComparedRun.read(path) for path in paths]
-    names = None if metrics is None else [name.strip() for name in metrics.split(",")]
+    names = None if metrics is None else MetricOptions(metrics, None, None, False, False).names()
     if plot is not None:
         require_output("-o", plot, [run.directory / "metrics.jsonl" for run in runs], PLOT_MARK)
         draw_runs([(run.name, run.directory) for run in runs], plot)

@@ -129,7 +129,7 @@ def _may_have_gpu() -> bool:
 
 
 def _is_under_torchrun() -> bool:
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return (os.environ.get("WORLD_SIZE") or "1") != "1"
 
 
 def start_workers(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import ModelArgument, missing_option
+from nmt.cli.arguments import ModelArgument, missing_option, require_at_most_one
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.card import Target
 from nmt.export.ctranslate2 import Quantization
@@ -43,11 +43,12 @@ def export(
 ) -> None:
     """Write a model for CTranslate2 or Hugging Face transformers, with a model card.
 
-    A parity check translates and scores sentences with both programs; the export fails if they differ by more than the
-    limits in the card. For Hugging Face, the model becomes a Marian model, or a Pegasus model if it is pre-norm.
+    A parity check compares log-probabilities, and for CTranslate2 translations, with nmt; the export fails if they
+    differ by more than the limits in the card. Hugging Face models are Marian models, or Pegasus models if pre-norm.
     """
     if quantization is not None and to != "ctranslate2":
         raise typer.BadParameter("--quantization has no effect on --to huggingface; leave out --quantization")
+    require_at_most_one({"--sample": sample is not None, "--no-parity-check": no_parity_check})
     if private and push is None:
         raise missing_option("--private", "--push")
     if license_id is not None and not re.fullmatch(r"[A-Za-z0-9.+-]+", license_id):
@@ -82,8 +83,6 @@ def import_model(
     """
     imported = import_marian(source, out, src_lang, tgt_lang)
     parameters = sum(tensor.numel() for tensor in imported.tensors.values())
-    metadata = imported.metadata
-    say(
-        f"{parameters:,} parameters, vocabularies of {metadata.src_vocab_size:,} and {metadata.tgt_vocab_size:,} tokens"
-    )
+    sizes = f"{imported.metadata.src_vocab_size:,} and {imported.metadata.tgt_vocab_size:,}"
+    say(f"{parameters:,} parameters, vocabularies of {sizes} tokens")
     typer.echo(out)

@@ -46,7 +46,7 @@ def lr_range(
     Needs prepared text (`nmt prepare RECIPE`); nothing is written to the run.
     """
     if not 0 < lowest < highest < math.inf:
-        raise UserError(f"--lowest must be positive and less than --highest, got {lowest:g} and {highest:g}")
+        raise UserError(f"--lowest must be positive and less than a finite --highest, got {lowest:g} and {highest:g}")
     require_output("-o", out, (), PLOT_MARK)
     require_drawable(out)
     loaded = with_start_model(load_recipe(recipe, overrides or ()))

@@ -102,7 +102,7 @@ class MetricOptions:
         counts_words: whether words are counted in the tokenization of bleu; compares_lines: whether sentences are
         compared individually
         """
-        names = self._names()
+        names = self.names()
         has_words, has_chrf = "bleu" in names or counts_words, not {"chrf", "chrf++"}.isdisjoint(names)
         for option, metric, is_given, has_effect in (
             ("--tokenize", "bleu", self.tokenize is not None, has_words),
@@ -125,7 +125,7 @@ class MetricOptions:
 
     def scorers(self, text: ReferenceSet) -> list[Scorer]:
         """Create the scorers; raises UserError for an unknown metric or a missing language."""
-        names = self._names()
+        names = self.names()
         for name in names:
             if (self.lang or text.tgt_lang) is None and name.startswith(("bleu-tokenized", "bleu-compound")):
                 raise UserError(
@@ -145,7 +145,8 @@ class MetricOptions:
         """Return the tokenizer of bleu and a description of its tokens."""
         return bleu_tokenizer(tgt_lang=self.language(text), tokenize=self.tokenize, lowercase=self.lowercase)
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Return the metrics, each once; raises UserError if there are none."""
         names = list(dict.fromkeys(name.strip() for name in self.metrics.split(",") if name.strip()))
         if not names:
             raise UserError("--metrics is empty; it must be a list such as bleu,chrf,ter; name at least one metric")

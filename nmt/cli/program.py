@@ -26,7 +26,7 @@ from nmt.processes.interruption import Interrupted
 from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 from nmt.storage.sealed import describe_os_error
 
-_HOME = re.compile(r"^(-\w|--[\w-]+=|)~(?=/|\Z)")  # at the start of a path
+_HOME = re.compile(r"^(-\w|[\w-]+=|)~(?=/|\Z)")  # at the start of a path
 _DASH = re.compile(r"^(-\w|--[\w-]+=|)(?:\./+)+-\Z")  # pathlib shortens it to -
 
 

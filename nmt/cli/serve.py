@@ -117,7 +117,7 @@ def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[Dec
     """
     found: list[DecodeRecipe] = []
     problems: list[str | None] = []
-    names = [setting.removeprefix("decode.").partition("=")[0] for setting in settings]
+    names = [setting.removeprefix("decode.").partition("=")[0].strip() for setting in settings]
     for model in models:
         own = read_model_metadata(find_model(model)).decode
         update = {"alignments": False} | ({"n_best": 1} if own.mbr_metric == "none" else {})

@@ -120,7 +120,7 @@ def _named(given: Mapping[str, Any]) -> dict[str, object]:
     for first, second in (("threads", "processes"), ("resume", "restart")):
         require_at_most_one({f"--{name}": given[name] not in (None, False) for name in (first, second)})
     has_terms = given["glossary"] or choose_format(given["file"], given["input_format"], "text") == "jsonl"
-    by_set = [one for one in given["settings"] or () if one.removeprefix("decode.").startswith("glossary_mode=")]
+    by_set = {one.split("=")[0].strip().removeprefix("decode.") for one in given["settings"] or ()} & {"glossary_mode"}
     if (by_set or given["glossary_mode"]) and not has_terms:
         raise missing_option("--set glossary_mode" if by_set else "--glossary-mode", "--glossary")
     own = ("beam_size", "n_best", "batch_tokens", "tag", "length_penalty", "length_alpha", "shortlist", "fusion")
@@ -330,9 +330,9 @@ def _override_decode(
     The model's own `n_best` is used only for minimum Bayes risk decoding.
     """
     given = [*settings, *(f"{name}={toml_value(value)}" for name, value in named.items() if value is not None)]
-    values = dict(one.removeprefix("decode.").split("=", 1) for one in given if "=" in one)
+    values = {name.strip(): value for name, _, value in (one.removeprefix("decode.").partition("=") for one in given)}
     for name, value in named.items():
-        if value is not None and any(one.removeprefix("decode.").partition("=")[0] == name for one in settings):
+        if value is not None and any(one.removeprefix("decode.").partition("=")[0].strip() == name for one in settings):
             raise typer.BadParameter(f"{name} is given both by --set and by its own option; leave out one of them")
     mbr_metric = values.get("mbr_metric", decode.mbr_metric).strip(" '\"") or "none"
     defaults = {"alignments": False} | ({"n_best": 1} if mbr_metric == "none" else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -150,7 +151,8 @@ def _read_values(corpus: Corpus, options: ReadOptions, name: Literal["label", "d
     """Yield the label or document of each pair, without the CR of CRLF; return None if the recipe names no field."""
     match corpus:
         case TsvCorpus() if (column := getattr(corpus, f"{name}_column")) is not None:
-            other: Corpus = corpus.model_copy(update={"tgt_column": column})
+            swapped = {"tgt_column": column, f"{name}_column": corpus.tgt_column}  # keeps `has_header`
+            other: Corpus = corpus.model_copy(update=swapped)
         case ParquetCorpus() | JsonLinesCorpus() | HuggingFaceCorpus() if field := getattr(corpus, f"{name}_field"):
             other = corpus.model_copy(update={"tgt_field": field})
         case _:
@@ -187,14 +189,14 @@ def input_files(corpus: Corpus, root: Path) -> list[Path]:
     """Return the local files that determine the contents of a corpus, in a fixed order; none for downloads."""
     match corpus:
         case HuggingFaceCorpus():
-            folder = _resolve(Path(corpus.dataset), root)
+            folder = resolve(Path(corpus.dataset), root)
             visible = (path for path in folder.rglob("[!.]*") if path.is_file())
             hidden = re.compile(r"(^|/)\.")  # also files in folders such as .cache, which downloads rewrite
             return sorted(path for path in visible if not hidden.search(path.relative_to(folder).as_posix()))
         case ToyCorpus():
             return source_files()
         case _:
-            return [_resolve(path, root) for path in named_files(corpus)]
+            return [resolve(path, root) for path in named_files(corpus)]
 
 
 def require_files(corpora: Iterable[Corpus], root: Path) -> None:
@@ -237,12 +239,10 @@ def pair_location(corpus: Corpus, root: Path, number: int, side: Side) -> str:
     """Return the location of pair `number` of a corpus, counted from 1, such as file and line."""
     files = input_files(corpus, root)
     match corpus:
-        case TextCorpus():
-            return f"{files[side == 'tgt']}:{number}"
+        case TextCorpus() | MonolingualCorpus():
+            return f"{files[side == 'tgt' and len(files) > 1]}:{number}"
         case TsvCorpus():
             return f"{files[0]}:{number + corpus.has_header}"
-        case MonolingualCorpus():
-            return f"{files[0]}:{number}"
         case SgmCorpus():
             return f"{files[side == 'tgt' and len(files) > 1]}, segment {number}"
         case TreesCorpus():
@@ -264,16 +264,17 @@ def pair_location(corpus: Corpus, root: Path, number: int, side: Side) -> str:
 # --- Files ----------------------------------------------------------------------------------------------------------
 
 
-def _resolve(path: Path, root: Path) -> Path:
-    return root.expanduser() / path.expanduser()
+def resolve(path: Path, root: Path) -> Path:
+    """Expand ~ and ~USER in a path relative to `root`; without such a user, ~USER is a file name."""
+    return Path(*map(os.path.expanduser, (root, path)))
 
 
 def _existing(path: Path, root: Path) -> Path:
-    resolved = reject_pipe(_resolve(path, root))
+    resolved = reject_pipe(resolve(path, root))
     if resolved.exists():
         return resolved
     wrong = f"cannot read {resolved.absolute()}: No such file"
-    if path.expanduser().is_absolute():
+    if resolve(path, Path()).is_absolute():
         raise UserError(f"{wrong}; correct the path of the corpus")
     raise UserError(f"{wrong}; {path} is relative to data.root, which is {root}; correct one of them")
 
@@ -341,9 +342,8 @@ def _column_index(column: int | str, header: Sequence[str], path: Path) -> int:
 def _read_sgm(src: Path, tgt: Path, options: ReadOptions) -> Iterator[Pair]:
     texts = ["\n".join(read_lines(path, options.invalid_utf8)) for path in (src, tgt)]
     src_lines, tgt_lines = (sgm_segments(text, path) for text, path in zip(texts, (src, tgt), strict=True))
-    languages = (options.src_lang, options.tgt_lang)
-    check_language(texts[0], src, *languages)
-    check_language(texts[1], tgt, *languages[::-1])
+    check_language(texts[0], src, options.src_lang, options.tgt_lang)
+    check_language(texts[1], tgt, options.tgt_lang, options.src_lang)
     if len(src_lines) == len(tgt_lines):
         check_same_order(texts[0], src, texts[1], tgt)
     return _zip_sides(src_lines, tgt_lines, src, tgt)
@@ -428,7 +428,7 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
 
 def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
     """Return a dataset's directory, None if on the Hub; raise UserError for a file, missing shards or a revision."""
-    path = _resolve(Path(corpus.dataset), root)
+    path = resolve(Path(corpus.dataset), root)
     if corpus.dataset.startswith((".", "/", "~")):
         _existing(Path(corpus.dataset), root)
     if path.is_file():

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmt.data.corpus import input_files
+from nmt.data.corpus import input_files, resolve
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.store import Split
 from nmt.logs import progress, say, warn
@@ -152,11 +152,11 @@ def hub_commits(recipe: Recipe, split: Split) -> dict[str, str]:
 
 def unpinned_datasets(recipe: Recipe, corpora: Iterable[Corpus]) -> dict[str, HuggingFaceCorpus]:
     """Return the datasets on the Hub whose revision may change, by name and revision."""
-    root, found = recipe.data.root.expanduser(), dict[str, HuggingFaceCorpus]()
+    found: dict[str, HuggingFaceCorpus] = {}
     for corpus in corpora:
         if not isinstance(corpus, HuggingFaceCorpus) or re.fullmatch("[0-9a-f]{40}", corpus.revision or ""):
             continue
-        if not (root / corpus.dataset).expanduser().is_dir():
+        if not resolve(Path(corpus.dataset), recipe.data.root).is_dir():
             found[corpus.dataset + (f"@{corpus.revision}" if corpus.revision else "")] = corpus
     return found
 
@@ -274,14 +274,11 @@ def _portable(corpus: Corpus, exclude: set[str]) -> dict[str, Any]:
     """Return the options of a corpus with absolute paths reduced to file names."""
     values = corpus.model_dump(mode="json", exclude=exclude)
     for name in ("revision", "label_column", "label_field", "document_column", "document_field", "documents"):
-        if values.get(name, "") in (None, False):
-            del values[name]  # absent from corpora prepared before the option existed
-    paths = {name for name in values if isinstance(getattr(corpus, name), Path)} | {"dataset"}
-    return {name: _portable_path(value) if name in paths and value else value for name, value in values.items()}
-
-
-def _portable_path(path: str) -> str:
-    return Path(path).name if Path(path).expanduser().is_absolute() else path
+        if values.get(name) is None or values[name] is False:  # column 0 is not False
+            values.pop(name, None)  # absent from corpora prepared before the option existed
+    given = {name: getattr(corpus, name) for name in values}
+    paths = {name: Path(value) for name, value in given.items() if name == "dataset" or isinstance(value, Path)}
+    return values | {name: path.name for name, path in paths.items() if resolve(path, Path()).is_absolute()}
 
 
 def _read_stamps(directory: Path, files: Sequence[Path]) -> list[Stamp]:

@@ -88,8 +88,9 @@ class Prepared:
         return TestSet("valid", src, [tgt], previous=list(map(int, read_lines(counts))) if counts.exists() else None)
 
     def valid_identity(self) -> str:
-        """Return the SHA-256 of the validation text."""
-        digests = sha256_of([self.directory / name for name in _VALID_FILES])
+        """Return the SHA-256 of the validation text and of the lengths of its context."""
+        paths = (self.directory / name for name in (*_VALID_FILES, _VALID_PREVIOUS))
+        digests = sha256_of([path for path in paths if path.exists()])
         return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
     @property

@@ -54,7 +54,7 @@ class ContextEncoder:
         Without target context, a part also gets the parts before it. If they exceed the limit, the oldest are dropped.
 
         limit: maximum number of source tokens, and of target tokens; the translation of a sentence is expected to have
-               at most twice as many tokens as the sentence
+               at most twice as many tokens as the sentence, or as many as its prefix
         split: whether the previous lines are split into sentences
 
         Raises UserError for previous sentences of the wrong type, a prefix with a separator, or context for a model
@@ -66,7 +66,8 @@ class ContextEncoder:
                     "the model translates without context; omit the context, or train a model with data.context"
                 )
             return list(tasks)
-        encoded = [self._encode(sentence) for line in previous for sentence in self._sentences(line, split)]
+        sentences = [sentence for line in previous for sentence in self._sentences(line, split)]
+        encoded = [self._encode(sentence) for sentence in sentences[-self.context.size :]]
         separator, added = self._separators.src, []
         for task in tasks:
             if self.tgt_separator in task.prefix:
@@ -76,7 +77,7 @@ class ContextEncoder:
             tgt: list[int] = []
             for own_src, own_tgt in reversed(encoded[-self.context.size :]):
                 if len(own_src) + len(src) + len(sentence) > limit or (
-                    own_tgt and len(own_tgt) + len(tgt) + 2 * len(sentence) > limit
+                    own_tgt and len(own_tgt) + len(tgt) + max(2 * len(sentence), len(task.prefix)) > limit
                 ):
                     break
                 src, tgt = own_src + src, own_tgt + tgt
@@ -178,8 +179,9 @@ def translate_documents(
     for indices in document_rounds(previous) if has_target else [list(range(len(lines)))]:
         for start in range(0, len(indices), window):
             batch = indices[start : start + window]
-            known: Sequence[Previous] = list(zip(lines, outputs, strict=True)) if has_target else lines
-            contexts = [known[i - previous[i] : i] for i in batch]
+            contexts: list[list[Previous]] = [
+                [(lines[j], outputs[j]) if has_target else lines[j] for j in range(i - previous[i], i)] for i in batch
+            ]
             found = translator.translate_n_best([lines[i] for i in batch], context=contexts)
             for i, translations in zip(batch, found, strict=True):
                 outputs[i] = translations[0].text

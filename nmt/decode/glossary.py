@@ -227,9 +227,5 @@ def _no_items(_: str) -> Sequence[Span]:
 
 def _delimited(text: str) -> str:
     """Return the casefolded words of a text, separated by line feeds; `in` then matches whole words."""
-    return "\n" + "\n".join(_words(text.casefold())) + "\n"
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a text as the model reads it, for example without soft hyphens."""
-    return split_words(normalize(text, "none"))
+    words = split_words(normalize(text.casefold(), "none"))  # as the model reads it, for example without soft hyphens
+    return "\n" + "\n".join(words) + "\n"

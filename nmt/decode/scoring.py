@@ -171,10 +171,8 @@ class TextScorer:
         model_order = [ids[::-1] for ids in tgt_ids] if self._reverse_target else tgt_ids
         tasks = [Task(src, [], []) for src in src_ids]
         if context is not None:
-            max_tokens = self._max_tokens - len(self._tag)
-            tasks = [
-                self._context.add([task], lines, max_tokens)[0] for task, lines in zip(tasks, context, strict=True)
-            ]
+            given = zip(tasks, context, tgt_ids, strict=True)
+            tasks = [self._add_context(task, previous, len(ids)) for task, previous, ids in given]
         batch = Batch.from_lists(
             [[*self._tag, *task.sentence] for task in tasks],
             [[*task.prefix, *ids] for task, ids in zip(tasks, model_order, strict=True)],
@@ -183,6 +181,12 @@ class TextScorer:
             self._text_score(pair, len(task.prefix), ids)
             for pair, task, ids in zip(score_pairs(self._model, batch), tasks, tgt_ids, strict=True)
         ]
+
+    def _add_context(self, task: Task, previous: Sequence[Previous], tgt_len: int) -> Task:
+        """Add previous sentences to a task; none if the target does not fit the model's positions after them."""
+        limit = self._max_tokens - len(self._tag)
+        with_context, alone = (self._context.add([task], lines, limit)[0] for lines in (previous, ()))
+        return with_context if len(with_context.prefix) + tgt_len <= self._limit else alone
 
     def _text_score(self, pair: PairScore, num_previous: int, ids: list[int]) -> TextScore:
         """Return the score of a target without the previous translations before it."""

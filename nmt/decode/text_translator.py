@@ -1,7 +1,6 @@
 """Translation of text, independent of the search engine: normalization, tokenization, splitting, constraints, MBR.
 
-`nmt.decode.translator` searches with PyTorch models, `nmt.export.engine` with CTranslate2. This module does not import
-torch.
+`nmt.decode.translator` searches with PyTorch, `nmt.export.engine` with CTranslate2. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from nmt.text.term_markup import Mark, TermMarkers, token_span
 from nmt.text.tokenizer import Tokenizers
 
 _RIGHT_TO_LEFT = "the model decodes from right to left; prefixes need a left-to-right model"
-_PREFIX_FIELDS = ("prefix", "partial_word", "alternatives")
 
 
 class TextTranslator(ABC):
@@ -210,8 +208,10 @@ class TextTranslator(ABC):
         require_flag("partial_word", partial_word)
         if n_best is not None:
             require_count("n_best", n_best)
-        count = n_best or self._options.n_best  # MBR needs at least the candidates of the recipe
-        options = replace(self._options, n_best=count if self._utility is None else max(count, self._options.n_best))
+        count = n_best or self._options.n_best
+        kept = count if self._utility is None else max(count, self._options.n_best)  # MBR needs the recipe's candidates
+        beam_size = kept if self._decode.sampling else self._options.beam_size
+        options = replace(self._options, n_best=kept, beam_size=beam_size)
         parts_of_lines = [self._split(item.text) for item in inputs]
         tasks = [
             task
@@ -232,7 +232,7 @@ class TextTranslator(ABC):
     @property
     def unsupported(self) -> dict[str, str]:
         """Names of request fields of `nmt serve` that this engine or model does not support, with the reasons."""
-        return dict.fromkeys(_PREFIX_FIELDS, _RIGHT_TO_LEFT) if self._reverse_target else {}
+        return dict.fromkeys(("prefix", "partial_word", "alternatives"), _RIGHT_TO_LEFT) if self._reverse_target else {}
 
     def alternatives(
         self,
@@ -266,8 +266,7 @@ class TextTranslator(ABC):
         possible = [hypotheses for hypotheses in outputs[: len(branches)] if hypotheses]
         outputs = [*possible, *outputs[len(branches) :]]
         parts_of_lines = [parts[:1] for _ in possible] + [[part] for part in parts[1:]]
-        translations = list(map(self._translations, outputs))
-        translations = self._align([line] * len(outputs), parts_of_lines, outputs, translations)
+        translations = self._align([line] * len(outputs), parts_of_lines, outputs, [*map(self._translations, outputs)])
         distinct: dict[str, Translation] = {}
         for first_translations in translations[: len(possible)]:
             (joined,) = join_ranks([first_translations, *translations[len(possible) :]])  # no choice by MBR
@@ -359,8 +358,7 @@ class TextTranslator(ABC):
             constrained = self._search([tasks[i]._replace(required=as_lists([forms])) for i, forms in pairs], options)
             return [best[0].log_prob if best else -math.inf for best in constrained]
 
-        no_output = Hypothesis([], 0.0, -math.inf, [])
-        unconstrained = [best[0] if best else no_output for best in self._search(tasks, options)]
+        unconstrained = [(best or [Hypothesis([], 0.0, -math.inf, [])])[0] for best in self._search(tasks, options)]
         outputs = [tuple(best.tokens[::-1] if self._reverse_target else best.tokens) for best in unconstrained]
         assigned = assign_phrases(phrases, outputs, [best.log_prob for best in unconstrained], search)
         return [task._replace(required=as_lists(part)) for task, part in zip(tasks, assigned, strict=True)]
@@ -390,7 +388,9 @@ class TextTranslator(ABC):
         added: list[Task] = []
         for task, part in zip(tasks, parts, strict=True):
             required = task.required
-            for forms in glossary.required(part.text):
+            _, starts = self._tokenizers.src.encode_with_starts(part.text)
+            text = part.text[: [*starts, len(part.text)][len(part.tokens)]]  # differs from `part.text` if truncated
+            for forms in glossary.required(text):
                 more = [*required, self._encode_forms(forms)]
                 if len(task.prefix) + num_required_tokens(more) <= max_output_length(self._options, task.prefix):
                     required = more

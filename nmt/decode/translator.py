@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -198,7 +199,12 @@ class Translator(TextTranslator):
 
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search in batches of sentences of similar length; see `nmt.search.batches`."""
-        lengths = [len(self._tag) + len(task.sentence) + 1 for task in tasks]
+        if self._on_tokens is not None and len(tasks) > 1:  # otherwise the parts of a line could overwrite each other
+            other = copy(self)
+            other._on_tokens = None
+            return other._search(tasks, options)
+        rows = max(1, options.n_best // max(self._decode.beam_size, self._decode.n_best))  # more samples than planned
+        lengths = [rows * (len(self._tag) + len(task.sentence) + 1) for task in tasks]
         is_plain = self._shortlist is None and self._on_tokens is None and not any(task.partial for task in tasks)
         models = [self._model, *([] if self._language_model is None else [self._language_model.model])]
         refillable = self._sampling is None and is_plain and all(map(is_refillable, models))

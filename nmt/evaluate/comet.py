@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -77,8 +78,9 @@ def _signature(words: Sequence[str]) -> str:
     """Return model and version, without which a COMET score is meaningless (Zouhar et al. 2024)."""
     model = next((after for word, after in pairwise(words) if word == "--model"), None)
     model = model or next((word.partition("=")[2] for word in words if word.startswith("--model=")), "default")
-    try:  # the Python interpreter of the environment is beside the program
-        command = [str(Path(words[0]).parent / "python"), "-c", _PRINT_VERSION]
+    try:  # the Python interpreter of the environment is beside the program, which may be a link
+        program = Path(shutil.which(words[0]) or words[0]).resolve()
+        command = [str(program.with_name("python")), "-c", _PRINT_VERSION]
         version = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         version = "unknown"

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from nmt.evaluate.brackets import BracketF1
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed, make_scorer
 from nmt.logs import counted, say, warn
 from nmt.recipe import Recipe, UserError
@@ -128,7 +129,8 @@ def check_scoring(
     first = [stream[:1] for stream in references]
     scorers = [make_scorer(metric, **options) for metric in metrics]
     for scorer in scorers:
-        scorer.score(first[0], first)
+        scored = references if isinstance(scorer.metric, BracketF1) else first  # any reference may be malformed
+        scorer.score(scored[0], scored)
     if options["lowercase"]:
         warn_of_case(name, references, scorers, "evaluate.metrics")
     remedies = _REMEDIES | {"bleu": "for bleu, set evaluate.tokenize to 'char'", "ter": "omit ter in evaluate.metrics"}

@@ -19,6 +19,8 @@ from nmt.recipe import UserError
 
 # Score differences (0 to 100) within this tolerance are equal: their sums were added in different orders.
 _TOLERANCE = 1e-9
+# Parts of the trials; bounds memory.
+_PARTS = 20
 
 Systems = Sequence[tuple[str, Sequence[str]]]
 
@@ -136,7 +138,8 @@ def _randomization(
     scores = [metric.corpus_score(lines, references) for _, lines in systems]
     results: list[Result | None] = [Result(float(scores[0].score))]
     for score, own in zip(scores[1:], counts[1:], strict=True):
-        moved = swapped @ (own - counts[0])  # (trials, counts), from the system to the baseline
+        # (trials, counts), from the system to the baseline; in parts, because matmul converts `swapped` to float64.
+        moved = np.concatenate([part @ (own - counts[0]) for part in np.array_split(swapped, _PARTS)])
         first, second = (score_from_counts(metric, sums) for sums in (counts[0].sum(0) + moved, own.sum(0) - moved))
         extreme = np.abs(first - second) >= abs(score.score - scores[0].score) - _TOLERANCE
         results.append(Result(float(score.score), (int(extreme.sum()) + 1) / (trials + 1)))

@@ -52,11 +52,10 @@ def format_tables(tables: Iterable[Table], style: Style) -> str:
 
 def markdown_rows(header: Sequence[str], rows: Iterable[Sequence[str]], columns: str = "") -> Iterator[str]:
     """Yield the lines of a Markdown table; columns with letter `r` are right-aligned."""
+    header, *rows = ([cell.replace("|", r"\|") for cell in row] for row in (header, *rows))
     yield f"| {' | '.join(header)} |"
     yield f"|{''.join('---:|' if column == 'r' else '---|' for column in columns or 'l' * len(header))}"
-    for row in rows:
-        cells = (cell.replace("|", r"\|") for cell in row)
-        yield f"| {' | '.join(cells)} |"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
 
 
 def escape_markdown(text: str) -> str:

@@ -146,8 +146,9 @@ def notes_on_training(runs: Sequence[Run]) -> Iterator[str]:
         if report["training"].get("valid_nll") is None:
             yield f"{run.name}: no validation has a finite score, as after divergence; the mean nll excludes this run"
         changed = dict.fromkeys(str(change["option"]) for change in report.get("changes", ()))
-        # Without decay to max_steps, a run that was extended equals a longer one.
-        if names := [name for name in changed if decays or name != "train.max_steps"]:
+        # `nmt repeat` sets the threads itself. Without decay to max_steps, a run that was extended equals a longer one.
+        unrelated = {"train.threads"} if decays else {"train.threads", "train.max_steps"}
+        if names := [name for name in changed if name not in unrelated]:
             yield (
                 f"{run.name}: {', '.join(names)} changed during training, so its scores do not reflect only the "
                 f"current options; {run.recipe.directory / 'report.md'} lists the values; repeat the run in another "

@@ -22,6 +22,7 @@ from nmt.text.tokenizer import Tokenizers
 _UNSET = "-"
 # Options that identify a run and do not affect its results.
 _IDENTITY_OPTIONS = {"name", "run_dir"}
+_RESOURCE_OPTIONS = {"train.threads", "data.workers"}  # they affect results only by rounding
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class ComparedRun:
         except (ValueError, KeyError, TypeError):  # no report, or one of an earlier version
             return cls(str(directory), directory, recipe)
         now, then = (dict(_flatten(one.model_dump(mode="json"))) for one in (recipe, reported))
-        names = [name for name in now | then if now.get(name) != then.get(name) and name not in _IDENTITY_OPTIONS]
+        names = [name for name in now | then if now.get(name) != then.get(name)]
+        names = [name for name in names if name not in _IDENTITY_OPTIONS | _RESOURCE_OPTIONS]
         if names:
             warn(
                 f"{directory} was trained with different options after its test sets were translated "

@@ -57,13 +57,15 @@ def select_device(device: str) -> EngineDevice:
     """Parse `auto`, `cpu`, `cuda` or `cuda:N`; under torchrun, each process has its own GPU. Raises UserError."""
     name, _, index = str(device).partition(":")
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    if name == "auto":
+    if device in ("auto", "cuda"):
         count = load_package("ctranslate2").get_cuda_device_count()
-        return EngineDevice("cuda", local_rank % count) if count else EngineDevice("cpu")
+        if device == "cuda" or count:
+            return EngineDevice("cuda", local_rank % max(count, 1))  # a process may see only its own GPU
+        return EngineDevice("cpu")
     if name == "cpu" and index in ("", "0"):
         return EngineDevice("cpu")
-    if name == "cuda" and re.fullmatch("[0-9]*", index):
-        return EngineDevice("cuda", int(index) if index else local_rank)
+    if name == "cuda" and re.fullmatch("[0-9]+", index):
+        return EngineDevice("cuda", int(index))
     raise UserError(f"device {device!r} is unknown; it must be auto, cpu, cuda or cuda:N; choose one")
 
 

@@ -19,8 +19,8 @@ Target = Literal["ctranslate2", "huggingface"]
 _CORPUS_KEYS = ("dataset", "config", "test_set", "path", "src", "tgt", "pairs")  # options that identify a corpus
 
 _LIMITS = (
-    "nmt also replaces control characters with spaces, removes invisible ones such as soft hyphens, and {} lines of "
-    "more than {} tokens; the code above does not."
+    "nmt also replaces control characters with spaces, removes invisible characters such as soft hyphens, and {} lines "
+    "of more than {} tokens; the code above does not."
 )
 
 _CONTEXT = (
@@ -139,9 +139,9 @@ def _training(report: dict[str, Any], corpora: str | None) -> Iterator[str]:
         "training pairs": data.get("train_pairs"),
         "validation pairs": data.get("valid_pairs"),
         "updates": training.get("steps"),
-        "epochs": round(training.get("epochs") or 0.0, 1),
+        "epochs": None if training.get("epochs") is None else round(training["epochs"], 1),
         "averaged checkpoints": "none; the model is the EMA" if averaged == 0 else averaged,
-        "seed": report.get("seed"),
+        "seed": None if report.get("seed") is None else str(report["seed"]),
         "nmt commit": report.get("git_commit"),
     }
     yield from ("## Training", "", *_table(rows), "")

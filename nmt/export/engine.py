@@ -479,7 +479,7 @@ class CTranslate2Translator(TextTranslator):
         """See `TextTranslator._next_tokens`."""
         if task.partial:
             raise UserError(_NO_PARTIAL_WORDS)
-        forbidden = set(self._options.forbidden_after(task.prefix))
+        forbidden = {PAD_ID, BOS_ID, *self._options.forbidden_after(task.prefix)}
         found = self._engine.next_tokens(task._replace(sentence=[*self._tag, *task.sentence]), count + len(forbidden))
         return [token for token in found if token not in forbidden][:count]
 

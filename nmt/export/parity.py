@@ -281,14 +281,14 @@ def check_huggingface(loaded: LoadedModel, tokenizers: Tokenizers, exported: Pat
 
 @torch.inference_mode()
 def _max_log_prob_difference(model: Any, reference: _Reference, selected: slice) -> float:
-    """Compare the log-probabilities of nmt and transformers, given the same tokens."""
+    """Compare the log-probabilities of nmt and transformers, given the same tokens; NaN differs infinitely."""
     batch = reference.batch(selected, reference.translations[selected])
     expected = reference.model.logits(reference.model(batch.src, batch.tgt)).log_softmax(dim=-1)  # (total, vocab)
     inputs, mask = _pad(batch.src)
     decoder_inputs, decoder_mask = _pad(batch.tgt)
     logits = model(input_ids=inputs, attention_mask=mask, decoder_input_ids=decoder_inputs).logits
     actual = logits.float().log_softmax(dim=-1)[decoder_mask.bool()]  # (total, vocab)
-    return float((expected - actual).abs().max())
+    return float((expected - actual).abs().nan_to_num(torch.inf).max())
 
 
 def _pad(packed: PackedSequences) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ _COPIED = frozenset(["math", "pre", "script", "style", "svg", "template", "texta
 # Hours and fractions of seconds may be missing, as in WebVTT and in files edited by hand.
 _TIMES = re.compile(r"^[ \t]*(?:\d+:){1,3}\d+(?:[,.]\d+)?[ \t]*-+>[^\n]*$", re.MULTILINE)
 _PARAGRAPH = re.compile(r"(?:^[ \t]*\S[^\n]*(?:\n|\Z))+", re.MULTILINE)
-_CUE_LINE = re.compile(r"(?P<before>\s*(?:\{\\[^{}\n]*\})*\s*(?:[-\u2013\u2014]\s*)?)(?P<text>.*?)\s*\Z", re.DOTALL)
+_BEFORE_TEXT = re.compile(r"\s*(?:\{\\[^{}\n]*\})*\s*(?:[-\u2013\u2014]\s*)?")
 _NEW_SPEAKER = re.compile(r"\n(?=[ \t]*[-\u2013\u2014])")
 _TOKEN = re.compile(r"(?:<[^<>]*>|\S)+")
 
@@ -93,11 +93,11 @@ def srt_segments(document: str) -> Iterator[Segment]:
         for paragraph in _PARAGRAPH.finditer(document, cue.end(), end):
             start = paragraph.start()
             for lines in _NEW_SPEAKER.split(paragraph[0]):
-                found = _CUE_LINE.fullmatch(lines)
-                assert found is not None, "every text matches"
-                text = found["text"]
+                before = _BEFORE_TEXT.match(lines)
+                assert before is not None, "every text matches"
+                text = lines[before.end() :].rstrip()
                 if any(map(str.isalpha, TAG.sub("", text))):
-                    first = start + len(found["before"])
+                    first = start + before.end()
                     yield Segment(document[copied:first], text, text.count("\n") + 1)
                     copied = first + len(text)
                 start += len(lines) + 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -56,6 +56,7 @@ _NUMBER = (
 )
 _VERSION = r"(?<!\w)[vV]\d++(?:\.\d++)++(?![\w.+-]{0,64}@)"  # its points are not decimal points
 _SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?|"
+_PHONE_NUMBER = rf"\+\d+(?:[{_SPACES}]\d+){{3,}}"  # with a country code, such as +420 123 456 789
 
 
 class Item(NamedTuple):
@@ -105,28 +106,36 @@ class ItemGrammar:
         if number is None or self.tgt_lang not in _SEPARATORS:
             return item.text
         decimal, group = _SEPARATORS[self.tgt_lang]
-        sign, whole, fraction, is_grouped = number
-        if is_grouped:
-            separator = _WRITTEN_SPACE.get(self.tgt_lang, "\u00a0") if group == _SPACES else group
-            whole = f"{int(whole):,}".replace(",", separator)
+        separator = _WRITTEN_SPACE.get(self.tgt_lang, "\u00a0") if group == _SPACES else group
+        sign, whole, fraction = number
+        whole = re.sub("[^0-9]", separator, whole)
         return f"{sign}{whole}{decimal}{fraction}" if fraction else sign + whole
 
     def pair(self, sources: Sequence[Item], targets: Sequence[Item]) -> Pairing:
-        """Pair equal items: first those in their target form, then those of equal value, then copied ones."""
-        pairs, missing, extra = [], list(sources), list(targets)
-        tests: list[Callable[[Item, Item], bool]] = [
-            lambda source, target: self.written(source) == target.text,
-            lambda source, target: _value(source, self.src_lang) == _value(target, self.tgt_lang),
-            lambda source, target: _value(source, self.src_lang) == _value(target, self.src_lang),
+        """Pair equal items: first those in their target form, then those of equal value, then copied ones.
+
+        Then pair numbers separated only by spaces, which may look like one number of the target language.
+        """
+        pairs, missing, extra = list[tuple[Item, Item]](), list(sources), list(targets)
+        keys: list[tuple[Callable[[Item], str], Callable[[Item], str]]] = [
+            (self.written, lambda target: target.text),
+            (lambda source: _value(source, self.src_lang), lambda target: _value(target, self.tgt_lang)),
+            (lambda source: _value(source, self.src_lang), lambda target: _value(target, self.src_lang)),
         ]
-        for are_equal in tests:
-            for source in list(missing):
-                found = next((item for item in extra if item.kind == source.kind and are_equal(source, item)), None)
-                if found is not None:
-                    pairs.append((source, found))
-                    missing.remove(source)
-                    extra.remove(found)
-        return Pairing(pairs, missing, extra)
+        for source_key, target_key in keys:
+            equal = defaultdict[tuple[str, str], list[Item]](list)
+            for item in reversed(extra):
+                equal[item.kind, target_key(item)].append(item)
+            candidates = ((source, equal[source.kind, source_key(source)]) for source in missing)
+            found = {source: items.pop() for source, items in candidates if items}
+            pairs += found.items()
+            missing = [item for item in missing if item not in found]
+            extra = sorted((item for items in equal.values() for item in items), key=lambda item: item.start)
+        parts = [part for item in extra for part in _groups(item)]
+        if not missing or parts == extra:
+            return Pairing(pairs, missing, extra)
+        rest = self.pair(missing, parts)
+        return Pairing([*pairs, *rest.pairs], rest.missing, rest.extra)
 
     def holds(self, sources: Sequence[Item], text: str, requested: Sequence[Item] = ()) -> bool:
         """Return whether a translation has each item of its source as often as the source, and no others.
@@ -134,9 +143,12 @@ class ItemGrammar:
         requested: additional items that it may have
         """
         expected = Counter((item.kind, self.written(item)) for item in sources)
-        found = Counter((item.kind, item.text) for item in self.find_target(text))
-        added = found - expected - Counter((item.kind, item.text) for item in requested)
-        return not expected - found and not added
+        possible = Counter((item.kind, item.text) for item in requested)
+        found = Counter[tuple[str, str]]()
+        for item in self.find_target(text):
+            is_possible = item[:2] in expected or item[:2] in possible
+            found.update(part[:2] for part in ([item] if is_possible else _groups(item)))
+        return not expected - found and not found - expected - possible
 
 
 def is_newly_joined(source: Item, line: str, target: Item, translation: str) -> bool:
@@ -166,19 +178,28 @@ def _find(text: str, kinds: Collection[str], language: str) -> list[Item]:
     if not kinds:
         return []
     matches = _pattern(language).finditer(text)
-    return [Item(str(match.lastgroup), match[0], *match.span()) for match in matches if match.lastgroup in kinds]
+    items = [Item(str(match.lastgroup), match[0], *match.span()) for match in matches if match.lastgroup in kinds]
+    return [part for item in items for part in ([item] if _parse(item.text, language) else _groups(item))]
 
 
-def _parse(text: str, language: str) -> tuple[str, str, str, bool] | None:
-    """Return sign, whole part, fraction and whether thousands are separated; None for notations such as 10:30."""
+def _groups(item: Item) -> list[Item]:
+    """Split a number at its spaces."""
+    if item.kind != "numbers":
+        return [item]
+    groups = re.finditer(f"[^{_SPACES}]+", item.text)
+    return [Item(item.kind, group[0], item.start + group.start(), item.start + group.end()) for group in groups]
+
+
+def _parse(text: str, language: str) -> tuple[str, str, str] | None:
+    """Return sign, whole part with its separators, and fraction; None for notations such as 10:30 and 0 800 123 456."""
     if language not in _SEPARATORS:
         return None
     decimal, group = _SEPARATORS[language]
-    found = re.fullmatch(rf"([{_SIGNS}]?)([0-9]{{1,3}}(?:[{group}][0-9]{{3}})+|[0-9]+)(?:[{decimal}]([0-9]+))?", text)
-    if found is None:
+    whole = rf"[1-9][0-9]{{0,2}}(?:[{group}][0-9]{{3}})+|[0-9]+"
+    found = re.fullmatch(rf"([{_SIGNS}]?)({whole})(?:[{decimal}]([0-9]+))?", text)
+    if found is None or re.fullmatch(_PHONE_NUMBER, text):
         return None
-    whole = re.sub("[^0-9]", "", found[2])
-    return found[1], whole, found[3] or "", whole != found[2]
+    return found[1], found[2], found[3] or ""
 
 
 def _value(item: Item, language: str) -> str:
@@ -188,6 +209,6 @@ def _value(item: Item, language: str) -> str:
         decimal, _ = _SEPARATORS.get(language, _POINT)
         text = re.sub(r"^(\W?)\.", rf"\g<1>0{decimal}", re.sub("^[\u2013\u2212]", "-", text))
         if (number := _parse(text, language)) is not None:
-            sign, whole, fraction, _ = number
-            return f"{sign}{whole}.{fraction}"
+            sign, whole, fraction = number
+            return f"{sign}{re.sub('[^0-9]', '', whole)}.{fraction}"
     return normalize(text, "NFKC").casefold()

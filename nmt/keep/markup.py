@@ -31,11 +31,11 @@ BLOCKS = frozenset(_BLOCK_NAMES.split())
 """Names of HTML elements that end a line of text."""
 
 TAG = re.compile(
-    r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<![A-Za-z][^>]*+>"""
+    r"""<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<\?.*?(?:\?>|\Z)|<![A-Za-z][^>]*+(?:>|\Z)"""
     r"""|<(?P<end>/?)(?P<name>[A-Za-z_][^\s/>"'<]*)(?P<rest>(?:"[^"]*"|'[^']*'|[^'"<>])*+)>""",
     re.DOTALL,
 )
-"""A tag, comment, declaration or processing instruction."""
+"""A tag, comment, declaration or processing instruction; without its end, the last three extend to the end of text."""
 _MAX_DEPTH = 100
 _ENTITY = re.compile(r"&[A-Za-z][\w.-]*;")
 _TOKEN = re.compile(f"{TAG.pattern}|(?P<entity>{_ENTITY.pattern})", re.DOTALL)
@@ -279,7 +279,8 @@ class _Placement:
         for source, target in self._links:
             if target in weights:
                 weights[target] += 1 if words.start <= source < words.end else -1
-        free = [word for word in range(*tgt) if not any(start <= word < end for start, end in taken)]
+        used = {word for interval in taken for word in range(*interval)}
+        free = [word for word in range(*tgt) if word not in used]
         best, best_weight = Interval(0, 0), 0
         start, weight = 0, 0
         for previous, word in pairwise([-2, *free]):

@@ -57,8 +57,8 @@ def draw_attention(src: Sequence[str], tgt: Sequence[str], panels: Sequence[Pane
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.imshow(panel.weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
         axes.scatter(panel.attended, np.arange(len(panel.attended)), s=12, c="darkorange")
-        axes.set_xticks(range(len(src)), src, rotation=90)
-        axes.set_yticks(range(len(tgt)), tgt)
+        axes.set_xticks(range(len(src)), src, rotation=90, parse_math=False)
+        axes.set_yticks(range(len(tgt)), tgt, parse_math=False)
         axes.xaxis.tick_top()
         axes.set_title(panel.title)
     save_figure(figure, path, dpi=120)

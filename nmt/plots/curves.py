@@ -121,7 +121,8 @@ def draw_runs(runs: Sequence[tuple[str, Path]], out: Path) -> None:
         axes = figure.add_subplot(1, len(shown), column)
         for number, (name, series) in enumerate(all_series):
             steps, values = zip(*series.get(metric, [(0, math.nan)]), strict=True)
-            axes.plot(steps, values, label=name, color=PALETTE[number % len(PALETTE)], linewidth=1.5)
+            color, marker = PALETTE[number % len(PALETTE)], _marker(steps)
+            axes.plot(steps, values, label=name, color=color, marker=marker, markersize=3.5, linewidth=1.5)
         style_axes(axes, _COMPARED_METRICS[metric])
         axes.set_xlabel("updates", fontsize=9)
         axes.legend(frameon=False, fontsize=9)
@@ -199,12 +200,11 @@ def _draw_panel(panel: _Panel, axes: Axes, series: Mapping[str, Points], train: 
     curves = [(curve, series[curve.metric]) for curve in panel.curves if curve.metric in series]
     for curve, points in curves:
         steps, values = zip(*points, strict=True)
-        marker = curve.marker or ("o" if len(points) == 1 else "")  # a single point has no visible line
-        label = curve.label + remark * (curve.metric == "train/loss")
+        marker, label = curve.marker or _marker(points), curve.label + remark * (curve.metric == "train/loss")
         axes.plot(steps, values, color=curve.color, label=label, marker=marker, markersize=3.5, linewidth=1.6)
     breaks = {step for _, step in series.get("valid/scored_from", ())} if panel in _QUALITY_ROW else set()
-    for step in sorted(breaks):
-        axes.axvline(step, color=GRAY, linestyle=":", label="change of the validation metrics")
+    for index, step in enumerate(sorted(breaks)):
+        axes.axvline(step, color=GRAY, linestyle=":", label="" if index else "change of the validation metrics")
     _set_scales(axes, panel, [value for _, points in curves for _, value in points])
     style_axes(axes, panel.title)
     axes.spines[["bottom", "left"]].set_color(GRAY)
@@ -215,6 +215,11 @@ def _draw_panel(panel: _Panel, axes: Axes, series: Mapping[str, Points], train: 
         best_steps = [value for _, value in series.get("valid/best_step", [])]
         scored = curves[-1 if train.get("average") == "ema" else 0]
         _mark_best(axes, panel.best, *scored, int(best_steps[-1]) if best_steps else None)
+
+
+def _marker(points: Sequence[object]) -> str:
+    """Return the marker of a curve: a single point has no visible line."""
+    return "o" if len(points) == 1 else ""
 
 
 def _set_scales(axes: Axes, panel: _Panel, values: Sequence[float]) -> None:

@@ -9,9 +9,10 @@ point.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -22,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
+from nmt.devices.memory import explained_out_of_memory
 from nmt.processes.failure_detection import FailureDetector
 from nmt.recipe import OrderlyEnd, UserError
 
@@ -149,7 +151,7 @@ def choose_device(name: str) -> torch.device:
 
 def _find_device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda", _local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
@@ -174,7 +176,7 @@ def start_world(device_name: str, remedy: str = RESUME_REMEDY) -> Iterator[World
         remedy: advice to the user in the message about a rank that died or hangs.
 
     Raises:
-        UserError: the other processes cannot be reached.
+        UserError: the other processes cannot be reached, or the memory does not suffice.
         JobEnded: the block of any rank raised an exception. It is reported once, with the rank that raised it.
     """
     device = choose_device(device_name)
@@ -182,12 +184,14 @@ def start_world(device_name: str, remedy: str = RESUME_REMEDY) -> Iterator[World
         torch.cuda.set_device(device)
     size = int(_number("WORLD_SIZE", 1))
     if size == 1:
-        yield World(0, 1, device)
+        with explained_out_of_memory(device):
+            yield World(0, 1, device)
         return
     rank, detector = _join_job(size, remedy)
     try:
         _init_process_group(rank, size, device, detector)
-        yield World(rank, size, device, detector)
+        with explained_out_of_memory(device):
+            yield World(rank, size, device, detector)
     except OrderlyEnd:
         raise
     except Exception as error:
@@ -204,6 +208,7 @@ def start_world(device_name: str, remedy: str = RESUME_REMEDY) -> Iterator[World
 
 
 def _join_job(size: int, remedy: str) -> tuple[int, FailureDetector]:
+    patience = _number("NMT_WATCH_SECONDS", WATCH_SECONDS)
     timeout = _number("NMT_TIMEOUT_SECONDS", TIMEOUT_SECONDS)
     try:
         store, rank, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
@@ -218,7 +223,7 @@ def _join_job(size: int, remedy: str) -> tuple[int, FailureDetector]:
         store,
         rank,
         size,
-        patience=_number("NMT_WATCH_SECONDS", WATCH_SECONDS),
+        patience=patience,
         timeout=timeout,
         serves_store=rank == 0 and not torchrun_serves_store,
         remedy=remedy,
@@ -263,9 +268,10 @@ def _local_rank() -> int:
 
 
 def _number(variable: str, default: float) -> float:
-    """Return the number in an environment variable; raises UserError if it is not a number."""
+    """Return the number in an environment variable, positive or `default`; raises UserError for any other value."""
     value = os.environ.get(variable, "")
-    try:
-        return float(value) if value else default
-    except ValueError:
-        raise UserError(f"{variable} is {value!r}; it must be a number; set or unset it") from None
+    with suppress(ValueError):
+        number = float(value or default)
+        if number == default or 0 < number < math.inf:
+            return number
+    raise UserError(f"{variable} is {value!r}; it must be {'a positive' if default else 'a'} number; set or unset it")

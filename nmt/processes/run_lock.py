@@ -86,7 +86,7 @@ def require_lock(path: Path) -> None:
     Another process may have started a run there. Without a lock, every path is valid.
     """
     real_path = Path(os.path.realpath(path))
-    for run, file in _locked.items():
+    for run, file in list(_locked.items()):  # other threads may lock and release runs meanwhile
         if run in real_path.parents and not _is_at(run / LOCK_FILE, file):
             raise UserError(
                 f"{run / LOCK_FILE} was deleted or replaced, so another process may write to this run; a run directory "

@@ -29,6 +29,7 @@ from nmt.recipe.term_markers import TERM_MARKERS
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 LANGUAGE_PATTERN = r"^[a-z]{2,3}$"
+Threads = Annotated[int, Field(ge=0, le=1_024)]  # the system aborts a process that starts too many
 # Validation context of saved recipes: earlier versions accepted more options without effect.
 SAVED = {"is_saved": True}
 
@@ -75,7 +76,7 @@ class DataRecipe(Section):
     context_sides: ContextSides = "source"
     """`both` also puts the previous target sentences before the target; `nmt translate` then uses its own previous
     translations."""
-    workers: NonNegativeInt = 0
+    workers: Threads = 0
     """Processes that clean and encode text; 0 means one per CPU core, or a single one for fewer than 150,000 pairs."""
 
     @model_validator(mode="after")
@@ -169,7 +170,7 @@ class TrainRecipe(Section):
     the ratio of source to target tokens in the training text."""
     micro_batch_tokens: PositiveInt | Literal["auto"] = 4_096
     """Maximum source tokens and maximum target tokens per forward and backward pass, which must fit in memory. `auto`
-    finds the largest value that fits when training starts or the number of processes changes."""
+    finds the largest at the start, and again if `activation_checkpointing` or the number of processes changes."""
     micro_batches: PositiveInt | Literal["auto"] = "auto"
     """Micro-batches per update, over all processes. `auto`: the smallest number that fits `micro_batch_tokens` and is
     the same for each process. If a number is too small, a multiple of it is used; 8 gives the same micro-batches on 1,
@@ -234,7 +235,7 @@ class TrainRecipe(Section):
     higher), else fp32. fp16, with loss scaling, is for GPUs without bf16."""
     device: str = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."""
-    threads: NonNegativeInt = 0
+    threads: Threads = 0
     """CPU threads per process; 0 distributes the cores evenly."""
     compile: bool = False
     """Use torch.compile: faster updates after about a minute of compilation. On a single GPU of compute capability 8.0

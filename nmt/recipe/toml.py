@@ -206,7 +206,7 @@ def _apply_override(root: type[Section], tree: dict[str, Any], override: str, ex
     try:
         tree[name] = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
-        tree[name] = raw
+        tree[name] = raw.strip()
     return option
 
 

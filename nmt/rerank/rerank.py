@@ -28,7 +28,7 @@ from nmt.text.lines import unreadable
 
 Floats = NDArray[np.floating[Any]]
 
-# Minimum number of pairs in a batch.
+# Number of pairs in a batch.
 _BATCH_PAIRS = 64
 
 GIVEN, LENGTH = "given", "length"
@@ -102,22 +102,23 @@ def _log_probs(
     pending: list[tuple[int, str, str]] = []
     too_long: list[int] = []
 
-    def score_pending() -> None:
-        log_probs = model.log_probs([source for _, source, _ in pending], [text for _, _, text in pending])
-        for (index, _, _), log_prob in zip(pending, log_probs, strict=True):
+    def score_batch() -> None:
+        batch = pending[:_BATCH_PAIRS]
+        log_probs = model.log_probs([source for _, source, _ in batch], [text for _, _, text in batch])
+        for (index, _, _), log_prob in zip(batch, log_probs, strict=True):
             scores[index] = log_prob
-        pending.clear()
+        del pending[:_BATCH_PAIRS]
 
     for line, (source, candidates) in enumerate(zip(sources, lists, strict=True), start=1):
         if all(model.fits(source, candidate.text) for candidate in candidates):
             pending += [(len(scores) + i, source, candidate.text) for i, candidate in enumerate(candidates)]
         else:
             too_long.append(line)
-        scores += [0.0] * len(candidates)  # replaced by `score_pending`
-        if len(pending) >= _BATCH_PAIRS:
-            score_pending()
+        scores += [0.0] * len(candidates)  # replaced by `score_batch`
+        while len(pending) >= _BATCH_PAIRS:
+            score_batch()
         progress(len(candidates))
-    score_pending()
+    score_batch()
     if too_long:
         lines = f"{counted(len(too_long), 'line')} (first: line {too_long[0]:,})"
         warn(f"in {lines}, the source or a translation is too long for {model.name}; that feature is 0 there")

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from nmt.data.epoch_plan import plan_by_length
+from nmt.devices.memory import is_out_of_memory
 from nmt.logs import say
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 
@@ -144,8 +145,3 @@ class Batching:
                 f"reduced to {self.tokens:,}"
             )
         return [results[sentence] for sentence in range(len(lengths))]
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the error means out of memory; on a CPU, torch raises a plain RuntimeError."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator: " in str(error)

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
 
 from nmt.keep.translator import Fallbacks
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
-from nmt.recipe import UserError
+from nmt.recipe import CommandError, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.streams.context import whole_documents
@@ -172,8 +172,14 @@ class TranslationJob:
         digest.add(islice(records, done))
         if isinstance(sink, PartFile):
             sink.check_input(digest, self.source.description)
+        first = [*islice(records, 1)] if done and self.source.reader.context.has_target else []
+        if first and first[0].context is None:  # the marks of a pipe may be within documents
+            raise CommandError(
+                f"{self.output.part} ends within a document; to resume, this model needs the translations of its "
+                "previous lines, which are not recorded; use --restart to start over"
+            )
         wait = None if self.source.pipe is None else self.source.pipe.wait
-        windows = self._windows(records, count, workers)
+        windows = self._windows(chain(first, records), count, workers)
         remaining = None if count is None else count - done
         if sink is None:
             for _ in workers.translate(self.load, windows, wait, remaining):
@@ -408,7 +414,7 @@ def _with_forbidden_warnings(
         for record in filter(_has_text, window):
             phrases = (*forbidden, *record.forbidden)
             if record.prefix and (found := _first_in(record.prefix, phrases, ignores_case=True)):
-                number, first = number + 1, first or f"{found!r} in line {record.number:,}"
+                number, first = number + 1, first or f"{found!r} in line {record.number + header:,}"
             if phrases and not is_impossible and (conflict := _conflict(required(record), phrases)):
                 is_impossible = True  # the search will report that no translation is possible
                 warn(f"line {record.number + header:,} requires {conflict}; remove one of them")

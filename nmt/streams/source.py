@@ -114,6 +114,9 @@ class Source:
                     f"{path} has {counted(found, 'line')} and {self.name} has {count:,}; it must have one line, "
                     "possibly empty, per line of text; check both"
                 )
+        if self.prefixes is not None or self.required is not None:
+            for _ in self.records():  # reports errors of these files
+                pass
         return count
 
     def records(self) -> Iterator[Record]:
@@ -145,7 +148,7 @@ class Source:
         return any(record.required or (record.terms and not annotates) for record in self.records())
 
     def _with_prefix(self, record: Record, line: str) -> Record:
-        if record.prefix and line:
+        if record.prefix and line.strip():
             raise UserError(
                 f"{self.name}, line {record.number} has a field 'prefix', and --prefixes has another one; a line can "
                 "have only one prefix; remove one of them"

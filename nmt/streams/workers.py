@@ -170,11 +170,11 @@ class WindowTranslator:
 
     def _start_documents(self, window: Sequence[Record], translators: Mapping[_Constraints, AnyTranslator]) -> _Finish:
         """Translate the records of each document in order, with their previous translations."""
-        recent = deque(self.recent)
+        recent = deque(self.recent, maxlen=self.translator.context.size)
         documents: dict[int, deque[Previous]] = {}
         for record in window:
             if record.context is not None:
-                recent = deque(record.context)
+                recent = deque(record.context, maxlen=recent.maxlen)
             documents[record.number] = recent
         found: dict[int, list[Translation]] = {}
         for round_records in rounds(window):
@@ -183,7 +183,7 @@ class WindowTranslator:
             for record in round_records:
                 documents[record.number].append((record.text or "", found[record.number][0].text))
         self.recent.clear()
-        self.recent.extend(list(recent)[-self.translator.context.size :])
+        self.recent.extend(recent)
         return lambda: found
 
     def _translator_for(self, record: Record) -> AnyTranslator:

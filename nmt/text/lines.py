@@ -448,9 +448,9 @@ class _ZstdReader(io.RawIOBase):
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._inside_frame = False
-        self._compressed = self._plain = b""
+        self._start_frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj  # for --long=31
+        self._frame = self._start_frame()
+        self._inside_frame, self._compressed, self._plain = False, b"", b""
 
     def readable(self) -> bool:
         return True
@@ -460,7 +460,7 @@ class _ZstdReader(io.RawIOBase):
             self._plain = self._frame.decompress(block)
             self._compressed, self._inside_frame = self._frame.unused_data, not self._frame.eof
             if self._frame.eof:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
+                self._frame = self._start_frame()
         if not self._plain and self._inside_frame:
             raise EOFError("its last frame is incomplete")
         size = min(len(buffer), len(self._plain))

@@ -10,9 +10,13 @@ from typing import NamedTuple
 
 from nmt.text.clean import normalize
 
-# Split points, best first: after a sentence, after a clause, between words.
+# Split points, best first: after a sentence, after a clause, between words. Runs of punctuation are matched as a whole,
+# from their start, which takes linear time.
 _SPLIT_POINTS = (
-    re.compile(r"[.!?\u2026\u061f\u06d4\u0964][^\w\s]*\s+|[\u3002\uff01\uff1f\u104b\u17d4][^\w\s]*"),
+    re.compile(
+        r"(?<![^\w\s])(?:(?>[^\w\s]*?[.!?\u2026\u061f\u06d4\u0964])[^\w\s]*+\s+"
+        r"|(?>[^\w\s]*?[\u3002\uff01\uff1f\u104b\u17d4])[^\w\s]*+)"
+    ),
     re.compile(r"[,;:\u2013\u2014\u060c]\s+|[\u3001\uff0c\uff1a\uff1b\u104a]"),
     re.compile(r"\s+"),
 )
@@ -112,14 +116,15 @@ def contains_phrase(text: str, phrase: str, *, ignores_case: bool = False) -> bo
     text, phrase = (normalize(part, "NFC") for part in (text, phrase))
     if ignores_case:
         text, phrase = text.lower(), phrase.lower()
-    if phrase not in text:
-        return False
-    starts = [match.start() for match in re.finditer(f"(?={re.escape(phrase)})", text)]
-    neighbors = [(text[max(start - 1, 0) : start], text[start + len(phrase) :][:1]) for start in starts]
-    return any(
-        (is_unspaced(phrase[:1]) or not _is_joined(before)) and (is_unspaced(phrase[-1:]) or not _is_joined(after))
-        for before, after in neighbors
-    )
+    is_start, is_end = is_unspaced(phrase[:1]), is_unspaced(phrase[-1:])  # of a word, next to any character
+    start = text.find(phrase)
+    while start >= 0:
+        end = start + len(phrase)
+        before, after = text[max(start - 1, 0) : start], text[end : end + 1]
+        if (is_start or not _is_joined(before)) and (is_end or not _is_joined(after)):
+            return True
+        start = text.find(phrase, start + 1)
+    return False
 
 
 def _is_joined(character: str) -> bool:

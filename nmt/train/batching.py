@@ -164,7 +164,7 @@ def plan_of_epoch(
 def _known_budget(recipe: Recipe, world: World, state: TrainState) -> int | None:
     """Return the budget of an earlier session of the run if it is still valid."""
     requested, before = recipe.train.micro_batch_tokens, state.micro_batch_tokens
-    if requested == "auto":
-        same_world = state.processes in (0, world.size)  # 0: checkpoint of an earlier version
-        return before if before and same_world else None
-    return before if requested == before else None
+    changed = {change.option for change in state.changes if change.step == state.step}
+    other_world = requested == "auto" and state.processes not in (0, world.size)  # 0: checkpoint of an earlier version
+    is_valid = requested in ("auto", before) and not other_world and "train.activation_checkpointing" not in changed
+    return (before or None) if is_valid else None

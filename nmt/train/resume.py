@@ -34,8 +34,6 @@ _UPDATE_OPTIONS = (
 # The report of a run uses the current values of these options.
 _REPORT_OPTIONS = ("data.test", "decode.", "evaluate.")
 
-_VALID_TEXT = "validation text (SHA-256)"
-
 # Maximum factor by which changed options may raise the learning rate from one update to the next.
 _MAX_RATE_FACTOR = 2.0
 
@@ -171,7 +169,7 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
         changed = [key for key in now if now[key] != then.get(key, now[key])]
     if valid and valid != state.valid:
         if state.valid or (before is not None and before.data.valid != recipe.data.valid):
-            text = Change(state.step, _VALID_TEXT, state.valid[:12] or "unknown", valid[:12])
+            text = Change(state.step, "validation text (SHA-256)", state.valid[:12] or "unknown", valid[:12])
             state.changes.append(text)
             changed = ["the validation text", *changed]
         elif not changed:

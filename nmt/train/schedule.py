@@ -47,8 +47,8 @@ def unreached(recipe: TrainRecipe) -> Iterator[str]:
     updates = recipe.max_steps - recipe.schedule_start
     if recipe.warmup_steps > updates:
         yield (
-            f"train.warmup_steps is {recipe.warmup_steps:,}, but training ends after {updates:,} updates; the learning "
-            "rate does not reach its peak; lower warmup_steps"
+            f"train.warmup_steps is {recipe.warmup_steps:,}, but the schedule ends after {updates:,} updates; the "
+            "learning rate does not reach its peak; lower warmup_steps"
         )
     if recipe.validate_bleu_every > recipe.max_steps:
         yield (

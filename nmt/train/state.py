@@ -195,10 +195,9 @@ def interim_steps(run: Path, newest: int) -> set[int]:
 
 
 def require_same_run(recipe: Recipe) -> None:
-    """Raise UserError if the run directory belongs to a run with another recipe.
+    """Raise UserError if the run directory belongs to a run with another recipe: options of `_identity` differ.
 
-    Options of training text and model, and `train.optimizer`, must not change; validation text, limits, intervals,
-    rates and search may. Call it before preparing data: a wrong recipe must not change any file.
+    Call it before preparing data: a wrong recipe must not change any file.
     """
     if any((checkpoint / CLASSIFIER).is_file() for checkpoint in list_checkpoints(recipe.directory)):
         raise UserError(

@@ -154,18 +154,18 @@ class Trainer:
 
     def run(self) -> TrainState:
         """Train to the end and return the final state; after a signal, saves a checkpoint and raises Stopped."""
-        state, is_main = self.state, self.world.is_main
+        state, recipe, is_main = self.state, self.train_recipe, self.world.is_main
         if self._is_finished() and not state.validation_due:
-            say(f"training is complete at step {state.step:,}{state.end_reason(self.train_recipe)}; nothing to do")
+            if is_main:
+                say(f"training is complete at step {state.step:,}{state.end_reason(recipe)}; nothing to do")
             return state
         metrics = None
         if is_main:
-            for problem in unreached(self.train_recipe):
+            for problem in unreached(recipe):
                 warn(problem)
             validates_again = state.validation_due or state.step == 0
             metrics = MetricsWriter(self.recipe.directory, state.step, validates_again=validates_again)
-        max_steps = self.train_recipe.max_steps
-        bar = progress("training", max_steps, "updates", done=state.step) if is_main else nullcontext()
+        bar = progress("training", recipe.max_steps, "updates", done=state.step) if is_main else nullcontext()
         try:
             with self.batches() as batches, stop_requests() as stop, self.writer, bar as progress_bar:
                 self._loop(batches, stop, metrics, progress_bar)
@@ -175,7 +175,7 @@ class Trainer:
         if self.text.epochs is not None:
             self.text.epochs.remove_before(state.epoch + 2)  # includes the prefetched epoch
         self.world.barrier()  # until the last checkpoint is written
-        if is_main and (reason := state.end_reason(self.train_recipe)):
+        if is_main and (reason := state.end_reason(recipe)):
             say(f"training ended at step {state.step:,}{reason}")
         return state
 
@@ -396,6 +396,7 @@ class Trainer:
         state.loss_scale = self.updater.loss_scaler.state_dict()
         if not self.world.is_main:
             return
+        self.writer.wait()  # memory is reserved for one copy
         average = self.average.tensors() if self.average is not None else {}
         optimizer = optimizer_tensors(self.updater.optimizer, self.model)
         checkpoint = Checkpoint(model_tensors(self.model), optimizer, average, asdict(state))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.alignment.attention import AlignmentAttention, WordAligner
+from nmt.alignment.attention import AlignmentAttention, TokenPair, WordAligner
 from nmt.alignment.choice import agreement, choose_attention
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe, TokenizerRecipe, UserError
@@ -101,6 +101,22 @@ def test_a_reverse_model_finds_the_aligned_heads(tokenizers: Tokenizers) -> None
     choice = choose_attention(aligner, *text(), reverse)
     assert choice.attention == AlignmentAttention(0, (2,), "input")
     assert choice.agreement > 0.99
+
+
+def test_pairs_without_text_for_the_reverse_model_are_left_out(
+    tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokenizer of an imported model may remove characters that the other one keeps."""
+    aligner = make_aligner(tokenizers, {(0, 2): (0, 1)})
+    reverse = make_aligner(tokenizers, {(1, head): (0, 1) for head in range(4)}, back=True)
+    encode, sources, targets = reverse.encode, *text()
+
+    def encode_without_text(lines: list[str], others: list[str]) -> list[TokenPair]:
+        return encode(["" if line == "AA" else line for line in lines], others)
+
+    monkeypatch.setattr(reverse, "encode", encode_without_text)
+    choice = choose_attention(aligner, ["aa", *sources], ["AA", *targets], reverse)
+    assert choice.attention == AlignmentAttention(0, (2,), "input")
 
 
 def test_text_without_usable_pairs_is_rejected(tokenizers: Tokenizers) -> None:

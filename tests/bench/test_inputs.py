@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from nmt.bench import inputs
+from nmt.bench.corpora import PreparedCorpus
 from nmt.bench.inputs import DecodingRequest, prepare_decoding, prepare_training_data
 from nmt.bench.model_specs import ModelSpec, find_model_spec
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.data.prepare import prepare
+from nmt.data.store import PairStore
 from nmt.recipe import UserError
 from nmt.storage.model_metadata import read_model_metadata
 
@@ -45,7 +48,7 @@ def request(model: object, **options: object) -> DecodingRequest:
     return DecodingRequest(str(model), **{**defaults, "settings": (), **options})  # type: ignore[arg-type]
 
 
-def test_prepared_corpus_sets_the_vocabulary(recipe: Path, tmp_path: Path) -> None:
+def test_prepared_corpus_sets_the_vocabulary(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = find_model_spec(str(recipe), [], None)
     run = str(recipe.parent / "run")
     for folder in (run, f"{run}/data"):
@@ -57,6 +60,11 @@ def test_prepared_corpus_sets_the_vocabulary(recipe: Path, tmp_path: Path) -> No
     assert prepare_training_data(larger, run, tmp_path, 1, 4_000)[0].tgt_vocab_size == 4_000
     with pytest.raises(UserError, match="--vocab-size must be at least 600, the corpus vocabulary size, got 500"):
         prepare_training_data(find_model_spec(str(recipe), [], 500), run, tmp_path, 1, 500)
+    separate = PreparedCorpus(PairStore(Path(run) / "data", "train"), 600, 590)
+    with monkeypatch.context() as patch:
+        patch.setattr(inputs, "open_corpus", lambda _: separate)
+        with pytest.raises(UserError, match="vocabularies of 600 and 590 tokens; three-way tied embeddings need one"):
+            prepare_training_data(spec, run, tmp_path, 1, None)
     short = find_model_spec(str(recipe), ["model.max_positions=9", "data.max_tokens=8"])
     with pytest.raises(UserError, match=r"the model has 9 positions; set model\.max_positions="):
         prepare_training_data(short, run, tmp_path, 1, None)

@@ -40,6 +40,8 @@ def test_recipe_and_model_directory_are_used_unchanged(tmp_path: Path) -> None:
     spec = find_model_spec(str(path), ["train.max_steps=7"])
     assert spec.recipe == load_recipe(path, ["train.max_steps=7"])
     assert spec.tgt_vocab_size == spec.recipe.tokenizer.vocab_size
+    in_bytes = find_model_spec(str(path), ["tokenizer.algorithm=byte"])
+    assert (in_bytes.src_vocab_size, in_bytes.tgt_vocab_size) == (261, 261)
     overrides = ["model.d_model=16", "model.d_ff=8", "model.num_heads=2", "model.activation=swish"]
     recipe = find_model_spec("tiny", overrides).recipe
     write_random_model(tmp_path / "model", recipe, number_tokenizers(40))

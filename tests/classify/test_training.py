@@ -14,7 +14,7 @@ import torch
 from datasets import Dataset
 
 from nmt.checkpoint import Checkpoint, load_checkpoint
-from nmt.classify.examples import read_labeled
+from nmt.classify.examples import LabeledTexts, held_out, read_labeled
 from nmt.classify.lines import classify_files
 from nmt.classify.run import train_classifier
 from nmt.classify.text_classifier import TextClassifier
@@ -165,12 +165,25 @@ def test_several_processes_are_an_error(reviews: Path, monkeypatch: pytest.Monke
     assert not (reviews / "runs").exists()
 
 
+def test_a_class_whose_only_example_is_held_out_is_a_class(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be an unknown label of data.valid, which the recipe does not have."""
+    lines = (reviews / "train.jsonl").read_text().splitlines()
+    numbers = LabeledTexts([(str(number),) for number in range(len(lines))], [""] * len(lines))
+    _, valid = held_out(numbers, load_classification_recipe(Path("reviews.toml")).seed)
+    lines[int(valid.texts[0][0])] = json.dumps({"text": "no film", "label": 2})
+    (reviews / "train.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    train("data.labels=[]", "train.max_steps=1")
+    err = " ".join(capsys.readouterr().err.split())
+    assert "warning: data.train has one example of class '2'" in err
+    assert "warning: classes without training examples are not learned: 2; add examples to data.train" in err
+
+
 def test_a_class_without_training_examples_is_named(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (reviews / "train.jsonl").read_text().splitlines(keepends=True)
     (reviews / "train.jsonl").write_text("".join(line for line in lines if json.loads(line)["label"] == 1))
     train("tokenizer.vocab_size=284", "train.max_steps=1")
     assert (
-        "warning: classes without examples in data.train are not learned: negative; add examples"
+        "warning: classes without training examples are not learned: negative; add examples to data.train"
         in capsys.readouterr().err
     )
 

@@ -12,8 +12,8 @@ from nmt import Translation, Translator
 from tests.cli.nasty_lines import as_bytes, nasty_lines
 
 
-def run(model: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["batch-invariance", str(model), str(file)])
+def run(model: Path, file: Path, monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> int:
+    monkeypatch.setattr(sys, "argv", ["batch-invariance", str(model), str(file), "--device", device])
     return batch_invariance.main()
 
 
@@ -54,7 +54,7 @@ def test_batch_dependent_translation_is_reported(
 
     monkeypatch.setattr(Translator, "translate_n_best", leaky)
     (tmp_path / "in").write_text("a\nb\n")
-    assert run(model, tmp_path / "in", monkeypatch) == 1
+    assert run(model, tmp_path / "in", monkeypatch, "auto") == 1
     out = capsys.readouterr().out
     assert "| 2 | in order | 2 | 5.0e-01 | 0.0e+00 |" in out
     assert "line 1: a\n  alone    -1.0000000 a 1\n  together -0.5000000 a 2" in out

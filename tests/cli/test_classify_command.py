@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.calling import Nmt, one_line
+from tests.calling import Nmt, PipeIn, one_line
 from tests.classify.conftest import reviews
 
 __all__ = ["reviews"]  # the fixture
@@ -22,7 +22,7 @@ def model(reviews: Path, nmt: Nmt) -> Path:
     return reviews / "runs" / "reviews"
 
 
-def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path) -> None:
+def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path, pipe_in: PipeIn) -> None:
     status, out, _ = nmt("classify", model, "texts")
     rows = [line.split("\t") for line in out.splitlines()]
     assert status == 0
@@ -36,6 +36,14 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path)
     _, _, err = nmt("classify", model, "texts", "--gold", "gold")
     assert "0.5000" in err
     assert "gold: 2 examples" in err
+    pipe_in(lambda write: write(b"positive\n0\n"))
+    _, _, err = nmt("classify", model, "texts", "--gold", "-")
+    assert "standard input: 2 examples" in err
+    pipe_in(lambda write: write(b"neutral\n"))
+    _, _, err = nmt("classify", model, "texts", "--gold", "-")
+    assert one_line(err).startswith(
+        "standard input, example 1 has label 'neutral'; it must be one of negative, positive"
+    )
 
     assert "truncated" not in err
     (reviews / "long").write_text(TEXTS + "film " * 2_000 + "\n")

@@ -153,6 +153,8 @@ def test_wrong_commands(model: Path, text: Path, tmp_path: Path, nmt: Nmt, monke
     assert nmt(*export, "huggingface", "--private")[0] == 2
     assert nmt(*export, "huggingface", "--license", "mit\ntags: [x]")[0] == 2
     assert nmt(*export, "huggingface", "--quantization", "int8")[0] == 2
+    _, _, err = nmt(*export, "huggingface", "--sample", text, "--no-parity-check")
+    assert "--sample and --no-parity-check are mutually exclusive" in one_line(err)
     assert nmt(*export, "marian")[0] == 2
     assert nmt("translate", model, text, "--precision", "fp8")[0] == 2
     status, _, err = nmt(

@@ -77,3 +77,9 @@ def test_scores_of_a_model(model: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_fewer_lines_than_translators(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--lines", "1"]) == 0
     assert capsys.readouterr().out.count("| 0 | 0.0% |") == 9
+
+
+def test_a_negative_number_of_lines_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--lines", "-3"])
+    assert "--lines must be at least 0, got -3" in capsys.readouterr().err

@@ -1,7 +1,9 @@
 """Files that a run does not overwrite in its directory."""
 
 import shutil
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -107,7 +109,7 @@ def test_a_run_does_not_remove_files_beside_its_model(
     (tmp_path / "model" / "ctranslate2-2-0123456789abcdef-int8").mkdir()
     assert nmt("run", "mine.toml", "train.max_steps=1")[0] == 0
     status, _, err = nmt("run", "mine.toml", "train.max_steps=2")
-    assert status == 1
+    assert status == 1, err
     assert err.endswith("/model/export is not part of the model and would be lost; move it away, then rerun\n")
     (tmp_path / "model" / "export").rename(tmp_path / "export")
     assert nmt("run", "mine.toml", "train.max_steps=2")[0] == 0
@@ -143,6 +145,19 @@ def test_a_partial_translation_of_a_killed_run_is_removed(
     status, _, err = nmt("run", "mine.toml", "train.max_steps=1", "decode.max_extra_tokens=0")
     assert status == 0, err
     assert {path.name for path in (tmp_path / "translations").iterdir()} == {"news.de"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_report_that_cannot_be_printed_is_an_error(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(RECIPE + TINY)
+    with suppress(OSError), Path("/dev/full").open("w") as full:  # closing it fails
+        monkeypatch.setattr(sys, "stdout", full)
+        status, _, err = nmt("run", "mine.toml", "train.max_steps=1")
+    assert (status, err.splitlines()[-1]) == (
+        1,
+        "nmt: the disk is full while writing a file; free some space, then rerun",
+    )
 
 
 def test_translations_of_test_sets_that_are_gone_are_named(

@@ -19,7 +19,8 @@ def texts(tmp_path: Path) -> list[str]:
 def test_only_selects_rows_besides_the_reference(
     model: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [str(model), *texts, "--lines", "2", "--repetitions", "1", "--only", "patience", "exact"]
+    given = [str(model), *texts, "--lines", "2", "--repetitions", "1", "--device", "auto"]
+    given += ["--only", "patience", "exact"]
     monkeypatch.setattr(sys, "argv", ["search-table", *given])
     assert search_table.main() == 0
     names = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("|")]

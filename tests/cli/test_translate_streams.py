@@ -222,6 +222,9 @@ def test_forbidden_phrases_in_prefixes_are_named(
     if not own:
         err = nmt("translate", model, tmp_path / "in.txt", "--prefixes", tmp_path / "prefixes", *options)[2]
         assert f"warning: {warned}" in err if warned else "warning" not in err
+        (tmp_path / "in.tsv").write_text("text\na dog\na cat\n")
+        command = ("translate", model, tmp_path / "in.tsv", "--header", "--prefixes", tmp_path / "prefixes", *options)
+        assert warned.replace("line 2", "line 3") in nmt(*command)[2]
 
 
 @pytest.mark.parametrize(
@@ -482,6 +485,8 @@ def test_invalid_input_is_reported_before_translation(
         ("in.txt", ("--glossary-report", "terms"), "--glossary-report has no effect without --glossary"),
         ("in.txt", ("--glossary-mode", "constrain"), "--glossary-mode has no effect without --glossary"),
         ("in.txt", ("--set", "glossary_mode=constrain"), "--set glossary_mode has no effect without --glossary"),
+        ("in.txt", ("--set", "glossary_mode = constrain"), "--set glossary_mode has no effect without --glossary"),
+        ("in.txt", ("--set", "sampling_seed = 2"), "sampling_seed has no effect without sampling=true"),
         ("in.txt", ("--threads", 1, "--processes", 1), "--threads and --processes are mutually exclusive"),
     ],
 )

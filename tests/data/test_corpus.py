@@ -200,6 +200,14 @@ def test_zstandard_file_starting_with_a_skippable_frame(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "lines")) == ["one"]
 
 
+def test_zstandard_file_with_a_large_window(tmp_path: Path) -> None:
+    stream = zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters(window_log=28)
+    ).compressobj()  # as zstd --long=28
+    (tmp_path / "lines").write_bytes(stream.compress(b"one\n") + stream.flush())
+    assert list(read_lines(tmp_path / "lines")) == ["one"]
+
+
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress, zstandard.compress])
 def test_compressed_text_where_plain_text_is_expected(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
     for text in (b"", b"one\ntwo\n"):
@@ -418,6 +426,8 @@ def test_missing_file_error_has_the_resolved_path(tmp_path: Path, monkeypatch: p
     with pytest.raises(UserError, match=r"b\.en: No such file; correct the path of the corpus") as caught:
         count_pairs(absolute, Path("texts"))
     assert "data.root" not in str(caught.value)
+    with pytest.raises(UserError, match=r"/texts/~nobody0/a\.en: No such file; ~nobody0/a\.en is relative to"):
+        count_pairs(TextCorpus(src="~nobody0/a.en", tgt="a.de"), Path("texts"))
     with pytest.raises(UserError, match=rf"{re.escape(str(tmp_path / 'none'))}: No such file") as caught:
         list(read_lines(Path("none")))
     assert "data.root" not in str(caught.value)
@@ -649,6 +659,15 @@ def test_tsv_labels(label_column: int | str, tmp_path: Path) -> None:
     assert labels(corpus, tmp_path) == [("news", "long"), (), ("web",)]
     with pytest.raises(UserError, match=r"line 1 has no column 'domain'; its columns are .*; correct the names in the"):
         labels(corpus.model_copy(update={"label_column": "domain"}), tmp_path)
+
+
+@pytest.mark.parametrize("names", [{"src_column": "English"}, {"tgt_column": "German"}, {"label_column": "labels"}])
+def test_one_column_name_implies_a_header_for_labels(names: dict[str, str], tmp_path: Path) -> None:
+    write(tmp_path / "pairs.tsv", ["labels\tEnglish\tGerman", "news\ta\tb", "web\tc\td"])
+    columns: dict[str, Any] = {"src_column": 1, "tgt_column": 2, "label_column": 0} | names
+    corpus = TsvCorpus(path="pairs.tsv", **columns)
+    assert read(corpus, tmp_path) == [("a", "b"), ("c", "d")]
+    assert labels(corpus, tmp_path) == [("news",), ("web",)]
 
 
 def test_record_labels(tmp_path: Path) -> None:

@@ -186,6 +186,10 @@ XML = """<dataset><doc id="a"><src lang="en"><p><seg id="1">A</seg><seg id="2">B
         ({"a.tsv": "A\ta\tx\nB\tb\tx\nC\tc\ty\n"}, TsvCorpus(path="a.tsv", document_column=2)),
         ({"a.tsv": "e\td\tid\nA\ta\tx\nB\tb\tx\nC\tc\ty\n"}, TsvCorpus(path="a.tsv", document_column="id")),
         (
+            {"a.tsv": "e\td\tid\nA\ta\tx\nB\tb\tx\nC\tc\ty\n"},
+            TsvCorpus(path="a.tsv", tgt_column="d", document_column=2),
+        ),
+        (
             {"a.jsonl": "".join(f'{{"e": "{i}", "d": "{i}", "of": {{"id": "{i > 2}"}}}}\n' for i in (1, 2, 3))},
             JsonLinesCorpus(path="a.jsonl", src_field="e", tgt_field="d", document_field="of.id"),
         ),
@@ -194,7 +198,7 @@ XML = """<dataset><doc id="a"><src lang="en"><p><seg id="1">A</seg><seg id="2">B
             JsonLinesCorpus(path="a.jsonl", src_field="e", tgt_field="d", document_field="id"),
         ),
     ],
-    ids=["sgm", "xml", "tsv", "tsv-header", "jsonl", "jsonl-integers"],
+    ids=["sgm", "xml", "tsv", "tsv-header", "tsv-target-name", "jsonl", "jsonl-integers"],
 )
 def test_documents_of_corpora(files: dict[str, str], corpus: Corpus, tmp_path: Path) -> None:
     for name, text in files.items():
@@ -205,6 +209,21 @@ def test_documents_of_corpora(files: dict[str, str], corpus: Corpus, tmp_path: P
     first, second, third = found
     assert first == second != third
     assert len(list(read_pairs(corpus, options))) == 3
+
+
+def test_documents_in_the_first_column_are_an_option_of_the_prepared_text() -> None:
+    corpora = (f"data.train=[{{kind='tsv', path='a.tsv'{option}}}]" for option in ("", ", document_column=0"))
+    without, first = (preparation_options(parse_recipe(RECIPE, [one])) for one in corpora)
+    assert without != first
+
+
+def test_other_documents_are_another_validation_text(tmp_path: Path) -> None:
+    """The context of a sentence affects its loss, so scores of both are not comparable."""
+    (tmp_path / "a.tsv").write_text("".join(f"{src}\t{tgt}\t{i}\n" for i, (src, tgt) in enumerate(PAIRS[:4] * 2)))
+    train = "data.train=[{kind='tsv', path='a.tsv'}]"
+    valid = (f"data.valid=[{{kind='tsv', path='a.tsv'{option}}}]" for option in ("", ", document_column=2"))
+    one, several = (prepared(tmp_path, train, corpora, "data.test={}")[1].valid_identity() for corpora in valid)
+    assert one != several
 
 
 def test_documents_of_the_toy_corpus_have_two_sentences(tmp_path: Path) -> None:

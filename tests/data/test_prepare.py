@@ -16,7 +16,7 @@ import pytest
 
 from nmt.data import prepare as preparation
 from nmt.data.corpus import PAIRS_PER_CHUNK
-from nmt.data.fingerprint import describe_change, outdated_splits, text_identity
+from nmt.data.fingerprint import describe_change, outdated_splits, text_identity, unpinned_datasets
 from nmt.data.frames import Frame
 from nmt.data.prepare import load_prepared, prepare
 from nmt.data.store import PairStore
@@ -718,6 +718,13 @@ def test_a_local_dataset_that_loses_files_is_outdated(folder: Path) -> None:
     assert describe_change(recipe, recipe.data_directory) == f"the location of train-0.jsonl, {missing}"
     assert outdated_splits(recipe, recipe.data_directory, asks_hub=False) == {"train", "valid"}
     assert text_identity(load_prepared(recipe.data_directory).report, recipe) == identity, "a property of the report"
+
+
+def test_a_dataset_in_the_home_directory_is_not_on_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    (folder / "mine").mkdir()
+    recipe = recipe_for(folder, "run", "data.train=[{kind='huggingface', dataset='~/mine'}]")
+    assert not unpinned_datasets(recipe, recipe.data.train)
 
 
 def test_a_changed_dataset_of_the_hub_is_prepared_again(

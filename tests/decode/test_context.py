@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +177,12 @@ def test_constraints_do_not_count_previous_translations(load: Callable[[Context]
     )
 
 
+def test_long_previous_translations_do_not_shorten_a_translation(load: Callable[..., Path]) -> None:
+    translator = Translator.load(load(BOTH), "cpu", "fp32", DecodeRecipe(max_extra_tokens=5, min_tokens=5))
+    (found,) = translator.translate_n_best(["it"], context=[[("it", " ".join(LINES))]])
+    assert [len(one.pieces) for one in found] == [5, 5, 5]
+
+
 def test_ctranslate2_applies_constraints_to_the_sentence_alone(load: Callable[[Context], Path]) -> None:
     pytest.importorskip("ctranslate2")
     path, contexts = load(BOTH), [[("a cat sees the dog", "the dog it it")], []]
@@ -232,6 +238,14 @@ def test_scores_are_those_of_the_sentence_alone(
     assert TextScorer.load(load(NONE), "cpu").documents(sources, targets) is None
 
 
+def test_a_target_that_fits_only_without_context_is_scored_without(load: Callable[..., Path]) -> None:
+    scorer, target = TextScorer.load(load(BOTH), "cpu"), " ".join([LINES[1]] * 204)
+    (alone,) = scorer.score(["it"], [target])
+    assert len(alone.pieces) == 1_021
+    (found,) = scorer.score(["it"], [target], context=[[("it", LINES[0])]])
+    assert found.token_log_probs == pytest.approx(alone.token_log_probs)
+
+
 def test_sums_of_scores_leave_out_only_the_ends_of_documents(
     load: Callable[[Context], Path], nmt: Nmt, tmp_path: Path
 ) -> None:
@@ -262,6 +276,9 @@ def test_the_first_samples_do_not_depend_on_their_number(load: Callable[[Context
     one, several = (translator.translate_n_best(LINES[2:3], count, context=context)[0] for count in (2, 5))
     assert [sample.text for sample in one] == [sample.text for sample in several[:2]]
     assert [sample.score for sample in several] != sorted([sample.score for sample in several], reverse=True)
+    translator = Translator.load(load(BOTH), "cpu", "fp32", DecodeRecipe(sampling=True, n_best=1))
+    (more,) = translator.translate_n_best(LINES[2:3], 5, context=context)
+    assert [sample.text for sample in more] == [sample.text for sample in several]
 
 
 def test_the_oldest_sentences_are_dropped_first(tokenizer: Tokenizer) -> None:
@@ -282,6 +299,20 @@ def test_the_oldest_sentences_are_dropped_first(tokenizer: Tokenizer) -> None:
     pairs = [(LINES[0], "he"), (LINES[1], " ".join(LINES) * 2)]
     (task,) = both.add([Task(sentence, [7], [])], pairs, full)
     assert (task.sentence, task.prefix) == (sentence, [7])  # the translation of the newest one is too long
+    (task,) = both.add([Task(sentence, [7] * full, [])], [(LINES[1], "he")], full)
+    assert (task.sentence, task.prefix) == (sentence, [7] * full)  # so is the prefix
+
+
+def test_only_the_newest_sentences_are_encoded(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, encoded = ContextEncoder(SOURCE, Tokenizers(tokenizer, tokenizer), "NFC"), list[str]()
+
+    def encode(sentence: str) -> tuple[list[int], list[int]]:
+        encoded.append(sentence)
+        return [5], []
+
+    monkeypatch.setattr(encoder, "_encode", encode)
+    encoder.add([Task([6], [], [])], [*LINES, "a dog. A cat."], 99, split=True)
+    assert encoded == ["a dog.", "A cat."]
 
 
 def test_parts_of_a_line_are_in_the_context_of_later_parts(tokenizer: Tokenizer) -> None:
@@ -344,8 +375,15 @@ class Recorder:
         return [[Translation(line.upper(), 0.0, 0.0, [])] for line in lines]
 
 
+class Lines(list[str]):
+    """Lines that must not be read in full for each line."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("the cost of a document is quadratic")
+
+
 def test_documents_are_translated_with_their_own_translations() -> None:
-    lines, previous = ["a", "b", "c", "", "d", "e"], [0, 1, 2, 2, 0, 1]
+    lines, previous = Lines(["a", "b", "c", "", "d", "e"]), [0, 1, 2, 2, 0, 1]
     recorder: Any = Recorder(BOTH)
     assert translate_documents(recorder, lines, previous, 2) == ["A", "B", "C", "", "D", "E"]
     assert recorder.calls == [

@@ -23,7 +23,7 @@ from nmt.inference.quantized import supports_int8
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, SearchPrecision, TokenizerRecipe, UserError
-from nmt.search.batches import Batching, is_out_of_memory, static_batches
+from nmt.search.batches import Batching, static_batches
 from nmt.search.beam_search import StepModel
 from nmt.special_ids import EOS_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, ModelMetadata
@@ -194,6 +194,17 @@ def test_sentences_of_a_line_are_translated_separately(tokenizers: Tokenizers) -
     assert prefixed.text.endswith(longer)
 
 
+def test_only_a_line_that_is_not_split_is_streamed(tokenizers: Tokenizers) -> None:
+    model, streamed = CopyModel(tokenizers.src.vocab_size), list[str]()
+    options: dict[str, Any] = {"beam_size": 1, "stop": "first", "split_sentences": True, "batch_tokens": 1}
+    translator = make_translator(model, tokenizers, **options).with_callback(streamed.append)
+    assert translator.translate(["The cat sees the tree. The dog sees it."]) == [
+        "The cat sees the tree. The dog sees it."
+    ]
+    assert streamed == []
+    assert translator.translate(["The cat sees the tree."]) == streamed[-1:] == ["The cat sees the tree."]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("max_positions", [40, 1024])
 def test_lines_keep_their_order(tokenizers: Tokenizers, max_positions: int) -> None:
@@ -263,13 +274,6 @@ def test_other_errors_are_not_treated_as_out_of_memory(tokenizers: Tokenizers) -
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         make_translator(model, tokenizers).translate(["cat"] * 3)
     assert model.refused == [3]
-
-
-def test_out_of_memory_error_of_torch_on_a_cpu() -> None:
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(1 << 60, dtype=torch.uint8)
-    assert is_out_of_memory(caught.value)
-    assert not isinstance(caught.value, torch.OutOfMemoryError)
 
 
 @pytest.mark.parametrize("sampling", [False, True])
@@ -588,6 +592,16 @@ def test_parts_of_a_line_get_the_terms_in_them(tokenizers: Tokenizers) -> None:
     assert found[2:] == translator.translate(lines[2:])
     assert found == [out[0].text for out in translator.stream(lines, window=2, glossary=glossary)]
     assert translator.translate(lines[1:], glossary=[None, glossary, None]) == translator.translate(lines[1:])
+
+
+def test_terms_in_the_rest_of_a_truncated_line_are_not_required(tokenizers: Tokenizers) -> None:
+    glossary, start = Glossary([Term("cat", ("old",)), Term("tree", ("dog",))]), "the tree"
+    limit = len(tokenizers.src.encode(start))
+    options: dict[str, Any] = {"max_tokens": limit, "long_lines": "truncate", "beam_size": 4}
+    translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, **options)
+    found = translator.translate([f"{start} cat", start], glossary=glossary)
+    assert found[0] == found[1]
+    assert "dog" in found[0]
 
 
 def test_terms_beyond_the_maximum_length_are_not_required(tokenizers: Tokenizers) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nmt.evaluate.inputs import check_scoring
 from nmt.evaluate.metrics import make_scorer, score_corpus
 from nmt.evaluate.significance import compare_systems
 from nmt.recipe import UserError
@@ -131,6 +132,9 @@ def test_intervals_and_paired_tests() -> None:
 def test_malformed_reference_is_an_error(tmp_path: Path, nmt: Nmt) -> None:
     with pytest.raises(UserError, match="line 2 of the reference is not a tree: a bracket is not closed"):
         score_corpus([GOLD, GOLD], [[GOLD, "(S XX"]], ["bracket-f1"], tgt_lang="tree")
+    options = {"tgt_lang": "tree", "tokenize": None, "lowercase": False}
+    with pytest.raises(UserError, match="line 2 of the reference is not a tree"):  # before training
+        check_scoring("data.test.trees", [[GOLD, "(S XX"]], ["bracket-f1"], options)
     (tmp_path / "ref").write_text("The dog sleeps.\n")
     (tmp_path / "hyp").write_text(f"{GOLD}\n")
     status, _, err = nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp", "--metrics", "bracket-f1")

@@ -1,5 +1,6 @@
 """Approximate randomization against all possible swaps, scored by sacreBLEU."""
 
+import tracemalloc
 from collections.abc import Sequence
 from itertools import product
 
@@ -101,3 +102,15 @@ def test_equal_scores_of_different_outputs_are_named(capsys: pytest.CaptureFixtu
     assert "other has the same bleu as the baseline; its p-value by bootstrap is meaningless" in capsys.readouterr().err
     compare_systems({"first": FIRST, "second": SECOND}, [REFERENCE], make_scorer("bleu", tgt_lang="en"), resamples=50)
     assert "meaningless" not in capsys.readouterr().err
+
+
+def test_randomization_does_not_need_eight_bytes_for_each_trial_and_sentence() -> None:
+    trials, first, second, reference = 10_000, FIRST * 100, SECOND * 100, REFERENCE * 100
+    scorer = make_scorer("ter", tgt_lang="en")
+    tracemalloc.start()
+    try:
+        compare_systems({"first": first, "second": second}, [reference], scorer, resamples=0, trials=trials)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * trials * len(reference)

@@ -48,6 +48,12 @@ def test_markdown_shows_cells_verbatim() -> None:
     assert html.count('style="text-align:right"') == 3
 
 
+def test_pipes_in_a_markdown_header_do_not_end_its_cells() -> None:
+    table = Table("", "lr", ("label", "as Drama|War"), (("Drama|War", "3"),))
+    html = MarkdownIt("commonmark").enable("table").render(format_tables([table], "markdown"))
+    assert re.findall(r"<t[dh].*?>(.*?)</t[dh]>", html) == ["label", "as Drama|War", "Drama|War", "3"]
+
+
 def test_latex_escapes_special_characters() -> None:
     assert escape_latex("100 % #1 {~^\\} a_b & $x$ ±") == (
         r"100 \% \#1 \{\textasciitilde{}\textasciicircum{}\textbackslash{}\} a\_b \& \$x\$ $\pm$"

@@ -77,6 +77,26 @@ def test_runs_that_the_table_lacks_are_named(
 
 
 @pytest.mark.parametrize(
+    ("schedule", "noted"),
+    [("cosine", "train.max_steps, train.clip_norm changed"), ("constant", "train.clip_norm changed")],
+)
+def test_changed_threads_are_not_noted(
+    schedule: str, noted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted sweep may resume with other --jobs, which set the threads of each run."""
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    (run,) = make_sweep(tmp_path / "tiny.toml", 1, [f"train.schedule={schedule}"], ()).runs(tmp_path / "out")
+    run.recipe.directory.mkdir(parents=True)
+    monkeypatch.setattr(results, "is_complete", lambda run: True)
+    for options, expected in ((["threads"], []), (["threads", "max_steps", "clip_norm"], [noted])):
+        changes = [{"option": f"train.{name}", "step": 2, "before": 0, "now": 1} for name in options]
+        report = {"training": {"valid_nll": 1.0}, "changes": changes}
+        (run.recipe.directory / "report.json").write_text(json.dumps(report))
+        notes = list(results.notes_on_training([run]))
+        assert [note.partition(": ")[2].partition(" during")[0] for note in notes] == expected
+
+
+@pytest.mark.parametrize(
     ("missing", "names", "differences"),
     [([0], ["d_ff=32", "d_ff=64", "d_ff=128"], [None, 0.0, 0.0]), ([0, 3], ["d_ff=64", "d_ff=128"], [None, None])],
 )

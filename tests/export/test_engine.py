@@ -18,6 +18,7 @@ from unittest.mock import Mock
 import pytest
 
 from nmt.decode.scoring import TextScorer
+from nmt.decode.task import Task
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.export import cache, engine
@@ -25,6 +26,7 @@ from nmt.export import ctranslate2 as conversion
 from nmt.export.capabilities import EngineDevice, enable_avx512, select_compute_type, select_device
 from nmt.export.engine import CTranslate2Translator
 from nmt.recipe import DecodeRecipe, UserError
+from nmt.special_ids import BOS_ID, PAD_ID
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.sealed import CorruptError
 from nmt.text.clean import normalize
@@ -120,6 +122,14 @@ def test_alternatives_match(model: Path, lines: list[str], prefix: str) -> None:
     pairs = [[engine.alternatives(line, prefix, 3) for engine in (ours, theirs)] for line in lines[:10]]
     same = [[one.pieces for one in expected] == [one.pieces for one in actual] for expected, actual in pairs]
     assert sum(same) >= 9  # rounding may decide between two tokens or translations
+
+
+def test_alternatives_do_not_start_with_special_tokens(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In imported Marian models, BOS has the row of the padding token, which may be probable."""
+    translator = CTranslate2Translator.load(model, "cpu", "fp32")
+    ranking = [BOS_ID, PAD_ID, 7, 8, 9]
+    monkeypatch.setattr(translator._engine, "next_tokens", lambda task, count: ranking[:count])
+    assert translator._next_tokens(Task([7], [], []), 3) == [7, 8, 9]
 
 
 @pytest.mark.parametrize("prefix", ["", "Der alte"])
@@ -230,6 +240,12 @@ def test_device_names_are_parsed() -> None:
     for device in ("cpu:1", "gpu", "cuda:x", None, 0):
         with pytest.raises(UserError, match=f"device {device!r} is unknown"):
             select_device(device)  # type: ignore[arg-type]
+
+
+def test_a_process_that_sees_only_its_own_gpu_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctranslate2.get_cuda_device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert select_device("auto") == select_device("cuda") == EngineDevice("cuda", 0)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import parity_table
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from nmt.checkpoint import load_model
 from nmt.decode.translator import Translator
-from nmt.export import bundle, huggingface
+from nmt.export import bundle, huggingface, parity
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.packages import is_installed
 from nmt.export.parity import load_huggingface
@@ -96,6 +97,18 @@ def test_a_failed_parity_check_writes_nothing(
     with pytest.raises(UserError, match=r"^the parity check failed: [^\n]* differ by at most [^\n]*$"):
         export_model(make_model(), tmp_path / "export", ExportOptions("huggingface"))
     assert list(tmp_path.iterdir()) == []
+
+
+@needs_transformers
+def test_nan_fails_the_parity_check(make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_broken(directory: Path) -> tuple[Any, Any]:
+        model, tokenizer = load_huggingface(directory)
+        model.final_logits_bias.fill_(torch.nan)
+        return model, tokenizer
+
+    monkeypatch.setattr(parity, "load_huggingface", load_broken)
+    with pytest.raises(UserError, match=r"the parity check failed: .* differ by at most inf "):
+        export_model(make_model(), tmp_path / "export", ExportOptions("huggingface"))
 
 
 @needs_transformers

@@ -99,6 +99,18 @@ def test_damaged_documents_are_complete(text: str) -> None:
         assert "".join(segment.before + segment.text for segment in read(text)) == text
 
 
+@pytest.mark.parametrize("start", ["<!--", "<?", "<!x", "<![CDATA["])
+def test_comments_and_declarations_without_an_end_extend_to_the_end(start: str) -> None:
+    segments = list(html_segments(f"<p>One</p>{start} x Two " + start * 100_000))  # in linear time
+    assert [segment.text for segment in segments] == ["One", ""]
+
+
+def test_long_spaces_in_subtitles_take_linear_time() -> None:
+    text = "a" + " " * 100_000 + "b"
+    segments = list(srt_segments(f"00:00:01,000 --> 00:00:02,000\n{text}  \n"))
+    assert [segment.text for segment in segments] == [text, ""]
+
+
 def test_layout() -> None:
     text = '<i>Eine erste</i> <b class="x y">Zeile</b> und eine zweite.'
     laid_out = Segment("2\n", "a\nb", 2).layout(text)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.keep.items import ItemGrammar
+from nmt.keep.items import Item, ItemGrammar
 
 KINDS = ("numbers", "urls", "emails", "placeholders")
 
@@ -81,6 +81,9 @@ def test_numbers_of_other_kinds_do_not_count() -> None:
         (("en", "fr"), "\u22121,234", "\u22121\u202f234"),
         (("en", "de"), ".38", ".38"),
         (("en", "de"), "2½", "2½"),
+        (("de", "en"), "0.125", "0.125"),  # not a German number: no thousands follow a leading zero
+        (("en", "de"), "0,125", "0,125"),
+        (("en", "de"), "1" + ",000" * 1_500, "1" + ".000" * 1_500),  # more digits than int() accepts
     ],
 )
 def test_written_form(languages: tuple[str, str], source: str, written: str) -> None:
@@ -110,6 +113,42 @@ def test_signs_and_decimal_points_at_the_beginning_count() -> None:
     assert pairs("-0.5 \u22121 .25 ½", "\u22120,5 -1 0,25 1\u20442")[1:] == ([], [])
     for source, target in (("-5", "5"), ("5", "-5"), ("+44", "44"), (".5", "5"), ("½", "2"), ("2½", "21/2")):
         assert pairs(source, target) == ([], [source], [target])
+
+
+@pytest.mark.parametrize(
+    "number", ["+420 123 456 789", "0 800 123 456", "030 123 456", "\u0661 \u0662\u0663\u0664 \u0665\u0666\u0667"]
+)
+@pytest.mark.parametrize("languages", [("cs", "en"), ("fr", "de"), ("en", "cs"), ("ar", "fr")])
+def test_spaces_of_phone_numbers_do_not_separate_thousands(languages: tuple[str, str], number: str) -> None:
+    grammar = ItemGrammar(KINDS, *languages)
+    items = grammar.find_source(f"Call {number} now")
+    assert [grammar.written(item) for item in items] == number.split()
+    assert grammar.holds(items, number)
+
+
+def test_numbers_side_by_side_are_not_one_number() -> None:
+    grammar = ItemGrammar(KINDS, "en", "fr")
+    items = grammar.find_source("555 123 4567, 1,234 or 1234")
+    translation = "555 123 4567, 1 234 ou 1 234"
+    pairing = grammar.pair(items, grammar.find_target(translation))
+    assert [(source.text, target.text) for source, target in pairing.pairs] == [
+        ("4567", "4567"), ("1,234", "1 234"), ("1234", "1 234"), ("555", "555"), ("123", "123"),
+    ]  # fmt: skip
+    assert not pairing.missing and not pairing.extra
+    assert grammar.holds(items, "555 123 4567, 1\u202f234 ou 1234")
+    assert not grammar.holds(items, "555 124 4567, 1\u202f234 ou 1234")
+    assert [item.text for item in grammar.pair(items, grammar.find_target("9 555 124")).extra] == ["9", "124"]
+
+
+def test_pairing_takes_linear_time() -> None:
+    items = [Item("numbers", str(number), 10 * number, 10 * number + 4) for number in range(1_000, 5_000)]
+    assert ItemGrammar(KINDS, "en", "de").pair(items[::2], items[1::2]) == ([], items[::2], items[1::2])
+
+
+def test_equal_items_are_paired_in_order() -> None:
+    grammar = ItemGrammar(KINDS, "en", "de")
+    pairing = grammar.pair(grammar.find_source("{A} {A} {A} 2"), grammar.find_target("{a} 3 {a} {a}"))
+    assert [(one.start, other.start) for one, other in pairing.pairs] == [(0, 0), (4, 6), (8, 10)]
 
 
 def test_pairs_ignore_case_and_are_one_to_one() -> None:

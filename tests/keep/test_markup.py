@@ -90,6 +90,11 @@ def test_a_very_deep_line_is_kept() -> None:
         assert marked.insert("", []) == line
 
 
+def test_many_elements_take_quadratic_time() -> None:
+    line = " ".join(f"<a>{i}</a> and" for i in range(300))
+    assert MarkedText.parse(line).insert(" ".join(f"{i} und" for i in range(300)), []).count("<a>") == 300
+
+
 def tags(line: str) -> list[str]:
     root = ElementTree.fromstring(f"<r>{line}</r>")
     return sorted(f"{node.tag} {sorted(node.attrib.items())}" for node in root.iter())

@@ -76,6 +76,7 @@ def test_figure_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     draw_attention(src, tgt, panels[:1], tmp_path / "map.svg")
     assert b"<svg" in (tmp_path / "map.svg").read_bytes()
+    draw_attention(["$$", "▁$x_$", "</s>"], ["a^b$▁$", "▁costs"], panels, tmp_path / "dollars.png")  # not formulas
     for path in (tmp_path / "map.docx", tmp_path / "missing" / "map.png"):
         with pytest.raises(UserError, match=f"cannot (draw|write) {path}"):
             draw_attention(src, tgt, panels, path)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nmt.plots import curves
-from nmt.plots.curves import draw_curves, read_metrics
+from nmt.plots.curves import draw_curves, draw_runs, read_metrics
 from nmt.plots.figure import new_figure
 from nmt.recipe import UserError
 
@@ -143,12 +143,23 @@ def test_the_best_of_the_ema_is_marked_if_it_is_the_model(tmp_path: Path, monkey
 
 def test_change_of_validation_metrics_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = {"valid/loss": 4.0, "valid/bleu": 3.0, "train/learning_rate": 0.1}
-    record(tmp_path, {"step": 1, **measured}, {"step": 2, "valid/scored_from": 1, **measured})
+    changes = [{"step": step + 1, "valid/scored_from": step, **measured} for step in (1, 2)]
+    record(tmp_path, {"step": 1, **measured}, *changes)
     loss, bleu, rate = drawn(monkeypatch, tmp_path).axes
     for axes in (loss, bleu):
-        assert [line.get_xdata() for line in axes.lines if line.get_linestyle() == ":"] == [[1, 1]]
+        assert [line.get_xdata() for line in axes.lines if line.get_linestyle() == ":"] == [[1, 1], [2, 2]]
         assert legend_of(axes)[-1] == "change of the validation metrics"
+        assert len(set(legend_of(axes))) == len(legend_of(axes))
     assert all(line.get_linestyle() != ":" for line in rate.lines)
+
+
+def test_a_single_point_is_visible_in_a_comparison_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(curves, "save_figure", lambda figure, _: figures.append(figure))
+    record(tmp_path, {"step": 1, "train/nll": 4.0}, {"step": 2, "train/nll": 3.0, "valid/nll": 3.5})
+    draw_runs([("a", tmp_path), ("b", tmp_path)], tmp_path / "curves.png")
+    train, valid = figures[0].axes
+    assert [line.get_marker() for axes in (train, valid) for line in axes.lines] == ["", "", "o", "o"]
 
 
 def test_wide_range_has_a_logarithmic_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,33 @@ def test_choosing_a_gpu_disables_cudnn_attention(name: str, monkeypatch: pytest.
         torch.backends.cuda.enable_cudnn_sdp(was_enabled)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [None, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB."), RuntimeError("x"), MemoryError()],
+    ids=repr,
+)
+def test_out_of_memory_is_a_user_error(error: Exception | None) -> None:
+    with pytest.raises(Exception) as caught, start_world("cpu"):
+        if error is not None:
+            raise error
+        torch.empty(1 << 60, dtype=torch.uint8)  # a plain RuntimeError
+    is_out_of_memory = not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError)
+    assert isinstance(caught.value, UserError) == is_out_of_memory
+    if isinstance(error, torch.OutOfMemoryError):
+        assert "cpu has not enough memory to allocate 8.00 GiB; the job must fit" in str(caught.value)
+    elif error is None:
+        assert f"cpu has not enough memory to allocate {1 << 60} bytes" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_a_process_that_sees_only_its_own_gpu_uses_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Slurm with one GPU per task."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert choose_device(name) == torch.device("cuda", 0)
+
+
 @pytest.mark.parametrize("name", ["cuda:99", "gpu", "mps", "cuda:x"])
 def test_a_missing_device_is_a_one_line_error(name: str) -> None:
     with pytest.raises(UserError) as caught:
@@ -96,10 +123,11 @@ def test_collectives_of_one_process_are_the_identity() -> None:
     ("variables", "message"),
     [
         ({"WORLD_SIZE": "2", "RANK": "0"}, "cannot join the other processes"),
-        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'; it must be a number"),
-        ({"WORLD_SIZE": "2", "NMT_TIMEOUT_SECONDS": "long"}, "NMT_TIMEOUT_SECONDS is 'long'; it must be a number"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'; it must be a positive number"),
+        ({"WORLD_SIZE": "2", "NMT_TIMEOUT_SECONDS": "inf"}, "NMT_TIMEOUT_SECONDS is 'inf'; it must be a positive"),
+        ({"WORLD_SIZE": "2", "NMT_WATCH_SECONDS": "0"}, "NMT_WATCH_SECONDS is '0'; it must be a positive number"),
     ],
-    ids=["no address", "size", "timeout"],
+    ids=["no address", "size", "timeout", "watch"],
 )
 def test_a_wrong_environment_is_a_one_line_error(
     variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch

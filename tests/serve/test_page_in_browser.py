@@ -327,7 +327,7 @@ HTML = (
     "<!DOCTYPE html>\n<html><body><p class='x'>The <b>cat</b> sees a dog.</p>\n<script>1 < 2</script></body></html>\n"
 )
 SRT = "".join(
-    f"{number}\r\n00:00:0{number},000 --> 00:00:0{number},900\r\n<i>A tree & a dog</i>\r\n\r\n"
+    f"{number}\r\n00:00:0{number},000 --> 00:00:0{number},900\r\n<i>A tree & a dog</i>\r\n\r\nA tree & a dog\r\n\r\n"
     for number in range(1, 8)
 )
 
@@ -560,6 +560,9 @@ def test_what_ctranslate2_does_not_support_is_disabled_with_a_reason(page: Brows
     page.click("#output .word")
     page.wait("document.querySelectorAll('#choices li').length > 1")
     assert page.run("document.querySelector('#beginning').readOnly")
+    page.run("document.querySelector('#model').value = 'exact'")
+    page.run("document.querySelector('#model').dispatchEvent(new Event('change'))")
+    page.wait("document.querySelector('#attention-note').textContent.startsWith('Attention from each target token')")
 
 
 def test_the_theme_follows_the_system_or_the_switch(page: Browser) -> None:

@@ -195,7 +195,9 @@ def test_slow_and_invalid_requests_do_not_block_the_server(start: Any) -> None:
         (["--set", "mbr_metric=chrf"], 2, "--set mbr_metric has no effect without n_best"),
         (["--set", "mbr_metric=chrf", "--set", "n_best=1"], 2, "; mbr_metric needs n_best >= 2; correct it"),
         (["--set", "n_best=2"], 2, "--set n_best has no effect without mbr_metric"),
+        (["--set", "n_best = 2"], 2, "--set n_best has no effect without mbr_metric"),
         (["x=none"], 1, "none does not exist; expected a model directory"),
+        (["x-y=~/none"], 1, f"{Path.home()}/none does not exist; expected a model directory"),
     ],
     ids=str,
 )

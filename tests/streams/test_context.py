@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,11 +16,15 @@ from nmt import UserError
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
-from nmt.recipe import Context
+from nmt.recipe import CommandError, Context
 from nmt.streams.context import rounds, whole_documents, with_context
+from nmt.streams.job import TranslationJob
+from nmt.streams.output import Output
+from nmt.streams.part import InputDigest, Origin
 from nmt.streams.records import Record, RecordReader, RecordWriter
 from nmt.streams.source import Source
-from nmt.streams.workers import WindowTranslator
+from nmt.streams.term_report import TermReport
+from nmt.streams.workers import WindowTranslator, Workers
 
 SOURCE, BOTH = Context(2), Context(2, "both")
 READER = RecordReader("text")
@@ -130,9 +137,10 @@ def test_rounds() -> None:
 
 def test_a_document_is_translated_with_its_own_translations() -> None:
     translate, fake = window_translator(BOTH)
-    records = list(with_context(records_of(["a", "b", "c", "", "d", "e"]), BOTH))
-    assert translate(records).text == "A1\nB2\nC3\n\nD1\nE2\n"
+    records = list(with_context(records_of(["a", "b", "c", "f", "", "d", "e"]), BOTH))
+    assert translate(records).text == "A1\nB2\nC3\nF4\n\nD1\nE2\n"
     assert fake.contexts["c"] == [("a", "A1"), ("b", "B2")]
+    assert fake.contexts["f"] == [("b", "B2"), ("c", "C3")]  # not the whole document
     assert fake.contexts["e"] == [("d", "D1")]
 
 
@@ -142,6 +150,25 @@ def test_a_document_continues_in_the_next_window_of_a_pipe() -> None:
     assert "".join(translate([record]).text for record in records) == "A1\nB2\nC3\n\nD5\n"
     assert fake.contexts["c"] == [("a", "A1"), ("b", "B2")]
     assert fake.contexts["d"] == []
+
+
+def test_a_translation_cannot_be_resumed_within_a_document(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("a\nb\nc\n")
+    source, output, origin = (
+        Source.open(tmp_path / "in", READER, "error", context=BOTH),
+        Output(tmp_path / "out"),
+        Origin({}),
+    )
+    digest = InputDigest()
+    digest.add(islice(source.records(), 2))
+    with pytest.raises(KeyboardInterrupt), output.open(origin) as part:
+        part.write("A1\nB2\n", 2, digest.hexdigest())  # as for a pipe
+        raise KeyboardInterrupt
+    load = partial(pytest.fail, "no line should be translated")
+    job = TranslationJob(source, output, origin, TermReport(), load, None, 0.0, [], "", 0.0)
+    with pytest.raises(CommandError, match=r"out\.part ends within a document; .* use --restart to start over$"):
+        job.run(nullcontext(Workers()), resume=True, restart=False)
+    assert (tmp_path / "out.part").read_text() == "A1\nB2\n"
 
 
 def test_source_context_needs_one_search() -> None:

@@ -251,6 +251,17 @@ def test_prefixes(tmp_path: Path) -> None:
     assert [next(records).prefix, next(records).prefix] == ["eins", "zwei"]
     with pytest.raises(UserError, match=r"prefixes has more lines than .*in; it must have one"):
         next(records)
+    (tmp_path / "prefixes").write_bytes(b"eins\n\xff\n")
+    with pytest.raises(UserError, match="prefixes, line 2: byte 0xff is not UTF-8"):
+        source.check()
+    (tmp_path / "prefixes").write_text("eins\nzwei\n")
+    (tmp_path / "in").write_text('{"text": "one"}\n{"text": "two", "prefix": "Zwei"}\n')
+    source = Source.open(tmp_path / "in", RecordReader("jsonl"), "error", tmp_path / "prefixes")
+    with pytest.raises(UserError, match="in, line 2 has a field 'prefix', and --prefixes has another one"):
+        source.check()
+    (tmp_path / "prefixes").write_bytes(b"eins\r\n\r\n")
+    assert source.check() == 2
+    assert [record.prefix for record in source.records()] == ["eins\r", "Zwei"]
 
 
 def test_the_end_of_a_document_is_not_a_line(tmp_path: Path) -> None:

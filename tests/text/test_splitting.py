@@ -1,8 +1,8 @@
-"""Phrases in texts."""
+"""Split points of texts, and phrases in texts."""
 
 import pytest
 
-from nmt.text.splitting import contains_phrase
+from nmt.text.splitting import contains_phrase, split_text
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,21 @@ from nmt.text.splitting import contains_phrase
 )
 def test_phrases_in_texts(text: str, phrase: str, ignores_case: bool, expected: bool) -> None:
     assert contains_phrase(text, phrase, ignores_case=ignores_case) is expected
+
+
+@pytest.mark.parametrize("run", [".", ".-", "\u3002", "\u0948.", "\u3002 "])
+def test_long_runs_of_punctuation_take_linear_time(run: str) -> None:
+    text = f"x{run * 50_000}5"
+    assert "".join(split_text(text, lambda part: len(part) < 30_000)).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Is it? No 1.5 is.", ["Is it?", "No 1.5 is."]),
+        ('He said "no.") Then, he left', ['He said "no.")', "Then, he left"]),
+        ("\u662f\u3002)\u4e0d\u662f\u4e0d\u662f", ["\u662f\u3002)", "\u4e0d\u662f\u4e0d\u662f"]),
+    ],
+)
+def test_sentence_ends_are_runs_of_punctuation(text: str, expected: list[str]) -> None:
+    assert split_text(text, lambda part: part != text) == expected

@@ -19,7 +19,7 @@ from nmt.storage.run_folder import list_checkpoints
 from nmt.storage.sealed import CorruptError, manifest_digest
 from nmt.train import trainer as trainer_module
 from nmt.train import update as update_module
-from nmt.train.batching import micro_batch_multiple
+from nmt.train.batching import _known_budget, micro_batch_multiple
 from nmt.train.loss import TrainingLoss, linear_cross_entropy
 from nmt.train.resume import choose_checkpoint
 from nmt.train.state import Change, TrainState
@@ -170,6 +170,16 @@ def test_a_smaller_micro_batch_on_resume_is_used_and_logged(
     assert "train.micro_batch_tokens is now" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("requested", ["auto", 512])
+def test_changed_activation_checkpointing_gets_its_own_budget(tiny_recipe: Recipe, requested: int | str) -> None:
+    world, recipe = World(0, 1, torch.device("cpu")), with_train(tiny_recipe, micro_batch_tokens=requested)
+    state = TrainState(step=6, micro_batch_tokens=512, processes=1)
+    state.changes.append(Change(5, "train.activation_checkpointing", False, True))
+    assert _known_budget(recipe, world, state) == 512
+    state.changes.append(Change(6, "train.activation_checkpointing", True, False))
+    assert _known_budget(recipe, world, state) is None
+
+
 @pytest.mark.slow
 def test_another_world_size_gets_its_own_budget(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     options = {"micro_batch_tokens": "auto", "batch_tokens": 2_000, "max_steps": 3, "schedule": "constant"}
@@ -184,6 +194,7 @@ def test_another_world_size_gets_its_own_budget(tiny_recipe: Recipe, tiny_data: 
     assert Change(3, "processes", 1, 3) in state.changes
     finished = train_tiny(longer, tiny_data)  # such as `nmt run` in one process for the test sets
     assert (finished.processes, finished.workload) == (3, state.workload) and finished.changes == state.changes
+    assert train_in_processes(longer, tiny_data, 2).count("training is complete at step 6; nothing to do") == 1
 
 
 @pytest.mark.slow

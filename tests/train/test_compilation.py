@@ -1,5 +1,8 @@
 """Conditions for one compiled graph and for micro-batches of one shape."""
 
+import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,8 @@ from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train import compilation
 from nmt.train.compilation import has_fixed_shapes, is_one_graph
+from nmt.train.replay import ReplaySource, _single_process_recipe
+from nmt.train.state import TrainState
 
 ALONE, AMONG_TWO = World(0, 1, torch.device("cpu")), World(0, 2, torch.device("cpu"))
 
@@ -71,3 +76,11 @@ def test_a_cpu_compiles_layer_by_layer_and_packs() -> None:
     for precision in ("fp32", "bf16"):
         assert not is_one_graph(recipe_with({}, {}), ALONE, precision)
         assert not has_fixed_shapes(recipe_with({}, {}), ALONE, precision)
+
+
+def test_a_replay_has_the_micro_batches_of_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu(monkeypatch, (9, 0))
+    for processes, fixed in ((1, True), (2, False)):
+        (tmp_path / "state.json").write_text(json.dumps(asdict(TrainState(processes=processes))))
+        recipe = _single_process_recipe(ReplaySource(tmp_path, 1, None, tmp_path, recipe_with({}, {})), tmp_path)
+        assert has_fixed_shapes(recipe, ALONE, "bf16") is fixed

@@ -387,6 +387,24 @@ def test_a_run_locked_by_another_thread_is_rejected(tmp_path: Path) -> None:
         pass
 
 
+def test_another_thread_may_lock_a_run_while_a_file_is_written(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    samestat = os.path.samestat
+
+    def slow(first: os.stat_result, second: os.stat_result) -> bool:
+        monkeypatch.undo()
+        thread = threading.Thread(target=other.__enter__)
+        thread.start()
+        thread.join()
+        return samestat(first, second)
+
+    with run_lock(tmp_path / "run"):
+        other = run_lock(tmp_path / "other")
+        monkeypatch.setattr("os.path.samestat", slow)
+        write_file(tmp_path / "run" / "file", b"content")
+        other.__exit__(None, None, None)
+    assert (tmp_path / "run" / "file").read_bytes() == b"content"
+
+
 def test_one_of_many_concurrent_threads_locks_a_run(tmp_path: Path) -> None:
     num_threads, old_interval = 8, sys.getswitchinterval()
     start, end = threading.Barrier(num_threads), threading.Barrier(num_threads)

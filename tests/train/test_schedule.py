@@ -79,11 +79,11 @@ def test_a_restarted_schedule_is_that_of_two_runs(schedule: str) -> None:
 
 def test_a_warm_up_that_outlasts_training_is_a_warning() -> None:
     assert not list(unreached(recipe(warmup_steps=100, max_steps=100, validate_every=100, validate_bleu_every=100)))
-    expected = "train.warmup_steps is 1,001, but training ends after 1,000 updates; the learning rate does not reach"
+    expected = "train.warmup_steps is 1,001, but the schedule ends after 1,000 updates; the learning rate does not"
     (problem,) = unreached(recipe(warmup_steps=1_001, max_steps=1_000))
     assert problem.startswith(expected)
     restarted = recipe(warmup_steps=100, max_steps=150, schedule_start=100)
-    assert "after 50 updates" in next(unreached(restarted))
+    assert "the schedule ends after 50 updates" in next(unreached(restarted))
 
 
 def test_training_that_ends_before_the_first_validation_bleu_is_a_warning() -> None:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.checkpoint import load_checkpoint, load_model, read_tensors, write_ema
+from nmt.checkpoint import load_checkpoint, load_model, model_tensors, read_tensors, save_checkpoint, write_ema
 from nmt.data.epoch_plan import plan_epoch
 from nmt.data.loader import Update, make_batch
 from nmt.data.store import PairStore
@@ -417,6 +417,26 @@ def test_a_full_disk_ends_the_run_and_keeps_checkpoints(
         train_tiny(tiny_recipe, tiny_data)
     (kept,) = list_checkpoints(tiny_recipe.directory)
     assert load_checkpoint(kept).state["step"] == 6
+
+
+def test_memory_holds_one_copy_of_a_checkpoint(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    def copy(model: nn.Module) -> dict[str, Tensor]:
+        events.append("copied")
+        return model_tensors(model)
+
+    def save(*given: Any) -> Path:
+        time.sleep(1.0 if len(events) == 1 else 0.0)  # longer than an update
+        events.append("written")
+        return save_checkpoint(*given)
+
+    monkeypatch.setattr("nmt.train.trainer.model_tensors", copy)
+    monkeypatch.setattr("nmt.train.trainer.save_checkpoint", save)
+    train_tiny(with_train(tiny_recipe, max_steps=3, save_every=1), tiny_data)
+    assert events == ["copied", "written"] * 3
 
 
 @pytest.mark.slow

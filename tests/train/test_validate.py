@@ -2,13 +2,18 @@
 
 import math
 import os
+import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from markdown_it import MarkdownIt
 from torch.nn import functional as F
 
+from nmt import validation_bleu
 from nmt.data.loader import make_batch
 from nmt.data.store import PairStore
 from nmt.devices.precision import autocast, choose_precision
@@ -18,8 +23,25 @@ from nmt.recipe import Recipe
 from nmt.train.loss import TrainingLoss
 from nmt.train.signals import stop_requests
 from nmt.train.validate import Validation, validate
+from nmt.validation_bleu import validation_translator
 
 CPU = torch.device("cpu")
+
+
+def test_sample_translations_are_cells_of_a_table(tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tiny_recipe.model_copy(update={"train": tiny_recipe.train.model_copy(update={"validate_bleu_every": 1})})
+    valid = SimpleNamespace(src=["a | b", "c"], ref=["x | y", "*z*"], previous=None)
+    tokenizers = SimpleNamespace(tgt=SimpleNamespace(lowercases=lambda: False))
+    prepared: Any = SimpleNamespace(valid_set=lambda: valid, tokenizers=tokenizers)
+    translator = SimpleNamespace(translate=lambda lines, context: ["x | y", "<z>"][: len(lines)])
+    monkeypatch.setattr(validation_bleu, "_translator_of", lambda *_: translator)
+    translate = validation_translator(recipe, prepared, World(0, 1, CPU))
+    assert translate is not None
+    found = translate(Transformer(recipe.model, 40, 40), lambda: None)
+    assert found is not None
+    html = MarkdownIt("commonmark").enable("table").render(found.samples)
+    cells = re.findall(r"<t[dh]>(.*?)</t[dh]>", html)
+    assert cells[3:] == ["a | b", "x | y", "x | y", "c", "&lt;z&gt;", "*z*"]
 
 
 @pytest.mark.parametrize("budget", [25, 10_000])

@@ -65,11 +65,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if (rounds := getattr(options, "rounds", 2)) < 2:
-        parser.error(f"--rounds must be at least 2 to compute an interval, got {rounds}")
-    lowest = 0 if options.command == "file" else 1
-    if (warm_up := getattr(options, "warm_up", None)) is not None and warm_up < lowest:
-        parser.error(f"--warm-up must be at least {lowest}, got {warm_up}")
+    # Two rounds, to compute an interval.
+    lowest = {"rounds": 1 if options.command == "learn" else 2, "warm_up": 0 if options.command == "file" else 1}
+    for name, value in vars(options).items():
+        if type(value) is int and value < (least := lowest.get(name, 1)):
+            parser.error(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the measured processes, too
     try:
         match options.command:
@@ -110,10 +110,11 @@ def _compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     comparison = compare(workload, ours, theirs, options.rounds)
     kept, words = list[str](), iter(arguments)
     for word in words:
-        if word in ("--folder", "--ledger", "--note"):  # the command in the ledger has no local paths
-            next(words)
-        else:
+        option, equals, _ = word.partition("=")
+        if option not in ("--folder", "--ledger", "--note"):  # the command in the ledger has no local paths
             kept.append(word)
+        elif not equals:
+            next(words)
     work = {key: value for key, value in asdict(workload).items() if key not in ("folder", "options")}
     _publish(options, work, comparison, shlex.join(["tools/bench/run", *kept]))
 

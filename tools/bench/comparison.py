@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -122,8 +123,9 @@ class SystemProcess:
         """Resume the system for one round; returns its answer."""
         self._signal(signal.SIGCONT)
         assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # `_read` reports a system that has exited
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
         answer = self._read()
         self._signal(signal.SIGSTOP)
         return answer

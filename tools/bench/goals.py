@@ -58,7 +58,6 @@ _BASE = "tools/bench/run file --model runs/base --source FILE"
 # Systems come first in commands of GPU goals; `gpu_check` replaces model and file.
 _FILE_GPU = "--model RUN --source FILE --device cuda"
 _CTRANSLATE2_GPU = "ctranslate2:compute_type=float16,inter_threads=1,batch_sentences=256"
-_SERVE = "tools/bench/run serve --model runs/multi30k-en-de --source FILE"
 _FILE_LIMITS = (
     "Startup takes 0.31 s, that of CTranslate2 0.15 s. Python takes about 60 µs per line: normalization, checks, "
     "limits, and the record for `--resume`."
@@ -264,31 +263,32 @@ GOALS = (
         "ratio",
         1.0,
         "tools/bench/run file --model RUN --source FILE nmt ctranslate2 --goal file-int8-50000",
-        "nmt adds about 40 µs per line: normalization, checks, and the record for `--resume`. Windows of 1,024, 4,096 "
-        "and 16,384 lines take the same time.",
+        f"{_FILE_LIMITS} Windows of 1,024, 4,096 and 16,384 lines take the same time.",
     ),
     Goal(
         "one-line",
         "one line, complete command, the model converted beforehand",
         "seconds",
         0.4,
-        f"{_FILE} nmt ctranslate2, with a file of one line",
+        f"{_FILE} nmt ctranslate2",
         "Python itself, typer, pydantic and sentencepiece take most of the time.",
     ),
     Goal(
         "serve-one-call",
-        "`nmt serve`, 32 clients, one line per request: a server that calls CTranslate2 for each request",
+        "`nmt serve` with a base model, 32 clients, one line per request: a server that calls CTranslate2 for each "
+        "request",
         "ratio",
         1.5,
-        f"{_SERVE} nmt one-call --goal serve-one-call",
-        "Measured with a base model. With half its width and depth, batches save less: 1.07 (1.03 to 1.12).",
+        "tools/bench/run serve --model runs/base --source FILE nmt one-call --goal serve-one-call",
+        "With a model of half the width and depth, batches save less: 1.07 (1.03 to 1.12).",
     ),
     Goal(
         "serve-translate",
         "`nmt serve`, 200 clients, one line per request: `nmt translate` with the same lines in a file",
         "ratio",
         0.9,
-        f"{_SERVE} nmt translate --clients 200 --goal serve-translate",
+        "tools/bench/run serve --model runs/multi30k-en-de --source FILE nmt translate --clients 200 "
+        "--goal serve-translate",
         "In Python, a request takes about a millisecond of CPU time on the same cores.",
     ),
     Goal(

@@ -84,7 +84,7 @@ class Workload:
 
     def lines(self, name: str) -> list[str]:
         """Lines of a file in the folder."""
-        return self.path(name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        return self.path(name).read_bytes().decode().removesuffix("\n").split("\n")  # a line may contain "\r"
 
     def ids(self, split: str, side: str) -> list[list[int]]:
         """Token ids of a split (`train`, `valid`, `test`) and side (`src`, `tgt`), without special tokens."""

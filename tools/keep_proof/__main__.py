@@ -100,6 +100,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if len(options.files) not in (0, 3):
         parser.error(f"give MODEL, SRC and REF, or none of them, got {len(options.files)} paths")
+    if options.lines < 0:
+        parser.error(f"--lines must be at least 0, got {options.lines}")
     rows = check_all(options.lines, options.seed) if options.lines else []
     violations = [problem for row in rows for problem in row.violations]
     sys.stdout.write(HEADER)

@@ -4,6 +4,8 @@ import {drawMap, meanOf, showHeads} from "./attention.js";
 
 const element = (id) => document.getElementById(id);
 
+const ATTENTION_NOTE = element("attention-note").textContent;
+
 let current = null; // argument of `showDetails`
 let shownFor = ""; // source, prefix and translation of the attention on the page
 let attention = null;
@@ -58,8 +60,8 @@ async function showAttention() {
   const {source, nBest, rank, prefix, reason, findAttention} = details;
   const key = JSON.stringify([source, prefix, nBest[rank]]);
   element("heads").hidden = element("map").hidden = Boolean(reason);
+  element("attention-note").textContent = reason ?? ATTENTION_NOTE;
   if (reason) {
-    element("attention-note").textContent = reason;
     return;
   }
   if (key !== shownFor) {

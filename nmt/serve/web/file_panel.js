@@ -55,7 +55,9 @@ async function select(file) {
       await run(opened, signal);
     }
   } catch (error) {
-    show(error.message);
+    if (!signal.aborted) { // no other file has been selected
+      show(error.message);
+    }
   }
 }
 

@@ -41,9 +41,9 @@ export function openFile(name, content) {
   }
 }
 
-/** Split subtitles, which end with an empty line. */
+/** Split a file at empty lines before subtitles; a subtitle may contain empty lines. */
 function splitSubtitles(text) {
-  return text.split(/(?<=\n[ \t]*\r?\n)(?=\S)/);
+  return text.split(/(?<=\n[ \t]*\r?\n)(?=(?:\S.*\r?\n)?[ \t]*[\d:.,]+[ \t]*-+>)/);
 }
 
 function openColumn(records, column, hasHeader) {

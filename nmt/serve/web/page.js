@@ -11,7 +11,6 @@ const DELAY = 250; // milliseconds after the last keystroke
 const MAX_RESULTS = 2_000;
 
 let models = [];
-let limits = {};
 let sentences = []; // of the source text, see `sentencesOf`
 let selected = 0; // index of the sentence whose details are shown
 let request = new AbortController();
@@ -462,11 +461,11 @@ async function start() {
   showTheme(storage()?.getItem("nmt-theme") ?? "auto");
   try {
     const listed = await listModels();
-    ({models, limits} = listed);
+    ({models} = listed);
     element("key-field").hidden = !listed.requires_key;
     element("options").open = listed.requires_key;
     showLanguages();
-    showFilePanel({limits, options: searchOptions, context: () => model().context, invalidOption});
+    showFilePanel({limits: listed.limits, options: searchOptions, context: () => model().context, invalidOption});
   } catch (error) {
     element("error").textContent = error.message;
     element("error").hidden = false;

@@ -141,7 +141,7 @@ def decode(workload: Workload, clock: Clock) -> None:
         )
         model, search, sentences = prepare_decoding(request, Path(folder))
         precision = cast(SearchPrecision, workload.precision)
-        threads = workload.threads // processes
+        threads = max(1, workload.threads // processes)
         task = DecodingTask(model, sentences, search, workload.device, precision, threads)
         bench = DecodingBench(task) if processes == 1 else DecodingProcesses(task, processes)
         while True:

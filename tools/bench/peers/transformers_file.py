@@ -23,7 +23,7 @@ def load(options: dict[str, str]) -> Callable[[Path, Path], None]:
     size, beam_size = int(options["batch_sentences"]), int(options["beam_size"])
 
     def translate(source: Path, target: Path) -> None:
-        lines = source.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        lines = source.read_bytes().decode().removesuffix("\n").split("\n")  # a line may contain "\r"
         order, outputs = sorted(range(len(lines)), key=lambda index: -len(lines[index])), [""] * len(lines)
         for start in range(0, len(order), size):
             chosen = order[start : start + size]

@@ -1,0 +1,36 @@
+"""Errors of memory that does not suffice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from nmt.recipe import UserError
+
+_AMOUNT = re.compile(r" to allocate [\d.,]+ \w+")
+_MESSAGES = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the error means out of memory; torch may raise a plain RuntimeError, on a CPU always."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in _MESSAGES)
+
+
+@contextmanager
+def explained_out_of_memory(device: torch.device) -> Iterator[None]:
+    """Raise UserError instead of an error that means out of memory."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        amount = _AMOUNT.search(str(error))
+        raise UserError(
+            f"{device} has not enough memory{amount[0] if amount else ''}; the job must fit; use smaller batches "
+            "(train.micro_batch_tokens, decode.batch_tokens) or another device, or end other programs"
+        ) from error
