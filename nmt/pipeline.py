@@ -40,7 +40,7 @@ from nmt.evaluate.report import (
     summarize,
 )
 from nmt.evaluate.report_format import write_report
-from nmt.evaluate.translated import TranslatedSet, find_translated, text_digest, translation_digest
+from nmt.evaluate.translated import TranslatedSet, context_digest, find_translated, text_digest, translation_digest
 from nmt.logs import counted, progress, say, warn
 from nmt.models import build_model
 from nmt.plots.curves import draw_curves
@@ -390,6 +390,7 @@ def _translate_and_score(
         seconds=translated.seconds,
         digest=translated.digest,
         source=text_digest(test.src),
+        context=context_digest(test.previous),
         output=text_digest(lines),
         scores=score(lines, every),
         groups=score_labels(test.refs, test.labels, lines, options),

@@ -39,6 +39,7 @@ from nmt.train.state import TrainState
 
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
 CPU = torch.device("cpu")
+FILES = {"weights": b"12345678", "state": b"{}"}
 TINY = ModelRecipe(d_model=8, d_ff=12, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, max_positions=16)
 METADATA = ModelMetadata("en", "de", 11, 11, "NFC", DecodeRecipe(beam_size=3), {"recipe": "tiny", "step": 7})
 
@@ -305,6 +306,36 @@ def test_replacing_a_checkpoint_is_crash_safe(tmp_path: Path, monkeypatch: pytes
         found.append(newest[1].state["step"])
         assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000001"]
     assert found == [2, 2, 2, 1]  # the original checkpoint is from step 2
+
+
+def test_a_model_remains_until_its_replacement_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_directory(tmp_path / "m", FILES)
+    real = Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        if ".part-" in path.name:
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        return real(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", rename)
+        with pytest.raises(UserError, match="Directory not empty"):
+            write_directory(tmp_path / "m", {"weights": b"new"}, replaces=True)
+    assert verify_directory(tmp_path / "m").keys() == FILES.keys()
+    write_directory(tmp_path / "m", {"weights": b"new"}, replaces=True)
+    assert (tmp_path / "m" / "weights").read_bytes() == b"new"
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_damaged_manifest_does_not_allow_other_files_to_be_removed(tmp_path: Path) -> None:
+    write_model(tmp_path / "m", 1)
+    (tmp_path / "m" / "manifest.json").write_bytes(b"")
+    (tmp_path / "m" / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match=r"thesis\.tex is not part of the model and would be lost"):
+        write_directory(tmp_path / "m", FILES, replaces=True)
+    (tmp_path / "m" / "thesis.tex").unlink()
+    write_directory(tmp_path / "m", FILES, replaces=True)
+    assert verify_directory(tmp_path / "m").keys() == FILES.keys()
 
 
 def test_an_interruption_right_after_its_creation_removes_a_new_directory(

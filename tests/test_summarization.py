@@ -6,15 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 
 from nmt import pipeline
+from nmt.alignment.attention import WordAligner
+from nmt.checkpoint import load_model
 from nmt.data.fingerprint import preparation_options
 from nmt.data.prepare import prepare
 from nmt.data.store import PairStore
+from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.export.packages import is_installed
+from nmt.heads.pairs import Pairs
 from nmt.recipe import Recipe, RecipeError, load_recipe
+from nmt.storage.run_folder import find_model
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 WORDS = ["the", "small", "green", "garden", "mountain", "river", "follows", "discovers", "between", "old", "house"]
@@ -94,6 +100,21 @@ def test_a_long_line_is_truncated_in_translation(cnn: Recipe) -> None:
     assert len(splitting._split(line)) > 1
     start = translator._tokenizers.src.decode(part.tokens)
     assert translator.translate([line]) == translator.translate([start])
+
+
+def test_scores_alignments_and_heads_are_those_of_truncated_sources(cnn: Recipe) -> None:
+    pipeline.train(cnn)
+    line, summary = " ".join(article(random.Random(2))), "The old house."
+    scorer, aligner = TextScorer.load(cnn.directory, "cpu"), WordAligner.load(cnn.directory, "cpu")
+    start = aligner.tokenizers.src.decode(aligner.tokenizers.src.encode(line)[:16])
+    assert scorer.score([line], [summary]) == scorer.score([start], [summary])
+    too_long = " ".join([line] * 20)  # exceeds the positions of the model
+    assert scorer.fits(too_long, summary)
+    assert aligner.align([too_long], [summary]) == aligner.align([start], [summary])
+    loaded = load_model(find_model(cnn.directory), torch.device("cpu"))
+    assert Pairs.encode(loaded, aligner.tokenizers, [too_long], [summary]).sources == [
+        aligner.tokenizers.src.encode(start)
+    ]
 
 
 def test_training_and_translation_must_agree() -> None:

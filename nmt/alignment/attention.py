@@ -134,14 +134,16 @@ class WordAligner:
         device: torch.device,
         batch_tokens: int,
         tag: Sequence[int] = (),
+        max_source_tokens: int | None = None,
         reverse_target: bool = False,
     ) -> None:
         """Wrap a model in memory; `load` reads one from disk.
 
         device: device of the model; batch_tokens: maximum tokens of a side in a batch; tag: ids before each source;
-        reverse_target: whether the model decodes from right to left
+        max_source_tokens: length to which sources are truncated; reverse_target: whether the model decodes from right
+        to left
         """
-        self._tag = tuple(tag)
+        self._tag, self._max_source_tokens = tuple(tag), max_source_tokens
         self.attention = attention
         self.tokenizers, self.unicode_form = tokenizers, unicode_form
         self._model, self._device, self._batch_tokens = model, device, batch_tokens
@@ -162,6 +164,7 @@ class WordAligner:
         if decode is not None:
             options = decode.over(options, needs_alignments=True)
         tokenizers = Tokenizers.load(loaded.directory)
+        tag = [] if options.tag is None else [tokenizers.src.tag_id(options.tag)]
         return cls(
             loaded.model,
             tokenizers,
@@ -169,7 +172,8 @@ class WordAligner:
             unicode_form=cast(UnicodeForm, loaded.metadata.unicode_form),
             device=torch_device,
             batch_tokens=choose_batch_tokens(options, torch_device, [(loaded.model.recipe, tokenizers.tgt.vocab_size)]),
-            tag=() if options.tag is None else [tokenizers.src.tag_id(options.tag)],
+            tag=tag,
+            max_source_tokens=loaded.metadata.max_source_tokens(tag),
             reverse_target=loaded.metadata.reverse_target,
         )
 
@@ -192,11 +196,11 @@ class WordAligner:
         return [link_words(attended, *self.words(source, target)) for attended, source, target in lines]
 
     def encode(self, sources: Sequence[str], targets: Sequence[str]) -> list[TokenPair]:
-        """Tokenize pairs of lines."""
+        """Tokenize pairs of lines; truncate sources as in training."""
         src, tgt = self.tokenizers.src, self.tokenizers.tgt
-        form = self.unicode_form
+        form, end = self.unicode_form, self._max_source_tokens
         return [
-            (src.encode(normalize(source, form)), tgt.encode(normalize(target, form)))
+            (src.encode(normalize(source, form))[:end], tgt.encode(normalize(target, form)))
             for source, target in zip(sources, targets, strict=True)
         ]
 

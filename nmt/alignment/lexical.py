@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,10 @@ _ITERATIONS = 5
 # Number of times that `estimate_lexicon` reads all pairs.
 PASSES = 1 + _ITERATIONS
 
+# Maximum number of (source token, target token) cells of a chunk and of a pair in `agreed_links`; a cell needs about
+# 100 bytes.
+_CHUNK_CELLS, _MAX_PAIR_CELLS = 1 << 22, 1 << 20
+
 # Probability of a target token that does not co-occur with the source token.
 _UNSEEN = 1e-9
 
@@ -37,8 +41,11 @@ Floats = NDArray[np.floating[Any]]
 def agreed_links(pairs: Pairs) -> list[set[tuple[int, int]]]:
     """Return the (source position, target position) links of each pair in the intersection of both directions.
 
+    Pairs of more than about a thousand tokens per side, which would need too much memory, have no links.
+
     pairs: token ids of source and target, without BOS and EOS; sentences may be empty
     """
+    pairs = [pair if _num_cells(pair) <= _MAX_PAIR_CELLS else ((), ()) for pair in pairs]
     return _agreed(best_sources(pairs), best_sources(_swapped(pairs)))
 
 
@@ -57,9 +64,23 @@ def _swapped(pairs: Pairs) -> Pairs:
 def best_sources(pairs: Pairs) -> list[list[int]]:
     """Return the position of the most probable source token of each target token; -1 for the null token."""
     vocab = 1 + max((token for pair in pairs for side in pair for token in side), default=0)
+    if len(chunks := _chunks(pairs)) > 1:
+        trained = estimate_lexicon(lambda: chunks, vocab)
+        return [sources for chunk in chunks for sources in trained.best_sources(chunk)]
     cells = _Cells.of_pairs(pairs, vocab)
     lexicon = _estimate(lambda: [cells], vocab)
     return cells.best(cells.posterior(lexicon.probability), [len(tgt) for _, tgt in pairs])
+
+
+def _num_cells(pair: tuple[Sentence, Sentence]) -> int:
+    return (len(pair[0]) + 1) * len(pair[1])
+
+
+def _chunks(pairs: Pairs) -> list[Pairs]:
+    """Split pairs into consecutive chunks of about `_CHUNK_CELLS` cells."""
+    numbers = (np.cumsum([_num_cells(pair) for pair in pairs], dtype=np.int64) // _CHUNK_CELLS).tolist()
+    numbered = zip(numbers, pairs, strict=True)
+    return [[pair for _, pair in chunk] for _, chunk in groupby(numbered, key=lambda item: item[0])]
 
 
 def estimate_lexicon(read: Callable[[], Iterable[Pairs]], vocab: int) -> Lexicon:

@@ -21,6 +21,9 @@ from nmt.text.tokenizer import Tokenizers
 # Name of the built-in length distribution.
 BUILT_IN_LENGTHS = "wmt14"
 
+# Options of a recipe that name tokens or files of its own tokenizers.
+_OF_TOKENIZERS = {"tag", "forbid", "require", "bias", "trees", "glossary_mode", "shortlist", "fusion"}
+
 
 def prepare_training_data(
     spec: ModelSpec, lengths: str, folder: Path, updates: int, vocab_size: int | None
@@ -126,7 +129,7 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
     own = spec.recipe.decode
     if request.tokenizer is None:
         tokenizers = number_tokenizers(spec.tgt_vocab_size)
-        own = own.model_copy(update={"shortlist": None, "fusion": None})  # these files belong to other tokenizers
+        own = DecodeRecipe.model_validate(own.model_dump(exclude=_OF_TOKENIZERS))
     elif request.vocab_size is not None:
         raise UserError("--vocab-size and --tokenizer are mutually exclusive; give one of them")
     else:

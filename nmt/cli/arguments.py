@@ -15,7 +15,7 @@ from nmt.logs import say
 from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.storage.sealed import has_mark, require_no_loop, write_file
+from nmt.storage.sealed import has_mark, require_no_loop
 from nmt.streams.output import is_standard_output, require_not_input
 from nmt.text.lines import STANDARD_STREAM, read_lines, require_lines, require_same_length, warn_of_pairs
 
@@ -149,10 +149,10 @@ def named_file(name: str) -> Path:
     return file_path(name)
 
 
-def write_new(out: Path, text: str) -> None:
-    """Write the file of -o; raises UserError if it exists, or for `-`."""
+def require_new_file(out: Path) -> Path:
+    """Return the path of -o; raises UserError if it exists, or for `-`."""
     if out == STANDARD_STREAM:
         raise UserError("-o - is not supported; it must be a new file; name one")
     if os.path.lexists(out):
         raise UserError(f"{out} already exists; -o must be a new file; choose another name")
-    write_file(out, text.encode())
+    return out

@@ -24,7 +24,7 @@ from nmt.cli.arguments import (
 from nmt.evaluate.tables import format_tables
 from nmt.heads.analysis import Analysis, analyze
 from nmt.heads.pruning import most_important, write_pruned
-from nmt.logs import say
+from nmt.logs import counted, say
 from nmt.plots.figure import PLOT_MARK, require_drawable
 from nmt.plots.heads import draw_head_removal
 from nmt.processes.distributed import choose_device
@@ -113,14 +113,13 @@ def _numbers_to_keep(text: str, stack: Stack | None, recipe: ModelRecipe) -> tup
         try:
             removed = round(float(text) * num_heads) if "." in text else int(text)
         except (ValueError, OverflowError):
-            removed = 0
+            removed = -1
         if not 0 < removed < num_heads:
             allowed = "1" if num_heads == 2 else f"a number from 1 to {num_heads - 1}"
             advice = f"give {allowed}, or a fraction such as 0.5" if num_heads > 1 else "leave out --prune"
-            heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
-            raise typer.BadParameter(
-                f"--prune is {text!r}; each attention layer of the {one} has {heads}, and one must remain; {advice}"
-            )
+            rounded = f", which rounds to {removed}" if "." in text and removed >= 0 else ""
+            layers = f"each attention layer of the {one} has {counted(num_heads, 'head')}"
+            raise typer.BadParameter(f"--prune is {text!r}{rounded}; {layers}, and one must remain; {advice}")
         kept.append(num_heads - removed)
     return kept[0], kept[1]
 

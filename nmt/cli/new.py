@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import file_path, write_new
+from nmt.cli.arguments import file_path, require_new_file
 from nmt.logs import say, warn
 from nmt.recipe import CommandError, UserError, parse_recipe
 from nmt.recipe.starter import starter_recipe
+from nmt.storage.sealed import write_file
 from nmt.text.lines import read_lines, read_plain_text, require_lines, require_same_length
 
 _CHARACTERS_PER_TOKEN = 4  # roughly, in European languages with the vocabularies of `nmt.recipe.starter`
@@ -36,12 +37,12 @@ def new(
 
     nmt new en de --src train.en --tgt train.de --valid-src valid.en --valid-tgt valid.de -o mine.toml
     """
-    path = out or Path(f"{src_lang}-{tgt_lang}.toml")
+    path = require_new_file(out or Path(f"{src_lang}-{tgt_lang}.toml"))
     train, valid = _Text.given("", src, tgt, tsv), _Text.given("valid-", valid_src, valid_tgt, valid_tsv)
     (pairs, *counts), _ = train.count(), valid.count()
     recipe = starter_recipe(path.stem, (src_lang, tgt_lang), train.corpus(), valid.corpus(), pairs, *counts)
     parse_recipe(recipe.text, where=str(path))
-    write_new(path, recipe.text)
+    write_file(path, recipe.text.encode())
     if {path.resolve() for path in train.files} & {path.resolve() for path in valid.files}:
         warn("the validation text is also training text; it must be disjoint to show overfitting; hold out some text")
     say(f"{pairs:,} pairs: {recipe.size} model; next: nmt run {shlex.quote(str(path))}")

@@ -103,7 +103,8 @@ COMMANDS = {
     "guide": Command("nmt.cli.guide", "guide", "Print a page of the guide."),
 }
 
-_ALONE = {"score", "classify", "align", "heads", "rerank", "shortlist", "export", "import"}  # one process
+_ALONE = {"average", "new", "leaks", "info", "serve", "score", "classify", "align", "heads", "rerank", "shortlist"}
+_ALONE |= {"export", "import", "plot"}  # commands of one process
 
 
 class Program(TyperGroup):

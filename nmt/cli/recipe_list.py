@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import file_path, packaged_files, write_new
+from nmt.cli.arguments import file_path, packaged_files, require_new_file
 from nmt.recipe import CommandError
+from nmt.storage.sealed import write_file
 
 
 def recipes(
@@ -31,11 +32,9 @@ def recipes(
     if name not in packaged:
         raise CommandError(f"nmt recipes {name}: no such recipe; it must be one of {', '.join(packaged)}")
     text = packaged[name].read_text(encoding="utf-8")
-    if out is None:
-        typer.echo(text, nl=False)
-        return
-    write_new(out, text)
-    typer.echo(out)
+    if out is not None:
+        write_file(require_new_file(out), text.encode())
+    typer.echo(text if out is None else f"{out}\n", nl=False)
 
 
 def _title(path: Path) -> str:

@@ -239,7 +239,8 @@ def _make_writer(
         raise typer.BadParameter(f"{option} does not support {out_format}; a document has one translation")
     if distinct is not None and n_best == 1:
         option = "--distinct" if distinct else "--no-distinct"
-        raise typer.BadParameter(f"{option} has no effect on one translation; add --n-best, or leave out {option}")
+        remedy = "add --n-best" if decode.mbr_metric == "none" else "set mbr_metric to 'none'"
+        raise typer.BadParameter(f"{option} has no effect on one translation; {remedy}, or leave out {option}")
     if distinct is None:
         distinct = n_best > 1 and out_format != "jsonl" and not decode.sampling
     written = written_fields(n_best=n_best > 1, alignment=decode.alignments) if out_format == "jsonl" else ()
@@ -249,9 +250,8 @@ def _make_writer(
         raise typer.BadParameter("--with-scores has no effect: this output has scores anyway; leave out --with-scores")
     if not writer.shows_scores:
         require_choice(decode, metadata.decode)
-    needs_beam = distinct and not decode.sampling
     needs_alignments = "markup" in keep and engine != "ctranslate2"
-    changes: dict[str, Any] = {"n_best": max_hypotheses(decode)} if needs_beam else {}
+    changes: dict[str, Any] = {"n_best": max_hypotheses(decode)} if distinct and not decode.sampling else {}
     changes |= {"alignments": True} if needs_alignments else {}
     return replace(source, reader=reader), writer, decode.model_copy(update=changes)
 

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, islice, pairwise, repeat
 from pathlib import Path
 from typing import Any, Literal, assert_never
@@ -444,6 +444,5 @@ def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
 
 
 def _fields(record: Any, src_field: str, tgt_field: str, where: str, options: ReadOptions) -> Pair:
-    if options.accept_integers and isinstance(record, dict):
-        record = {name: str(value) if type(value) is int else value for name, value in record.items()}
-    return text_field(record, src_field, where), text_field(record, tgt_field, where)
+    text = partial(text_field, record, where=where, accept_integers=options.accept_integers)
+    return text(src_field), text(tgt_field)

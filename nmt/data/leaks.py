@@ -143,10 +143,11 @@ class LeakFinder:
         self.sets = tuple(sets)
         self.num_read: Counter[int] = Counter()
         """Training pairs searched so far, by corpus index."""
-        self._sides = (
-            _Side([[line] for searched in self.sets for line in searched.src]),
-            _Side([lines for searched in self.sets for lines in zip(*searched.refs, strict=True)]),
-        )
+        # Equal sentences, such as short replies, are searched once: sentence by source and references.
+        numbers: dict[tuple[str, ...], int] = {}
+        rows = (row for searched in self.sets for row in zip(searched.src, *searched.refs, strict=True))
+        self._numbers = [numbers.setdefault(row, len(numbers)) for row in rows]
+        self._sides = _Side([[src] for src, *_ in numbers]), _Side([refs for _, *refs in numbers])
         self._found: dict[Part, defaultdict[int, _Occurrences]] = {
             part: defaultdict(_Occurrences) for part in ("source", "reference", "both")
         }
@@ -170,7 +171,8 @@ class LeakFinder:
         result, first = [], 0
         for searched in self.sets:
             size = len(searched.src)
-            leaks = [leak for index in range(size) for leak in self._sentence_leaks(first + index, line=index + 1)]
+            numbered = enumerate(self._numbers[first : first + size], start=1)
+            leaks = [leak for line, sentence in numbered for leak in self._sentence_leaks(sentence, line)]
             result.append(SetLeaks(searched.name, size, tuple(leaks)))
             first += size
         return result

@@ -60,21 +60,24 @@ def locate_pairs(prepared: Prepared, recipe: Recipe, pairs: Sequence[StoredPair]
 
     A pair that occurs several times in a corpus gets the lowest number. Raises UserError if a corpus is unreadable.
     """
-    sides = (prepared.tokenizers.src, prepared.tokenizers.tgt)
-    lowercases, form = [side.lowercases() for side in sides], recipe.data.unicode_form
+    tokenizer, data, lowercases = prepared.tokenizers.src, recipe.data, prepared.tokenizers.tgt.lowercases()
+    form, tags = data.unicode_form, tag_ids(data.train, tokenizer)
 
-    def key(src: str, tgt: str) -> Pair:
-        first, second = (text.casefold() if lower else text for text, lower in zip((src, tgt), lowercases, strict=True))
-        return first, second
+    def target(text: str) -> str:
+        return text.replace("\u0130", "i").casefold() if lowercases else text  # I with dot, as the tokenizer lowercases
 
     numbers: dict[tuple[int, Pair], int] = {}
     for index in sorted({pair.corpus for pair in pairs}):
-        missing = {key(pair.src, pair.tgt) for pair in pairs if pair.corpus == index}
-        corpus_pairs = enumerate(read_pairs(recipe.data.train[index], ReadOptions.from_recipe(recipe)), start=1)
+        limit = data.max_tokens - (index in tags) if data.long_sources == "truncate" else None
+        missing = {(pair.src, target(pair.tgt)) for pair in pairs if pair.corpus == index}
+        targets = {tgt for _, tgt in missing}
+        corpus_pairs = enumerate(read_pairs(data.train[index], ReadOptions.from_recipe(recipe)), start=1)
         while missing and (found := next(corpus_pairs, None)) is not None:
             number, (src, tgt) = found
-            text = key(normalize(src, form), normalize(tgt, form))
+            if (tgt := target(normalize(tgt, form))) not in targets:
+                continue
+            text = tokenizer.decode(tokenizer.encode(normalize(src, form))[:limit]), tgt  # as stored
             if text in missing:
                 missing.remove(text)
                 numbers[index, text] = number
-    return [replace(pair, number=numbers.get((pair.corpus, key(pair.src, pair.tgt)))) for pair in pairs]
+    return [replace(pair, number=numbers.get((pair.corpus, (pair.src, target(pair.tgt))))) for pair in pairs]

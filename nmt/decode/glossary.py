@@ -102,8 +102,8 @@ class Glossary:
         """Terms with the same source are merged: their forms are alternatives."""
         self._terms: dict[tuple[str, ...], Term] = {}
         self._cased_terms: dict[tuple[str, ...], Term] = {}
-        # Maximum number of words of the terms with this first word.
-        self._longest: dict[str, int] = defaultdict(int)
+        # Numbers of words of the terms with this first word.
+        self._lengths: dict[str, set[int]] = defaultdict(set)
         for term in terms:
             if not isinstance(term, Term):
                 raise TypeError(f"a glossary needs Term objects, got {type(term).__name__}; use Term(source, (form,))")
@@ -112,7 +112,7 @@ class Glossary:
             same, key = (self._cased_terms, words) if term.is_cased else (self._terms, folded)
             forms = (*same[tuple(key)].forms, *term.forms) if tuple(key) in same else term.forms
             same[tuple(key)] = replace(term, forms=tuple(dict.fromkeys(forms)))
-            self._longest[folded[0]] = max(self._longest[folded[0]], len(words))
+            self._lengths[folded[0]].add(len(words))
         self._fallback = fallback
         self._find_items: Callable[[str], Sequence[Span]] = _no_items
 
@@ -202,7 +202,7 @@ class Glossary:
         """Yield all matches, from left to right; case-sensitive terms precede others with the same words."""
         folded = [word.casefold() for word in words]
         for start, first in enumerate(folded):
-            for end in range(start + 1, min(start + self._longest.get(first, 0), len(words)) + 1):
+            for end in (start + length for length in self._lengths.get(first, ()) if start + length <= len(words)):
                 term = self._cased_terms.get(tuple(words[start:end])) or self._terms.get(tuple(folded[start:end]))
                 if term is not None:
                     yield (start, end), term

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nmt.data.fingerprint import read_report
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
+from nmt.decode.context import ContextEncoder
 from nmt.decode.language_model import require_fusible, require_language
 from nmt.decode.shortlist import Shortlist, require_languages
 from nmt.recipe import Recipe, UserError
@@ -39,8 +40,9 @@ def require_decoding_inputs(recipe: Recipe) -> None:
 
 
 def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:
-    """Raise UserError for a tag, a shortlist, trees or a language model that do not fit the tokenizers."""
-    decode = recipe.decode
+    """Raise UserError for options that do not fit the tokenizers, or the context of the model."""
+    decode, data = recipe.decode, recipe.data
+    ContextEncoder(data.context_options, tokenizers, data.unicode_form).require_supported(decode)
     if decode.tag is not None:
         tokenizers.src.tag_id(decode.tag)
     if decode.shortlist is not None:
@@ -49,5 +51,5 @@ def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:
     if decode.trees:
         TreeTokens.find(tokenizers)
     if decode.fusion is not None:
-        require_fusible(decode.fusion, tokenizers.tgt, reverse_target=recipe.data.reverse_target)
+        require_fusible(decode.fusion, tokenizers.tgt, reverse_target=data.reverse_target)
         require_language(decode.fusion, recipe.tgt_lang)

@@ -96,7 +96,7 @@ class Likelihood:
     @property
     def perplexity(self) -> float:
         """Exponential of the mean negative log-probability of a token; not comparable between tokenizers."""
-        return math.exp(min(-self.log_prob / self.tokens, 700.0))
+        return math.exp(min(-self.log_prob / max(self.tokens, 1), 700.0))
 
     @property
     def bits_per_byte(self) -> float:
@@ -125,6 +125,7 @@ class TextScorer:
         self._tag = [] if tag is None else [tokenizers.src.tag_id(tag)]
         self._context = ContextEncoder(loaded.metadata.context, tokenizers, self._unicode_form)
         self._max_tokens = min(loaded.metadata.max_tokens, self._limit)
+        self._max_source_tokens = loaded.metadata.max_source_tokens(self._tag)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto", tag: str | None = None) -> TextScorer:
@@ -214,7 +215,8 @@ class TextScorer:
     def _encode(self, source: str, target: str) -> tuple[list[int], list[int]]:
         form = self._unicode_form
         src_text = "" if self.is_language_model else normalize(source, form)
-        return self._tokenizers.src.encode(src_text), self._tokenizers.tgt.encode(normalize(target, form))
+        src = self._tokenizers.src.encode(src_text)[: self._max_source_tokens]
+        return src, self._tokenizers.tgt.encode(normalize(target, form))
 
 
 def _require_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:

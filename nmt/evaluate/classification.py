@@ -13,6 +13,9 @@ from nmt.evaluate.tables import Table
 NUM_BINS = 15
 """Bins of the expected calibration error (Guo et al. 2017)."""
 
+_MAX_COLUMNS = 20  # classes with a column each; with more, a row lists the most frequent wrong predictions
+_SHOWN_ERRORS = 3
+
 
 @dataclass(frozen=True)
 class ClassScore:
@@ -84,7 +87,6 @@ def calibration_error(confidence: NDArray[np.floating], correct: NDArray[np.bool
 
 def score_tables(title: str, score: ClassificationScore) -> list[Table]:
     """Return the scores of a test set: all examples, and each class with its predictions."""
-    names = [one.label for one in score.classes]
     overall = (
         f"{score.accuracy:.4f}",
         f"{score.macro_f1:.4f}",
@@ -103,20 +105,32 @@ def score_tables(title: str, score: ClassificationScore) -> list[Table]:
                 "majority class: accuracy of always choosing the most frequent label",
             ),
         ),
-        Table(
-            f"{title}: classes, and examples by predicted class",
-            "lrrrr" + "r" * len(names),
-            ("label", "examples", "precision", "recall", "F1", *(f"as {name}" for name in names)),
-            tuple(
-                (
-                    one.label,
-                    f"{one.examples:,}",
-                    f"{one.precision:.4f}",
-                    f"{one.recall:.4f}",
-                    f"{one.f1:.4f}",
-                    *map(str, row),
-                )
-                for one, row in zip(score.classes, score.confusion, strict=True)
-            ),
-        ),
+        _class_table(title, score),
     ]
+
+
+def _class_table(title: str, score: ClassificationScore) -> Table:
+    """Return the scores of each class, and how its examples are classified."""
+    names = [one.label for one in score.classes]
+    header, columns = tuple(f"as {name}" for name in names), "r" * len(names)
+    predictions = [tuple(map(str, row)) for row in score.confusion]
+    if len(names) > _MAX_COLUMNS:
+        header, columns = ("most frequent errors",), "l"
+        predictions = [(_most_frequent_errors(row, index, names),) for index, row in enumerate(score.confusion)]
+    rows = (
+        (one.label, f"{one.examples:,}", f"{one.precision:.4f}", f"{one.recall:.4f}", f"{one.f1:.4f}", *predicted)
+        for one, predicted in zip(score.classes, predictions, strict=True)
+    )
+    return Table(
+        f"{title}: classes, and examples by predicted class",
+        "lrrrr" + columns,
+        ("label", "examples", "precision", "recall", "F1", *header),
+        tuple(rows),
+    )
+
+
+def _most_frequent_errors(row: Sequence[int], label: int, names: Sequence[str]) -> str:
+    """List the most frequent wrong predictions of a class with their counts. row: predictions of its examples"""
+    wrong = [prediction for prediction, count in enumerate(row) if count and prediction != label]
+    most = sorted(wrong, key=lambda prediction: -row[prediction])[:_SHOWN_ERRORS]
+    return ", ".join(f"{names[prediction]} ({row[prediction]:,})" for prediction in most)

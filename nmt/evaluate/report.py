@@ -131,6 +131,7 @@ class ScoredTestSet:
     clean_scores: scores of the sentences without a leak; empty if all or none leak, or if unknown
     digest:       of model, text and translation, see `nmt.evaluate.translated`
     source, output: SHA-256 of the translated sentences and of their translations; "" if unknown
+    context: SHA-256 of the number of previous sentences of each; "" without context, or if unknown
     baseline, baseline_description, baseline_scores: see `nmt.evaluate.baselines`; empty without a baseline
     """
 
@@ -144,6 +145,7 @@ class ScoredTestSet:
     clean_scores: tuple[Score, ...] = ()
     digest: str = ""
     source: str = ""
+    context: str = ""
     output: str = ""
     baseline: str = ""
     baseline_description: str = ""

@@ -32,9 +32,19 @@ def text_digest(lines: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(list(lines)).encode()).hexdigest()
 
 
+def context_digest(previous: Sequence[int] | None) -> str:
+    """Return a SHA-256 of the number of previous sentences of each source sentence; "" without context."""
+    return "" if previous is None else text_digest(list(map(str, previous)))
+
+
 def has_other_source(run: Path, name: str, src: Sequence[str]) -> bool:
     """Return whether a run translated other sentences for a test set; False if its report does not say."""
     return _recorded(run, name, "source") not in ("", text_digest(src))
+
+
+def has_other_context(run: Path, name: str, previous: Sequence[int] | None) -> bool:
+    """Return whether a run translated a test set with other documents; False if its report does not say."""
+    return _recorded(run, name, "context") not in ("", context_digest(previous))
 
 
 def has_other_output(run: Path, name: str, path: Path) -> bool:

@@ -25,6 +25,8 @@ from nmt.evaluate.student_t import student_t_quantile
 Floats = NDArray[np.float64]
 _CONFIDENCE = 0.95
 _SEED = 12345
+# Resamples at a time; bounds memory.
+_RESAMPLES_PER_PART = 50
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,14 @@ def score_runs(
     """Score the translations of several runs; the resamples depend only on the number of sentences."""
     refs = [[scorer.prepare(line) for line in stream] for stream in references]
     generator, size = np.random.default_rng(_SEED), len(refs[0])
-    weights = generator.multinomial(size, np.full(size, 1 / size), size=resamples)  # (resamples, sentences)
-    scores = []
-    for lines in runs:
-        counts = sentence_counts(scorer.metric, [scorer.prepare(line) for line in lines], refs)
-        sums = np.vstack([counts.sum(axis=0), weights @ counts])  # (1 + resamples, counts)
-        scores.append(score_from_counts(scorer.metric, sums))
-    table: Floats = np.array(scores, dtype=np.float64)
+    counts = [sentence_counts(scorer.metric, [scorer.prepare(line) for line in lines], refs) for lines in runs]
+    sums = [[own.sum(axis=0, keepdims=True)] for own in counts]  # of each run, in parts (n, counts)
+    for first in range(0, resamples, _RESAMPLES_PER_PART):
+        number = min(_RESAMPLES_PER_PART, resamples - first)
+        weights = generator.multinomial(size, np.full(size, 1 / size), size=number)  # (n, sentences)
+        for parts, own in zip(sums, counts, strict=True):
+            parts.append(weights @ own)
+    table: Floats = np.array([score_from_counts(scorer.metric, np.vstack(parts)) for parts in sums], dtype=np.float64)
     return RunScores(table[:, 0], table[:, 1:])
 
 

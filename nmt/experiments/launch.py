@@ -25,7 +25,7 @@ from nmt.data.folder import link_or_copy, replacing
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.test_sets import test_sets
 from nmt.decode.requirements import require_decoding_inputs
-from nmt.evaluate.translated import has_other_output, has_other_source
+from nmt.evaluate.translated import has_other_context, has_other_output, has_other_source
 from nmt.experiments.sweep import Run, merge_overrides
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.cores import num_cores
@@ -276,7 +276,10 @@ def _has_same_text(recipe: Recipe) -> bool:
     if not (run / "model" / MODEL).is_file() or any(has_other_output(run, *one) for one in outputs.items()):
         return False
     with suppress(UserError):  # a deleted test set; reading the results raises this error
-        return not any(has_other_source(run, name, test.src) for name, test in test_sets(recipe).items())
+        return not any(
+            has_other_source(run, name, test.src) or has_other_context(run, name, test.previous)
+            for name, test in test_sets(recipe).items()
+        )
     return True
 
 

@@ -15,8 +15,8 @@ from nmt.logs import say
 from nmt.recipe import CommandError, Recipe, RecipeError, load_recipe
 from nmt.recipe.corpora import Section
 
-# A comma outside of brackets and quotation marks.
-_COMMA = re.compile(r""",(?=(?:[^\[\]"']|\[[^\[\]]*\]|"[^"]*"|'[^']*')*$)""")
+# A comma outside of brackets, braces and quotation marks.
+_COMMA = re.compile(r""",(?=(?:[^\[\]{}"']|\[[^\[\]]*\]|\{[^{}]*\}|"[^"]*"|'[^']*')*$)""")
 
 
 class SweepFile(Section):

@@ -53,7 +53,9 @@ class Conversion:
 def can_cache(path: Path, stored_as: StoredAs) -> bool:
     """Return whether a conversion is cached or can be. Raises UserError if there is no model."""
     model = find_model(path)
-    return os.access(model, os.W_OK) or _conversion_path(model, stored_as).is_dir()
+    if os.access(model, os.W_OK):
+        return True
+    return (model / MANIFEST).is_file() and _conversion_path(model, stored_as).is_dir()
 
 
 @contextmanager

@@ -137,7 +137,8 @@ def description_lines(description: Mapping[str, Any]) -> Iterator[str]:
         translations = ", with translations" if context["sides"] == "both" else ""
         rows.append(("context", f"{counted(context['size'], 'previous sentence')}{translations}"))
     for score in description["scores"]:
-        value = "infinite" if score["value"] is None else f"{score['value']:.2f}"  # perplexity after divergence
+        digits = 4 if score["name"] == "bits-per-byte" else 2  # as in reports
+        value = "infinite" if score["value"] is None else f"{score['value']:.{digits}f}"  # perplexity after divergence
         rows.append((f"{score['test_set']} {score['name']}", f"{value}  {score['signature']}"))
     for engine, precisions in description["engines"].items():
         rows.append((engine, precisions if isinstance(precisions, str) else f"{', '.join(precisions)} (on a CPU)"))

@@ -24,6 +24,7 @@ import math
 import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from threading import Lock
 from time import sleep
 from typing import Any, NamedTuple, cast, get_args
 
-from nmt.decode.arguments import require_list, require_options
+from nmt.decode.arguments import require_count, require_list, require_options
 from nmt.decode.task import Task
 from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import open_conversion
@@ -48,7 +49,7 @@ from nmt.export.packages import load_package
 from nmt.processes.cores import num_cores
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UserError
 from nmt.search.hypothesis import Hypothesis
-from nmt.search.limits import output_limits
+from nmt.search.limits import max_output_length, output_limits
 from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, read_model_metadata
@@ -111,9 +112,7 @@ class CTranslate2Engine:
         self._waiting: deque[_Batch] = deque()
         self._posted: list[_Batch] = []
         self._src_pieces = tokenizers.src.pieces(range(tokenizers.src.vocab_size))
-        self._tgt_pieces = self._src_pieces
-        if not tokenizers.joint:
-            self._tgt_pieces = tokenizers.tgt.pieces(range(tokenizers.tgt.vocab_size))
+        self._tgt_pieces = tokenizers.tgt.pieces(range(tokenizers.tgt.vocab_size))
         self._tgt_ids = {piece: token for token, piece in enumerate(self._tgt_pieces)}
 
     def search(
@@ -138,7 +137,8 @@ class CTranslate2Engine:
 
         on_tokens: receives the token ids of the output so far, for one task and a beam of 1
         """
-        prefixes = [task.prefix for task in tasks]
+        prefixes = [task.prefix[: max_output_length(options, task.prefix)] for task in tasks]
+        tasks = [task._replace(prefix=prefix) for task, prefix in zip(tasks, prefixes, strict=True)]
         limits, minimums = output_limits(options, [len(task.sentence) for task in tasks], prefixes)
         groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
         for i, prefix in enumerate(prefixes):
@@ -250,8 +250,12 @@ class CTranslate2Engine:
             self._posted = [batch for batch in self._posted if not batch.is_done]
             while self._waiting and len(self._posted) < self._max_posted:
                 batch = self._waiting.popleft()
-                with engine_errors():
+                try:
                     batch.results = batch.post()
+                except (RuntimeError, ValueError) as error:  # for the thread that waits for this batch
+                    failed: Future[Any] = Future()
+                    failed.set_exception(error)
+                    batch.results = [failed] * len(batch.indices)
                 self._posted.append(batch)
 
     def _finish(self, search: _Search, options: SearchOptions) -> list[list[_Output]]:
@@ -430,7 +434,7 @@ class CTranslate2Translator(TextTranslator):
         precision:   `auto` is int8 on a CPU; on a GPU, bf16 if supported, else fp32
         translators: number of batches decoded in parallel; 0 means one per core on a CPU, and one on a GPU
         Raises UserError if CTranslate2 is not installed, or with all options that it does not support; ValueError for
-        an unknown precision.
+        an unknown precision or a negative number of translators.
         """
         if precision not in get_args(SearchPrecision):
             raise ValueError(f"precision must be one of {', '.join(get_args(SearchPrecision))}, got {precision!r}")
@@ -445,6 +449,7 @@ class CTranslate2Translator(TextTranslator):
         compute_type = select_compute_type(precision, engine_device)
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         count = translators or (max(1, num_cores() // processes) if engine_device.kind == "cpu" else 1)
+        require_count("translators", count)
         with open_conversion(Path(path), "int8" if compute_type == "int8" else "float32") as conversion:
             tokenizers = Tokenizers.load(conversion.model, conversion.metadata.tgt_lang)
             translator = cls(
@@ -489,9 +494,7 @@ class CTranslate2Translator(TextTranslator):
             raise UserError(_NO_REQUIRED)
         if any(task.partial for task in tasks):
             raise UserError(_NO_PARTIAL_WORDS)
-        tagged = [task._replace(sentence=[*self._tag, *task.sentence]) for task in tasks]
+        tasks = [task._replace(sentence=[*self._tag, *task.sentence]) for task in tasks]
         on_tokens = self._context.without_previous(self._on_tokens, tasks)
-        finish = self._engine.start_search(
-            tagged, options, self._batch_tokens, scores=self._scores, on_tokens=on_tokens
-        )
+        finish = self._engine.start_search(tasks, options, self._batch_tokens, scores=self._scores, on_tokens=on_tokens)
         return lambda: [self._in_reading_order(hypotheses) for hypotheses in finish()]

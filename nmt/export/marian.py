@@ -171,6 +171,8 @@ def _check_config(source: Path, config: Config) -> None:
     """Raise UserError with all options that nmt does not support."""
     kind = config.get("model_type")
     reasons = [f"{name} is missing" for name in _REQUIRED if not isinstance(config.get(name), int)]
+    if not isinstance(size := config.get("decoder_vocab_size") or 0, int):
+        reasons.append(f"decoder_vocab_size is {size!r}, not a number")
     if kind not in ("marian", "pegasus"):
         reasons.append(f"model_type is {kind!r}, not 'marian'")
     for name in ("ffn_dim", "attention_heads"):

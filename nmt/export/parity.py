@@ -190,7 +190,13 @@ def _compare(
     reference = _Reference(loaded, tokenizers, sample.lines, model)
     engine = CTranslate2Engine(exported, tokenizers, EngineDevice("cpu"), compute_type)
     tasks = [Task(tokens, [], []) for tokens in reference.sources]
-    hypotheses = [n_best[0] for n_best in engine.search(tasks, reference.options, batch_tokens=1_024)]
+    n_best_lists = engine.search(tasks, reference.options, batch_tokens=1_024)
+    if not all(n_best_lists):
+        raise UserError(
+            f"the parity check failed: CTranslate2 returns NaN in {compute_type} for some sentences; log-probabilities "
+            "must be finite; try another --quantization, or report this"
+        )
+    hypotheses = [n_best[0] for n_best in n_best_lists]
     num_equal = sum(
         hypothesis.tokens == expected for hypothesis, expected in zip(hypotheses, reference.translations, strict=True)
     )

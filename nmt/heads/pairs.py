@@ -44,7 +44,8 @@ class Pairs:
         metadata, limit = loaded.metadata, loaded.model.recipe.max_positions - 1
         form = cast(UnicodeForm, metadata.unicode_form)
         tag = [] if metadata.decode.tag is None else [tokenizers.src.tag_id(metadata.decode.tag)]
-        src = [[*tag, *tokenizers.src.encode(normalize(line, form))] for line in sources]
+        max_src = metadata.max_source_tokens(tag)
+        src = [[*tag, *tokenizers.src.encode(normalize(line, form))[:max_src]] for line in sources]
         tgt = [tokenizers.tgt.encode(normalize(line, form)) for line in targets]
         require_lengths(zip(src, tgt, strict=True), limit)
         reverse = metadata.reverse_target

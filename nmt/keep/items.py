@@ -10,7 +10,7 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from nmt.text.clean import normalize
-from nmt.text.words import FRACTIONS
+from nmt.text.words import FRACTIONS, UNSPACED
 
 Kind = Literal["markup", "numbers", "urls", "emails", "placeholders"]
 
@@ -32,35 +32,43 @@ _LANGUAGES = {_POINT_LANGUAGES: _POINT, _COMMA_LANGUAGES: _COMMA, _SPACE_LANGUAG
 _SEPARATORS = {language: separators for languages, separators in _LANGUAGES.items() for language in languages.split()}
 _WRITTEN_SPACE = dict.fromkeys(("fr", "fra", "fre"), "\u202f")
 
-_NOT_IN_URL = r"\s<>\"\u201c\u201d"
+# Chinese, Japanese, Thai, Korean and similar letters, which stand next to items without a space.
+_ATTACHED = UNSPACED + "\uac00-\ud7a3"
+_WORD = rf"[^\W{_ATTACHED}]"
+_FULL_WIDTH_DIGITS = {ord("\uff10") + digit: str(digit) for digit in range(10)}
+
+_NOT_IN_URL = r"\s<>\"\u201c\u201d\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 _AFTER_URL = r".,;:!?'\u2019()\[\]{}"
-# A final closing parenthesis belongs to a URL that has an opening one, as in https://example.org/Mercury_(planet).
+# An attached letter ends the host of a URL. A final closing parenthesis belongs to a URL that has an opening one, as in
+# https://example.org/Mercury_(planet).
 _URL = (
-    rf"(?:(?i:https?|s?ftps?|ssh|git|file|wss?)://|\b[Ww]{{3}}\.)(?:[^{_NOT_IN_URL}]*\([^{_NOT_IN_URL}()]*\)"
+    rf"(?:(?i:https?|s?ftps?|ssh|git|file|wss?)://|(?<!{_WORD})[Ww]{{3}}\.)"
+    rf"(?:[^{_NOT_IN_URL}{_ATTACHED}/?#]*{_WORD}(?=[{_ATTACHED}])|[^{_NOT_IN_URL}]*\([^{_NOT_IN_URL}()]*\)"
     rf"(?=[{_AFTER_URL}]*(?:[{_NOT_IN_URL}]|\Z))|[^{_NOT_IN_URL}]*[^{_NOT_IN_URL}{_AFTER_URL}]/?)"
 )
-_EMAIL = r"(?<![\w.+-])[\w.+-]++(?:'[\w.+-]++){0,3}@[\w-]+(?:\.[\w-]+)+"
+_LOCAL = rf"(?:{_WORD}|[.+-])"  # a character of the local part of an e-mail address
+_EMAIL = rf"(?<!{_WORD})(?<![.+-]){_LOCAL}++(?:'{_LOCAL}++){{0,3}}@(?:{_WORD}|-)+(?:\.(?:{_WORD}|-)+)+"
 _BRACES = r"\{[^{}\n]{0,80}\}"
 for _ in range(2):  # nested, as in {count, plural, one {# dog} other {# dogs}}
     _BRACES = rf"(?:{_BRACES}|\{{[^{{}}\n]{{0,80}}+(?:{_BRACES}[^{{}}\n]{{0,80}}+){{1,20}}+\}})"
 _PLACEHOLDER = (
     rf"[$%#]?{_BRACES}"
-    r"|%(?:\(\w+\))?(?:\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:hh?|ll?)?[sdifuxXeEgGcr@](?!\w)"
+    rf"|%(?:\(\w+\))?(?:\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:hh?|ll?)?[sdifuxXeEgGcr@](?!{_WORD})"
 )
 # A sign or a decimal point at the beginning, as in -5 and .5, unlike the signs of 5-10, A-5, C++11 and 3.-5. May.
 _SIGN = rf"(?:(?<![\w)\]}}.%\u00b0\u20ac'\u2019\"{_SIGNS}])[{_SIGNS}](?=\.?[\d{FRACTIONS}]))?"
 _POINT_BEFORE = r"(?:(?<![\w)\]}.,:/%\u00b0'\u2019\"])\.)?"
 _NUMBER = (
     rf"(?:{_POINT_BEFORE}\d++(?:[.,:/\u2044]\d++)*+[{FRACTIONS}{_EXPONENTS}]*|[{FRACTIONS}])"
-    r"(?![\w.+-]{0,64}@)"  # not the beginning of an e-mail address
+    rf"(?!{_LOCAL}{{0,64}}@)"  # not the beginning of an e-mail address
 )
-_VERSION = r"(?<!\w)[vV]\d++(?:\.\d++)++(?![\w.+-]{0,64}@)"  # its points are not decimal points
+_VERSION = rf"(?<!{_WORD})[vV]\d++(?:\.\d++)++(?!{_LOCAL}{{0,64}}@)"  # its points are not decimal points
 _SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?|"
 _PHONE_NUMBER = rf"\+\d+(?:[{_SPACES}]\d+){{3,}}"  # with a country code, such as +420 123 456 789
 
 
 class Item(NamedTuple):
-    """An item and its position in a text."""
+    """An item and its position in a text. text: as in the text, but with ASCII digits in place of full-width ones"""
 
     kind: str
     text: str
@@ -178,7 +186,11 @@ def _find(text: str, kinds: Collection[str], language: str) -> list[Item]:
     if not kinds:
         return []
     matches = _pattern(language).finditer(text)
-    items = [Item(str(match.lastgroup), match[0], *match.span()) for match in matches if match.lastgroup in kinds]
+    found = ((str(match.lastgroup), match) for match in matches if match.lastgroup in kinds)
+    items = [
+        Item(kind, match[0].translate(_FULL_WIDTH_DIGITS) if kind == "numbers" else match[0], *match.span())
+        for kind, match in found
+    ]
     return [part for item in items for part in ([item] if _parse(item.text, language) else _groups(item))]
 
 

@@ -9,8 +9,11 @@ XML and HTML parsers are not suitable: a line may contain only one tag of a pair
 from __future__ import annotations
 
 import html
+import math
 import re
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from html.entities import html5
 from itertools import pairwise
@@ -229,8 +232,13 @@ class _Placement:
     """
 
     def __init__(self, text: str, translation: str, links: Links) -> None:
-        self._text, self._translation, self._links = text, translation, links
+        self._text, self._translation = text, translation
         self._src, self._tgt = word_spans(text), word_spans(translation)
+        self._src_starts, self._src_ends = [start for start, _ in self._src], [end for _, end in self._src]
+        self._targets: defaultdict[int, list[int]] = defaultdict(list)  # by source word
+        for source, target in links:
+            self._targets[source].append(target)
+        self._num_links = Counter(target for _, target in links)
         self._inserted: list[tuple[int, str]] = []
         self._offset = 0
 
@@ -244,15 +252,19 @@ class _Placement:
         """Insert elements into the target words of their parent. limit: offset of the parent's closing tag"""
         source_words = [self._words(element) for element in elements]
         intervals: dict[int, Interval] = {}
+        used: set[int] = set()
         for index, words in enumerate(source_words):
             if words.start < words.end:
-                intervals[index] = self._interval(words, src, tgt, list(intervals.values()))
-        nonempty = dict(intervals)
+                intervals[index] = self._interval(words, src, tgt, intervals.values(), used)
+                used.update(range(*intervals[index]))
+        nonempty = sorted((*interval, index) for index, interval in intervals.items() if interval.start < interval.end)
+        starts = [start for start, _, _ in nonempty]
         for index, words in enumerate(source_words):
             if index not in intervals:
                 point = self._point(words.start, src, tgt)
-                for other, (start, end) in nonempty.items():
-                    if start < point < end:
+                if before := bisect_left(starts, point):
+                    start, end, other = nonempty[before - 1]
+                    if point < end:
                         point = end if other < index else start
                 intervals[index] = Interval(point, point)
         for index in sorted(intervals, key=lambda index: (*intervals[index], index)):
@@ -265,39 +277,52 @@ class _Placement:
     def _words(self, element: Element) -> Interval:
         """Return the source words of an element; for a mark, an empty range before the next word."""
         if not element.closing and not element.children and element.start == element.end:
-            start = next((i for i, (_, end) in enumerate(self._src) if end > element.start), len(self._src))
+            start = bisect_right(self._src_ends, element.start)
             inside = start < len(self._src) and self._src[start][0] < element.start
             return Interval(start + inside, start + inside)
-        inside_words = [i for i, (start, end) in enumerate(self._src) if start < element.end and end > element.start]
-        return Interval(inside_words[0], inside_words[-1] + 1)
+        return Interval(bisect_right(self._src_ends, element.start), bisect_left(self._src_starts, element.end))
 
-    def _interval(self, words: Interval, src: Interval, tgt: Interval, taken: Sequence[Interval]) -> Interval:
-        """Return the interval of free target words with the best links to these source words."""
+    def _interval(
+        self, words: Interval, src: Interval, tgt: Interval, taken: Collection[Interval], used: set[int]
+    ) -> Interval:
+        """Return the interval of free target words with the best links to these source words.
+
+        taken: intervals of other elements; used: their words
+        """
         if words == src and not taken:
             return tgt
-        weights = dict.fromkeys(range(*tgt), 0)
-        for source, target in self._links:
-            if target in weights:
-                weights[target] += 1 if words.start <= source < words.end else -1
-        used = {word for interval in taken for word in range(*interval)}
-        free = [word for word in range(*tgt) if word not in used]
+        inside = Counter(target for source in range(*words) for target in self._targets.get(source, ()))
+        linked = [target for target in inside if target in range(*tgt) and target not in used]
         best, best_weight = Interval(0, 0), 0
         start, weight = 0, 0
-        for previous, word in pairwise([-2, *free]):
-            if weight <= 0 or word != previous + 1:
+        # The best interval starts and ends with words that have a link.
+        for word in range(min(linked, default=0), max(linked, default=-1) + 1):
+            if weight <= 0:
                 start, weight = word, 0
-            weight += max(-1, min(1, weights[word]))
+            outside = self._num_links[word] - inside[word]
+            weight = 0 if word in used else weight + max(-1, min(1, inside[word] - outside))
             if weight > best_weight:
                 best, best_weight = Interval(start, word + 1), weight
         if best_weight:
             return best
         middle = self._project((words.start + words.end) / 2, src, tgt) - 0.5
-        if not free:
+        if len(used) == tgt.end - tgt.start:
             point = self._point(words.start, src, tgt)
             point = next((end for start, end in taken if start < point < end), point)
             return Interval(point, point)
-        nearest = min(free, key=lambda word: abs(word - middle))
+        nearest = self._nearest_free(middle, tgt, used)
         return Interval(nearest, nearest + 1)
+
+    @staticmethod
+    def _nearest_free(middle: float, tgt: Interval, used: set[int]) -> int:
+        """Return the free target word nearest to a position; there must be one."""
+        after = math.ceil(middle)
+        before = after - 1
+        while True:
+            free = [word for word in (before, after) if word in range(*tgt) and word not in used]
+            if free:
+                return min(free, key=lambda word: abs(word - middle))
+            before, after = before - 1, after + 1
 
     def _point(self, word: int, src: Interval, tgt: Interval) -> int:
         """Return the target word before which to place a mark that precedes source word `word`."""
@@ -306,7 +331,7 @@ class _Placement:
         if word >= src.end:
             return tgt.end
         for neighbor, shift in ((word, 0), (word - 1, 1)):
-            linked = [target for source, target in self._links if source == neighbor and target in range(*tgt)]
+            linked = [target for target in self._targets.get(neighbor, ()) if target in range(*tgt)]
             if linked:
                 return (max(linked) if shift else min(linked)) + shift
         return round(self._project(word, src, tgt))

@@ -32,7 +32,7 @@ from nmt.text.words import has_digits
 if TYPE_CHECKING:
     from nmt.decode.memory import MemoryTranslator
 
-_STOPS = ".!?\u2026\u3002\uff01\uff1f"
+_STOPS = ".!?\u2026\u3002\uff01\uff1f\u061f\u06d4\u0964\u104b\u17d4"
 _MAX_UNIT = 4
 
 Finish = Callable[[], list[list[Translation]]]
@@ -462,10 +462,11 @@ def _link_equal_words(text: str, translation: str, links: Links, pairs: Sequence
     """Replace the links of items, and of words that occur once on both sides."""
     src_words, tgt_words = text.split(), translation.split()
     src_counts, tgt_counts = Counter(src_words), Counter(tgt_words)
+    position = {word: index for index, word in enumerate(tgt_words)}
     equal = {
-        tgt_words.index(word): src_words.index(word)
-        for word, count in src_counts.items()
-        if count == 1 and tgt_counts[word] == 1 and any(map(str.isalnum, word))
+        position[word]: index
+        for index, word in enumerate(src_words)
+        if src_counts[word] == 1 and tgt_counts[word] == 1 and any(map(str.isalnum, word))
     }
     src_starts, tgt_starts = ([start for start, _ in word_spans(side)] for side in (text, translation))
     for source, target in pairs:

@@ -95,7 +95,7 @@ class DecodeRecipe(Section):
     """Sample `n_best` translations instead of searching."""
     sampling_seed: int = 1
     """Sampling seed; the samples of a line depend only on the seed and the line."""
-    temperature: PositiveFloat = 1.0
+    temperature: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Sampling: divisor of the logits; below 1 sharpens the distribution."""
     top_k: NonNegativeInt = 0
     """Sampling: restrict to the k most probable tokens; 0 disables this."""

@@ -60,6 +60,11 @@ def has_tree_vocabulary(recipe: Recipe) -> bool:
     return all(isinstance(corpus, TreesCorpus) for corpus in recipe.data.train) and not recipe.tokenizer.joint
 
 
+def _samples_trees(recipe: Recipe) -> bool:
+    """Return whether segmentations of trees would be sampled; a reused tokenizer is checked when it is loaded."""
+    return recipe.train.subword_sampling_sides != "src" and has_tree_vocabulary(recipe) and not recipe.reuses_tokenizer
+
+
 def _has_tree_tokens(recipe: Recipe) -> bool:
     """Return whether the target may be trees with one token per bracket, in reading order."""
     are_trees = has_tree_vocabulary(recipe) or recipe.reuses_tokenizer
@@ -144,6 +149,11 @@ _NEEDS: tuple[_Need[Recipe], ...] = (
         ("train.subword_sampling",),
         lambda recipe: recipe.tokenizer.algorithm in ("bpe", "unigram") or recipe.reuses_tokenizer,
         "on characters or bytes; set tokenizer.algorithm to 'bpe' or 'unigram'",
+    ),
+    _Need(
+        ("train.subword_sampling",),
+        lambda recipe: not _samples_trees(recipe),
+        "on trees, which have a token per bracket; set train.subword_sampling_sides to 'src'",
     ),
     _Need(
         ("tokenizer.training_pairs",),

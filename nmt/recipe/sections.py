@@ -162,7 +162,7 @@ class TrainRecipe(Section):
     max_steps: PositiveInt = 100_000
     """Number of updates."""
     max_minutes: PositiveFloat | None = None
-    """Stop after this many minutes of training; does not change the schedule, which uses `max_steps`."""
+    """Stop after this many minutes of training, at the next `log_every`; does not change the schedule (`max_steps`)."""
     max_epochs: PositiveInt | None = None
     """Stop after this many epochs."""
     batch_tokens: PositiveInt = 25_000

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from inspect import signature
-from itertools import product
+from itertools import chain, product
 from time import monotonic
 from typing import Any
 
@@ -17,9 +19,9 @@ from starlette.routing import request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.decode.glossary import Glossary, Term
-from nmt.decode.translation import Translation
+from nmt.decode.translation import Attention, Translation
 from nmt.recipe import NO_LANGUAGE, UserError
-from nmt.serve.documents import join_documents, split_text
+from nmt.serve.documents import join_documents, split_texts
 from nmt.serve.events import Event, merge, stream_events, with_text_events
 from nmt.serve.libretranslate import add_libretranslate_api
 from nmt.serve.messages import JsonLine, ScoreRequest, TranslateRequest, request_schema
@@ -29,7 +31,8 @@ from nmt.serve.page import add_page
 from nmt.serve.service import Service
 from nmt.text.splitting import contains_phrase
 
-_MAX_ALTERNATIVES = 32  # each needs a separate search
+_MAX_N_BEST = 32  # unless the model itself has more; each alternative needs a search, and samples have no other limit
+_MAX_WEIGHTS = 5_000_000  # of attention in a response; encoding them as JSON blocks other requests for seconds
 _SERVED_WHILE_DRAINING = ("/health", "/metrics")
 _UNKNOWN = {
     "Not Found": "the path is unknown; see /openapi.json",
@@ -76,8 +79,10 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         model = service.model(body.model)
         texts = [body.text] if isinstance(body.text, str) else body.text
         options = _request_options(body, model)
+        if body.forbidden or body.required or body.preferred:
+            await asyncio.to_thread(_check_phrases, body, model)  # many long phrases would block other requests
         if body.format != "text":
-            return await _translate_documents(service, request, model, body, texts)
+            return await _translate_documents(service, request, model, body, options)
         _require_single_lines(texts)
         lines = _make_lines(texts, body, model)
         if body.context and len(texts) != 1:
@@ -98,9 +103,9 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         translations = [[_fields(translation, options) for translation in n_best] for n_best in n_best_lists]
         if body.attention:
             pairs = [AttentionRequest(texts[0], translation, options) for translation in n_best_lists[0]]
-            found = await service.process(request, texts, lambda: model.batcher.submit(AttentionRequest, pairs))
-            for fields, attention in zip(translations[0], found, strict=True):
-                fields["attention"] = asdict(attention)
+            attentions = await _attentions(service, request, model, pairs)
+            for fields, attention in zip(translations[0], attentions, strict=True):
+                fields["attention"] = vars(attention)
         return JsonLine({"model": model.name, "translations": translations})
 
     @app.post("/v1/score", openapi_extra=request_schema(ScoreRequest))
@@ -127,13 +132,28 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         return JsonLine({"models": models, "limits": limits, "requires_key": service.requires_key})
 
 
+async def _attentions(
+    service: Service, request: Request, model: ServedModel, pairs: Sequence[AttentionRequest]
+) -> list[Attention]:
+    """Compute attention one by one; raises HTTPException if the response would have too many weights."""
+    found: list[Attention] = []
+    num_weights = 0
+    for pair in pairs:
+        found += await service.process(request, [pair.line], partial(model.batcher.submit, AttentionRequest, [pair]))
+        num_weights += len(found[-1].source) * sum(map(len, chain(*found[-1].weights)))
+        if num_weights > _MAX_WEIGHTS:
+            problem = f"the attention has more than {_MAX_WEIGHTS:,} weights; reduce n_best, or send a shorter text"
+            raise HTTPException(413, problem)
+    return found
+
+
 async def _translate_documents(
-    service: Service, request: Request, model: ServedModel, body: TranslateRequest, texts: list[str]
+    service: Service, request: Request, model: ServedModel, body: TranslateRequest, options: RequestOptions
 ) -> Response:
     """Translate HTML pages or subtitle files; the response has their text without scores or other fields."""
-    documents = [split_text(text, body.format) for text in texts]
+    texts = [body.text] if isinstance(body.text, str) else body.text
+    documents = split_texts(texts, body.format, service.limits.lines)
     lines = [_make_lines([segment.text for segment in document.segments], body, model) for document in documents]
-    options = _request_options(body, model)
     joined = join_documents(documents, await service.translate_documents(request, model, options, lines))
     return JsonLine({"model": model.name, "translations": [[{"text": text}] for (text,) in joined]})
 
@@ -152,22 +172,13 @@ def _describe(model: ServedModel) -> dict[str, Any]:
 
 
 def _request_options(body: TranslateRequest, model: ServedModel) -> RequestOptions:
-    if body.alternatives and body.n_best > _MAX_ALTERNATIVES:
-        problem = f"n_best is {body.n_best}; with alternatives it must be at most {_MAX_ALTERNATIVES}; request fewer"
-        raise HTTPException(400, problem)
+    own = 1 if body.alternatives else max(model.decode.n_best, model.decode.beam_size)
+    if body.n_best > (limit := max(_MAX_N_BEST, own)):
+        raise HTTPException(400, f"n_best is {body.n_best}; it must be at most {limit}; request fewer")
     if body.alternatives and body.stream_tokens:  # each alternative is a separate search
         raise HTTPException(400, "alternatives and stream_tokens are mutually exclusive; send one of them")
     if body.partial_word and not body.prefix:
         raise HTTPException(400, "partial_word needs the beginning of a word in prefix; send both")
-    for phrase in body.forbidden:
-        if contains_phrase(body.prefix, phrase, ignores_case=model.lowercases):
-            raise HTTPException(400, f"prefix contains {phrase!r}, which is forbidden; change one of them")
-    wanted = dict.fromkeys((phrase for phrase, value in body.preferred.items() if value > 0), "preferred")
-    wanted |= dict.fromkeys(body.required, "required")
-    for (text, kind), phrase in product(wanted.items(), (*model.decode.forbid, *body.forbidden)):
-        if contains_phrase(text, phrase, ignores_case=model.lowercases):
-            problem = f"{kind} phrase {text!r} contains {phrase!r}, which is forbidden; change one of them"
-            raise HTTPException(400, problem)
     excluded = [
         name
         for name in ("partial_word", "alternatives", "alignments", "attention", "stream_tokens")
@@ -195,18 +206,29 @@ def _request_options(body: TranslateRequest, model: ServedModel) -> RequestOptio
     )
 
 
+def _check_phrases(body: TranslateRequest, model: ServedModel) -> None:
+    """Raise HTTPException if the prefix, a required or a preferred phrase contains a forbidden one."""
+    for phrase in body.forbidden:
+        if contains_phrase(body.prefix, phrase, ignores_case=model.lowercases):
+            raise HTTPException(400, f"prefix contains {phrase!r}, which is forbidden; change one of them")
+    wanted = dict.fromkeys((phrase for phrase, value in body.preferred.items() if value > 0), "preferred")
+    wanted |= dict.fromkeys(body.required, "required")
+    for (text, kind), phrase in product(wanted.items(), (*model.decode.forbid, *body.forbidden)):
+        if contains_phrase(text, phrase, ignores_case=model.lowercases):
+            problem = f"{kind} phrase {text!r} contains {phrase!r}, which is forbidden; change one of them"
+            raise HTTPException(400, problem)
+
+
 def _make_lines(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:
-    """Return lines with the options of the request; with alternatives, glossary terms become required phrases."""
-    glossary, required = _make_glossary(body), tuple(body.required)
-    alternatives_glossary = glossary if body.alternatives else None
-    if alternatives_glossary is not None and model.decode.glossary_mode == "annotate":
+    """Return lines with the options of the request."""
+    glossary = _make_glossary(body)
+    if body.alternatives and glossary is not None and model.decode.glossary_mode == "annotate":
         raise HTTPException(400, "alternatives and glossary are mutually exclusive for this model; send one of them")
     lines = []
     for text in texts:
         has_prefix = bool(text.strip()) or model.languages[0] == NO_LANGUAGE  # an LM continues an empty text
-        terms = () if alternatives_glossary is None else alternatives_glossary.required(text)
-        line = Line(text, body.prefix if has_prefix else "", (*required, *terms), tuple(body.context))
-        lines.append(line if body.alternatives else line._replace(glossary=glossary))
+        prefix = body.prefix if has_prefix else ""
+        lines.append(Line(text, prefix, tuple(body.required), tuple(body.context), glossary=glossary))
     return lines
 
 

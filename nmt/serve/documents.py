@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Literal, NamedTuple, assert_never
 
 from fastapi import HTTPException
@@ -24,18 +25,34 @@ class Document(NamedTuple):
     end: str = ""
 
 
-def split_text(text: str, kind: TextFormat) -> Document:
-    """Return the lines of a text or the segments of a document; raises HTTPException for SRT without subtitles."""
+def split_texts(texts: Sequence[str], kind: TextFormat, max_lines: int) -> list[Document]:
+    """Split texts into lines or segments.
+
+    Raises HTTPException for SRT without subtitles and for more than `max_lines`, before it has found all of them.
+    """
+    documents: list[Document] = []
+    num_lines = 0
+    for text in texts:
+        documents.append(_split_text(text, kind, max_lines + 1))
+        num_lines += len(documents[-1].segments)
+        if num_lines > max_lines:
+            raise HTTPException(413, f"the request has more than {max_lines:,} lines; split it")
+    return documents
+
+
+def _split_text(text: str, kind: TextFormat, max_segments: int) -> Document:
+    """Split a text; a document with more segments ends after `max_segments`."""
     match kind:
         case "text":
-            return Document([Segment("\n" if index else "", line) for index, line in enumerate(text.split("\n"))])
+            lines = islice(text.split("\n"), max_segments)
+            return Document([Segment("\n" if index else "", line) for index, line in enumerate(lines)])
         case "html":
-            *segments, last = html_segments(text)
+            *segments, last = islice(html_segments(text), max_segments + 1)
         case "srt":
             if text.strip() and not has_subtitles(text):
                 problem = "the text has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500"
                 raise HTTPException(400, f"{problem}; correct it")
-            *segments, last = srt_segments(text)
+            *segments, last = islice(srt_segments(text), max_segments + 1)
         case _:
             assert_never(kind)
     return Document(segments, last.before)

@@ -9,7 +9,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 
 from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.serve.detection import Detected, rank_languages
-from nmt.serve.documents import TextFormat, join_documents, split_text
+from nmt.serve.documents import TextFormat, join_documents, split_texts
 from nmt.serve.messages import DetectRequest, JsonLine, LibreTranslateRequest, request_schema
 from nmt.serve.models import Line, RequestOptions, ServedModel
 from nmt.serve.service import Service
@@ -46,7 +46,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         detected = _detect(service, texts, body.target)[0] if body.source == "auto" else None
         model = _find_model(service, detected.language if detected else body.source, body.target)
         kind: TextFormat = "html" if body.format == "html" else "text"
-        documents = [split_text(text, kind) for text in texts]
+        documents = split_texts(texts, kind, service.limits.lines)
         # Different token sequences may decode to the same text, so distinct alternatives need the whole beam. With
         # MBR, more candidates than without alternatives could change the selected translation.
         most = model.decode.beam_size if model.decode.mbr_metric == "none" else model.decode.n_best

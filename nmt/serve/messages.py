@@ -12,6 +12,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    FailFast,
     Field,
     PlainValidator,
     Strict,
@@ -26,6 +27,8 @@ from nmt.text.clean import valid_unicode
 from nmt.text.json_fields import short_integer, unique_fields
 
 _MAX_PHRASES = 100  # the cost of a step grows with required phrases, and in CTranslate2 with forbidden ones
+_MAX_PHRASE = 1_000  # characters; more could block all other requests while phrases are compared
+_MAX_PREFIX = 10_000
 _MAX_BEAM_SIZE = 32  # time and memory of a request grow with it
 
 
@@ -42,6 +45,14 @@ def _text_or_texts(value: object) -> str | list[str]:
     raise ValueError("must be a string or a list of strings")
 
 
+def _forms(value: object) -> str | list[str]:
+    forms = _text_or_texts(value)
+    texts = [forms] if isinstance(forms, str) else forms
+    if len(texts) > _MAX_PHRASES or any(len(text) > _MAX_PHRASE for text in texts):
+        raise ValueError(f"must be at most {_MAX_PHRASES} texts of at most {_MAX_PHRASE:,} characters")
+    return forms
+
+
 def _not_blank(phrase: str) -> str:
     if not phrase.strip():
         raise ValueError("must not be blank")
@@ -50,8 +61,10 @@ def _not_blank(phrase: str) -> str:
 
 Text = Annotated[str, BeforeValidator(_valid)]
 Texts = Annotated[str | list[str], PlainValidator(_text_or_texts, json_schema_input_type=str | list[str])]
+Forms = Annotated[str | list[str], PlainValidator(_forms, json_schema_input_type=str | list[str])]
+ShortText = Annotated[str, Field(max_length=_MAX_PHRASE), BeforeValidator(_valid)]
 Bias = Annotated[float, Strict(), Field(ge=-1_000.0, le=1_000.0)]
-Phrase = Annotated[str, AfterValidator(_not_blank), BeforeValidator(_valid)]
+Phrase = Annotated[ShortText, AfterValidator(_not_blank)]
 Phrases = Annotated[list[Phrase], Field(max_length=_MAX_PHRASES)]
 # Strict, because JSON is typed: `true` is not a number, and "3" and "yes" are strings.
 Integer = Annotated[int, Strict()]
@@ -106,16 +119,16 @@ class TranslateRequest(NativeRequest):
     n_best: Integer = Field(default=1, ge=1)
     beam_size: Integer | None = Field(default=None, ge=1, le=_MAX_BEAM_SIZE)
     length_alpha: Number | None = Field(default=None, ge=0.0, le=10.0)
-    prefix: Text = ""
+    prefix: Text = Field(default="", max_length=_MAX_PREFIX)
     context: Annotated[list[Text | tuple[Text, Text]], Field(max_length=_MAX_PHRASES)] = []
     partial_word: Flag = False
     alternatives: Flag = False
     required: Phrases = []
-    glossary: Annotated[list[tuple[Text, Text | list[Text]]], Field(max_length=_MAX_PHRASES)] = []
+    glossary: Annotated[list[tuple[ShortText, Forms]], Field(max_length=_MAX_PHRASES)] = []
     forbidden: Phrases = []
     preferred: Annotated[dict[Phrase, Bias], Field(max_length=_MAX_PHRASES)] = {}
     tag: Text | None = None
-    keep: list[Kind] = []
+    keep: Annotated[list[Kind], FailFast()] = []  # a list of all errors could need much memory
     alignments: Flag = False
     attention: Flag = False
     scores: Flag = False
@@ -126,7 +139,7 @@ class TranslateRequest(NativeRequest):
 class ScoreRequest(NativeRequest):
     """Body of `POST /v1/score`: pairs of a source and its translation."""
 
-    pairs: list[tuple[Text, Text]]
+    pairs: Annotated[list[tuple[Text, Text]], FailFast()]
 
 
 class JsonLine(JSONResponse):

@@ -64,7 +64,7 @@ class Line(NamedTuple):
     """A line to translate, the prefix of its translation, and the phrases that it must contain.
 
     context:  previous sentences of its document, see `nmt.decode.context`
-    glossary: terms to annotate; those to require are in `required`
+    glossary: terms to annotate or require; with alternatives, to require
     on_text:  called with the output so far, in the worker thread or a thread of the engine
     """
 
@@ -175,7 +175,7 @@ class ServedModel:
                     line.text,
                     line.prefix,
                     options.n_best,
-                    line.required,
+                    (*line.required, *(line.glossary.required(line.text) if line.glossary else ())),
                     partial_word=options.partial_word,
                     context=line.context,
                 )

@@ -52,9 +52,9 @@ def require_undamaged(directory: Path, expected: Mapping[str, str], report: str)
 
 
 def write_checked(path: Path, report: Mapping[str, Any]) -> None:
-    """Write a report with the SHA-256 of its own content."""
+    """Write a report with the SHA-256 of its own content, in ASCII: names of files may not be UTF-8."""
     content = {**report, _CHECKSUM: _content_digest(report)}
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="ascii")
 
 
 def read_checked(path: Path) -> dict[str, Any]:

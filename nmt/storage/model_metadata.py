@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -57,6 +58,10 @@ class ModelMetadata:
     def is_language_model(self) -> bool:
         """Whether the model has no source."""
         return self.src_lang == NO_LANGUAGE
+
+    def max_source_tokens(self, tag: Sequence[int]) -> int | None:
+        """Return the length to which sources are truncated, without the tag; None if they are not truncated."""
+        return self.max_tokens - len(tag) if self.decode.long_lines == "truncate" else None
 
 
 def require_kind(directory: Path, metadata: ModelMetadata, *, language_model: bool) -> None:

@@ -106,8 +106,8 @@ def find_model(path: Path, description: str = MODEL) -> Path:
 def require_own_files(run: Path, translations: Sequence[str], *, keeps_recipe: bool = False) -> None:
     """Raise UserError if the directory of a new run has files that the run would overwrite.
 
-    Also raises it for the directory of a model or a prepared corpus, for a file in place of a folder of the run, and if
-    `checkpoints` is a link to the checkpoints of another run: both runs would write there.
+    Also raises it for the directory of a model or a prepared corpus, for a file or a dangling link in place of a folder
+    of the run, and if `checkpoints` is a link to the checkpoints of another run: both runs would write there.
 
     translations: names of the translated test sets
     keeps_recipe: the run does not overwrite a `recipe.toml` of the user
@@ -119,8 +119,10 @@ def require_own_files(run: Path, translations: Sequence[str], *, keeps_recipe: b
         kind = "a model or checkpoint" if is_model else "a prepared corpus"
         raise UserError(f"{run} is {kind}; a run must have its own directory; set another run_dir")
     for name in ("data", "checkpoints", "tensorboard", "translations"):
-        if (run / name).is_file():
-            raise UserError(f"{run / name} is a file; the run needs a folder there; move it, or set another run_dir")
+        is_dangling = (run / name).is_symlink() and not (run / name).exists()
+        if (run / name).is_file() or (is_dangling and name != "data"):  # preparation creates the target of that link
+            kind = "a link to a missing folder" if is_dangling else "a file"
+            raise UserError(f"{run / name} is {kind}; the run needs a folder there; move it, or set another run_dir")
     other = Path(os.path.realpath(run / "checkpoints")).parent
     if other != Path(os.path.realpath(run)) and (other / "recipe.toml").is_file():
         raise UserError(

@@ -14,7 +14,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -25,6 +25,8 @@ MANIFEST = "manifest.json"
 
 # Conversions in a model directory, see `nmt.export.cache`, and hidden files.
 _CACHED = re.compile(r"ctranslate2-(\d+-)?[0-9a-f]{16}-\w+|\..*")
+# Files of a model whose manifest is unreadable.
+_MODEL_FILE = re.compile(r"model\.(toml|safetensors)|classifier\.toml|tokenizer(\.src|\.tgt)?\.model|manifest\.json")
 
 
 class CorruptError(UserError):
@@ -61,26 +63,30 @@ def write_directory(
 def new_directory(directory: Path, *, replaces: bool = False) -> Iterator[Path]:
     """Yield an empty temporary directory, renamed to `directory` at the end of a `with` block or removed on an error.
 
-    replaces: remove an existing `directory` before renaming
+    replaces: replace an existing `directory`, which is removed after the new one has its name
 
     The block must sync the files that it writes. A killed process leaves the temporary directory, `.NAME.part-PID`.
 
     Raises UserError if `directory` is in a run that this process locked and whose lock file was deleted or replaced.
     """
     require_lock(directory)
-    temporary = directory.with_name(f".{directory.name}.part-{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary, old = (directory.with_name(f".{directory.name}.{end}-{os.getpid()}") for end in ("part", "old"))
+    for leftover in (temporary, old):
+        shutil.rmtree(leftover, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
         yield temporary
         sync(temporary)
         require_lock(directory)
-        if replaces:
-            shutil.rmtree(directory, ignore_errors=True)
+        if replaces and directory.exists():
+            directory.rename(old)
         temporary.rename(directory)
         sync(directory.parent)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if old.exists() and not directory.exists():
+            old.rename(directory)
+        for leftover in (temporary, old):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def require_new(directory: Path) -> None:
@@ -167,11 +173,14 @@ def read_manifest(directory: Path) -> dict[str, tuple[int, str]]:
 
 def _require_replaceable(directory: Path) -> None:
     """Raise UserError if the directory of a model has files that are neither the model's nor its conversions."""
-    with suppress(OSError, CorruptError):
+    names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    try:
         own = {MANIFEST, *read_manifest(directory)}
-        for path in sorted(directory.iterdir()):
-            if path.name not in own and not _CACHED.fullmatch(path.name):
-                raise UserError(f"{path} is not part of the model and would be lost; move it away, then rerun")
+    except CorruptError:
+        own = set(filter(_MODEL_FILE.fullmatch, names))
+    for name in names:
+        if name not in own and not _CACHED.fullmatch(name):
+            raise UserError(f"{directory / name} is not part of the model and would be lost; move it away, then rerun")
 
 
 def verify_directory(directory: Path, *, without: str | None = None) -> dict[str, tuple[int, str]]:

@@ -41,8 +41,9 @@ def whole_documents(windows: Iterable[list[Record]]) -> Iterator[list[Record]]:
     waiting: list[Record] = []
     try:
         for window in windows:
+            new = enumerate(window, start=len(waiting))
+            starts = [i for i, record in new if i and record.context is not None]
             waiting += window
-            starts = [i for i, record in enumerate(waiting) if i and record.context is not None]
             if starts:
                 yield waiting[: starts[-1]]
                 waiting = waiting[starts[-1] :]

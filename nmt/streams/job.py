@@ -77,17 +77,9 @@ class TranslationJob:
                     "a file; save its content to a file"
                 )
             count = self.source.check()
-            if restart:
-                self.output.require_file("--restart")
-            if resume:
-                kind = self.source.reader.format
-                if kind in DOCUMENT_FORMATS:
-                    raise UserError(
-                        f"--resume does not support {kind}; a document is translated as a whole; leave out --resume"
-                    )
-                self.output.require_file("--resume")
-                if workers.max(int(workers.is_main and self._is_complete(count))):
-                    return
+            self.output.require_resumable(self.source.reader.format, resume=resume, restart=restart)
+            if resume and workers.max(int(workers.is_main and self._is_complete(count))):
+                return
             opened = self._open_output(resume=resume, restart=restart) if workers.is_main else nullcontext()
             with opened as sink:
                 summarize = self._translate(workers, count, sink)

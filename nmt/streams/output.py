@@ -22,6 +22,7 @@ from nmt.recipe import UserError
 from nmt.storage.run_folder import owning_directory
 from nmt.storage.sealed import require_no_loop, writes_through
 from nmt.streams.part import Origin, PartFile, journal_path, open_part, part_path
+from nmt.streams.records import DOCUMENT_FORMATS, Format
 from nmt.streams.sink import Sink, write_errors
 from nmt.text.lines import STANDARD_STREAM, count_lines, read_lines
 
@@ -186,6 +187,17 @@ class Output:
         """Raise UserError if the output would replace a file that is not text."""
         if not self.is_stream and self.path.suffix.lower() != ".gz" and _is_binary(self.path):
             raise UserError(f"{self.path} is not a text file; only text files are overwritten; choose a new file")
+
+    def require_resumable(self, kind: Format, *, resume: bool, restart: bool) -> None:
+        """Raise UserError if --resume or --restart is given and does not support the output. kind: of the input"""
+        if restart:
+            self.require_file("--restart")
+        if resume and kind in DOCUMENT_FORMATS:
+            raise UserError(
+                f"--resume does not support {kind}; a document is translated as a whole; leave out --resume"
+            )
+        if resume:
+            self.require_file("--resume")
 
     def require_file(self, option: str) -> None:
         """Raise UserError unless the output is a file, which --resume and --restart need."""

@@ -63,16 +63,19 @@ def _after_spaces(text: str, position: int) -> int:
     return position if match is None else match.end()
 
 
-def text_field(record: Any, name: str, where: str) -> str:
+def text_field(record: Any, name: str, where: str, *, accept_integers: bool = False) -> str:
     """Return the text of a field that a recipe names, "" for null; see `text_or_null`."""
-    return text_or_null(record, name, where, "correct the fields in the recipe") or ""
+    remedy = "correct the fields in the recipe"
+    return text_or_null(record, name, where, remedy, accept_integers=accept_integers) or ""
 
 
-def text_or_null(record: Any, name: str, where: str, remedy: str) -> str | None:
+def text_or_null(record: Any, name: str, where: str, remedy: str, *, accept_integers: bool = False) -> str | None:
     """Return the text of a field as one line, None for null.
 
     A dotted name selects a field of a nested record, unless a field has the whole name. Raises UserError, which names
     `where` and ends with `remedy`, if the field is missing or not text.
+
+    accept_integers: whether an integer counts as text
     """
     value: Any = record
     rest: str | None = name
@@ -87,6 +90,8 @@ def text_or_null(record: Any, name: str, where: str, remedy: str) -> str | None:
         if part not in value:
             raise UserError(f"{where} has no field {name!r}; its fields are {', '.join(map(repr, value))}; {remedy}")
         value, rest = value[part], after if dot else None
+    if accept_integers and type(value) is int:
+        value = str(value)
     if value is not None and not isinstance(value, str):
         raise UserError(f"{where}: field {name!r} is of type {type(value).__name__}; it must be text; {remedy}")
     return None if value is None else one_line(valid_unicode(value))

@@ -79,14 +79,20 @@ def join_texts(texts: Sequence[str]) -> tuple[str, list[int]]:
     Inserts a space, except next to Chinese or Japanese punctuation and between two characters of scripts without
     spaces.
     """
-    joined, first_words = "", []
+    joined: list[str] = []
+    first_words: list[int] = []
+    end, num_words = "", 0  # end of the joined text, from its last character that is not closing punctuation
     for text in texts:
-        if joined and text and _needs_space(joined, text):
-            joined += " "
+        if end and text and _needs_space(end, text):
+            end = " "
+            joined.append(end)
         # Without a space the first word continues the last one.
-        first_words.append(max(0, len((joined + "x").split()) - 1) if text else len(joined.split()))
-        joined += text
-    return joined, first_words
+        continues = end != "" and text != "" and not end[-1].isspace()
+        first_words.append(num_words - continues)
+        num_words += len(text.split()) - (continues and not text[0].isspace())
+        joined.append(text)
+        end = text if text.rstrip(_CLOSING) else end + text
+    return "".join(joined), first_words
 
 
 def _needs_space(left: str, right: str) -> bool:
@@ -129,7 +135,8 @@ def contains_phrase(text: str, phrase: str, *, ignores_case: bool = False) -> bo
 
 def _is_joined(character: str) -> bool:
     """Return whether a character extends the word next to it; "" stands for the start or end of the text."""
-    return re.match(r"\w", character) is not None and not is_unspaced(character)
+    is_mark = character != "" and unicodedata.category(character).startswith("M")  # such as a vowel of Devanagari
+    return (is_mark or re.match(r"\w", character) is not None) and not is_unspaced(character)
 
 
 def assign_phrases(

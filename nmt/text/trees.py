@@ -20,6 +20,7 @@ _TRACE = "-NONE-"
 _ROOTS = frozenset({"ROOT", "TOP", ""})
 _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
 _PENN_TOKEN = re.compile(r"[()]|[^\s()]+")
+_MAX_DEPTH = 200  # the functions for trees are recursive
 # EVALB's default parameters treat these labels as equal.
 _EQUAL_LABELS = {"PRT": "ADVP"}
 
@@ -52,6 +53,8 @@ def read_tree(line: str) -> Node:
         if tokens[position] == "(":
             label = tokens[position + 1] if position + 1 < len(tokens) and tokens[position + 1] not in "()" else ""
             stack.append((label, []))
+            if len(stack) > _MAX_DEPTH:
+                raise ValueError(f"it has more than {_MAX_DEPTH} open brackets")
             position += 1 + bool(label)
             if tokens[position : position + 1] not in ([], ["("], [")"]):  # a word after its tag
                 stack[-1][1].append(Leaf(label, tokens[position]))

@@ -103,6 +103,10 @@ def xml_documents(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: 
         documents = list(ElementTree.parse(file).getroot().iter("doc"))
     except ElementTree.ParseError as error:
         raise UserError(f"{path} is not well-formed XML ({error}); correct it, or give a pair of .sgm files") from error
+    except (ValueError, LookupError) as error:  # the encoding that it declares is unknown, or GBK, Big5 or similar
+        raise UserError(
+            f"{path} cannot be read ({error}); expected an XML file in UTF-8; convert it and its declaration"
+        ) from error
     found_any = False
     for document in documents:
         where = f"{path}, document {document.get('id')!r}"

@@ -9,9 +9,9 @@ from functools import cache
 from itertools import accumulate, groupby, takewhile
 from typing import NamedTuple
 
-# Thai, Lao, Burmese, Khmer, Japanese and Chinese.
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
-_UNSPACED += "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+UNSPACED += "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+"""Ranges of Thai, Lao, Burmese, Khmer, Japanese and Chinese characters."""
 
 _END_OF_MARKS = 0x20000  # later marks only select variants of Chinese characters
 
@@ -57,7 +57,7 @@ def find_words(text: str) -> list[Word]:
 
 def has_spaces(lines: Sequence[str]) -> bool:
     """Return whether a text has spaces between its words: False if most lines have long runs of an unspaced script."""
-    runs = re.compile(f"[{_UNSPACED}]{{{_MIN_RUN},}}")
+    runs = re.compile(f"[{UNSPACED}]{{{_MIN_RUN},}}")
     return 2 * sum(runs.search(line) is not None for line in lines) <= len(lines)
 
 
@@ -89,7 +89,7 @@ def _marks() -> str:
 def _word_pattern() -> re.Pattern[str]:
     r"""Return the pattern of a word; `\w` lacks the marks of many scripts, such as the vowels of Devanagari."""
     marks = _marks()
-    return re.compile(rf"[{_UNSPACED}][{marks}]*|(?:(?![{_UNSPACED}])[\w{marks}])+|[^\s\w]")
+    return re.compile(rf"[{UNSPACED}][{marks}]*|(?:(?![{UNSPACED}])[\w{marks}])+|[^\s\w]")
 
 
 @cache

@@ -23,7 +23,7 @@ class DiskNeed:
     checkpoint: size of one checkpoint
     count:      maximum number of checkpoints at a time
     total:      checkpoints and the averaged model
-    free:       free space on the disk of the run directory
+    free:       free space on the disk of the checkpoints
     occupied:   existing checkpoints of the run, which will be removed
     """
 
@@ -43,7 +43,7 @@ def disk_need(recipe: Recipe, vocab_sizes: tuple[int, int]) -> DiskNeed:
     """Return the disk space that the checkpoints of a recipe need, and the space available."""
     checkpoint = checkpoint_bytes(recipe, vocab_sizes)
     count = recipe.train.keep_last + recipe.train.keep_best + 1  # one is written before another is removed
-    path = recipe.directory.absolute()
+    path = recipe.directory.absolute() / "checkpoints"  # may be a link to another disk
     free = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.is_dir())).free
     files = (file for checkpoint in list_checkpoints(recipe.directory) for file in checkpoint.iterdir())
     occupied = sum(file.stat().st_size for file in files if file.is_file())
@@ -51,7 +51,7 @@ def disk_need(recipe: Recipe, vocab_sizes: tuple[int, int]) -> DiskNeed:
 
 
 def require_disk_space(recipe: Recipe) -> None:
-    """Raise UserError unless the disk of the run directory has space for the checkpoints that the recipe keeps."""
+    """Raise UserError unless the disk of the checkpoints has space for those that the recipe keeps."""
     need = disk_need(recipe, expected_vocab_sizes(recipe))
     if need.total > need.available:
         raise UserError(

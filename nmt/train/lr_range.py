@@ -59,10 +59,9 @@ def run_range_test(
     train = recipe.train.model_copy(update={"dropout_ramp_steps": 0, "subword_sampling": 0.0})
     rates, points, mean, diverged = range_rates(lowest, highest, updates), list[RatePoint](), 0.0, False
     with tempfile.TemporaryDirectory() as folder:
+        recipe = recipe.model_copy(update={"run_dir": Path(folder), "train": train})
         with warnings_only():
-            trainer = build_trainer(
-                recipe.model_copy(update={"run_dir": Path(folder), "train": train}), prepared, world
-            )
+            trainer = build_trainer(recipe, prepared, world)
         trainer.loss.train()
         trainer.updater.schedule = lambda step: rates[step - 1]
         with trainer.batches() as batches, progress("testing rates", updates, "updates") as bar:
@@ -70,7 +69,8 @@ def run_range_test(
                 update = next(batches)
                 result = trainer.update(update)
                 loss = float(world.sum(result.loss)) / update.tgt_tokens
-                if not math.isfinite(loss) or bool(result.skipped):
+                # In fp16, skipped updates also lower the loss scale until the gradient is finite.
+                if not math.isfinite(loss) or (bool(result.skipped) and trainer.updater.precision != "fp16"):
                     diverged = True
                     break
                 mean = _SMOOTHING * mean + (1 - _SMOOTHING) * loss

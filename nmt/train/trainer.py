@@ -217,11 +217,11 @@ class Trainer:
             if any(self._due()) or stop.agreed:
                 self._synchronize(running)
             due = self._due()  # again: `max_minutes` may have ended the run
-            if due.log:
-                self._log(running, metrics, bar)
-                running = RunningMetrics({}, self.world)
             state.validation_due = due.validation
             is_kept = due.validation and not stop.agreed and self._validate(stop, metrics)
+            if due.log or self._is_finished():  # after validation, which ends the run if it exceeds `patience`
+                self._log(running, metrics, bar)
+                running = RunningMetrics({}, self.world)
             is_regular = due.save or self._is_finished() or is_kept
             if is_regular or stop.agreed:
                 self._save(running, is_interim=not is_regular)

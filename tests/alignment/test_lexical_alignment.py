@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from nmt.alignment import lexical
 from nmt.alignment.lexical import PASSES, agreed_links, best_sources, estimate_lexicon
 
 Pairs = list[tuple[list[int], list[int]]]
@@ -111,3 +112,15 @@ def test_empty_sentences_and_empty_text() -> None:
     assert agreed_links([]) == []
     assert agreed_links([([], []), ([1], []), ([], [2])]) == [set(), set(), set()]
     assert agreed_links([([], [5]), ([1], [2]), ([1], [2])])[1:] == [{(0, 0)}, {(0, 0)}]
+
+
+def test_links_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs, _ = language(300, seed=1)
+    found = agreed_links(pairs)
+    monkeypatch.setattr(lexical, "_CHUNK_CELLS", 500)
+    assert agreed_links(pairs) == found
+
+
+def test_very_long_pairs_have_no_links() -> None:
+    long = list(range(1_100))
+    assert agreed_links([(long, long), ([1], [2]), ([1], [2])]) == [set(), {(0, 0)}, {(0, 0)}]

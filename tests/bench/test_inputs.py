@@ -11,6 +11,7 @@ from nmt.bench.model_specs import ModelSpec, find_model_spec
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.data.prepare import prepare
 from nmt.data.store import PairStore
+from nmt.decode.translator import Translator
 from nmt.recipe import UserError
 from nmt.storage.model_metadata import read_model_metadata
 
@@ -108,6 +109,15 @@ def test_number_tokenizers_ignore_the_shortlist_of_the_recipe(recipe: Path, tmp_
     listed.write_text(recipe.read_text() + '[decode]\nshortlist = "list"\n')
     model, decode, _ = prepare_decoding(request(listed, vocab_size=70), tmp_path / "numbers")
     assert (decode.shortlist, read_model_metadata(model).decode.shortlist) == (None, None)
+
+
+def test_number_tokenizers_ignore_tags_phrases_and_markup_of_the_recipe(recipe: Path, tmp_path: Path) -> None:
+    text = recipe.read_text().replace('kind = "toy", pairs = 300', 'kind = "toy", pairs = 300, tag = "<news>"')
+    options = 'tag = "<news>"\nrequire = ["Hund"]\nforbid = ["Katze"]\nbeam_size = 2\n'
+    (tmp_path / "own.toml").write_text(f"{text}[train]\nglossary_markup = 0.1\n[decode]\n{options}")
+    model, decode, sentences = prepare_decoding(request(tmp_path / "own.toml", vocab_size=70), tmp_path / "numbers")
+    assert decode.beam_size == 2
+    assert len(Translator.load(model, "cpu", decode=decode.all_given()).translate(sentences)) == 5
 
 
 def test_a_missing_context_is_named(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,7 +135,8 @@ def test_a_pruned_model_is_smaller_and_translates(
     [
         (["--prune", "2", "-o", "new"], "one must remain; give 1, or a fraction such as 0.5"),
         (["--prune", "0", "-o", "new"], "--prune is '0'"),
-        (["--prune", "0.9", "-o", "new"], "--prune is '0.9'"),
+        (["--prune", "0.9", "-o", "new"], "--prune is '0.9', which rounds to 2; each attention layer"),
+        (["--prune", "0.1", "-o", "new"], "--prune is '0.1', which rounds to 0; each attention layer"),
         (["--prune", "half", "-o", "new"], "--prune is 'half'"),
         (["--prune", "nan", "-o", "new"], "--prune is 'nan'"),
         (["--stack", "encoder"], "--stack has no effect without --prune"),

@@ -84,6 +84,12 @@ def test_an_infinite_perplexity_is_shown(run: Path, nmt: Nmt) -> None:
     assert re.search("^news perplexity +infinite  per token$", nmt("info", run)[1], re.MULTILINE)
 
 
+def test_bits_per_byte_have_the_digits_of_reports(run: Path, nmt: Nmt) -> None:
+    score = {"name": "bits-per-byte", "value": 1.03474, "signature": "bits"}
+    (run / "report.json").write_text(json.dumps(REPORT | {"tests": [{"name": "news", "scores": [score]}]}))
+    assert re.search("^news bits-per-byte +1.0347  bits$", nmt("info", run)[1], re.MULTILINE)
+
+
 def test_the_scores_of_an_earlier_model_are_left_out(run: Path, nmt: Nmt) -> None:
     (run / "report.json").write_text(json.dumps(REPORT | {"model": manifest_digest(run / "model")}))
     status, out, err = nmt("info", run)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nmt.cli.arguments import write_new
 from nmt.grammar import generate
 from nmt.recipe import Recipe, UserError, load_recipe
+from nmt.storage.sealed import write_file
 from tests.calling import Nmt, one_line
 
 
@@ -65,6 +65,7 @@ def test_tsv_and_existing_output(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.M
     recipe: Recipe = load_recipe(Path("en-de.toml"))
     assert recipe.data.train[0].model_dump()["path"] == Path("pairs.tsv")
     before = Path("en-de.toml").read_text()
+    Path("pairs.tsv").write_text("no tab\n")  # not read
     status, _, err = nmt(*command)
     assert (status, Path("en-de.toml").read_text()) == (1, before)
     assert one_line(err) == "en-de.toml already exists; -o must be a new file; choose another name"
@@ -107,7 +108,7 @@ def test_a_full_disk_leaves_no_part_of_a_recipe(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(os, "fsync", sync)
     with pytest.raises(UserError, match="the disk is full while writing"):
-        write_new(tmp_path / "own.toml", "name")
+        write_file(tmp_path / "own.toml", b"name")
     assert list(tmp_path.iterdir()) == []
 
 

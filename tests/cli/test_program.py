@@ -101,7 +101,7 @@ def test_only_rank_0_of_torchrun_prints_results(
         assert outputs[0] and not outputs[1]
 
 
-@pytest.mark.parametrize("name", ["score", "align", "rerank", "export", "classify"])
+@pytest.mark.parametrize("name", ["score", "align", "rerank", "export", "classify", "average", "info", "serve"])
 def test_commands_of_one_process_are_refused_under_torchrun(
     nmt: Nmt, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

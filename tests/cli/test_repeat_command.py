@@ -99,14 +99,17 @@ def test_variants_are_run_on_the_same_text_and_compared(
 
 
 def test_a_run_is_complete_until_its_text_or_start_model_changes(recipe: Path, nmt: Nmt) -> None:
-    pairs = {"train": [f"{n} dog s\t{n} Hund e" for n in range(300)], "test": ["a dog\tein Hund", "dogs\tHunde"]}
+    pairs = {"train": [f"{n} dog s\t{n} Hund e" for n in range(300)], "test": ["a dog\tein Hund\t1", "dogs\tHunde\t1"]}
     for name, lines in pairs.items():
         Path(f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines))
-    overrides = ["data.train=[{kind='tsv', path='train.tsv'}]", "data.test={t={kind='tsv', path='test.tsv'}}"]
+    overrides = [
+        "data.train=[{kind='tsv', path='train.tsv'}]",
+        "data.test={t={kind='tsv', path='test.tsv', document_column=2}}",
+    ]
     tuned = [*overrides, "train.start_from=out/tiny/seed-1"]  # which gives the architecture
     text = RECIPE[: RECIPE.index("[model]")] + RECIPE[RECIPE.index("[train]") :]
     Path("tuned.toml").write_text(text)
-    (run,) = make_sweep(recipe, 1, overrides, ()).runs(Path("out"))
+    (run,) = make_sweep(recipe, 1, [*overrides, "data.context=1", "decode.max_length_ratio="], ()).runs(Path("out"))
     (other,) = make_sweep(Path("tuned.toml"), 1, tuned, ()).runs(Path("out"))
     for one in (run, other):
         status, _, err = nmt(*launch.command(one))
@@ -119,6 +122,9 @@ def test_a_run_is_complete_until_its_text_or_start_model_changes(recipe: Path, n
             read_results([run])
         Path(f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines))
         assert launch.is_complete(run) and launch.is_complete(other)
+    Path("test.tsv").write_text("a dog\tein Hund\t1\ndogs\tHunde\t2\n")  # other documents
+    assert not launch.is_complete(run) and launch.is_complete(other)
+    Path("test.tsv").write_text("".join(f"{line}\n" for line in pairs["test"]))
     Path("train.tsv").unlink()
     assert launch.is_complete(run)
     output = run.recipe.directory / "translations" / "t.de"

@@ -254,3 +254,23 @@ def test_lines_of_cleaned_corpora(recipe: Path, tmp_path: Path) -> None:
         *((1, number) for number in range(1, 21)),
     ]
     assert [(pair.src, pair.tgt) for pair in found] == [(src.lower(), tgt.lower()) for src, tgt in pairs]
+
+
+def test_lines_of_truncated_and_lowercased_sources(recipe: Path, tmp_path: Path) -> None:
+    pairs = [(pair.src, pair.tgt) for pair in generate("train", 60, 8)]
+    long = [(f"\u0130zmir {src}" * 9, f"\u0130zmir {tgt}") for src, tgt in pairs]
+    (tmp_path / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in [("\u0130", long[0][1]), *long]))
+    options = [f"data.root={tmp_path}", "data.train=[{kind='tsv', path='a.tsv', tag='<a>'}]"]
+    options += [
+        "data.max_tokens=100",
+        "model.max_positions=128",
+        "data.long_sources=truncate",
+        "decode.long_lines=truncate",
+        "tokenizer.lowercase=true",
+    ]
+    loaded = load_recipe(recipe, [*options, f"run_dir={tmp_path / 'run'}", "data.max_length_ratio=99"])
+    for name in ("valid.en", "valid.de"):
+        (tmp_path / name).write_text("a\n")
+    prepared = prepare(loaded)
+    found = locate_pairs(prepared, loaded, decode_pairs(prepared, loaded, range(61)))
+    assert [pair.number for pair in found] == list(range(1, 62))

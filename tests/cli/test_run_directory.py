@@ -228,6 +228,12 @@ def test_a_file_in_place_of_a_folder_is_found_before_the_work(
         assert (status, (tmp_path / name).read_text()) == (1, "mine")
         assert f"{name} is a file; the run needs a folder there; move it, or" in one_line(err)
         (tmp_path / name).unlink()
+    for name in ("checkpoints", "tensorboard", "translations"):
+        (tmp_path / name).symlink_to(tmp_path / "disk" / name)
+        status, _, err = nmt("run", "mine.toml")
+        assert status == 1
+        assert f"{name} is a link to a missing folder; the run needs a folder there; move" in one_line(err)
+        (tmp_path / name).unlink()
     assert {path.name for path in tmp_path.iterdir()} <= {"mine.toml", ".lock"}
 
 

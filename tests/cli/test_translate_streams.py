@@ -536,6 +536,9 @@ def test_n_best_lists_have_no_duplicate_texts(model: Path, nmt: Nmt, sentences: 
     status, _, err = nmt(*command, "--distinct")
     assert status == 2
     assert "--distinct has no effect on one translation" in one_line(err)
+    status, _, err = nmt(*command, "--n-best", 4, "--set", "mbr_metric=chrf", "--distinct")
+    assert status == 2
+    assert "set mbr_metric to 'none', or leave out --distinct" in one_line(err)
 
 
 def test_the_extension_of_the_output_decides_its_format(model: Path, nmt: Nmt, tmp_path: Path) -> None:

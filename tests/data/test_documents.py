@@ -197,8 +197,12 @@ XML = """<dataset><doc id="a"><src lang="en"><p><seg id="1">A</seg><seg id="2">B
             {"a.jsonl": "".join(f'{{"e": "{i}", "d": "{i}", "id": {i // 3}}}\n' for i in (1, 2, 3))},
             JsonLinesCorpus(path="a.jsonl", src_field="e", tgt_field="d", document_field="id"),
         ),
+        (
+            {"a.jsonl": "".join(f'{{"e": "{i}", "d": "{i}", "of": {{"id": {i // 3}}}}}\n' for i in (1, 2, 3))},
+            JsonLinesCorpus(path="a.jsonl", src_field="e", tgt_field="d", document_field="of.id"),
+        ),
     ],
-    ids=["sgm", "xml", "tsv", "tsv-header", "tsv-target-name", "jsonl", "jsonl-integers"],
+    ids=["sgm", "xml", "tsv", "tsv-header", "tsv-target-name", "jsonl", "jsonl-integers", "jsonl-nested-integers"],
 )
 def test_documents_of_corpora(files: dict[str, str], corpus: Corpus, tmp_path: Path) -> None:
     for name, text in files.items():

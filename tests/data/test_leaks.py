@@ -115,6 +115,14 @@ def test_sentence_in_several_sets() -> None:
     assert [(leak.line, leak.kind, leak.number, leak.times) for leak in second.leaks] == [(2, "near", 1, 2)]
 
 
+def test_frequent_sentences_are_searched_in_linear_time() -> None:
+    finder = LeakFinder([SearchedSet("news", ["Yes."] * 20_000, [["Ja."] * 20_000])])
+    finder.add(0, [("Yes.", "Ja.")] * 20_000)
+    leaks = finder.leaks()[0].leaks
+    assert [leak.line for leak in leaks] == list(range(1, 20_001))
+    assert {(leak.part, leak.kind, leak.times) for leak in leaks} == {("both", "exact", 20_000)}
+
+
 def test_all_references_are_searched() -> None:
     one = SearchedSet("t", ["a", "b", "c"], [["eins", "zwei", "drei"], ["Eins!", "2", "3"]])
     (result,) = found_in([one], [("x", "eins"), ("x", "2."), ("x", "EINS"), ("c", "3")]).leaks()

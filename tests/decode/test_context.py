@@ -261,6 +261,15 @@ def test_sums_of_scores_leave_out_only_the_ends_of_documents(
     assert float(total[2]) == pytest.approx(sum(log_prob for log_prob, _ in counted), abs=0.01)
 
 
+def test_a_text_that_only_ends_documents_has_no_score(
+    load: Callable[[Context], Path], nmt: Nmt, tmp_path: Path
+) -> None:
+    (tmp_path / "blank").write_text("\n\n")
+    status, scored, err = nmt("score", load(SOURCE), tmp_path / "blank", tmp_path / "blank")
+    assert status == 0 and len(scored.splitlines()) == 2
+    assert "2 pairs (2 empty, which only end documents), 0 tokens: log-probability 0.00, perplexity 1.0000" in err
+
+
 def test_alternatives_use_the_context(load: Callable[[Context], Path]) -> None:
     translator = Translator.load(load(SOURCE), "cpu", "fp32")
     texts = [

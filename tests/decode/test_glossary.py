@@ -79,6 +79,21 @@ def test_matches_equal_those_of_regular_expressions() -> None:
         assert {term.source for term in Glossary(terms).find(text)} == matches_by_regex(terms, text)
 
 
+def test_only_the_lengths_of_terms_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One term of 500 words took minutes for a line that repeats its first word."""
+    lengths: list[int] = []
+
+    class Terms(dict[tuple[str, ...], Term]):
+        def get(self, words: Any, default: Any = None) -> Any:
+            lengths.append(len(words))
+            return super().get(words, default)
+
+    one = Glossary([Term("a " * 500, ("b",))])
+    monkeypatch.setattr(one, "_terms", Terms(one._terms))
+    assert one.find("a " * 600) == one.find("a " * 500) != one.find("a " * 499)
+    assert set(lengths) == {500}
+
+
 def test_case() -> None:
     terms = Glossary(
         [Term("US", ("USA",), is_cased=True), Term("us", ("uns", "Uns")), Term("Polish", ("poln.",), True)]

@@ -63,3 +63,11 @@ def test_tables_show_all_classes_and_the_majority() -> None:
     assert overall.rows[0][0] == "0.6667"
     assert overall.rows[0][-1] == "0.5000"
     assert classes.rows[1] == ("b", "3", "1.0000", "0.6667", "0.8000", "1", "2", "0")
+
+
+def test_tables_of_many_classes_list_the_most_frequent_errors() -> None:
+    names, labels = [f"class {n}" for n in range(30)], np.array([7] * 10 + [8])
+    predictions = [7, 7, 1, 2, 2, 3, 3, 3, 4, 4, 8]
+    _, classes = score_tables("intents", score_classes(np.eye(30)[predictions], labels, names))
+    assert classes.header[5:] == ("most frequent errors",)
+    assert [row[5] for row in classes.rows[7:9]] == ["class 3 (3), class 2 (2), class 4 (2)", ""]

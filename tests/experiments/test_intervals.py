@@ -8,6 +8,7 @@ import pytest
 from interval_coverage import coverage, main
 
 from nmt.evaluate.metrics import make_scorer, score_corpus
+from nmt.experiments import intervals
 from nmt.experiments.intervals import Estimate, RunScores, estimate, score_runs
 
 
@@ -70,3 +71,12 @@ def test_scores_and_resampling_intervals_equal_those_of_sacrebleu(metric: str) -
         assert 1.96 * resampled.std() == pytest.approx(known.interval, rel=0.15)
     again = score_runs(make_scorer(metric, tgt_lang="de"), runs[:1], [refs], 1000)
     assert np.array_equal(again.resampled[0], scores.resampled[0])  # same resamples for every system
+
+
+def test_resamples_do_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    refs, runs = ["der Hund", "die Katze", "das Haus"], [["der Hund", "die Katze", "x"], ["x", "die Maus", "das Haus"]]
+    scorer = make_scorer("chrf", tgt_lang="de")
+    found = score_runs(scorer, runs, [refs], 120)
+    monkeypatch.setattr(intervals, "_RESAMPLES_PER_PART", 7)
+    assert np.array_equal(score_runs(scorer, runs, [refs], 120).resampled, found.resampled)
+    assert found.resampled.shape == (2, 120)

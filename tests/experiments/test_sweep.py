@@ -56,6 +56,10 @@ def test_commas_in_brackets_and_quotes_do_not_separate_values(recipe: Path) -> N
     first, *_, last = sweep.variants.values()
     assert first == ("evaluate.metrics=['bleu', 'chrf']", "name='a,b'")
     assert last == ("evaluate.metrics=['ter']", "name=c")
+    sweep = make_sweep(recipe, 1, (), ["train={max_steps=2, adam_betas=[0.9, 0.9]},{max_steps=3, save_every=1}"])
+    first, last = sweep.variants.values()
+    assert first == ("train={max_steps=2, adam_betas=[0.9, 0.9]}",)
+    assert last == ("train={max_steps=3, save_every=1}",)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from unittest.mock import Mock
 import pytest
 
 from nmt.decode.scoring import TextScorer
-from nmt.decode.task import Task
+from nmt.decode.task import Task, TranslatorInput
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.export import cache, engine
@@ -124,6 +124,13 @@ def test_alternatives_match(model: Path, lines: list[str], prefix: str) -> None:
     assert sum(same) >= 9  # rounding may decide between two tokens or translations
 
 
+def test_a_prefix_of_maximum_length_has_no_alternatives(model: Path, lines: list[str]) -> None:
+    prefix = "Der alte"
+    length = len(Tokenizers.load(model).tgt.encode(prefix))
+    for translator in load_both(model, max_tokens=length):
+        assert [one.text for one in translator.alternatives(lines[0], prefix, 3)] == [prefix]
+
+
 def test_alternatives_do_not_start_with_special_tokens(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In imported Marian models, BOS has the row of the padding token, which may be probable."""
     translator = CTranslate2Translator.load(model, "cpu", "fp32")
@@ -222,6 +229,24 @@ def test_no_state_is_read_after_results_are_collected(model: Path, lines: list[s
     assert translator.translate(lines) == expected
 
 
+def test_an_error_reaches_the_caller_whose_lines_cause_it(model: Path, lines: list[str]) -> None:
+    translator = CTranslate2Translator.load(model, "cpu", "fp32", search(batch_tokens=1), translators=1)
+    expected = translator.translate_n_best(lines)
+    theirs = translator._engine._translator
+
+    def translate_batch(*given: Any, target_prefix: object, **options: Any) -> list[Any]:
+        if target_prefix is not None:
+            raise ValueError("no prefixes")
+        return list(theirs.translate_batch(*given, **options))
+
+    translator._engine._translator = Mock(wraps=theirs, translate_batch=translate_batch)
+    finish = translator.start_translation([TranslatorInput(line) for line in lines])
+    fail = translator.start_translation([TranslatorInput(lines[0], "Der")])
+    assert finish() == expected
+    with pytest.raises(UserError, match="CTranslate2 failed: no prefixes"):
+        fail()
+
+
 def test_all_unsupported_options_are_named(model: Path) -> None:
     decode = DecodeRecipe(beam_groups=2, stop="exact", alignments=True, shortlist=Path("list"))
     with pytest.raises(UserError) as refused:
@@ -275,6 +300,11 @@ def test_an_unsupported_precision_is_an_error(model: Path, monkeypatch: pytest.M
     decode = DecodeRecipe(length_penalty="none")
     with pytest.raises(UserError, match=r"does not support precision fp16 \(this cpu supports fp32, int8\)"):
         CTranslate2Translator.load(model, "cpu", "fp16", decode)
+
+
+def test_a_negative_number_of_translators_is_an_error(model: Path) -> None:
+    with pytest.raises(ValueError, match="translators must be at least 1, got -1"):
+        CTranslate2Translator.load(model, "cpu", "fp32", translators=-1)
 
 
 def test_int8_is_close_to_fp32(model: Path, lines: list[str]) -> None:
@@ -394,6 +424,15 @@ def test_the_log_states_whether_a_conversion_is_cached(
     convert_once(model)
     assert bool(conversions(model)) == is_cached
     assert f"for CTranslate2; {message}" in capsys.readouterr().err
+
+
+def test_a_read_only_folder_without_a_manifest_cannot_cache(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(seed=17)
+    (model / "manifest.json").unlink()
+    monkeypatch.setattr("os.access", lambda path, _: path != model)
+    assert not cache.can_cache(model, "int8")
 
 
 def test_only_stale_folders_are_removed(make_model: MakeModel) -> None:

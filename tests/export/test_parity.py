@@ -1,7 +1,8 @@
 """Parity checks: their sample sentences, rounding of weights, and detection of small errors."""
 
+import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from nmt.export import ctranslate2 as conversion
 from nmt.export import parity
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.card import Target
+from nmt.export.engine import CTranslate2Engine
 from nmt.export.packages import is_installed
 from nmt.export.parity import default_sample, round_weights
 from nmt.recipe import UserError, parse_recipe
@@ -113,6 +115,18 @@ def test_a_large_rounding_error_fails_the_check(
     monkeypatch.setattr(parity, "_MAX_MEAN_DIFFERENCE_INT8", 1e-5)
     with pytest.raises(UserError, match=r"on average \(limit 1e-05\).*; try another --quantization$"):
         export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2", quantization="int8"))
+
+
+@needs_ctranslate2
+def test_nan_of_ctranslate2_fails_the_check(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nan(self: CTranslate2Engine, pairs: Sequence[tuple[object, list[int]]], batch_tokens: int) -> list[list[float]]:
+        return [[math.nan] * (len(tgt) + 1) for _, tgt in pairs]
+
+    monkeypatch.setattr(CTranslate2Engine, "score", nan)
+    with pytest.raises(UserError, match="the parity check failed: CTranslate2 returns NaN in float32"):
+        export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2"))
 
 
 @needs_ctranslate2

@@ -50,6 +50,26 @@ def test_find(text: str, expected: str | list[str]) -> None:
     assert found(text) == (expected.split("|") if isinstance(expected, str) else expected)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("请访问https://example.org/a。谢谢\uff0c再见", "https://example.org/a"),
+        ("请访问www.example.org查看\uff08http://example.org/b\uff1f\uff09", "www.example.org|http://example.org/b"),
+        (
+            "https://example.org에서 https://ko.example.org/대한민국",
+            "https://example.org|https://ko.example.org/대한민국",
+        ),
+        ("http://www.例え.jp/", "http://www.例え.jp/"),
+        ("请联系info@example.org查看5个b@example.org", "info@example.org|5|b@example.org"),
+        ("อีเมลinfo@example.orgครับ müller@exämple.org로", "info@example.org|müller@exämple.org"),
+        ("已删除%d个文件\uff0c%1$s님이 %(n)sを 100%ige", "%d|%1$s|%(n)s|100"),
+        ("版本v1.2.3\uff0c\uff12\uff10\uff12\uff14年\uff0c-\uff11\uff12.\uff15", "v1.2.3|2024|-12.5"),
+    ],
+)
+def test_letters_of_scripts_without_spaces_are_not_part_of_items(text: str, expected: str) -> None:
+    assert found(text) == expected.split("|")
+
+
 def test_numbers_of_other_kinds_do_not_count() -> None:
     assert found("Page 7 of http://example.org/8 for {9}", "numbers") == ["7"]
     assert found("Page 7 of http://example.org/8 for {9}", "urls", "placeholders") == ["http://example.org/8", "{9}"]
@@ -77,6 +97,7 @@ def test_numbers_of_other_kinds_do_not_count() -> None:
         (("en", "xx"), "1,234.5", "1,234.5"),
         (("xx", "de"), "1,234.5", "1,234.5"),
         (("en", "de"), "007", "007"),
+        (("ja", "de"), "\uff11\uff12\uff13\uff14.\uff15", "1234,5"),
         (("en", "de"), "-1,234.5", "-1.234,5"),
         (("en", "fr"), "\u22121,234", "\u22121\u202f234"),
         (("en", "de"), ".38", ".38"),

@@ -90,9 +90,11 @@ def test_a_very_deep_line_is_kept() -> None:
         assert marked.insert("", []) == line
 
 
-def test_many_elements_take_quadratic_time() -> None:
-    line = " ".join(f"<a>{i}</a> and" for i in range(300))
-    assert MarkedText.parse(line).insert(" ".join(f"{i} und" for i in range(300)), []).count("<a>") == 300
+@pytest.mark.parametrize("links", [[], [(i, i) for i in range(20_000)]])
+def test_many_elements_take_linear_time(links: list[tuple[int, int]]) -> None:
+    line = " ".join(f"<a>{i}</a> and<br/>" for i in range(10_000))
+    found = MarkedText.parse(line).insert(" ".join(f"{i} und" for i in range(10_000)), links)
+    assert found.count("<a>") == found.count("<br/>") == 10_000
 
 
 def tags(line: str) -> list[str]:

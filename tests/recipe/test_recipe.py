@@ -681,6 +681,10 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             "train.subword_sampling has no effect on characters or bytes; set tokenizer.algorithm to 'bpe' or",
         ),
         (
+            ["train.subword_sampling=0.1", "tokenizer.joint=false", "data.train=[{kind='trees', path='a.mrg'}]"],
+            "train.subword_sampling has no effect on trees, which have a token per bracket; set train.subword_",
+        ),
+        (
             ["tokenizer.algorithm=byte", "tokenizer.character_coverage=0.99"],
             "tokenizer.character_coverage has no effect on bytes, which cover all characters; set tokenizer.algorithm",
         ),
@@ -796,6 +800,8 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         ),
         (["decode.top_k=5"], "decode.top_k has no effect on beam search"),
         (["decode.top_p=0.5"], "decode.top_p has no effect on beam search"),
+        (["decode.sampling=true", "decode.temperature=1e-300"], "decode.temperature = 1e-300; it must be greater than"),
+        (["decode.sampling=true", "decode.temperature=1e300"], "decode.temperature = 1e+300; it must be less than"),
         (["decode.min_p=0.5"], "decode.min_p has no effect on beam search"),
         (["train.schedule_start=100_000"], "train.schedule_start is 100000; it must be less than train.max_steps"),
         (["train.warmup_steps=0"], "train.warmup_steps is 0, but the noam schedule divides by it; it must be"),

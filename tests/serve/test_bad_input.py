@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from nmt.cli.program import COMMANDS
 from nmt.serve.app import build_app
@@ -66,6 +66,16 @@ def read_table(heading: str) -> list[list[str]]:
 REQUESTS = [
     (request, *cells) for requests, *cells in read_table("### Invalid requests") for request in requests.split(", ")
 ]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"), [("/v1/score", {"pairs": [[]] * 9}), ("/v1/translate", {"text": "a", "keep": ["a"] * 9})]
+)
+def test_a_list_is_checked_up_to_its_first_invalid_item(path: str, fields: dict[str, Any]) -> None:
+    """The errors of all items of a body of 1 MB needed 500 MB of memory."""
+    with pytest.raises(ValidationError) as raised:
+        KINDS[path].model_validate(fields)
+    assert raised.value.error_count() <= 2
 
 
 def send(client: TestClient, request: str, given: str) -> tuple[int, str]:

@@ -1,5 +1,6 @@
 """Fields of /v1/translate for interactive clients: partial words, alternatives, attention, and what is unsupported."""
 
+import asyncio
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,40 @@ def test_attention_of_each_translation(client: TestClient, translator: Translato
         assert fields["attention"] == asdict(translator.attention(LINE, translation))
 
 
+def test_attention_with_many_weights_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.serve.app._MAX_WEIGHTS", 10)
+    response = client.post("/v1/translate", json={"text": LINE, "n_best": 2, "attention": True})
+    message = "the attention has more than 10 weights; reduce n_best, or send a shorter text"
+    assert (response.status_code, response.json()["error"]) == (413, message)
+
+
+def test_a_request_cannot_have_thousands_of_samples(model: Path) -> None:
+    search = DecodeRecipe(sampling=True)
+    sampler = Translator.load(model, "cpu", "fp32", search)
+    served = ServedModel("en-de", LANGUAGES, search, sampler, no_scorer, BatchingOptions(), "torch, fp32")
+    with TestClient(build_app(Service([served], Limits()))) as client:
+        answers = [client.post("/v1/translate", json={"text": LINE, "n_best": count}) for count in (32, 33)]
+    served.batcher.close()
+    assert len(answers[0].json()["translations"][0]) == 32
+    assert (answers[1].status_code, answers[1].json()["error"]) == (
+        400,
+        "n_best is 33; it must be at most 32; request fewer",
+    )
+
+
+def test_phrases_are_compared_outside_the_event_loop(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many long phrases take seconds, which other requests must not wait for."""
+    has_loop: list[bool] = []
+
+    def compare(*_: str, ignores_case: bool) -> bool:
+        has_loop.append(asyncio._get_running_loop() is not None)
+        return False
+
+    monkeypatch.setattr("nmt.serve.app.contains_phrase", compare)
+    assert client.post("/v1/translate", json={"text": LINE, "forbidden": ["cat"]}).status_code == 200
+    assert has_loop == [False]
+
+
 def test_attention_has_the_tag_of_the_request(client: TestClient, translator: Translator) -> None:
     body = {"text": LINE, "attention": True, "tag": "<news>"}
     ((fields,),) = client.post("/v1/translate", json=body).json()["translations"]
@@ -87,7 +122,11 @@ def test_attention_has_the_tag_of_the_request(client: TestClient, translator: Tr
         ({"text": LINE, "attention": True, "stream": True}, "attention needs a request with one text"),
         ({"text": "the cat sees a dog. " * 20, "attention": True}, "the line is split"),
         ({"text": LINE, "attention": "much"}, "attention: "),
-        ({"text": LINE, "alternatives": True, "n_best": 33}, "n_best is 33; with alternatives it must be at most 32"),
+        ({"text": LINE, "prefix": "a" * 10_001}, "prefix: String should have at most 10000 characters"),
+        ({"text": LINE, "forbidden": ["a" * 1_001]}, "forbidden.0: String should have at most 1000 characters"),
+        ({"text": LINE, "glossary": [["a", "b" * 1_001]]}, "glossary.0.1: must be at most 100 texts of at most 1,000"),
+        ({"text": LINE, "glossary": [["a", ["b"] * 101]]}, "glossary.0.1: must be at most 100 texts of at most 1,000"),
+        ({"text": LINE, "alternatives": True, "n_best": 33}, "n_best is 33; it must be at most 32; request fewer"),
     ],
 )
 def test_invalid_requests(client: TestClient, fields: dict[str, Any], message: str) -> None:

@@ -5,13 +5,16 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
+from nmt.keep.documents import Segment
 from nmt.keep.translator import PreservingTranslator
 from nmt.serve.app import build_app
+from nmt.serve.documents import TextFormat, split_texts
 from nmt.serve.service import Limits
 from tests.serve.conftest import EchoTranslator, MakeService
 
@@ -53,8 +56,24 @@ def test_lines_of_documents(echo_service: MakeService, path: str, field: str) ->
         response = client.post(path, json={field: "<p>a</p><p>b</p><p>c</p>"} | body)
     assert (response.status_code, response.json()["error"]) == (
         413,
-        "the request has 3 lines; the limit is 2; split it",
+        "the request has more than 2 lines; split it",
     )
+
+
+@pytest.mark.parametrize("kind", ["text", "html", "srt"])
+def test_splitting_ends_at_the_limit_of_lines(kind: TextFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+
+    def segment(*fields: Any) -> Segment:
+        found.append(fields[1])
+        return Segment(*fields)
+
+    monkeypatch.setattr("nmt.keep.documents.Segment", segment)
+    monkeypatch.setattr("nmt.serve.documents.Segment", segment)
+    text = {"text": "a\n", "html": "<p>a</p>", "srt": "1\n0:01 --> 0:02\na\n\n"}[kind] * 1_000
+    with pytest.raises(HTTPException, match="the request has more than 20 lines; split it"):
+        split_texts([text], kind, 20)
+    assert len(found) < 25
 
 
 def test_markup_in_a_language_without_spaces_is_reported(

@@ -129,6 +129,11 @@ def test_windows_end_with_a_document() -> None:
     assert sizes == [4, 2]
 
 
+def test_a_long_document_takes_linear_time() -> None:
+    lines = records_of(["a"] * 200_000)
+    assert list(whole_documents([line] for line in lines)) == [lines]
+
+
 def test_rounds() -> None:
     records = list(with_context(records_of(["a", "b", "", "c", "d", "e", "f"]), BOTH))
     assert [[record.text for record in own] for own in rounds(records)] == [["a", "c"], ["b", "d"], ["", "e"], ["f"]]

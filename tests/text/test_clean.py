@@ -62,6 +62,26 @@ def test_normalized_text_is_one_clean_line(text: str, form: UnicodeForm) -> None
         assert unicodedata.is_normalized(form, result)
 
 
+@given(text=st.text(st.sampled_from("a\u0301\u0327\u0344\u0f73\u0f71=\u2190\u0338"), min_size=150, max_size=300))
+def test_long_runs_of_combining_characters_have_the_same_form(text: str) -> None:
+    long = "a" * 1_000 + text.replace("a", "") + text
+    for form in ("NFC", "NFKC"):
+        assert normalize(long, form) == unicodedata.normalize(form, long)
+
+
+def test_time_for_combining_characters_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python needs ten seconds for this text, during which no other thread runs."""
+    text, given = "\u0301\u0327" * 50_000, list[str]()
+
+    def record(_: str, text: str) -> str:
+        given.append(text)
+        return text
+
+    monkeypatch.setattr(unicodedata, "normalize", record)
+    normalize(text, "NFC")
+    assert given[-1] == "\u0327" * 50_000 + "\u0301" * 50_000
+
+
 def test_no_printable_character_normalizes_to_white_space() -> None:
     """The fast path of `normalize` relies on this."""
     printable = [chr(i) for i in range(sys.maxunicode + 1) if chr(i).isprintable()]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.text.splitting import contains_phrase, split_text
+from nmt.text.splitting import contains_phrase, join_texts, split_text
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,10 @@ from nmt.text.splitting import contains_phrase, split_text
         ("狗dog狗", "狗dog", False, True),
         ("hotdog狗", "dog狗", False, False),
         ("hotdog dog", "dog", False, True),
+        ("हिन्दी भाषा", "हिन्द", False, False),
+        ("हिन्दी भाषा", "भाषा", False, True),
+        ("हिन्दीभाषा", "भाषा", False, False),
+        ("ภาษาไทยดี", "ภาษาไทย", False, True),
         ("ein Cafe\u0301", "Caf\u00e9", False, True),
         ("ein Caf\u00e9", "Ca\u00adfe\u0301", False, True),
     ],
@@ -45,3 +49,10 @@ def test_long_runs_of_punctuation_take_linear_time(run: str) -> None:
 )
 def test_sentence_ends_are_runs_of_punctuation(text: str, expected: list[str]) -> None:
     assert split_text(text, lambda part: part != text) == expected
+
+
+def test_many_parts_are_joined_in_linear_time() -> None:
+    joined, first_words = join_texts(["A part of a line.", "\u4e00\u3002", "\u4e8c", ""] * 50_000)
+    assert joined.startswith("A part of a line. \u4e00\u3002\u4e8c A part")
+    assert first_words[:9] == [0, 5, 5, 6, 6, 11, 11, 12, 12]
+    assert first_words[-1] == len(joined.split()) == 300_000

@@ -68,6 +68,7 @@ def test_brackets() -> None:
         "()",
         ")(",
         "XX y",
+        "(S " * 1_000 + "(NN dog" + ")" * 1_001,
     ],
 )
 def test_malformed_tree(line: str) -> None:

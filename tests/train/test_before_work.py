@@ -526,6 +526,23 @@ def test_too_little_disk_space_is_an_early_error(
     assert nmt("train", recipe, f"run_dir={tmp_path / 'run'}", "train.max_steps=4")[0] == 0
 
 
+def test_length_ratios_of_a_model_with_context_are_an_early_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    run = tmp_path / "run"
+    status, _, err = nmt("train", recipe, f"run_dir={run}", "data.context=1", "decode.max_length_ratio=2")
+    assert status == 1
+    assert "decode.max_length_ratio does not support a model with context; replace it" in err
+    assert not list_checkpoints(run)
+
+
+def test_the_disk_of_linked_checkpoints_counts(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=len(path.resolve().name)))
+    plan = load_recipe(recipe, [f"run_dir={tmp_path / 'run'}"])
+    assert disk_need(plan, (300, 300)).free == len("disk")
+
+
 def test_disk_need_has_the_vocabulary_of_each_side(recipe: Path) -> None:
     plan = load_recipe(recipe, ["model.tied_embeddings='none'", "tokenizer.joint=false"])
     one, more_src, more_tgt = (model_bytes(plan, sizes) for sizes in ((300, 300), (301, 300), (300, 301)))

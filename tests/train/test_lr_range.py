@@ -2,9 +2,11 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from nmt.data.prepare import load_prepared
 from nmt.processes.distributed import start_world
@@ -85,6 +87,14 @@ def test_losses_are_those_of_updates_with_constant_rates(recipe: Path, tmp_path:
     assert [point.loss for point in found.points] == losses
     assert found.points[0].smoothed == pytest.approx(losses[0])
     assert found.points[1].smoothed == pytest.approx((0.09 * losses[0] + 0.1 * losses[1]) / 0.19)
+
+
+def test_an_overflow_of_the_loss_scale_is_no_divergence(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, init_scale=2.0**40))
+    loaded = load_recipe(recipe, ["train.precision=fp16"])
+    with start_world("cpu") as world:
+        found = run_range_test(loaded, load_prepared(loaded.data_directory), world, 1e-4, 1e-3, 4)
+    assert len(found.points) == 4 and not found.diverged
 
 
 def test_command(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:

@@ -274,9 +274,10 @@ def test_a_stopped_run_averages_the_checkpoints_of_an_uninterrupted_one(
 def test_patience_ends_a_run_that_does_not_improve(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = with_train(tiny_recipe, patience=2, learning_rate=1e-12, max_steps=500, validate_every=2)
+    recipe = with_train(tiny_recipe, patience=2, learning_rate=1e-12, max_steps=500, validate_every=2, log_every=500)
     state = train_tiny(recipe, tiny_data)
     assert state.validations_without_best == 2
+    assert len(metrics(recipe, "train/loss")) == 1  # also of the updates since the last log line
     assert state.step < 500
     assert f"training ended at step {state.step}, because train.patience was reached\n" in capsys.readouterr().err
 

@@ -48,7 +48,7 @@ PEERS = {
         ("train", "decode", "learn"),
         "transformers==5.23.0",
         "numpy tokenizers huggingface_hub safetensors regex pyyaml tqdm packaging typer",
-        options={"train": "attn compile", "decode": "attn", "learn": "attn"},
+        options={"train": "attn compile batches", "decode": "attn", "learn": "attn batches"},
     ),
     # Training does not import its other declared dependencies (spacy, fasttext, torchcodec, a web server, ...).
     "eole": Peer(
@@ -57,7 +57,7 @@ PEERS = {
         "eole==0.6.4",
         "huggingface_hub numpy pillow protobuf pydantic pyonmttok==1.38.1 pyyaml regex sacrebleu safetensors "
         "tokenizers",
-        options=dict.fromkeys(("train", "learn"), "bucket_size num_workers torch_compile"),
+        options=dict.fromkeys(("train", "learn"), "batches bucket_size num_workers torch_compile"),
     ),
     # Declares torch < 2.3. Imports spacy and fasttext even if they are not used.
     "opennmt": Peer(

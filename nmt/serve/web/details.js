@@ -8,12 +8,14 @@ const ATTENTION_NOTE = element("attention-note").textContent;
 
 let current = null; // argument of `showDetails`
 let shownFor = ""; // source, prefix and translation of the attention on the page
+let wantedFor = ""; // the same of the newest attention that is shown or has been requested
 let attention = null;
 let chosen = {layer: 0, head: null};
 
 /** Hide the details. */
 export function clearDetails() {
   current = null;
+  wantedFor = "";
   element("details").hidden = true;
 }
 
@@ -64,20 +66,30 @@ async function showAttention() {
   if (reason) {
     return;
   }
-  if (key !== shownFor) {
-    try {
-      const found = await findAttention(rank);
-      if (details !== current) {
-        return;
-      }
+  const isRequested = key === wantedFor; // the page is shown again after each translated line
+  wantedFor = key;
+  if (key === shownFor) {
+    draw();
+  } else if (!isRequested) {
+    await requestAttention(key, () => findAttention(rank));
+  }
+}
+
+/** Request and draw attention, unless another one is wanted by then. */
+async function requestAttention(key, find) {
+  try {
+    const found = await find();
+    if (key === wantedFor) {
       [attention, shownFor] = [found, key];
-    } catch (error) {
+      draw();
+    }
+  } catch (error) {
+    if (key === wantedFor) {
+      wantedFor = "";
       element("map-readout").textContent = error.message;
       element("heads").hidden = element("map").hidden = true;
-      return;
     }
   }
-  draw();
 }
 
 function draw() {

@@ -1,7 +1,8 @@
 """eole: the trainer of `eole train` on the same pieces; a round ends where it reports.
 
 Its decoder is always pre-norm, so both stacks are, each with a final norm. It drops sentences whose source is already
-in the batch. Options, as in eole: bucket_size, num_workers, torch_compile (true or false).
+in the batch. Options, as in eole: bucket_size, num_workers, torch_compile (true or false); also batches: `sorted` has
+pairs of similar length in a batch, eole's default; `random` has as many pairs of any length in each batch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from eole.utils.statistics import Statistics
 from torch import Tensor
 
 from bench.token_nll import mean_nll
-from bench.trainers import NEVER, check_precision, sorted_batch_size, write_vocabulary
+from bench.trainers import NEVER, check_precision, pair_lengths, sorted_batch_size, write_vocabulary
 from bench.worker import Clock
 from bench.workload import Workload
 
@@ -143,13 +144,11 @@ def _training(workload: Workload, folder: Path) -> dict[str, Any]:
         "train_steps": NEVER,
         "valid_steps": NEVER,
         "save_checkpoint_steps": NEVER,
-        "bucket_size": int(workload.options.get("bucket_size", "262144")),
         "num_workers": int(workload.options.get("num_workers", "2" if workload.on_gpu else "1")),
         "torch_compile": workload.options.get("torch_compile", "false") == "true",
         "world_size": 1,
         "gpu_ranks": [0] if workload.on_gpu else [],
-        "batch_type": "tokens",
-        "batch_size": sorted_batch_size(workload),
+        **_batches(workload),
         "batch_size_multiple": 8 if workload.on_gpu else 1,
         "accum_count": [1],
         "accum_steps": [0],
@@ -169,6 +168,16 @@ def _training(workload: Workload, folder: Path) -> dict[str, Any]:
         "dropout": [workload.shape.dropout],
         "attention_dropout": [0.0],
     }
+
+
+def _batches(workload: Workload) -> dict[str, Any]:
+    """Return options for batches with `batch_tokens` target tokens on average."""
+    if workload.options.get("batches", "sorted") == "random":  # a bucket is one batch
+        lengths = pair_lengths(workload)
+        size = round(workload.batch_tokens * len(lengths) / sum(tgt + 1 for _, tgt in lengths))
+        return {"batch_type": "sents", "batch_size": size, "bucket_size": size}
+    size = int(workload.options.get("bucket_size", "262144"))
+    return {"batch_type": "tokens", "batch_size": sorted_batch_size(workload), "bucket_size": size}
 
 
 def _model(workload: Workload) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Hugging Face transformers: MarianMTModel in a plain training loop and with `generate`.
 
-Its layers are post-norm, as in the paper. Options: attn (sdpa or eager); compile (true or false, training).
+Its layers are post-norm, as in the paper. Options: attn (sdpa or eager); for training: compile (true or false), and
+batches: `sorted` has pairs of similar length in a batch, as usual; `random` has pairs of any length, with more padding.
 """
 
 from __future__ import annotations
@@ -167,22 +168,33 @@ def _batches(workload: Workload, seed: int = 0) -> Iterator[tuple[torch.Tensor, 
     """Yield source, decoder input and labels of at most `batch_tokens` target tokens, epoch after epoch."""
     src, tgt = workload.ids("train", "src"), workload.ids("train", "tgt")
     order = sorted(range(len(src)), key=lambda i: (len(tgt[i]), len(src[i])))
-    groups: list[list[int]] = [[]]
-    tokens = 0
-    for i in order:
-        if groups[-1] and tokens + len(tgt[i]) + 1 > workload.batch_tokens:
-            groups.append([])
-            tokens = 0
-        groups[-1].append(i)
-        tokens += len(tgt[i]) + 1
+    is_random = workload.options.get("batches", "sorted") == "random"
+    groups = _groups(order, tgt, workload.batch_tokens)
     for epoch in count():
-        random.Random(1000 * seed + epoch).shuffle(groups)
+        generator = random.Random(1000 * seed + epoch)
+        if is_random:
+            generator.shuffle(order)
+            groups = _groups(order, tgt, workload.batch_tokens)
+        generator.shuffle(groups)
         for group in groups:
             yield (
                 _pad([[*src[i], EOS] for i in group], PAD),
                 _pad([[BOS, *tgt[i]] for i in group], PAD),
                 _pad([[*tgt[i], EOS] for i in group], -100),
             )
+
+
+def _groups(order: Sequence[int], tgt: Sequence[Sequence[int]], batch_tokens: int) -> list[list[int]]:
+    """Split pairs, in order, into groups of at most `batch_tokens` target tokens."""
+    groups: list[list[int]] = [[]]
+    tokens = 0
+    for i in order:
+        if groups[-1] and tokens + len(tgt[i]) + 1 > batch_tokens:
+            groups.append([])
+            tokens = 0
+        groups[-1].append(i)
+        tokens += len(tgt[i]) + 1
+    return groups
 
 
 def _pad(sentences: Sequence[Sequence[int]], value: int) -> torch.Tensor:
