@@ -13,7 +13,7 @@ TRANSLATION = "translation"
 """Label of pairs without noise."""
 
 _MIN_WORDS = 4  # in a shorter target, shuffling or truncation is undetectable
-_ENDS = ".!?"
+_ENDS = ".!?\u061f\u06d4\u0964\u104b\u17d4"
 
 
 def with_noise(pairs: Sequence[Pair], kinds: Sequence[Noise], seed: int) -> Iterator[tuple[Pair, str]]:

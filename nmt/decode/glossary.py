@@ -108,7 +108,7 @@ class Glossary:
             if not isinstance(term, Term):
                 raise TypeError(f"a glossary needs Term objects, got {type(term).__name__}; use Term(source, (form,))")
             words = split_words(term.source)
-            folded = [word.casefold() for word in words]
+            folded = list(map(_folded, words))
             same, key = (self._cased_terms, words) if term.is_cased else (self._terms, folded)
             forms = (*same[tuple(key)].forms, *term.forms) if tuple(key) in same else term.forms
             same[tuple(key)] = replace(term, forms=tuple(dict.fromkeys(forms)))
@@ -200,7 +200,7 @@ class Glossary:
 
     def _candidates(self, words: Sequence[str]) -> Iterator[tuple[Span, Term]]:
         """Yield all matches, from left to right; case-sensitive terms precede others with the same words."""
-        folded = [word.casefold() for word in words]
+        folded = list(map(_folded, words))
         for start, first in enumerate(folded):
             for end in (start + length for length in self._lengths.get(first, ()) if start + length <= len(words)):
                 term = self._cased_terms.get(tuple(words[start:end])) or self._terms.get(tuple(folded[start:end]))
@@ -225,7 +225,12 @@ def _no_items(_: str) -> Sequence[Span]:
     return ()
 
 
+def _folded(text: str) -> str:
+    """Return a text without case. The Turkish capital I with a dot equals i, which Unicode's rules keep apart."""
+    return text.casefold().replace("i\u0307", "i")
+
+
 def _delimited(text: str) -> str:
     """Return the casefolded words of a text, separated by line feeds; `in` then matches whole words."""
-    words = split_words(normalize(text.casefold(), "none"))  # as the model reads it, for example without soft hyphens
+    words = split_words(normalize(_folded(text), "none"))  # as the model reads it, for example without soft hyphens
     return "\n" + "\n".join(words) + "\n"

@@ -45,6 +45,8 @@ def test_truncated_targets_are_a_prefix_with_or_without_the_full_stop() -> None:
     # The line end of a file with CRLF is not part of the sentence.
     with_line_end = noisy("truncated", [(src, f"{tgt}\r") for src, tgt in PAIRS])
     assert [pair for _, pair in with_line_end] == [pair for _, pair in found]
+    hindi = noisy("truncated", [(src, tgt.replace(".", "\u0964")) for src, tgt in PAIRS])
+    assert [pair[1].replace("\u0964", ".") for _, pair in hindi] == [pair[1] for _, pair in found]
 
 
 def test_wrong_language_is_the_source_or_another_source() -> None:

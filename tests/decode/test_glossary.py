@@ -103,6 +103,9 @@ def test_case() -> None:
     assert terms.required("us") == [("uns", "Uns", "Uns")]
     assert Term("it", ("iPhone", "das da")).required == ("iPhone", "das da", "Das da")
     assert Term("it", ("gnu",), is_cased=True).required == ("gnu",)
+    turkish = glossary(("i\u015f\u00e7i", "ila\u00e7"), ("\u0130stanbul", "I"))
+    assert len(turkish.find("\u0130\u015f\u00e7i, istanbul")) == len(turkish.find("i\u015f\u00e7i \u0130STANBUL")) == 2
+    assert turkish.check("i\u015f\u00e7i", "\u0130la\u00e7!")[0].form == "ila\u00e7"
 
 
 def test_terms_with_the_same_source_are_merged() -> None:

@@ -233,6 +233,13 @@ def test_splits_at_items() -> None:
     assert translate(script, line) == "Er schrieb <b>an info@example.org</b>, und verließ   dann 17 Hunde."
 
 
+def test_added_full_stops_are_removed_in_other_scripts() -> None:
+    """With the full stops of Hindi and Urdu."""
+    for stop in ("\u0964", "\u06d4"):
+        script = Script({"see {x} now": "dekho", "see": f"dekho{stop}", "now": "ab"})
+        assert translate(script, "see {x} now") == "dekho {x} ab"
+
+
 @pytest.mark.parametrize(
     ("required", "forbid", "unmet"),
     [
