@@ -1,4 +1,4 @@
-"""Errors of memory that does not suffice."""
+"""Out-of-memory errors."""
 
 from __future__ import annotations
 
