@@ -101,7 +101,7 @@ class ProgressBar:
         if not self._silent and sys.stderr is not None and sys.stderr.isatty():
             from nmt.terminal_bar import TerminalBar  # noqa: PLC0415 - slow to import
 
-            self._bar = TerminalBar(description, total, unit, done)
+            self._bar = TerminalBar(description, total, unit, done, format_rate)
 
     @classmethod
     def silent(cls) -> ProgressBar:
@@ -129,7 +129,7 @@ class ProgressBar:
         parts = [f"{self._description}: {self._done:,.0f}{total} {self._unit}"]
         rate = (self._done - self._done_before) / max(monotonic() - self._started, 1e-9)
         if rate > 0:
-            parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
+            parts.append(format_rate(rate))
             if self._total is not None:
                 parts.append(f"{format_duration((self._total - self._done) / rate)} left")
         return ", ".join(parts)
@@ -148,6 +148,12 @@ def progress(description: str, total: float | None, unit: str, *, done: float = 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Format a count with its noun: `1 line`, `2,000 lines`; plural: None appends an s."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def format_rate(rate: float, unit: str = "") -> str:
+    """Format units per second as `2,000/s` or `0.5/s`, slow ones per hour as `180/h`. unit: text before the slash"""
+    number, period = (rate, "s") if rate >= 0.1 else (rate * 3600, "h")
+    return f"{number:,.{0 if number >= 10 else 1}f}{unit}/{period}"
 
 
 def format_duration(seconds: float) -> str:

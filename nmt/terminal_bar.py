@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,20 +22,33 @@ console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 class _Rate(ProgressColumn):
-    """Rate in units per second."""
+    """Rate in units per second or hour."""
+
+    def __init__(self, format_rate: Callable[[float, str], str]) -> None:
+        super().__init__()
+        self._format_rate = format_rate
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.0f} {task.fields['unit']}/s" if speed else "", style="progress.data.speed")
+        text = self._format_rate(speed, f" {task.fields['unit']}") if speed else ""
+        return Text(text, style="progress.data.speed")
 
 
 class TerminalBar:
     """A bar with description, percentage, rate, and time elapsed and left."""
 
-    def __init__(self, description: str, total: float | None, unit: str, done: float) -> None:
-        """Show the bar. done: units finished so far"""
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rate(), TimeElapsedColumn())
-        self._progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
+    def __init__(
+        self,
+        description: str,
+        total: float | None,
+        unit: str,
+        done: float,
+        format_rate: Callable[[float, str], str],
+    ) -> None:
+        """Show the bar. done: units finished so far; format_rate: formats units per second, with the unit"""
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rate(format_rate))
+        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        self._progress = Progress(*columns, *times, console=console)
         self._task = self._progress.add_task(description, total=total, completed=int(done), unit=unit)
         self._progress.start()
 

@@ -1,11 +1,14 @@
 """Progress lines, durations and verbosity."""
 
+import io
 import re
 
 import pytest
+from rich.console import Console
 
 from nmt import logs
-from nmt.logs import format_duration, progress
+from nmt.logs import format_duration, format_rate, progress
+from nmt.terminal_bar import TerminalBar
 
 
 @pytest.mark.parametrize(
@@ -13,6 +16,25 @@ from nmt.logs import format_duration, progress
 )
 def test_durations(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(1234.5, "1,234 updates/s"), (0.52, "0.5 updates/s"), (0.05, "180 updates/h")]
+)
+def test_rates(rate: float, text: str) -> None:
+    assert format_rate(rate, " updates") == text
+
+
+def test_terminal_bar_shows_slow_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, output = [100.0], io.StringIO()
+    screen = Console(file=output, force_terminal=True, width=120, get_time=lambda: now[0])
+    monkeypatch.setattr("nmt.terminal_bar.console", screen)
+    bar = TerminalBar("training", 100, "updates", 0, format_rate)
+    for _ in range(3):
+        now[0] += 20
+        bar.advance(1, "training")
+    bar.close()
+    assert "180 updates/h" in output.getvalue()
 
 
 def test_progress_without_a_terminal_is_plain_lines(

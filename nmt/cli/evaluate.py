@@ -29,7 +29,7 @@ from nmt.evaluate.inputs import hint_at_form_of_training, hint_at_forms, read_sy
 from nmt.evaluate.result_tables import Evaluation
 from nmt.evaluate.systems import EvaluatedSystems
 from nmt.logs import say
-from nmt.recipe import UserError
+from nmt.recipe import CommandError
 
 Hypotheses = Annotated[
     list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system; - is standard input.")
@@ -99,7 +99,7 @@ def evaluate(
     test = read_test_set(ref, src, test_set, lang_pair)
     for option, is_given in (("--by-length", by_length), ("--comet", comet is not None)):
         if is_given and test.source is None:
-            raise UserError(f"{option} needs the source sentences; use --src FILE")
+            raise CommandError(f"{option} needs the source sentences; use --src FILE")
     scorers = options.scorers(test)
     evaluated = EvaluatedSystems(
         read_systems(hypotheses, test), test.streams, test.source, scorers, lowercase or chrf_lowercase
@@ -108,7 +108,7 @@ def evaluate(
     others += ["F-measure of words"] * bool((train_tgt or word_counts) and not lowercase)
     hint_at_forms(evaluated.systems, test, scorers, others)
     if differences and len(evaluated.systems) != 2:
-        raise UserError(f"--differences compares two systems, got {len(evaluated.systems)}; give two files")
+        raise CommandError(f"--differences compares two systems, got {len(evaluated.systems)}; give two files")
     if comet is not None:
         say(f"scoring {len(evaluated.systems)} x {len(test.streams[0]):,} sentences with {comet}")
     resamples = (resamples or 1000) if confidence else 0

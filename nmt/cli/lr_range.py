@@ -21,7 +21,7 @@ from nmt.pipeline import verify_data
 from nmt.plots.figure import PLOT_MARK, require_drawable
 from nmt.plots.rates import draw_rate_range
 from nmt.processes.distributed import start_world
-from nmt.recipe import Recipe, UserError, load_recipe
+from nmt.recipe import CommandError, Recipe, UserError, load_recipe
 from nmt.train.lr_range import RateRange, run_range_test
 from nmt.train.warm_start import with_start_model
 
@@ -46,7 +46,7 @@ def lr_range(
     Needs prepared text (`nmt prepare RECIPE`); nothing is written to the run.
     """
     if not 0 < lowest < highest < math.inf:
-        raise UserError(f"--lowest must be positive and less than a finite --highest, got {lowest:g} and {highest:g}")
+        raise CommandError(f"--lowest must be positive and below a finite --highest, got {lowest:g} and {highest:g}")
     require_output("-o", out, (), PLOT_MARK)
     require_drawable(out)
     loaded = with_start_model(load_recipe(recipe, overrides or ()))

@@ -18,7 +18,7 @@ from nmt.evaluate.metrics import Scorer, bleu_tokenizer, make_scorer
 from nmt.evaluate.moses import LANGUAGES
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import is_first_rank, warn
-from nmt.recipe import UserError
+from nmt.recipe import CommandError
 from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.text.clean import SHORT_CODES
 from nmt.text.sacrebleu_sets import sacrebleu_files
@@ -69,18 +69,18 @@ FormatOption = Annotated[Format, typer.Option("-f", "--format", help="Output for
 def read_test_set(
     ref: Sequence[Path] | None, src: Path | None, test_set: str | None, lang_pair: str | None
 ) -> ReferenceSet:
-    """Read the test set of the options; raises UserError if they are inconsistent or line counts differ.
+    """Read the test set of the options; raises CommandError if they are inconsistent, UserError if line counts differ.
 
     Warns of empty lines.
     """
     if bool(ref) == (test_set is not None):
-        raise UserError("the reference is missing or ambiguous; give either --ref FILE or --test-set NAME")
+        raise CommandError("the reference is missing or ambiguous; give either --ref FILE or --test-set NAME")
     if lang_pair is not None and test_set is None:
         raise missing_option("--lang-pair", "--test-set")
     tgt_lang = None
     if test_set is not None:
         if lang_pair is None:
-            raise UserError(f"--test-set {test_set} needs its languages; use --lang-pair, such as --lang-pair en-de")
+            raise CommandError(f"--test-set {test_set} needs its languages; use --lang-pair, such as --lang-pair en-de")
         source_file, ref = sacrebleu_files(test_set, lang_pair)
         src, tgt_lang = src or source_file, lang_pair.partition("-")[2]
     return ReferenceSet.read(ref or (), src, tgt_lang)
@@ -124,13 +124,11 @@ class MetricOptions:
         return self.lang or text.tgt_lang or "en"
 
     def scorers(self, text: ReferenceSet) -> list[Scorer]:
-        """Create the scorers; raises UserError for an unknown metric or a missing language."""
+        """Create the scorers; raises CommandError for an unknown metric or a missing language."""
         names = self.names()
         for name in names:
             if (self.lang or text.tgt_lang) is None and name.startswith(("bleu-tokenized", "bleu-compound")):
-                raise UserError(
-                    f"{name} is language-specific; it needs the target language; use --lang, such as --lang de"
-                )
+                raise CommandError(f"{name} needs the target language; use --lang, such as --lang de")
         return [
             make_scorer(
                 name,
@@ -146,10 +144,10 @@ class MetricOptions:
         return bleu_tokenizer(tgt_lang=self.language(text), tokenize=self.tokenize, lowercase=self.lowercase)
 
     def names(self) -> list[str]:
-        """Return the metrics, each once; raises UserError if there are none."""
+        """Return the metrics, each once; raises CommandError if there are none."""
         names = list(dict.fromkeys(name.strip() for name in self.metrics.split(",") if name.strip()))
         if not names:
-            raise UserError("--metrics is empty; it must be a list such as bleu,chrf,ter; name at least one metric")
+            raise CommandError("--metrics is empty; it must be a list such as bleu,chrf,ter; name at least one metric")
         return names
 
 

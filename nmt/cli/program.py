@@ -201,6 +201,8 @@ def main() -> None:
 def _wrong_usage(error: typer.TyperException) -> str:
     """Return the message of a usage error, "" if the help has been printed instead."""
     message = error.format_message().rstrip(".").replace("Value error, ", "").replace("Input should be", "it must be")
+    if (option := getattr(error, "option_name", None)) in ("-q", "--quiet", "-v", "--verbose"):
+        return f"{option} is an option of nmt itself; put it before the command, as in nmt {option} translate"
     context = getattr(error, "ctx", None)  # errors raised by a command have no context
     return f"{message}; see '{context.command_path} --help'" if message and context else message
 

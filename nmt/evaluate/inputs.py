@@ -146,7 +146,7 @@ def hint_at_lowercase_output(
     """
     scorers = [make_scorer(metric, **options) for metric in metrics]
     cased = [scorer.name for scorer in scorers if scorer.is_case_sensitive]
-    if cased and not options["lowercase"] and _is_lower_cased(lines) and any(map(_is_cased, references)):
+    if cased and not options["lowercase"] and _is_lowered(lines, references):
         say(
             f"hint: the translations of {name} are lowercased and the reference is not, which lowers "
             f"{', '.join(cased)}; train on text with capitals, or compute bleu-tokenized-lc (evaluate.metrics)"
@@ -204,9 +204,7 @@ def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, case
     """Log a hint for each system that is lowercased while the references are not, or vice versa."""
     if not case_sensitive:
         return
-    has_cased_reference = any(map(_is_cased, text.streams))
-    lowered = [name for name, lines in systems.items() if _is_lower_cased(lines)] if has_cased_reference else []
-    pairs = [(name, "the reference") for name in lowered]
+    pairs = [(name, "the reference") for name, lines in systems.items() if _is_lowered(lines, text.streams)]
     if all(map(_is_lower_cased, text.streams)):
         pairs = [("the reference", name) for name, lines in systems.items() if _is_cased(lines)]
     for lower, cased in pairs:
@@ -234,6 +232,20 @@ def hint_at_form_of_training(
             "hint: the training text is lowercased and the reference is not, so words with capitals count as unseen; "
             "to ignore case, use --lowercase"
         )
+
+
+def _is_lowered(lines: Sequence[str], references: Sequence[Sequence[str]]) -> bool:
+    """Return whether translations are in lower case and have words that a reference writes with capitals.
+
+    Without such words, as in the output of a model that has hardly learned, case does not change the scores.
+    """
+    if not _is_lower_cased(lines) or not any(map(_is_cased, references)):
+        return False
+    for line, *line_references in zip(lines, *references, strict=True):
+        words = {word for reference in line_references for word in reference.split()}
+        if not {word.lower() for word in words if word != word.lower()}.isdisjoint(line.split()):
+            return True
+    return False
 
 
 def _is_lower_cased(lines: Sequence[str]) -> bool:

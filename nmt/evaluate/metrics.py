@@ -29,7 +29,7 @@ from nmt.evaluate.moses import MosesTokenizer, split_compounds
 from nmt.evaluate.rouge import Rouge
 from nmt.evaluate.sentence_counts import SentenceMetric
 from nmt.logs import counted
-from nmt.recipe import Metric, UserError
+from nmt.recipe import CommandError, Metric, UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.text.clean import SHORT_CODES
 
@@ -273,10 +273,10 @@ def check_seed() -> None:
         raise UserError(f"SACREBLEU_SEED must be an integer, or none for a random seed, got {seed!r}")
 
 
-def _unknown(kind: str, name: str, known: Sequence[str]) -> UserError:
+def _unknown(kind: str, name: str, known: Sequence[str]) -> CommandError:
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return UserError(f"unknown {kind} {name!r}; it must be one of {', '.join(known)}{hint}")
+    return CommandError(f"unknown {kind} {name!r}; it must be one of {', '.join(known)}{hint}")
 
 
 def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:

@@ -15,7 +15,7 @@ from sacrebleu.significance import PairedTest, Result
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed
 from nmt.evaluate.sentence_counts import score_from_counts, sentence_counts
 from nmt.logs import warn
-from nmt.recipe import UserError
+from nmt.recipe import CommandError, UserError
 
 # Score differences (0 to 100) within this tolerance are equal: their sums were added in different orders.
 _TOLERANCE = 1e-9
@@ -72,9 +72,9 @@ def compare_systems(
     if len(systems) < 2:
         raise UserError("a comparison needs at least two systems, got 1")
     if not resamples and not trials:
-        raise UserError("a comparison needs a test; set --resamples or --trials above 0")
+        raise CommandError("a comparison needs a test; set --resamples or --trials above 0")
     if resamples == 1:
-        raise UserError("1 resample has no interval; --resamples must be 0 or at least 2; correct it")
+        raise CommandError("1 resample has no interval; --resamples must be 0 or at least 2; correct it")
     check_seed()
     seed = os.environ.get("SACREBLEU_SEED", "12345")
     if seed.isdigit() and int(seed) == 0:

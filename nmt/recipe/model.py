@@ -102,7 +102,8 @@ class ModelRecipe(Section):
         if self.architecture == "gru":
             feeding = " with input feeding" if self.input_feeding else ""
             return f"GRU of {layers}, {self.attention} attention{feeding}, dropout {self.dropout:g}"
-        return f"Transformer of {layers}, d_ff {self.d_ff}, {self.num_heads} heads, dropout {self.dropout:g}"
+        heads = "1 head" if self.num_heads == 1 else f"{self.num_heads} heads"
+        return f"Transformer of {layers}, d_ff {self.d_ff}, {heads}, dropout {self.dropout:g}"
 
     @field_validator("num_encoder_heads")
     @classmethod

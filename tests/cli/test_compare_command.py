@@ -111,15 +111,12 @@ def test_equal_outputs_are_not_significant(texts: Path, tmp_path: Path, nmt: Nmt
         (["good"], {}, ""),
         (["good", "good"], {}, "is given twice"),
         (["good", "ref"], {}, "is both a translation and the reference"),
-        (["good", "fair", "--resamples", "0", "--trials", "0"], {}, "a comparison needs a test"),
-        (["good", "fair", "--resamples", "1"], {}, "1 resample has no interval"),
         (["good", "fair"], {"SACREBLEU_SEED": "0"}, "SACREBLEU_SEED must not be 0"),
         (
             ["good", "fair"],
             {"SACREBLEU_SEED": "-1"},
             "SACREBLEU_SEED must be an integer",
         ),
-        (["good", "fair", "--metrics", "bleu-compond-split"], {}, "did you mean 'bleu-compound-split'?"),
     ],
 )
 def test_wrong_input(
@@ -141,6 +138,20 @@ def test_wrong_input(
         assert expected in err
     else:
         assert status == 2  # the command line itself is wrong: there is nothing to compare with
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--resamples", "0", "--trials", "0"], "a comparison needs a test"),
+        (["--resamples", "1"], "1 resample has no interval"),
+        (["--metrics", "bleu-compond-split"], "did you mean 'bleu-compound-split'?"),
+    ],
+)
+def test_wrong_options_have_exit_status_2(texts: Path, nmt: Nmt, options: list[str], expected: str) -> None:
+    status, out, err = nmt("compare", "--ref", texts / "ref", texts / "good", texts / "fair", *options)
+    assert (status, out) == (2, "")
+    assert expected in one_line(err)
 
 
 def test_paths_that_do_not_exist_are_named(texts: Path, nmt: Nmt) -> None:

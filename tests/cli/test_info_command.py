@@ -62,6 +62,12 @@ def test_a_run_is_described_by_its_average(run: Path, nmt: Nmt) -> None:
     assert f"{hashlib.sha256(weights).hexdigest()}  {len(weights):>13,}  model.safetensors" in out
 
 
+def test_a_single_checkpoint_is_named_once(run: Path, nmt: Nmt) -> None:
+    checkpoint = run / "checkpoints" / "step-00000010"
+    average_checkpoints([checkpoint], run / "single")
+    assert "1 checkpoint, step-00000010\n" in nmt("info", run / "single")[1]
+
+
 def test_json_holds_the_same_and_counts_parameters(run: Path, model: Path, nmt: Nmt) -> None:
     found = json.loads(nmt("info", run / "checkpoints" / "step-00000010", "--json")[1])
     assert found["parameters"] == load_model(model, torch.device("cpu")).model.num_parameters()

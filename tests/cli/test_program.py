@@ -55,6 +55,7 @@ def test_a_deleted_current_directory(nmt: Nmt, tmp_path: Path, monkeypatch: pyte
         (["rerank", "model", "src", "nbest"], "give either --weights or --tune"),
         (["export", "model", "--to", "onnx"], "ctranslate2"),
         (["plott"], "'plot'"),
+        (["translate", "-q", "model"], "-q is an option of nmt itself; put it before the command, as in nmt -q trans"),
         (["translate", "model", "--glossary", "a.tsv", "--glossary", "b.tsv"], "--glossary is given twice"),
         (["translate", "model", "--beam-size", "2", "-b", "3"], "--beam-size is given twice; it takes one value"),
         (["plot", "curves", "run", "-o", "a.png", "-o", "b.png"], "is given twice"),

@@ -1046,3 +1046,8 @@ def test_options_over_those_of_a_model_need_not_fit_the_defaults(
 def test_options_must_fit_those_of_the_model() -> None:
     with pytest.raises(ValueError, match=r"decode.n_best is 9; it must be at most decode.beam_size \(8\)"):
         DecodeRecipe(n_best=9).over(DecodeRecipe(beam_size=8))
+
+
+def test_one_head_is_described_in_the_singular() -> None:
+    assert "1 head, " in ModelRecipe(num_heads=1).description
+    assert "8 heads, " in ModelRecipe().description

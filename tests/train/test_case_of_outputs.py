@@ -14,8 +14,9 @@ OPTIONS = [
     "train.save_every=150",
     "evaluate.resamples=0",
     "train.max_steps=150",
-    "train.learning_rate=0.02",
-    "train.warmup_steps=5",
+    "train.schedule=constant",
+    "train.learning_rate=0.01",
+    "train.warmup_steps=0",
 ]
 
 

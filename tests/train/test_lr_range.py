@@ -138,8 +138,8 @@ def test_the_text_must_be_that_of_the_recipe(recipe: Path, tmp_path: Path, nmt: 
 def test_wrong_input(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     for highest in ("0.1", "inf"):
         status, _, err = nmt("lr-range", recipe, "--lowest", 1, "--highest", highest)
-        assert status == 1
-        assert one_line(err) == f"--lowest must be positive and less than a finite --highest, got 1 and {highest}"
+        assert status == 2
+        assert one_line(err) == f"--lowest must be positive and below a finite --highest, got 1 and {highest}"
     status, _, err = nmt("lr-range", recipe, f"run_dir={tmp_path / 'none'}", "-o", tmp_path / "a.png")
     assert status == 1 and "run `nmt prepare` with its recipe" in one_line(err)
     status, result, err = nmt("lr-range", recipe, "-o", tmp_path / "a.txt")
