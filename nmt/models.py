@@ -12,14 +12,14 @@ TranslationModel = Transformer | GruModel
 
 
 def build_model(recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> TranslationModel:
-    """Build the model of a recipe and initialize its parameters.
+    """Build the model of a recipe in float32, also with another default dtype, and initialize its parameters.
 
     Raises ValueError for three-way tying of vocabularies of different sizes.
     """
     match recipe.architecture:
         case "transformer":
-            return Transformer(recipe, src_vocab_size, tgt_vocab_size)
+            return Transformer(recipe, src_vocab_size, tgt_vocab_size).float()
         case "gru":
-            return GruModel(recipe, src_vocab_size, tgt_vocab_size)
+            return GruModel(recipe, src_vocab_size, tgt_vocab_size).float()
         case _:
             assert_never(recipe.architecture)

@@ -129,9 +129,9 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
     require_run(run_dir)
     if not (candidates := list_checkpoints(run_dir)):
         raise UserError(f"{run_dir} has no checkpoints; train first")
-    noun, option, number = "checkpoints", "keep_last", 1 if kind == "ema" else count
+    noun, option, number = "checkpoint", "keep_last", 1 if kind == "ema" else count
     if kind == "best":
-        noun, option = "validated checkpoints", "keep_best"
+        noun, option = "validated checkpoint", "keep_best"
         scores = TrainState.load(candidates[-1]).scores
         scores = {step: score for step, score in scores.items() if score != float("-inf")} or scores
         steps = {path: str(checkpoint_step(path)) for path in candidates if str(checkpoint_step(path)) in scores}
@@ -142,9 +142,9 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
                 "train.validate_every and train longer, or average the last checkpoints"
             )
     if len(candidates) < number and not accept_fewer:
+        found = counted(len(candidates), noun)
         raise UserError(
-            f"cannot average {number} checkpoints: {run_dir} has {len(candidates)} {noun}; average fewer, or raise "
-            f"train.{option}"
+            f"cannot average {number} checkpoints: {run_dir} has {found}; average fewer, or raise train.{option}"
         )
     return sorted(candidates[-number:])
 

@@ -75,6 +75,9 @@ def test_a_loaded_model_equals_the_saved_one(tmp_path: Path, tying: str) -> None
     assert loaded.model.num_parameters() == model.num_parameters()
     assert loaded.metadata == METADATA
     assert (tmp_path / "m" / "tokenizer.model").read_bytes() == b"t"
+    saved = model_tensors(model)
+    torch.nn.init.zeros_(model.output.weight)
+    assert saved["output.weight"].any(), "a copy: a checkpoint is written during later updates"
 
 
 @pytest.mark.parametrize(("value", "warnings"), [("0.0", 0), ("0.2", 1)])

@@ -146,7 +146,7 @@ def test_preparation_keeps_all_clean_lines(language_model: Path) -> None:
 
 def test_generated_text_continues_the_line(language_model: Path) -> None:
     decode = DecodeRecipe(sampling=True, n_best=4)
-    generator = TextGenerator.load(language_model, "cpu", "fp32", decode)
+    generator: TextGenerator = TextGenerator.load(language_model, "cpu", "fp32", decode)
     lines = ["", "the ", "naïve"]
     outputs = generator.translate_n_best(lines)
     tokenizer = Tokenizers.load(language_model / "model").tgt
@@ -310,6 +310,15 @@ def test_wrong_uses_are_one_line_errors(
     assert out == ""
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_model_from_right_to_left_continues_no_text(tmp_path: Path) -> None:
+    write_random_model(tmp_path / "model", recipe_of(tmp_path), number_tokenizers(80))
+    generator = TextGenerator.load(tmp_path / "model", "cpu")
+    generator._reverse_target = True
+    with pytest.raises(UserError, match="this language model predicts text from right to left"):
+        generator.translate(["w1"])
+    assert len(generator.translate([""])) == 1
 
 
 def test_translator_needs_a_translation_model(language_model: Path) -> None:

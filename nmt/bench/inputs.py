@@ -65,7 +65,7 @@ def prepare_training_data(
             )
         spec = replace(spec, src_vocab_size=corpus.src_vocab_size, tgt_vocab_size=corpus.tgt_vocab_size)
     elif vocab_size < needed:
-        raise UserError(f"--vocab-size must be at least {needed:,}, the corpus vocabulary size, got {vocab_size:,}")
+        raise CommandError(f"--vocab-size must be at least {needed:,}, the corpus vocabulary size, got {vocab_size:,}")
     return spec, corpus.store
 
 
@@ -110,9 +110,9 @@ def prepare_decoding(request: DecodingRequest, folder: Path) -> tuple[Path, Deco
         return _prepare_random_model(request, folder)
     model = find_model(path)
     if request.source is None:
-        raise UserError(f"{model} needs sentences to translate; use --input FILE")
+        raise CommandError(f"{model} needs sentences to translate; use --input FILE")
     if request.tokenizer is not None or request.vocab_size is not None:
-        raise UserError(f"{model} has its own tokenizers; remove --tokenizer and --vocab-size")
+        raise CommandError(f"{model} has its own tokenizers; remove --tokenizer and --vocab-size")
     positions, metadata = read_model_recipe(model).max_positions, read_model_metadata(model)
     _warn_of_context(metadata.context.size)
     decode = _decode(metadata.decode, request.settings, request.output_tokens, positions)
@@ -131,13 +131,13 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
         tokenizers = number_tokenizers(spec.tgt_vocab_size)
         own = DecodeRecipe.model_validate(own.model_dump(exclude=_OF_TOKENIZERS))
     elif request.vocab_size is not None:
-        raise UserError("--vocab-size and --tokenizer are mutually exclusive; give one of them")
+        raise CommandError("--vocab-size and --tokenizer are mutually exclusive; give one of them")
     else:
         tokenizers = Tokenizers.load(find_prepared(request.tokenizer))
     if request.source is not None and request.tokenizer is None:
-        raise UserError("random weights need a tokenizer to read text; use --tokenizer, or remove --input")
+        raise CommandError("random weights need a tokenizer to read text; use --tokenizer, or remove --input")
     if request.source is None and request.tokenizer is not None:
-        raise UserError("--tokenizer has no effect without --input; use --input, or remove --tokenizer")
+        raise CommandError("--tokenizer has no effect without --input; use --input, or remove --tokenizer")
     lengths = [] if request.output_tokens else ["min_length_ratio=1.0", "max_length_ratio=1.0"]
     positions = spec.recipe.model.max_positions
     decode = _decode(own, [*lengths, *request.settings], request.output_tokens, positions)

@@ -13,6 +13,7 @@ import torch
 from nmt.checkpoint import load_model
 from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.recipe import NO_LANGUAGE, Recipe, UserError, load_recipe, parse_recipe
+from nmt.train.warm_start import with_start_model
 
 # Sections `model` and `train` and size of the joint vocabulary.
 # tiny: Wu et al. 2021, Multi30k; base and big: Vaswani et al. 2017, table 3, English-German.
@@ -44,6 +45,8 @@ class ModelSpec:
 def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | None = None) -> ModelSpec:
     """Look up a published model by name, or a recipe or model directory by path.
 
+    A recipe for fine-tuning gets the architecture of its initial model, as in training.
+
     Raises UserError for an unknown name and RecipeError for invalid overrides.
     """
     path = Path(name)
@@ -51,7 +54,7 @@ def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | 
         model, train, src_size = PUBLISHED[name]
         recipe, tgt_size = _parse(model, train, overrides), src_size
     elif path.is_file():
-        recipe = load_recipe(path, overrides)
+        recipe = with_start_model(load_recipe(path, overrides))
         src_size, tgt_size = expected_vocab_sizes(recipe)
     elif path.exists():
         loaded = load_model(path, torch.device("cpu"))

@@ -13,7 +13,7 @@ from nmt.classify.text_classifier import ClassifierMetadata, TextClassifier
 from nmt.evaluate.classification import score_classes, score_tables
 from nmt.evaluate.tables import format_tables
 from nmt.logs import counted, progress, say, warn
-from nmt.recipe import UserError
+from nmt.recipe import CommandError, UserError
 from nmt.text.lines import count_lines, input_name, read_lines, warn_of_csv, warn_of_fields
 
 _WINDOW = 4_096
@@ -30,7 +30,7 @@ def classify_files(
     """
     names = classifier.metadata.labels
     if label is not None and label not in names:
-        raise UserError(f"--label is {label!r}; it must be one of {', '.join(names)}; correct it")
+        raise CommandError(f"--label is {label!r}; it must be one of {', '.join(names)}; correct it")
     column = None if label is None else names.index(label)
     answers, gold_name = None, "" if gold is None else input_name(gold)
     if gold is not None:
@@ -78,7 +78,7 @@ def _windows(files: Sequence[Path], metadata: ClassifierMetadata) -> Iterator[li
     """Yield the lines of the files in windows of examples."""
     if len(files) != metadata.num_texts:
         needs = ("single texts needs one FILE", "pairs of texts needs SOURCE and TARGET")[metadata.num_texts - 1]
-        raise UserError(f"got {counted(len(files), 'file')}; a classifier of {needs}; give {metadata.num_texts}")
+        raise CommandError(f"got {counted(len(files), 'file')}; a classifier of {needs}; give {metadata.num_texts}")
     window: list[Texts] = []
     for number, texts in enumerate(zip_longest(*(read_lines(path, allow_pipe=True) for path in files)), start=1):
         if None in texts:

@@ -26,7 +26,7 @@ from nmt.export.capabilities import (
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.packages import load_package
 from nmt.processes.interruption import interruptible
-from nmt.recipe import NO_LANGUAGE, DecodeRecipe, SearchPrecision, UserError
+from nmt.recipe import NO_LANGUAGE, CommandError, DecodeRecipe, SearchPrecision, UserError
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
 from nmt.streams.workers import Workers
@@ -73,7 +73,7 @@ def choose_engine(
     """
     if engine == "ctranslate2":
         if required:
-            raise UserError(
+            raise CommandError(
                 "--engine ctranslate2 does not support required phrases and glossaries; they need torch; leave out "
                 "both, or use --engine torch"
             )

@@ -111,7 +111,7 @@ def _numbers_to_keep(text: str, stack: Stack | None, recipe: ModelRecipe) -> tup
             kept.append(num_heads)
             continue
         try:
-            removed = round(float(text) * num_heads) if "." in text else int(text)
+            removed = int(float(text) * num_heads + 0.5) if "." in text else int(text)
         except (ValueError, OverflowError):
             removed = -1
         if not 0 < removed < num_heads:

@@ -13,7 +13,7 @@ import typer
 
 from nmt.cli.arguments import MAX_THREADS, Overrides, RecipeArgument, require_at_most_one
 from nmt.logs import say
-from nmt.recipe import Recipe, describe_recipe, load_recipe
+from nmt.recipe import Recipe, describe_recipe, load_any_recipe, load_recipe
 from nmt.storage.run_folder import require_own_recipe, warn_of_divergence
 
 Seed = Annotated[int | None, typer.Option(help="Seed of weights, dropout and data order; same as the override seed=N.")]
@@ -82,4 +82,4 @@ def average(
 
 def config(recipe: RecipeArgument, overrides: Overrides = None) -> None:
     """Print the resolved recipe, with the documentation of each option."""
-    typer.echo(describe_recipe(load_recipe(recipe, overrides or ())), nl=False)
+    typer.echo(describe_recipe(load_any_recipe(recipe, overrides or ())), nl=False)

@@ -15,7 +15,7 @@ from nmt.data.prepare import Prepared
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import say, warn
 from nmt.processes.distributed import start_world
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import CommandError, Recipe, UserError
 from nmt.storage.finite import finite
 from nmt.train.replay import Replay, ReplaySource, Verification, logged_metrics, start_replay
 
@@ -47,7 +47,7 @@ def replay(
         source = replace(source, recipe=source.recipe.model_copy(update={"train": train}))
     with start_world(source.recipe.train.device, "rerun the command") as world:
         if world.size > 1:
-            raise UserError(f"nmt replay uses one process, got {world.size}; run it without torchrun")
+            raise CommandError(f"nmt replay uses one process, got {world.size}; run it without torchrun")
         with start_replay(source, world) as replayer:
             found = replayer.replay()
             ends_at_checkpoint = source.following is not None and source.following.name.endswith(f"-{step:08d}")

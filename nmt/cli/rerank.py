@@ -44,7 +44,7 @@ from nmt.text.lines import input_name, read_lines, require_lines, require_same_l
 from nmt.text.tokenizer import Tokenizers
 
 NBestArgument = Annotated[
-    Path, typer.Argument(help="n-best lists, as written by `nmt translate --n-best`; - is standard input.")
+    Path, typer.Argument(help="n-best lists as text, written by `nmt translate --n-best`; - is standard input.")
 ]
 WeightsOut = Annotated[
     Path | None,

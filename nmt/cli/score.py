@@ -54,13 +54,13 @@ def score(
                 if context is None or not is_blank_pair(texts):  # which only ends a document
                     total.add(pair, texts[1])
                 details = zip(pair.pieces, pair.token_log_probs, strict=True)
-                columns = " ".join(f"{piece}:{value:.4f}" for piece, value in details)
-                typer.echo(f"{pair.log_prob:.4f}" + (f"\t{columns}" if per_token else ""))
+                columns = " ".join(f"{piece}:{value:z.4f}" for piece, value in details)
+                typer.echo(f"{pair.log_prob:z.4f}" + (f"\t{columns}" if per_token else ""))
                 bar.advance(1)
     scored, num_empty = counted(len(sources), "text" if tgt is None else "pair"), sum(map(is_blank_pair, pairs))
     if num_empty:
         scored += f" ({num_empty:,} empty, {'whose EOS counts' if context is None else 'which only end documents'})"
     say(
-        f"{scored}, {total.tokens:,} tokens: log-probability {total.log_prob:.2f}, perplexity {total.perplexity:.4f}, "
+        f"{scored}, {total.tokens:,} tokens: log-probability {total.log_prob:z.2f}, perplexity {total.perplexity:.4f}, "
         f"{total.bits_per_byte:.4f} bits per byte"
     )

@@ -16,10 +16,11 @@ from nmt.cli.engines import choose_engine, load_scorer, load_translator, model_s
 from nmt.cli.translate_options import MemoryFile, MemoryLimit, SplitSentences
 from nmt.logs import warn
 from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, UserError, ineffective_option, override_decode
+from nmt.serve.access import check_host, check_origin
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.memory import ServedMemory
 from nmt.serve.models import ServedModel, require_aligners
-from nmt.serve.server import check_origin, open_socket, run_server
+from nmt.serve.server import open_socket, run_server
 from nmt.serve.service import ApiKeys, Limits, Service
 from nmt.storage.model_metadata import read_model_metadata, warn_of_run
 from nmt.storage.run_folder import find_model
@@ -34,7 +35,7 @@ _MODELS = "Model directories, checkpoints or run directories, as PATH or NAME=PA
 _HOST = "Address to listen on; 0.0.0.0 is all IPv4 addresses of this machine."
 _API_KEYS = "File of API keys, one per line; POST requests must then include one of them (default: no key is required)."
 _CORS = "Origin of web pages that may use the server, such as https://example.org; '*' allows all. Repeatable."
-_LOG_TEXT = "Log texts and translations to stderr."
+_ALLOW_HOST = "Host name in URLs of the server, besides localhost and --host; '*' allows all. Repeatable."
 _SET = "An option of the decode section for all models: beam_size=8, no_repeat_ngram=4, ... Repeatable."
 _MAX_DELAY = "Maximum seconds that a line waits for a batch to fill."
 _PROCESSES = "Batches that CTranslate2 translates in parallel; 0 is one per core."
@@ -50,16 +51,15 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 selects a free one.")] = 5000,
     api_keys: Annotated[Path | None, typer.Option(metavar="FILE", help=_API_KEYS)] = None,
     cors: Annotated[list[str] | None, typer.Option(metavar="ORIGIN", parser=check_origin, help=_CORS)] = None,
+    allow_host: Annotated[list[str] | None, typer.Option(metavar="NAME", parser=check_host, help=_ALLOW_HOST)] = None,
     batch_lines: Annotated[int, typer.Option(min=1, help="Maximum lines per batch.")] = BatchingOptions.batch_size,
     max_delay: Annotated[float, typer.Option(min=0.0, max=60.0, help=_MAX_DELAY)] = BatchingOptions.max_delay,
-    queue_lines: Annotated[
-        int, typer.Option(min=1, help="Maximum lines in the queue of a model.")
-    ] = BatchingOptions.queue_size,
+    queue_lines: Annotated[int, typer.Option(min=1, help="Maximum lines in each queue.")] = BatchingOptions.queue_size,
     max_bytes: Annotated[int, typer.Option(min=1, help="Maximum bytes per request.")] = Limits.body_bytes,
     max_characters: Annotated[int, typer.Option(min=1, help="Maximum characters per request.")] = Limits.characters,
     max_lines: Annotated[int, typer.Option(min=1, help="Maximum lines per request.")] = Limits.lines,
     max_seconds: Annotated[float, typer.Option(min=0.001, max=86_400.0, help=_MAX_SECONDS)] = Limits.seconds,
-    log_text: Annotated[bool, typer.Option("--log-text", help=_LOG_TEXT)] = False,
+    log_text: Annotated[bool, typer.Option("--log-text", help="Log texts and translations to stderr.")] = False,
     split_sentences: SplitSentences = False,
     settings: Settings = None,
     processes: Annotated[int, typer.Option(min=0, max=MAX_THREADS, help=_PROCESSES)] = 0,
@@ -80,20 +80,21 @@ def serve(
     paths = _named_paths(models)
     keys = None if api_keys is None else ApiKeys(api_keys)
     bound = open_socket(host, port)
-    if keys is None and not ipaddress.ip_address(bound.getsockname()[0]).is_loopback:
+    is_public = not ipaddress.ip_address(bound.getsockname()[0]).is_loopback
+    if is_public and keys is None:
         warn(f"{host} is reachable from other machines without an API key; see --api-keys")
     batching = BatchingOptions(batch_lines, queue_lines, max_delay)
     options = [*(settings or ()), *(["split_sentences=true"] if split_sentences else [])]
-    defaults = _search_options(paths.values(), options)
     served = [
         _load(name, path, batching, decode, processes, memory, memory_limit, device, precision, engine)
-        for (name, path), decode in zip(paths.items(), defaults, strict=True)
+        for (name, path), decode in zip(paths.items(), _search_options(paths.values(), options), strict=True)
     ]
     if processes and all(model.description.startswith("torch") for model in served):
         raise CommandError("--processes has no effect with torch; leave out --processes, or use --engine ctranslate2")
     require_aligners(served, options)
     limits = Limits(max_bytes, max_characters, max_lines, max_seconds)
-    run_server(Service(served, limits, keys, logs_text=log_text), bound, cors or ())
+    hosts = [host.lower(), *(allow_host or (["*"] if is_public else []))]
+    run_server(Service(served, limits, keys, logs_text=log_text), bound, cors or (), hosts)
 
 
 def _named_paths(models: Sequence[str]) -> dict[str, Path]:
@@ -170,7 +171,6 @@ def _load(
 def _load_scorer(model: Path, digest: str, device: str, tag: str | None) -> TextScorer:
     """Load the scorer of a served model; raises UserError if its files no longer have this digest."""
     if manifest_digest(find_model(model)) != digest:
-        raise UserError(
-            f"{model} was replaced after the server loaded it; scores need the same model; restart the server"
-        )
+        problem = "was replaced after the server loaded it; scores need the same model; restart the server"
+        raise UserError(f"{model} {problem}")
     return load_scorer(model, device, tag)

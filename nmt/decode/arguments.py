@@ -52,8 +52,10 @@ def _require_texts(lines: object, prefixes: object, required: object, glossary: 
         for phrases in _require_collection("required", required, "lists of phrases"):
             for phrase in _require_collection("the phrases of a line", phrases):
                 require_strings("the phrases of a line", [phrase] if isinstance(phrase, str) else phrase)
-    if glossary is not None and not isinstance(glossary, Glossary):
-        for item in _require_collection("glossary", glossary, "Glossary objects, or one Glossary"):
+    if glossary is not None:
+        is_single = isinstance(glossary, (Glossary, str, Path, dict))  # a file name or a dictionary is an error
+        glossaries = [glossary] if is_single else _require_collection("glossary", glossary, "Glossary objects")
+        for item in glossaries:
             if item is not None and not isinstance(item, Glossary):
                 raise TypeError(f"glossary must be a Glossary, got {type(item).__name__}; use Glossary.load(FILE)")
 

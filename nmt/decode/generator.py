@@ -31,6 +31,11 @@ class TextGenerator(Translator):
             raise UserError(
                 "prefixes and glossaries are for translation; a language model continues each line; leave out both"
             )
+        if self._reverse_target and any(item.text for item in inputs):
+            raise UserError(
+                "this language model predicts text from right to left; continuing a line needs a left-to-right model; "
+                "choose another model, or score text with this one (nmt score)"
+            )
         beginnings = [item._replace(text="", prefix=item.text) for item in inputs]
         return super().start_translation(beginnings, n_best, partial_word=partial_word)
 

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Self, cast, get_args
 
 import torch
 
@@ -23,6 +23,7 @@ from nmt.decode.translation import Attention, Translation
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.transfer import to_device
 from nmt.inference.prepare import SearchModel, prepare_for_search
+from nmt.logs import warn
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UserError
@@ -143,7 +144,7 @@ class Translator(TextTranslator):
         precision: SearchPrecision = "auto",
         decode: DecodeRecipe | None = None,
         ensemble: Sequence[str | Path] = (),
-    ) -> Translator:
+    ) -> Self:
         """Load a model directory, a checkpoint or a run.
 
         path:      a directory with `model.toml`, or a run: its averaged model, or else its newest checkpoint
@@ -348,4 +349,9 @@ def _require_same_ensemble(member: LoadedModel, first: LoadedModel) -> None:
         raise UserError(
             f"{member.directory} and {first.directory} translate with different context; ensemble members must have "
             "the same data.context and data.context_sides; leave one out"
+        )
+    if member.metadata.unicode_form != first.metadata.unicode_form:
+        warn(
+            f"{member.directory} was trained on text in Unicode form {member.metadata.unicode_form}, and this ensemble "
+            f"uses that of {first.directory}, {first.metadata.unicode_form}"
         )

@@ -23,7 +23,8 @@ def to_device(values: Values, device: torch.device) -> Tensor:
     elif isinstance(values, Tensor):
         tensor = values
     else:
-        tensor = torch.tensor(values) if values else torch.empty(0, dtype=torch.int64)
+        array = np.array(values, dtype=None if values else np.int64)
+        tensor = torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
     if tensor.device == device:
         return tensor
     if device.type == "cuda" and tensor.device.type == "cpu":

@@ -17,7 +17,7 @@ from nmt.export.packages import Package, is_installed
 from nmt.export.parity import Parity, Sample, check_ctranslate2, check_huggingface, default_sample
 from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.processes.interruption import interruptible
-from nmt.recipe import UserError
+from nmt.recipe import CommandError, UserError
 from nmt.storage.model_metadata import require_kind, warn_of_run
 from nmt.storage.sealed import new_directory, reporting_disk_errors, require_new, write_synced
 from nmt.text.tokenizer import Tokenizers
@@ -80,7 +80,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
 def _check_package(options: ExportOptions) -> None:
     package = _PACKAGE_OF[options.target]
     if not options.check_parity and is_installed(package):
-        raise UserError(f"{package} is installed, so the parity check is required; omit --no-parity-check")
+        raise CommandError(f"{package} is installed, so the parity check is required; omit --no-parity-check")
     if options.check_parity and not is_installed(package):
         extra = "fast" if package == "ctranslate2" else "huggingface"
         alternative = "" if package == "ctranslate2" else ", or skip the check with --no-parity-check"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from nmt.export.packages import load_package
-from nmt.recipe import DecodeRecipe, SearchPrecision, UserError
+from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, UserError
 from nmt.search.options import SearchOptions
 
 _COMPUTE_TYPES: Mapping[SearchPrecision, str] = {
@@ -41,6 +41,11 @@ _UNSUPPORTED: Mapping[str, str] = {
 }
 _DEFAULTS = DecodeRecipe()
 
+# Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis.
+_NO_PENALTY = 1e-12
+# n^(0.8 alpha) is proportional to ((5 + n) / 6)^alpha within a few percent for 10 to 100 tokens.
+_GNMT_EXPONENT = 0.8
+
 # CPU flags that CTranslate2 requires for AVX-512.
 _AVX512_FLAGS = {"avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"}
 
@@ -59,8 +64,10 @@ def select_device(device: str) -> EngineDevice:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if device in ("auto", "cuda"):
         count = load_package("ctranslate2").get_cuda_device_count()
-        if device == "cuda" or count:
-            return EngineDevice("cuda", local_rank % max(count, 1))  # a process may see only its own GPU
+        if count:
+            return EngineDevice("cuda", local_rank % count)  # a process may see only its own GPU
+        if device == "cuda":
+            raise UserError("device 'cuda' does not exist (CUDA devices found: 0); use cpu")
         return EngineDevice("cpu")
     if name == "cpu" and index in ("", "0"):
         return EngineDevice("cpu")
@@ -92,7 +99,7 @@ def require_supported(
     """Raise UserError with all `unsupported_options`, if any."""
     if unsupported := unsupported_options(decode, precision, device, ensemble):
         names = "; ".join(unsupported)
-        raise UserError(f"--engine ctranslate2 does not support {names}; change these options or use --engine torch")
+        raise CommandError(f"--engine ctranslate2 does not support {names}; change these options or use --engine torch")
 
 
 def unsupported_options(
@@ -124,6 +131,13 @@ def max_hypotheses(options: SearchOptions | DecodeRecipe) -> int:
     """Return the maximum number of hypotheses that CTranslate2 returns: below the beam size for a patience below 1."""
     patience = options.patience if options.stop == "patience" else 1.0
     return max(1, min(options.beam_size, int(options.beam_size * patience)))
+
+
+def length_exponent(options: SearchOptions | DecodeRecipe) -> float:
+    """Return the exponent of CTranslate2's length penalty."""
+    if options.length_penalty == "none" or not options.length_alpha:
+        return _NO_PENALTY
+    return options.length_alpha * (_GNMT_EXPONENT if options.length_penalty == "gnmt" else 1.0)
 
 
 def select_compute_type(precision: SearchPrecision, device: EngineDevice) -> str:

@@ -180,5 +180,6 @@ def _training_rows(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "pruned", "attention heads, after training and validation"
     best = training["best_validation"]
     if best["step"]:
-        values = [f"{name} {value:.4g}" for name, value in best.items() if name != "step" and value is not None]
+        names = {name: name.replace("average_", "EMA ") for name in best if name != "step"}
+        values = [f"{names[name]} {value:.4g}" for name, value in best.items() if name in names and value is not None]
         yield "best validation", f"update {best['step']:,}: {', '.join(values)}"

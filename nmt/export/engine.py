@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 from time import sleep
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, Self, cast, get_args
 
 from nmt.decode.arguments import require_count, require_list, require_options
 from nmt.decode.task import Task
@@ -40,6 +40,7 @@ from nmt.export.capabilities import (
     EngineDevice,
     enable_avx512,
     engine_errors,
+    length_exponent,
     max_hypotheses,
     require_supported,
     select_compute_type,
@@ -60,16 +61,11 @@ from nmt.text.tokenizer import Tokenizers
 BATCH_TOKENS = 256
 """Default number of source tokens per batch; smaller than for torch, because steps have less overhead."""
 
-# Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis.
-_NO_PENALTY = 1e-12
 _NO_REQUIRED = (
     "CTranslate2 does not support the required phrases or glossary of this line; use --engine torch, or remove the "
     "phrases and the glossary"
 )
 _NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes within a word; use --engine torch"
-
-# n^(0.8 alpha) is proportional to ((5 + n) / 6)^alpha within a few percent for 10 to 100 tokens.
-_GNMT_EXPONENT = 0.8
 
 _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.0002, 0.001
 _MAX_POSTED_BATCHES = 3  # per translator
@@ -155,8 +151,12 @@ class CTranslate2Engine:
 
         def finish() -> list[list[Hypothesis]]:
             outputs: dict[int, list[_Output]] = {}
-            for indices, search in zip(groups.values(), searches, strict=True):
-                outputs.update(zip(indices, self._finish(search, options), strict=True))
+            try:
+                for indices, search in zip(groups.values(), searches, strict=True):
+                    outputs.update(zip(indices, self._finish(search, options), strict=True))
+            except BaseException:  # such as KeyboardInterrupt; later calls would wait for the other batches
+                self._cancel({batch for search in searches for batch in search.batches})
+                raise
             suppresses = options.forbidden or options.no_repeat_ngram or options.min_tokens or options.min_length_ratio
             if scores or suppresses or any(prefixes):
                 self._rescore(tasks, outputs, batch_tokens)
@@ -258,6 +258,11 @@ class CTranslate2Engine:
                     batch.results = [failed] * len(batch.indices)
                 self._posted.append(batch)
 
+    def _cancel(self, batches: set[_Batch]) -> None:
+        """Remove batches that have not been passed to CTranslate2."""
+        with self._lock:
+            self._waiting = deque(batch for batch in self._waiting if batch not in batches)
+
     def _finish(self, search: _Search, options: SearchOptions) -> list[list[_Output]]:
         """Wait for the outputs of each source."""
         outputs: list[list[_Output]] = [[]] * search.num_tasks
@@ -349,13 +354,6 @@ def search_arguments(options: SearchOptions, tgt_pieces: Sequence[str]) -> dict[
     }
 
 
-def length_exponent(options: SearchOptions | DecodeRecipe) -> float:
-    """Return the exponent of CTranslate2's length penalty."""
-    if options.length_penalty == "none" or not options.length_alpha:
-        return _NO_PENALTY
-    return options.length_alpha * (_GNMT_EXPONENT if options.length_penalty == "gnmt" else 1.0)
-
-
 def _rank(outputs: Sequence[_Output], options: SearchOptions) -> list[Hypothesis]:
     """Return the `n_best` best outputs, best first."""
     hypotheses = []
@@ -428,7 +426,7 @@ class CTranslate2Translator(TextTranslator):
         *,
         translators: int = 0,
         scores: bool = True,
-    ) -> CTranslate2Translator:
+    ) -> Self:
         """Load a model like `Translator.load`. Its conversion is cached inside its directory.
 
         precision:   `auto` is int8 on a CPU; on a GPU, bf16 if supported, else fp32

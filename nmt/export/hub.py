@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from nmt.recipe import UserError
+from nmt.recipe import CommandError, UserError
 
 # All files that an export can have. Files left by an earlier export may take precedence over new ones: CTranslate2
 # reads `shared_vocabulary.json` even if the model has two vocabularies.
@@ -38,9 +38,9 @@ def require_repository_name(name: str) -> None:
         validate_repo_id(name)
     except HFValidationError as error:
         detail = " ".join(str(error).split()).rstrip(".")
-        raise UserError(f"--push {name}: {detail}; it must be OWNER/MODEL; correct it") from error
+        raise CommandError(f"--push {name}: {detail}; it must be OWNER/MODEL; correct it") from error
     if "/" not in name:
-        raise UserError(f"--push {name} has no owner; it must be OWNER/MODEL; add your user name or organization")
+        raise CommandError(f"--push {name} has no owner; it must be OWNER/MODEL; add your user name or organization")
 
 
 def push(folder: Path, name: str, *, private: bool = False) -> str:

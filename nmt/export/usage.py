@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nmt.export.capabilities import max_hypotheses, unsupported_search_options
-from nmt.export.engine import length_exponent, search_arguments
+from nmt.export.capabilities import length_exponent, max_hypotheses, unsupported_search_options
+from nmt.export.engine import search_arguments
 from nmt.export.generation import NOT_SEARCHED, changed_options, forbidden_tokens
 from nmt.recipe import DecodeRecipe
 from nmt.search.options import SearchOptions

@@ -17,8 +17,9 @@ _COPIED = frozenset(["math", "pre", "script", "style", "svg", "template", "texta
 # Hours and fractions of seconds may be missing, as in WebVTT and in files edited by hand.
 _TIMES = re.compile(r"^[ \t]*(?:\d+:){1,3}\d+(?:[,.]\d+)?[ \t]*-+>[^\n]*$", re.MULTILINE)
 _PARAGRAPH = re.compile(r"(?:^[ \t]*\S[^\n]*(?:\n|\Z))+", re.MULTILINE)
-_BEFORE_TEXT = re.compile(r"\s*(?:\{\\[^{}\n]*\})*\s*(?:[-\u2013\u2014]\s*)?")
-_NEW_SPEAKER = re.compile(r"\n(?=[ \t]*[-\u2013\u2014])")
+_DASH = r"(?:<[^<>\n]*>[ \t]*)*[-\u2013\u2014]"  # of a speaker, possibly in italics
+_BEFORE_TEXT = re.compile(rf"\s*(?:\{{\\[^{{}}\n]*\}})*\s*(?:{_DASH}\s*)?")
+_NEW_SPEAKER = re.compile(rf"\n(?=[ \t]*{_DASH})")
 _TOKEN = re.compile(r"(?:<[^<>]*>|\S)+")
 
 

@@ -127,7 +127,7 @@ def _packed_mask(queries: PackedSequences, keys: PackedSequences, *, causal: boo
     is_hidden = q_sentence[:, None] != k_sentence
     if causal:
         is_hidden = is_hidden | (q_index[:, None] < k_index)
-    return torch.zeros(is_hidden.shape, device=device).masked_fill(is_hidden, float("-inf"))
+    return torch.zeros(is_hidden.shape, dtype=torch.float32, device=device).masked_fill(is_hidden, float("-inf"))
 
 
 def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:

@@ -90,7 +90,7 @@ class PackedSequences:
         """Additive attention mask (num_sentences, padded max_length): 0 at tokens, -inf at padding."""
         columns = torch.arange(padded_width(self.max_length), device=self.tokens.device)
         is_padding = columns >= self.lengths[:, None]
-        return torch.zeros(is_padding.shape, device=self.tokens.device).masked_fill_(is_padding, float("-inf"))
+        return torch.zeros_like(is_padding, dtype=torch.float32).masked_fill_(is_padding, float("-inf"))
 
     @cached_property
     def one_per_row(self) -> PaddedRows:

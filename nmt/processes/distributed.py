@@ -159,9 +159,7 @@ def _find_device(name: str) -> torch.device:
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if not torch.cuda.is_available() or (device.index or 0) >= count:
-            raise UserError(
-                f"device {name!r} does not exist (CUDA devices found: {count}); use device=cpu or another number"
-            )
+            raise UserError(f"device {name!r} does not exist (CUDA devices found: {count}); use cpu or another number")
         return device if device.index is not None else torch.device("cuda", _local_rank() % count)
     if device.type != "cpu" or device.index:
         raise UserError(f"device {name!r} is not supported; it must be auto, cpu, cuda or cuda:N; choose one")

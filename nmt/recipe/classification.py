@@ -15,7 +15,7 @@ from nmt.recipe.sections import NAME_PATTERN, TokenizerRecipe, TrainRecipe
 Noise = Literal["shuffled", "truncated", "wrong-language", "misaligned"]
 
 # The options of shared sections that a classifier uses; others are errors.
-_USED = {
+USED_OPTIONS = {
     "tokenizer": {"algorithm", "vocab_size", "character_coverage", "lowercase", "user_symbols"},
     "model": {
         *("d_model", "d_ff", "num_heads", "d_head", "num_encoder_heads", "num_encoder_layers", "max_positions"),
@@ -109,7 +109,7 @@ class ClassificationRecipe(Section):
 
     @model_validator(mode="after")
     def _options_have_an_effect(self) -> ClassificationRecipe:
-        for name, used in _USED.items():
+        for name, used in USED_OPTIONS.items():
             section: Section = getattr(self, name)
             chosen = section.model_dump(exclude_defaults=True)
             if wrong := sorted(chosen.keys() - used):

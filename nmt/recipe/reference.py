@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from nmt.recipe.classification import LabeledDataRecipe
+from nmt.recipe.classification import USED_OPTIONS, ClassificationRecipe, LabeledDataRecipe
 from nmt.recipe.corpora import CORPUS_KINDS, Section, TrainingOptions
 from nmt.recipe.documentation import option_documentation
 from nmt.recipe.sections import DataRecipe, Recipe
 from nmt.recipe.toml import toml_value
 
 
-def describe_recipe(recipe: Recipe) -> str:
+def describe_recipe(recipe: Recipe | ClassificationRecipe) -> str:
     """Format a recipe as TOML with the documentation of each option in a comment above it."""
-    return "\n".join(_section_lines(recipe, prefix="")) + "\n"
+    used = USED_OPTIONS if isinstance(recipe, ClassificationRecipe) else {}
+    return "\n".join(_section_lines(recipe, "", used)) + "\n"
 
 
-def _section_lines(section: Section, prefix: str) -> Iterator[str]:
-    """Yield the lines of a section and its subsections; prefix: its name, "" for the recipe."""
-    fields = type(section).model_fields
+def _section_lines(section: Section, prefix: str, used: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Yield the lines of a section and its subsections.
+
+    prefix: name of the section, "" for the recipe; used: options to show by section, all of the sections not in it
+    """
+    shown = used.get(prefix, type(section).model_fields)
+    fields = {name: field for name, field in type(section).model_fields.items() if name in shown}
     simple = {name: field for name, field in fields.items() if not isinstance(getattr(section, name), Section)}
     if prefix:
         yield ""
@@ -34,7 +39,7 @@ def _section_lines(section: Section, prefix: str) -> Iterator[str]:
     for name in fields:
         value = getattr(section, name)
         if isinstance(value, Section):
-            yield from _section_lines(value, f"{prefix}.{name}" if prefix else name)
+            yield from _section_lines(value, f"{prefix}.{name}" if prefix else name, used)
 
 
 def _corpus_comments() -> Iterator[str]:

@@ -189,7 +189,7 @@ class TrainRecipe(Section):
     """Learning rate schedule: `noam` (the paper), or warm-up to `learning_rate` and then the named decay. `plateau`
     multiplies the rate by `plateau_factor` after `plateau_patience` validations without a lower nll."""
     learning_rate: PositiveFloat = 1.0
-    """Peak learning rate; for `noam`, a factor on the paper's schedule."""
+    """Peak learning rate; for `noam`, a factor on the paper's schedule (peak: 1/sqrt(d_model * warmup_steps))."""
     warmup_steps: NonNegativeInt = 4_000
     """Updates of linear warm-up."""
     schedule_start: NonNegativeInt = 0

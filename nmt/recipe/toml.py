@@ -38,12 +38,22 @@ def load_classification_recipe(path: Path, overrides: Sequence[str] = ()) -> Cla
     return _parse(ClassificationRecipe, _read(path), overrides, where=str(path))
 
 
+def load_any_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe | ClassificationRecipe:
+    """Load the recipe of a translation model or of a classifier; see `load_recipe`."""
+    text, where = _read(path), str(path)
+    if _is_for_classifier(_tree(text, where)):
+        return _parse(ClassificationRecipe, text, overrides, where)
+    return _parse(Recipe, text, overrides, where)
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")  # accepts a byte order mark
     except OSError as error:
+        saved = path / "recipe.toml"
+        file = saved if saved.is_file() else "a TOML file"
         raise RecipeError(
-            f"cannot read recipe {path}: {error.strerror}; give a TOML file, or a name that `nmt recipes` lists"
+            f"cannot read recipe {path}: {error.strerror}; give {file}, or a name that `nmt recipes` lists"
         ) from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"recipe {path} is not UTF-8 text; save it as UTF-8") from error
@@ -71,15 +81,26 @@ def parse_recipe(text: str, overrides: Sequence[str] = (), where: str = "recipe"
     return _parse(Recipe, text, overrides, where)
 
 
-def _parse(root: type[Root], text: str, overrides: Sequence[str], where: str) -> Root:
+def _tree(text: str, where: str) -> dict[str, Any]:
+    """Parse TOML; raises RecipeError if it is invalid or a sweep."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{where} is not valid TOML: {error}; fix that line") from error
     if "variants" in tree:
         raise RecipeError(f"{where} is a sweep; it must be a recipe; use nmt repeat")
+    return tree
+
+
+def _is_for_classifier(tree: dict[str, Any]) -> bool:
+    data = tree.get("data")
+    return isinstance(data, dict) and not data.keys().isdisjoint({"noise", "labels"})
+
+
+def _parse(root: type[Root], text: str, overrides: Sequence[str], where: str) -> Root:
+    tree = _tree(text, where)
     _apply_overrides(root, tree, overrides)
-    if root is Recipe and {"noise", "labels"} & set(tree.get("data", ())):
+    if root is Recipe and _is_for_classifier(tree):
         raise RecipeError(f"{where} is for a classifier; it must be for a translation model; use nmt train-classifier")
     if root is ClassificationRecipe and "src_lang" in tree:
         raise RecipeError(f"{where} is for a translation model; it must be for a classifier; use nmt run")

@@ -51,7 +51,8 @@ def write_n_best(number: int, candidates: Iterable[Candidate]) -> list[str]:
 
 def _columns(line: str, where: str) -> tuple[int, float, str]:
     columns = line.removesuffix("\r").split("\t")
-    expected = "expected number, score and text, separated by tabs; create it with nmt translate --n-best"
+    command = "nmt translate --n-best N --output-format text"
+    expected = f"expected number, score and text, separated by tabs; create it with {command}"
     if " ||| " in line and len(columns) == 1:
         raise UserError(f"{where}, is in Moses format; {expected}")
     try:

@@ -103,11 +103,11 @@ class Beam(Batched):
         batch, beam_size, device = len(ids), options.beam_size, limits.device
         sentences = ActiveSentences.start(ids, device)
         width = beam_size // options.beam_groups
-        log_prob = torch.full((batch, beam_size), -math.inf, device=device)
+        log_prob = torch.full((batch, beam_size), -math.inf, dtype=torch.float32, device=device)
         log_prob[:, ::width] = 0.0
         kept = (batch, options.beam_groups, min(options.n_best, width))
         integers = torch.zeros(batch, capacity, beam_size, dtype=torch.int64, device=device)
-        floats = torch.zeros(batch, capacity, beam_size, device=device)
+        floats = torch.zeros(batch, capacity, beam_size, dtype=torch.float32, device=device)
         return cls(
             beam_groups=options.beam_groups,
             max_finished=options.max_finished,
@@ -119,7 +119,7 @@ class Beam(Batched):
             forbidden=ForbiddenProgress.start(options.forbidden, batch, beam_size, device),
             trees=None if trees is None else trees.start(sentences.device_ids, beam_size),
             log_prob=log_prob,
-            scores=torch.full(kept, -math.inf, device=device),
+            scores=torch.full(kept, -math.inf, dtype=torch.float32, device=device),
             ends=torch.zeros(kept, dtype=torch.int64, device=device),
             num_finished=torch.zeros(kept[:2], dtype=torch.int64, device=device),
             parents=integers,

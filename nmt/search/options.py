@@ -89,7 +89,8 @@ class SearchOptions:
         """Number of finished hypotheses after which a group is done; None if `stop` is "exact"."""
         if self.stop == "exact":
             return None
-        return max(1, round(self.beam_size // self.beam_groups * (self.patience if self.stop == "patience" else 1.0)))
+        patience = self.patience if self.stop == "patience" else 1.0
+        return max(1, math.floor(self.beam_size // self.beam_groups * patience + 0.5))  # rounds as CTranslate2 does
 
     @classmethod
     def from_recipe(

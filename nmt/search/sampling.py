@@ -175,6 +175,6 @@ class _Samples(Batched):
 def _hypothesis(tokens: list[int], log_probs: list[float], options: SearchOptions) -> Hypothesis:
     length = tokens.index(EOS_ID) + 1
     log_probs = log_probs[:length]
-    log_prob = math.fsum(log_probs) if all(map(math.isfinite, log_probs)) else -math.inf
+    log_prob = math.fsum(log_probs)
     score = log_prob / length_penalty(length, options.length_penalty, options.length_alpha)
     return Hypothesis(tokens[: length - 1], score, log_prob, log_probs)

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Attention, Translation
 from nmt.recipe import NO_LANGUAGE, UserError
+from nmt.serve.access import AccessRules
 from nmt.serve.documents import join_documents, split_texts
 from nmt.serve.events import Event, merge, stream_events, with_text_events
 from nmt.serve.libretranslate import add_libretranslate_api
@@ -40,13 +41,14 @@ _UNKNOWN = {
 }
 
 
-def build_app(service: Service, origins: Sequence[str] = ()) -> FastAPI:
+def build_app(service: Service, origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)) -> FastAPI:
     """Build the application, without FastAPI's documentation pages, which load scripts from other hosts.
 
     origins: allowed CORS origins, or `*` for all
+    hosts:   allowed host names, see `AccessRules`
     """
     app = FastAPI(title="nmt", docs_url=None, redoc_url=None, redirect_slashes=False, default_response_class=JsonLine)
-    app.add_middleware(_Middleware, service=service)
+    app.add_middleware(_Middleware, service=service, rules=AccessRules(origins, hosts))
     if origins:
         allowed = ["Authorization", "Content-Type"]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=allowed)
@@ -84,6 +86,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         if body.format != "text":
             return await _translate_documents(service, request, model, body, options)
         _require_single_lines(texts)
+        service.check_size(texts)
         lines = _make_lines(texts, body, model)
         if body.context and len(texts) != 1:
             raise HTTPException(400, "context needs a request with one text; send each line with its own context")
@@ -116,7 +119,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         _require_single_lines([text for pair in body.pairs for text in pair])
         pairs = [Pair(*pair, number) for number, pair in enumerate(body.pairs, start=1)]
         texts = [f"{pair.source}{pair.target}" for pair in pairs]
-        results = await service.process(request, texts, lambda: model.batcher.submit(Pair, pairs))
+        results = await service.process(request, texts, partial(model.batcher.submit, Pair, pairs))
         scores = [
             {"log_prob": result.log_prob, "tokens": result.pieces, "token_log_probs": result.token_log_probs}
             for result in results
@@ -152,7 +155,7 @@ async def _translate_documents(
 ) -> Response:
     """Translate HTML pages or subtitle files; the response has their text without scores or other fields."""
     texts = [body.text] if isinstance(body.text, str) else body.text
-    documents = split_texts(texts, body.format, service.limits.lines)
+    documents = await asyncio.to_thread(split_texts, texts, body.format, service.limits.lines)
     lines = [_make_lines([segment.text for segment in document.segments], body, model) for document in documents]
     joined = join_documents(documents, await service.translate_documents(request, model, options, lines))
     return JsonLine({"model": model.name, "translations": [[{"text": text}] for (text,) in joined]})
@@ -284,10 +287,10 @@ class _Route(APIRoute):
 
 
 class _Middleware:
-    """Rejects requests while the server drains, reports internal errors, and counts all requests."""
+    """Rejects requests of other sites and while draining, reports internal errors, and counts all requests."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
+    def __init__(self, app: ASGIApp, service: Service, rules: AccessRules) -> None:
+        self._app, self._service, self._rules = app, service, rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Process one request."""
@@ -305,11 +308,14 @@ class _Middleware:
 
         service.num_active += 1
         try:
+            self._rules.check(scope)
             if service.is_draining and scope["path"] not in _SERVED_WHILE_DRAINING:
                 response = JsonLine({"error": "the server is shutting down"}, 503, {"connection": "close"})
                 await response(scope, receive, send_and_record)
             else:
                 await self._app(scope, receive, send_and_record)
+        except HTTPException as error:  # of the rules; those of the application have become responses
+            await _http_error(Request(scope), error)(scope, receive, send_and_record)
         except Exception as error:  # the server logs the traceback
             if not status:
                 problem = f"internal error: {type(error).__name__}; see the server log"

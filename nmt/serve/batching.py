@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import Counter, deque
+from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from operator import attrgetter
 from time import monotonic
 from typing import Any
+
+_SHARE = 0.75  # of the queue, for all requests of a client; the rest is for others
 
 
 class QueueFullError(Exception):
@@ -32,10 +36,16 @@ class BatchingOptions:
 
 @dataclass(eq=False)
 class _Job:
-    """Items of one caller that are processed in the same batch."""
+    """Items of one caller that are processed in the same batch.
+
+    order: the queue is sorted by it (self-clocked fair queueing, Golestani 1994): number of the client's items so far,
+           plus the order of the latest job that had left the queue before the first of them
+    """
 
     group: Hashable
     items: Sequence[Any]
+    client: Hashable
+    order: int
     submitted_at: float = field(default_factory=monotonic)
     future: Future[list[Any]] = field(default_factory=Future)
 
@@ -43,10 +53,10 @@ class _Job:
 class Batcher:
     """A bounded queue and its worker threads.
 
-    All items of a batch have the same group: alternately that of the oldest item and the largest one. A batch
-    starts when `batch_size` items wait, over all groups, or when the oldest has waited for `max_delay`; idle threads
-    share the waiting items. If a batch fails, each job is retried alone, so only the job that causes an error gets it.
-    Canceling a future removes its items from the queue.
+    Clients take turns. All items of a batch have the same group: alternately that of the first item and the largest
+    one. A batch starts when `batch_size` items wait, over all groups, or when the first has waited for `max_delay`;
+    idle threads share the waiting items. If a batch fails, each job is retried alone, so only the job that causes an
+    error gets it. Canceling a future removes its items from the queue.
 
     batch_size:             maximum number of items in a batch
     num_waiting:            number of items in the queue
@@ -60,7 +70,8 @@ class Batcher:
         self.num_waiting = self.num_batches = self.num_items = 0
         self.batch_size = options.batch_size
         self._process, self._options = process, options
-        self._jobs: deque[_Job] = deque()
+        self._jobs: list[_Job] = []
+        self._order = 0  # of the last job that left the queue
         self._changed = threading.Condition()
         self._is_closed = self._takes_oldest = False
         self._num_idle = num_threads
@@ -68,16 +79,27 @@ class Batcher:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, group: Hashable, items: Sequence[Any]) -> list[Future[list[Any]]]:
-        """Queue items and return futures of their results, in order. If it raises QueueFullError, it queues none."""
-        size = self._options.batch_size
-        jobs = [_Job(group, items[start : start + size]) for start in range(0, len(items), size)]
+    def submit(self, group: Hashable, items: Sequence[Any], client: Hashable = None) -> list[Future[list[Any]]]:
+        """Queue items and return futures of their results, in order. If it raises QueueFullError, it queues none.
+
+        client: one that has items in the queue cannot fill it completely, unless it is None
+        """
+        size, capacity = self._options.batch_size, self._options.queue_size
         with self._changed:
-            if self.num_waiting + len(items) > self._options.queue_size or self._is_closed:
+            own = [job for job in self._jobs if job.client == client]
+            num_own = sum(len(job.items) for job in own) + len(items)
+            is_greedy = own and client is not None and num_own > _SHARE * capacity
+            if is_greedy or self.num_waiting + len(items) > capacity or self._is_closed:
                 raise QueueFullError
+            jobs, order = [], max([self._order, *(job.order for job in own)])
+            for start in range(0, len(items), size):
+                part = items[start : start + size]
+                order += len(part)
+                jobs.append(_Job(group, part, client, order))
             # A thread that waits for a batch to fill only needs to know when it is full.
             must_notify = not self._jobs or self.num_waiting + len(items) >= size
-            self._jobs.extend(jobs)
+            for job in jobs:
+                insort(self._jobs, job, key=attrgetter("order"))
             self.num_waiting += len(items)
             if must_notify:
                 self._changed.notify()
@@ -127,6 +149,7 @@ class Batcher:
                 if batch and count + len(job.items) > min(per_thread, self._options.batch_size):
                     break
                 count += len(job.items)
+                self._order = max(self._order, job.order)
                 batch.append(job)
                 self._remove(job)
             if self._jobs:
@@ -134,7 +157,7 @@ class Batcher:
             return batch
 
     def _choose_group(self) -> Hashable:
-        """Return the group of the oldest job and the largest group in turn: batches are large, and no job starves."""
+        """Return the group of the first job and the largest group in turn: batches are large, and no job starves."""
         self._takes_oldest = not self._takes_oldest
         if self._takes_oldest:
             return self._jobs[0].group

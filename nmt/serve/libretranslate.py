@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         detected = _detect(service, texts, body.target)[0] if body.source == "auto" else None
         model = _find_model(service, detected.language if detected else body.source, body.target)
         kind: TextFormat = "html" if body.format == "html" else "text"
-        documents = split_texts(texts, kind, service.limits.lines)
+        documents = await asyncio.to_thread(split_texts, texts, kind, service.limits.lines)
         # Different token sequences may decode to the same text, so distinct alternatives need the whole beam. With
         # MBR, more candidates than without alternatives could change the selected translation.
         most = model.decode.beam_size if model.decode.mbr_metric == "none" else model.decode.n_best

@@ -29,6 +29,7 @@ from nmt.text.json_fields import short_integer, unique_fields
 _MAX_PHRASES = 100  # the cost of a step grows with required phrases, and in CTranslate2 with forbidden ones
 _MAX_PHRASE = 1_000  # characters; more could block all other requests while phrases are compared
 _MAX_PREFIX = 10_000
+_MAX_FIELDS = 1_000  # of an object; the errors of 80,000 block all other requests for seconds
 _MAX_BEAM_SIZE = 32  # time and memory of a request grow with it
 
 
@@ -197,10 +198,17 @@ def _parse_any(content_type: str, query: bytes, body: bytes) -> dict[str, Any]:
 
 def _parse_json(body: bytes) -> dict[str, Any]:
     """Parse a JSON object; raises ValueError for anything else."""
-    fields = json.loads(body, object_pairs_hook=unique_fields, parse_int=short_integer, parse_constant=_not_json)
+    fields = json.loads(body, object_pairs_hook=_few_fields, parse_int=short_integer, parse_constant=_not_json)
     if not isinstance(fields, dict):
         raise ValueError("it is not a JSON object")
     return fields
+
+
+def _few_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object; raises ValueError for repeated and for too many fields."""
+    if len(pairs) > _MAX_FIELDS:
+        raise ValueError(f"an object has more than {_MAX_FIELDS:,} fields")
+    return unique_fields(pairs)
 
 
 def _not_json(constant: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
@@ -150,10 +150,12 @@ class ServedModel:
         """The document context that the model uses."""
         return self._translator.context
 
-    def submit(self, options: RequestOptions, lines: Sequence[Line]) -> list[Future[list[list[Translation]]]]:
+    def submit(
+        self, options: RequestOptions, lines: Sequence[Line], client: Hashable = None
+    ) -> list[Future[list[list[Translation]]]]:
         """Queue lines; a one-line request shares batches only with those of the same `TextTranslator.batch_key`."""
         key = self._translator.batch_key(lines[0].text) if len(lines) == 1 else None
-        return self.batcher.submit((options, key), lines)
+        return self.batcher.submit((options, key), lines, client)
 
     def _process(
         self, group: tuple[RequestOptions, int | None] | type[Pair | AttentionRequest], items: list[Any]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import socket
 import sys
 from collections.abc import Sequence
@@ -12,20 +11,23 @@ from types import FrameType
 from typing import Any, cast
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nmt.logs import print_line, say
 from nmt.recipe import UserError
 from nmt.serve.app import build_app
 from nmt.serve.libretranslate import unnamed_models
+from nmt.serve.messages import JsonLine
 from nmt.serve.service import Service
 
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\sA-Z/?#@]+")
-_DEFAULT_PORT = re.compile(r"http://.*:80|https://.*:443")
+if sys.platform != "win32":
+    import resource
 
 HEADER_TIMEOUT = 10
 """Seconds until a request head must be complete, after connecting or after the previous response."""
 
+_OPEN_FILES = 1_024  # if there is no limit
 _MAX_JOINED_BYTES = 16_384  # above this, copying costs more than a system call
 
 
@@ -41,24 +43,18 @@ def open_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def check_origin(origin: str) -> str:
-    """Return an origin; raises ValueError if browsers never send it."""
-    if origin != "*" and (not _ORIGIN.fullmatch(origin) or _DEFAULT_PORT.fullmatch(origin)):
-        problem = "is not an origin; it must be '*' or a lowercase origin without a path or default port"
-        raise ValueError(f"{origin!r} {problem}, such as https://example.org or http://localhost:8080")
-    return origin
-
-
-def run_server(service: Service, bound: socket.socket, origins: Sequence[str] = ()) -> None:
+def run_server(
+    service: Service, bound: socket.socket, origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)
+) -> None:
     """Serve until SIGTERM or Ctrl-C, then finish accepted requests and return.
 
-    A second signal ends the process immediately, with status 143 or 130. origins: see `build_app`
+    A second signal ends the process immediately, with status 143 or 130. origins, hosts: see `build_app`
     """
     if sys.platform == "linux":  # a client that stops reading would otherwise keep its request, and a shutdown, waiting
         milliseconds = round(1_000 * max(HEADER_TIMEOUT, service.limits.seconds))
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)  # accepted sockets inherit it
     config = uvicorn.Config(
-        build_app(service, origins),
+        build_app(service, origins, hosts),
         http=_Protocol,
         ws="none",
         lifespan="off",
@@ -136,12 +132,27 @@ class _JoinedWrites:
             self._data.clear()
 
 
+def max_connections() -> int:
+    """Return half of the limit of open files. Beyond that limit, clients would wait without an answer."""
+    limit = _OPEN_FILES if sys.platform == "win32" else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (limit if limit > 0 else _OPEN_FILES) // 2  # RLIM_INFINITY is negative
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request of a connection that exceeds the limit."""
+    headers = {"retry-after": "1", "connection": "close"}
+    response = JsonLine({"error": "the server has too many connections; try again later"}, 503, headers)
+    await response(scope, receive, send)
+
+
 class _Protocol(H11Protocol):
-    """Closes a connection if no complete request head arrives in time, even if single bytes do."""
+    """Refuses too many connections, and closes one if no complete request head arrives in time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timeout; a complete request head stops it."""
         super().connection_made(cast(asyncio.Transport, _JoinedWrites(transport, self.loop)))
+        if len(self.connections) > max_connections():
+            self.app = _refuse
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def data_received(self, data: bytes) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
@@ -29,6 +30,8 @@ from nmt.serve.models import Line, ModelUnavailableError, RequestOptions, Served
 from nmt.text.context import is_blank, with_previous
 
 Result = TypeVar("Result")
+
+_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ class Service:
     async def read_body(self, request: Request, kind: type[Message]) -> Message:
         """Read and parse the body of a request; raises HTTPException if it is invalid or slow, or has no valid API key.
 
-        Only LibreTranslate requests may have the key in the body.
+        Only LibreTranslate requests may have the key in the body. Sets `request.state.client` for `Batcher.submit`: the
+        key, or the address if the server requires no keys.
         """
         key, may_have_key = _bearer_token(request), issubclass(kind, LibreTranslateMessage)
         if key or not may_have_key:
@@ -99,7 +103,10 @@ class Service:
         content_type, query = request.headers.get("content-type", ""), request.scope["query_string"]
         fields = parse_fields(content_type, query, body, kind)
         if not key and may_have_key:
-            self._authorize(fields.get("api_key"))
+            key = fields.get("api_key") or ""
+            self._authorize(key)
+        address = request.client.host if request.client else ""
+        request.state.client = key if self.requires_key else address
         return check_fields(fields, kind)
 
     @property
@@ -117,11 +124,17 @@ class Service:
         raise HTTPException(400, f"{problem}; choose one of {', '.join(self.models)}")
 
     async def translate(
-        self, request: Request, model: ServedModel, options: RequestOptions, lines: Sequence[Line]
+        self,
+        request: Request,
+        model: ServedModel,
+        options: RequestOptions,
+        lines: Sequence[Line],
+        *,
+        waits: bool = False,
     ) -> list[list[Translation]]:
-        """Return the translations of each line, best first; raises HTTPException like `process`."""
+        """Return the translations of each line, best first; waits, and raises HTTPException, like `process`."""
         texts = [line.text for line in lines]
-        n_best_lists = await self.process(request, texts, lambda: model.submit(options, lines))
+        n_best_lists = await self.process(request, texts, partial(model.submit, options, lines), waits=waits)
         if self._logs_text:
             best = [translations[0].text for translations in n_best_lists]
             log(json.dumps({"model": model.name, "texts": texts, "translations": best}))
@@ -151,17 +164,30 @@ class Service:
         return n_best_lists
 
     async def process(
-        self, request: Request, texts: Sequence[str], submit: Callable[[], list[Future[list[Result]]]]
+        self,
+        request: Request,
+        texts: Sequence[str],
+        submit: Callable[[Hashable], list[Future[list[Result]]]],
+        *,
+        waits: bool = False,
     ) -> list[Result]:
-        """Call `submit` and return the results of its futures. texts: counted against the limits
+        """Call `submit` with the client and return the results of its futures.
+
+        texts: counted against the limits
+        waits: whether to wait while the queue is full, for at most `Limits.seconds`
 
         Raises HTTPException if they exceed a limit, the queue is full, the client disconnects, or on timeout.
         """
         self.check_size(texts)
-        try:
-            futures = submit()
-        except QueueFullError as error:
-            raise HTTPException(503, "the queue is full; try again later", {"retry-after": "1"}) from error
+        deadline = monotonic() + (self.limits.seconds if waits else 0.0)
+        while True:
+            try:
+                futures = submit(request.state.client)
+                break
+            except QueueFullError as error:
+                if monotonic() >= deadline:
+                    raise HTTPException(503, "the queue is full; try again later", {"retry-after": "1"}) from error
+            await asyncio.sleep(_RETRY_SECONDS)
         try:
             return await self._wait(request, futures)
         except UserError as error:
@@ -176,11 +202,12 @@ class Service:
         """Yield the translations of 1, 2, 4, ... lines, up to a batch; raises HTTPException like `process`.
 
         The first translation arrives early, and most lines are in large batches. `Limits.seconds` applies per batch.
+        Later batches wait while the queue is full.
         """
         self.check_size([line.text for line in lines])
         start, size = 0, 1
         while start < len(lines):
-            yield await self.translate(request, model, options, lines[start : start + size])
+            yield await self.translate(request, model, options, lines[start : start + size], waits=start > 0)
             start, size = start + size, min(2 * size, model.batcher.batch_size)
 
     def check_size(self, texts: Sequence[str]) -> None:

@@ -99,6 +99,13 @@ def find_model(path: Path, description: str = MODEL) -> Path:
             raise UserError(f"{path} is a translation model; expected a classifier; nmt train-classifier makes one")
     if checkpoints:
         return checkpoints[-1]
+    if (path / "model.bin").is_file():
+        raise UserError(
+            f"{path} is an export to CTranslate2; expected a model of nmt; give the model that was exported, which "
+            "`nmt translate` runs with CTranslate2, too (--engine)"
+        )
+    if (path / "config.json").is_file():
+        raise UserError(f"{path} is a Hugging Face model; expected a model of nmt; convert it with nmt import")
     wrong = "does not exist" if not path.exists() else "has no model"
     raise UserError(f"{path} {wrong}; expected a model directory (with {description}), a checkpoint or a run directory")
 

@@ -38,6 +38,7 @@ from nmt.text.splitting import contains_phrase
 
 _MOSES = re.compile(r"[0-9]+ \|\|\| ")
 _SCORE = re.compile(r"-?\d+\.\d{4}\t")
+_ENCODING = re.compile(r"""<(?:meta|\?xml)\b[^<>]*\b(?:charset|encoding)\s*=\s*["']?([\w-]+)""", re.IGNORECASE)
 _LONE_SURROGATE = re.compile(r"(?i)\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]")  # escaped in JSON
 
 
@@ -188,6 +189,8 @@ class TranslationJob:
         header = int(reader.names is not None)  # the header is not a record
         if reader.format == "text" and not reader.is_given:
             windows = _with_format_warning(windows, name)
+        if reader.format == "html":
+            windows = _with_encoding_warning(windows, name)
         if reader.format == "tsv":
             windows = _with_quote_warning(windows, name, header)
         if reader.format == "tsv" and reader.names is None:
@@ -258,6 +261,8 @@ class TranslationJob:
             if isinstance(sink, PartFile) and not is_document:  # a resumed command counts only its own lines
                 self._report_lines(lines, fallbacks)
             raise
+        if not done:
+            warn(f"{self.source.name} is empty, so the output is empty; check the input")
         if done_before:
             say(f"the first {counted(done_before, 'line')} were translated earlier; warnings count only the others")
         return partial(self._summarize, lines, fallbacks, done - done_before, tokens, device)
@@ -308,6 +313,21 @@ def _with_format_warning(windows: Iterator[list[Record]], name: str) -> Iterator
     for number, window in enumerate(windows):
         if not number:
             warn_of_format(name, (record.line for record in window))
+        yield window
+
+
+def _with_encoding_warning(windows: Iterator[list[Record]], name: str) -> Iterator[list[Record]]:
+    """Yield the windows of a page; warn if it declares an encoding other than UTF-8, the encoding of the output."""
+    has_warned = False
+    for window in windows:
+        for record in window:
+            declared = _ENCODING.search(record.line)
+            if not has_warned and declared and declared[1].lower() not in ("utf-8", "utf8"):
+                has_warned = True
+                warn(
+                    f"{name} declares the encoding {declared[1]}, but the translation is UTF-8, so browsers may show "
+                    "wrong letters; declare utf-8 in the page"
+                )
         yield window
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, assert_never
 from nmt.alignment.words import format_links
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.task import Previous
-from nmt.decode.translation import Translation
+from nmt.decode.translation import Translation, without_breaks
 from nmt.keep.documents import Segment, has_subtitles, html_segments, srt_segments
 from nmt.logs import counted, warn
 from nmt.recipe import NO_CONTEXT, CommandError, Context, UserError
@@ -37,6 +37,7 @@ _FORMATS: Mapping[str, Format] = {
 }
 _OTHER_SUBTITLES = (".ass", ".sbv", ".ssa", ".sub", ".ttml", ".vtt")
 _TEST_SETS = (".sgm", ".sgml", ".xml")
+_LOCALIZATION = (".po", ".pot", ".tmx", ".xlf", ".xliff")
 _OPTIONAL_FIELDS = ("n_best", "alignment")  # of JSON Lines
 _JSON_LINE = re.compile(r'\{\s*"')
 _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
@@ -45,8 +46,8 @@ _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 def format_of_file(path: Path) -> Format | None:
     """Return the format for the extension of a file (`.tsv`, `.jsonl.gz`), None if it is unknown.
 
-    Raises CommandError for WMT test sets, whose markup would be translated as text, and for subtitles in formats other
-    than SubRip, whose time codes would be translated.
+    Raises CommandError for WMT test sets, TMX, XLIFF and PO files, whose markup would be translated as text, and for
+    subtitles in formats other than SubRip, whose time codes would be translated.
     """
     endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst")]
     if endings and endings[-1] in _OTHER_SUBTITLES:
@@ -54,10 +55,11 @@ def format_of_file(path: Path) -> Format | None:
             f"{path}: {endings[-1]} is not supported; subtitles must be .srt; convert them, or choose a format with "
             "--input-format or --output-format"
         )
-    if endings and endings[-1] in _TEST_SETS:
+    if endings and endings[-1] in (*_TEST_SETS, *_LOCALIZATION):
+        remedy = ", add the file to data.test of a recipe" if endings[-1] in _TEST_SETS else ""
         raise CommandError(
-            f"{path}: {endings[-1]} is not supported, as its markup would be translated; extract the segments, add the "
-            "file to data.test of a recipe, or choose a format with --input-format or --output-format"
+            f"{path}: {endings[-1]} is not supported, as its markup would be translated; extract the segments{remedy}, "
+            "or choose a format with --input-format or --output-format"
         )
     return _FORMATS.get(endings[-1]) if endings else None
 
@@ -329,9 +331,9 @@ class RecordWriter:
 
     def _text(self, record: Record, translations: Sequence[Translation]) -> str:
         if not self.is_numbered:
-            score = f"{translations[0].score:.4f}\t" if self.with_scores else ""
+            score = f"{translations[0].score:z.4f}\t" if self.with_scores else ""
             return f"{score}{self._with_alignment(translations[0])}\n"
-        rows = [f"{shown.score:.4f}\t{self._with_alignment(shown)}" for shown in translations[: self.n_best]]
+        rows = [f"{shown.score:z.4f}\t{self._with_alignment(shown)}" for shown in translations[: self.n_best]]
         return "".join(f"{record.number}\t{row}\n" for row in rows)
 
     def _moses(self, index: int, translation: Translation) -> str:
@@ -340,7 +342,7 @@ class RecordWriter:
         Three or more bars in the text would end the column; they are escaped as in Moses.
         """
         text = re.sub(r"\|{3,}", lambda bars: "&#124;" * len(bars[0]), translation.text)
-        scores = f"LogProb= {translation.log_prob:.4f} ||| {translation.score:.4f}"
+        scores = f"LogProb= {translation.log_prob:z.4f} ||| {translation.score:z.4f}"
         links = f" ||| {format_links(translation.alignment or [])}" if self.with_alignments else ""
         return f"{index} ||| {text} ||| {scores}{links}\n"
 
@@ -352,12 +354,12 @@ class RecordWriter:
     def _columns(self, record: Record, translations: Sequence[Translation]) -> str:
         """Return the input columns and those of `n_best` translations; missing translations have empty columns."""
         is_tsv = self.reader.format == "tsv"
-        columns = [record.line if is_tsv else (record.text or "").removesuffix("\r").replace("\t", " ")]
+        columns = [record.line if is_tsv else without_breaks((record.text or "").removesuffix("\r"))]
         shown = translations[: self.n_best] if record.text is not None else []
         for rank in range(self.n_best):
             translation = shown[rank] if rank < len(shown) else None
             if self.with_scores:
-                columns.append(f"{translation.score:.4f}" if translation else "")
+                columns.append(f"{translation.score:z.4f}" if translation else "")
             columns.append(translation.text if translation else "")
             if self.with_alignments:
                 columns.append(format_links(translation.alignment or []) if translation else "")
@@ -373,7 +375,8 @@ class RecordWriter:
             case "moses" | "html" | "srt":
                 raise AssertionError("not an input format of lines")
             case "text":
-                return _add_fields(_dump(_nested(self.reader.field, record.line)), self.reader.field, fields) + "\n"
+                line = _dump(_nested(self.reader.field, record.line.removesuffix("\r")))
+                return _add_fields(line, self.reader.field, fields) + "\n"
             case "tsv":
                 columns = record.line.split("\t")
                 names = self.reader.names

@@ -29,7 +29,7 @@ from nmt.devices.precision import autocast
 from nmt.logs import progress, say, warn, warnings_only
 from nmt.models import TranslationModel
 from nmt.processes.distributed import World
-from nmt.recipe import Recipe, UserError, load_saved_recipe
+from nmt.recipe import CommandError, Recipe, UserError, load_saved_recipe
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_run
 from nmt.storage.sealed import verify_directory
 from nmt.train.optimizer import optimizer_tensors
@@ -67,7 +67,7 @@ class ReplaySource:
         # Options may change whenever a run resumes, so the next checkpoint has those of `step`.
         recipe = load_saved_recipe(after[0] / "recipe.toml" if after else run / "recipe.toml")
         if step > recipe.train.max_steps:
-            raise UserError(f"--step must be at most {recipe.train.max_steps}, the last update of {run}, got {step}")
+            raise CommandError(f"--step must be at most {recipe.train.max_steps}, the last update of {run}, got {step}")
         source = cls(run, step, before[-1] if before else None, after[0] if after else None, recipe)
         source._warn_of_changes()
         return source

@@ -57,6 +57,16 @@ def test_the_directory_of_a_language_model_loads_as_a_language_model(tmp_path: P
         assert find_model_spec(str(tmp_path / language)).recipe.is_language_model == (language == "zxx")
 
 
+def test_fine_tuning_recipe_has_the_architecture_of_its_initial_model(tmp_path: Path) -> None:
+    initial = find_model_spec("tiny", ["model.d_model=16", "model.d_ff=8", "model.num_heads=2"]).recipe
+    write_random_model(tmp_path / "initial", initial, number_tokenizers(40))
+    path = tmp_path / "tuned.toml"
+    corpora = 'data = { train = [{ kind = "toy" }], valid = [{ kind = "toy" }] }'
+    path.write_text(f'name = "tuned"\nsrc_lang = "en"\ntgt_lang = "de"\n{corpora}\n')
+    found = find_model_spec(str(path), [f"train.start_from={tmp_path / 'initial'}"])
+    assert (found.recipe.model, found.tgt_vocab_size) == (initial.model, 40)
+
+
 def test_unknown_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown model 'huge'; it must be tiny, base, big, a recipe"):
         find_model_spec("huge")

@@ -67,15 +67,17 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path,
     # Errors, with the same model to save time.
     def error(*arguments: object) -> str:
         status, _, err = nmt(*arguments)
-        assert status != 0
+        assert status == expected
         return one_line(err)
 
+    expected = 2
     assert error("classify", model, "texts", "texts") == (
         "got 2 files; a classifier of single texts needs one FILE; give 1"
     )
     assert error("classify", model, "texts", "--label", "neutral") == (
         "--label is 'neutral'; it must be one of negative, positive; correct it"
     )
+    expected = 1
     (reviews / "gold").write_text("positive\n")
     status, out, err = nmt("classify", model, "texts", "--gold", "gold")
     assert (status, out) == (1, "")  # before any work

@@ -197,6 +197,7 @@ def test_wrong_arguments_in_python_raise_type_or_value_errors(run_dir: Path) -> 
     recipe = str(run_dir / "recipe.toml")
     assert load_recipe(recipe) == load_recipe(Path(recipe))  # type: ignore[arg-type]
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", nmt_package.__version__)
+    assert dir(nmt_package) == nmt_package.__all__
     with pytest.raises(ValueError, match="precision must be one of auto, fp32, bf16, fp16, int8, got 'int4'"):
         Translator.load(run_dir, precision="int4")  # type: ignore[arg-type]
     translator = Translator.load(run_dir, "cpu")
@@ -235,7 +236,9 @@ def test_wrong_arguments_in_python_raise_type_or_value_errors(run_dir: Path) -> 
             lambda t: t.translate(["a"], context=["x"]),
             "the context of a line must be a list of previous sentences, got",
         ),
-        (lambda t: t.translate(["a"], glossary={"a": "b"}), "glossary must be a list of Glossary objects, or one"),
+        (lambda t: t.translate(["a"], glossary={"a": "b"}), "must be a Glossary, got dict; use Glossary.load(FILE)"),
+        (lambda t: t.translate(["a"], glossary="b.tsv"), "must be a Glossary, got str; use Glossary.load(FILE)"),
+        (lambda t: t.translate(["a"], glossary=5), "glossary must be a list of Glossary objects, got int"),
         (lambda t: t.translate(["a"], glossary=["b"]), "glossary must be a Glossary, got str"),
         (lambda t: t.translate_n_best(["a"], n_best="3"), "n_best must be an integer, got str"),
         (lambda t: t.translate_n_best(["a"], partial_word="no"), "partial_word must be True or False, got 'no'"),

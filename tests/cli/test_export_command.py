@@ -134,7 +134,7 @@ def test_torch_search_in_fp16(model: Path, text: Path, nmt: Nmt) -> None:
 def test_unsupported_options_of_the_engine_are_one_line(model: Path, text: Path, nmt: Nmt) -> None:
     options = ("--length-alpha", 0.5, "--with-scores", "--ensemble", model, "--set", "sampling=true")
     status, out, err = nmt("translate", model, text, "--engine", "ctranslate2", *options)
-    assert (status, out) == (1, "")
+    assert (status, out) == (2, "")
     assert all(word in one_line(err) for word in ("ensemble", "sampling", "--engine torch"))
 
 
@@ -145,10 +145,10 @@ def test_wrong_commands(model: Path, text: Path, tmp_path: Path, nmt: Nmt, monke
     assert status == 1
     assert "HF_TOKEN" in one_line(err)
     status, _, err = nmt(*export, "huggingface", "--push", "me/my model")
-    assert status == 1
+    assert status == 2
     assert "it must be OWNER/MODEL" in one_line(err)
     status, _, err = nmt(*export, "huggingface", "--push", "model")
-    assert status == 1
+    assert status == 2
     assert "--push model has no owner; it must be OWNER/MODEL; add your user name" in one_line(err)
     assert nmt(*export, "huggingface", "--private")[0] == 2
     assert nmt(*export, "huggingface", "--license", "mit\ntags: [x]")[0] == 2
@@ -160,7 +160,7 @@ def test_wrong_commands(model: Path, text: Path, tmp_path: Path, nmt: Nmt, monke
     status, _, err = nmt(
         "export", tmp_path / "nowhere", "-o", tmp_path / "out", "--to", "huggingface", "--no-parity-check"
     )
-    assert status == 1
+    assert status == 2
     status, _, err = nmt("import", tmp_path, "-o", tmp_path / "out")
     assert status == 1
     assert "lacks config.json" in one_line(err)

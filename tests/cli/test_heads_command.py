@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from nmt.checkpoint import LoadedModel, load_model
+from nmt.cli.heads import _numbers_to_keep
 from nmt.export.packages import is_installed
 from nmt.heads.analysis import MaskedBleu, analyze
-from nmt.recipe import NO_CONTEXT, Context
+from nmt.recipe import NO_CONTEXT, Context, ModelRecipe
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
 from tests.cli.nasty_lines import sentence
@@ -106,6 +107,12 @@ def test_one_stack_can_be_pruned(model: Path, pairs: tuple[Path, Path], nmt: Nmt
     status, _, err = nmt("heads", tmp_path / "pruned", *pairs, *options[:4], "-o", tmp_path / "again", *CPU)
     problem = f"each attention layer of the {stack} has 1 head, and one must remain; leave out --prune"
     assert (status, problem in err) == (2, True)
+
+
+@pytest.mark.parametrize(("num_heads", "fraction", "kept"), [(5, "0.5", 2), (8, "0.3125", 5), (4, "0.25", 3)])
+def test_a_fraction_of_heads_is_rounded_half_up(num_heads: int, fraction: str, kept: int) -> None:
+    recipe = ModelRecipe(d_model=8 * num_heads, num_heads=num_heads)
+    assert _numbers_to_keep(fraction, None, recipe) == (kept, kept)
 
 
 def test_a_pruned_model_is_smaller_and_translates(

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from nmt.checkpoint import Checkpoint, average_checkpoints, load_model, model_files, model_tensors, save_checkpoint
+from nmt.export.description import _training_rows
 from nmt.heads.masks import attentions
 from nmt.heads.pruning import write_pruned
 from nmt.storage.sealed import manifest_digest
@@ -105,6 +106,12 @@ def test_the_scores_of_an_earlier_model_are_left_out(run: Path, nmt: Nmt) -> Non
     assert (status, "news bleu" in out, "best validation  update 10: nll 2.5" in out) == (0, False, True)
     assert f"{run / 'report.json'} is the report of an earlier model, so its scores are left out" in err
     assert json.loads(nmt("info", run, "--json")[1])["scores"] == []
+
+
+def test_validation_of_the_ema_is_labeled() -> None:
+    best = {"step": 10, "nll": 2.5, "average_nll": 2.25}
+    training = {"start_from": None, "step": None, "best_validation": best}
+    assert list(_training_rows(training)) == [("best validation", "update 10: nll 2.5, EMA nll 2.25")]
 
 
 def test_a_model_does_not_report_the_training_of_another_run(run: Path, tmp_path: Path, nmt: Nmt) -> None:

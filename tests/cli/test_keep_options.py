@@ -124,6 +124,27 @@ def test_documents_without_text(model: Path, nmt: Nmt, tmp_path: Path, name: str
     assert "translated 0 lines in " in err
 
 
+@pytest.mark.parametrize(
+    ("declaration", "encoding"),
+    [
+        ('<meta http-equiv="Content-Type" content="text/html; charset=iso-8859-1">', "iso-8859-1"),
+        ("<meta charset='windows-1252'/>", "windows-1252"),
+        ("<?xml version='1.0' encoding='ISO-8859-15'?>", "ISO-8859-15"),
+        ('<meta charset="UTF-8">', None),
+        ("<p>The charset = latin-1</p>", None),
+    ],
+)
+def test_a_page_that_declares_another_encoding(
+    model: Path, nmt: Nmt, tmp_path: Path, declaration: str, encoding: str | None
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(f"{declaration}\n{PAGE}")
+    status, _, err = nmt("translate", model, path, "--engine", "torch", "--device", "cpu", "--window", 1)
+    assert status == 0
+    assert err.count("warning: ") == int(encoding is not None)
+    assert encoding is None or f"{path} declares the encoding {encoding}, but the translation is UTF-8" in err
+
+
 def test_an_interrupted_document_starts_over(
     model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:

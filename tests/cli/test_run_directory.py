@@ -11,6 +11,7 @@ import pytest
 from nmt import pipeline
 from nmt.bench.random_model import write_random_model
 from nmt.recipe import Recipe, UserError, dump_recipe, load_recipe
+from nmt.storage.run_folder import find_model
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
 
@@ -341,3 +342,16 @@ def test_long_test_sentences_are_counted(
     assert status == 0, err
     for name in ("one", "two"):
         assert f"warning: 1 line of data.test.{name} was too long for the model and was {result}\n" in err
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("model.bin", "is an export to CTranslate2; expected a model of nmt; give the model that was exported"),
+        ("config.json", "is a Hugging Face model; expected a model of nmt; convert it with nmt import"),
+    ],
+)
+def test_a_model_of_another_system_is_named(file: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / file).touch()
+    with pytest.raises(UserError, match=message):
+        find_model(tmp_path)

@@ -925,3 +925,10 @@ def test_translate_warns_of_newer_checkpoints(model: Path, nmt: Nmt, tmp_path: P
     for command in others:
         err = nmt(*command)[2]
         assert err.count("was averaged at step 1,000, but the run has a checkpoint of step 1,200") == 1
+
+
+def test_empty_input_is_reported(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
+    pipe_in(lambda write: write(b""))
+    status, _, err = nmt("translate", model, "-o", tmp_path / "out", "--engine", "torch")
+    assert (status, (tmp_path / "out").read_bytes()) == (0, b"")
+    assert "warning: standard input is empty, so the output is empty; check the input\n" in err

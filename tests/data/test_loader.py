@@ -101,7 +101,8 @@ def src_tokens_of(update: Update) -> int:
 def as_values(update: Update) -> tuple[object, ...]:
     contents = [(part.number, part.is_empty, part.batch.labels.tolist()) for part in update.micro_batches]
     ids = update.sentence_ids.tolist()
-    return (update.epoch, update.index, update.tgt_tokens, update.num_sentences, ids, pairs_of(update), contents)
+    counts = update.updates_in_epoch, update.tgt_tokens, update.num_sentences
+    return (update.epoch, update.index, *counts, ids, pairs_of(update), contents)
 
 
 def test_resume_from_any_position(data: tuple[PairStore, Sentences, Sentences]) -> None:

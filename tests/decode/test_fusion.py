@@ -52,6 +52,14 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("models") / "language", "seed=2", language_model=True)
 
 
+def test_another_language_model_replaces_the_loaded_one(model: Path, language_model: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other", "seed=3", language_model=True)
+    decodes = [DecodeRecipe(fusion=path, fusion_weight=WEIGHT) for path in (language_model, other)]
+    loaded = [Translator.load(model, "cpu", "fp32", decode) for decode in decodes]
+    first, second = (translator.translate_n_best(LINES) for translator in loaded)
+    assert loaded[0].with_decode(decodes[1]).translate_n_best(LINES) == second != first
+
+
 def test_scores_are_weighted_sums(model: Path, language_model: Path) -> None:
     decode = DecodeRecipe(fusion=language_model, fusion_weight=WEIGHT, n_best=4)
     fused = Translator.load(model, "cpu", "fp32", decode).translate_n_best(LINES)

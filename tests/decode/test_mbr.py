@@ -1,7 +1,8 @@
-"""Expected utilities by hand, and pairwise scores against sacreBLEU."""
+"""Expected utilities by hand and in the translator, and pairwise scores against sacreBLEU."""
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nmt.decode.mbr import expected_utilities, relative_probabilities, sentence_utility
+from nmt.decode.translator import Translator
+from nmt.recipe import DecodeRecipe
+from tests.decode.test_fusion import LINES, write
 from tests.search.test_search import vectors
 
 
@@ -28,6 +32,18 @@ def test_the_outlier_loses_even_if_it_is_most_probable() -> None:
     utilities = expected_utilities(texts, [0.3, 0.25, 0.25, 0.2], sentence_utility("chrf"))
     assert max(range(4), key=utilities.__getitem__) in (1, 2)
     assert min(range(4), key=utilities.__getitem__) == 0
+
+
+@pytest.mark.parametrize("sampling", [False, True])
+def test_samples_count_by_frequency_and_n_best_lists_by_probability(sampling: bool, tmp_path: Path) -> None:
+    decode = DecodeRecipe(n_best=4, sampling=True) if sampling else DecodeRecipe(n_best=4)
+    translator = Translator.load(write(tmp_path / "model"), "cpu", "fp32", decode)
+    (candidates,) = translator.translate_n_best(LINES[:1])
+    weights = [1.0 if sampling else math.exp(one.log_prob) for one in candidates]
+    expected = expected_utilities([one.text for one in candidates], weights, sentence_utility("chrf"))
+    (ranked,) = translator.with_decode(DecodeRecipe(mbr_metric="chrf")).translate_n_best(LINES[:1], 4)
+    assert [one.score for one in ranked] == pytest.approx(sorted(expected, reverse=True))
+    assert len(set(expected)) > 1
 
 
 words = st.sampled_from(["a", "an", "banana", "rides", "red", "bike.", "Bike", "u.s.", "3,5", "(so)", "Straße", "我"])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nmt.checkpoint import load_model, model_files, model_tensors
 from nmt.decode.glossary import Glossary, Term
+from nmt.decode.scoring import TextScorer
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.inference.quantized import supports_int8
@@ -31,6 +32,7 @@ from nmt.storage.sealed import write_directory
 from nmt.text.clean import normalize
 from nmt.text.splitting import Alternatives, assign_phrases, join_texts, split_text
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
+from tests.decode.test_fusion import write
 
 CPU = torch.device("cpu")
 needs_integers = pytest.mark.skipif(not supports_int8(CPU), reason="this processor has no AVX-512-VNNI")
@@ -192,6 +194,28 @@ def test_sentences_of_a_line_are_translated_separately(tokenizers: Tokenizers) -
     assert translator.lines_split == 1
     assert prefixed.text.startswith("the")
     assert prefixed.text.endswith(longer)
+
+
+def test_sentences_of_a_line_are_aligned_separately(tmp_path: Path) -> None:
+    first, second = "w1 w2 w3.", " ".join(["7", *(f"w{number % 9}" for number in range(40))])
+    decode = DecodeRecipe(alignments=True, split_sentences=True)
+    translator = Translator.load(write(tmp_path / "model"), "cpu", "fp32", decode)
+    (one,), (other,), (both,) = translator.translate_n_best([first, second, f"{first} {second}"])
+    assert translator.lines_split == 2 and one.alignment and other.alignment
+    num_src, num_tgt = len(first.split()), len(one.text.split())
+    assert both.alignment == [*one.alignment, *((src + num_src, tgt + num_tgt) for src, tgt in other.alignment)]
+
+
+def test_all_text_gets_the_unicode_form_of_the_model(tmp_path: Path) -> None:
+    path = write(tmp_path / "model", "data.unicode_form=NFKC")
+    translator, scorer = Translator.load(path, "cpu", "fp32"), TextScorer.load(path, "cpu")
+    translations, scores = [], []
+    for letter in ("w", "\uff57"):  # the second is a compatibility form of the first
+        source, prefix, required, target = (f"{letter}{number}" for number in (1, 2, 3, 4))
+        translations.append(translator.translate_n_best([source], None, [prefix], [[required]]))
+        scores.append(scorer.score([source], [target]))
+    assert translations[0] == translations[1] and scores[0] == scores[1]
+    assert translations[0][0][0].text.startswith("w2") and "w3" in translations[0][0][0].text
 
 
 def test_only_a_line_that_is_not_split_is_streamed(tokenizers: Tokenizers) -> None:
@@ -608,6 +632,12 @@ def test_terms_beyond_the_maximum_length_are_not_required(tokenizers: Tokenizers
     translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, max_positions=6)
     glossary = Glossary([Term("cat", ("the cat sees the old red tree",))])
     assert translator.translate(["cat"], glossary=glossary) == ["cat"]
+    prefix, form = "the old red", "the dog"
+    positions = len(tokenizers.tgt.encode(prefix)) + len(tokenizers.tgt.encode(form))  # one too few, because of EOS
+    translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, max_positions=positions)
+    glossary = Glossary([Term("cat", (form,))])
+    assert form in translator.translate(["cat"], glossary=glossary)[0]
+    assert translator.translate(["cat"], [prefix], glossary=glossary) == translator.translate(["cat"], [prefix])
     with pytest.raises(UserError, match=r"^sampling [^;]*;[^;]*;[^;]*$"):
         make_translator(CopyModel(9), tokenizers, sampling=True).translate(["cat"], glossary=glossary)
 
@@ -689,6 +719,21 @@ def test_load_uses_the_models_recipe(model_directory: Path) -> None:
     assert [len(translations) for translations in greedy.translate_n_best(lines)] == [1] * 5
     with pytest.raises(UserError, match="beam"):
         greedy.translate_n_best(lines, n_best=2)
+
+
+def test_results_do_not_depend_on_the_default_dtype(model_directory: Path) -> None:
+    lines = text_lines(5)
+    outputs = []
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        torch.set_default_dtype(dtype)
+        try:
+            translator = Translator.load(model_directory, device="cpu", precision="fp32")
+            translations = translator.translate_n_best(lines)
+            scores = TextScorer.load(model_directory, "cpu").score(lines, lines)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        outputs.append((translations, scores))
+    assert outputs[0] == outputs[1] == outputs[2]
 
 
 def test_load_splits_at_the_models_max_tokens(model_directory: Path, tokenizers: Tokenizers, tmp_path: Path) -> None:

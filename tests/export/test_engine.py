@@ -229,6 +229,20 @@ def test_no_state_is_read_after_results_are_collected(model: Path, lines: list[s
     assert translator.translate(lines) == expected
 
 
+def test_an_interruption_cancels_waiting_batches(
+    model: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = CTranslate2Translator.load(model, "cpu", "fp32", search(batch_tokens=1), translators=1)
+    finish = translator.start_translation([TranslatorInput(lines[0])])
+    monkeypatch.setattr(engine, "sleep", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(engine._Batch, "is_done", False)
+    with pytest.raises(KeyboardInterrupt):
+        translator.translate(lines)
+    monkeypatch.undo()
+    assert not translator._engine._waiting
+    assert [finish()[0][0].text] == translator.translate(lines[:1])
+
+
 def test_an_error_reaches_the_caller_whose_lines_cause_it(model: Path, lines: list[str]) -> None:
     translator = CTranslate2Translator.load(model, "cpu", "fp32", search(batch_tokens=1), translators=1)
     expected = translator.translate_n_best(lines)
@@ -259,9 +273,12 @@ def test_all_unsupported_options_are_named(model: Path) -> None:
     assert types == ["float32", "bfloat16", "float16", "int8", "int8"]
 
 
-def test_device_names_are_parsed() -> None:
+def test_device_names_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctranslate2.get_cuda_device_count", lambda: 0)
     assert select_device("cpu") == select_device("auto") == EngineDevice("cpu")
-    assert (select_device("cuda"), select_device("cuda:3")) == (EngineDevice("cuda"), EngineDevice("cuda", 3))
+    assert select_device("cuda:3") == EngineDevice("cuda", 3)
+    with pytest.raises(UserError, match=r"device 'cuda' does not exist \(CUDA devices found: 0\); use cpu"):
+        select_device("cuda")
     for device in ("cpu:1", "gpu", "cuda:x", None, 0):
         with pytest.raises(UserError, match=f"device {device!r} is unknown"):
             select_device(device)  # type: ignore[arg-type]

@@ -71,6 +71,19 @@ def test_srt(line_feed: str) -> None:
     assert "".join(segment.before + segment.text for segment in segments) == document
 
 
+def test_speakers_in_italics() -> None:
+    start = "1\n00:00:01,000 --> 00:00:02,500\n"
+    texts = {
+        "<i>- Who is there?</i>\n<i>- It is I.</i>\n": ["Who is there?</i>", "It is I.</i>", ""],
+        "{\\an8}<i>- Who is there?\n- It is I.</i>\n": ["Who is there?", "It is I.</i>", ""],
+        "<i>Who is\nthere</i> - I\n": ["<i>Who is\nthere</i> - I", ""],
+    }
+    for text, expected in texts.items():
+        segments = list(srt_segments(start + text))
+        assert [segment.text for segment in segments] == expected
+        assert "".join(segment.before + segment.text for segment in segments) == start + text
+
+
 @pytest.mark.parametrize("times", ["00:01.000 --> 00:02.000", "00:00:01 --> 00:00:02 X1:0", "0:0:1,5 -> 0:0:2,5"])
 def test_subtitle_times_may_be_incomplete(times: str) -> None:
     assert [segment.text for segment in srt_segments(f"1\n{times}\nA dog.\n\n2\n")] == ["A dog.", ""]
@@ -109,6 +122,11 @@ def test_long_spaces_in_subtitles_take_linear_time() -> None:
     text = "a" + " " * 100_000 + "b"
     segments = list(srt_segments(f"00:00:01,000 --> 00:00:02,000\n{text}  \n"))
     assert [segment.text for segment in segments] == [text, ""]
+
+
+def test_lines_of_tags_in_subtitles_take_linear_time() -> None:
+    text = "00:00:01,000 --> 00:00:02,000\n" + "<i>\n" * 20_000
+    assert [segment.before for segment in srt_segments(text)] == [text]
 
 
 def test_layout() -> None:

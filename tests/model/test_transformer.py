@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt.model import attention, dropout, relative
 from nmt.model.cache import DecoderState
 from nmt.model.layers import sinusoids
 from nmt.model.multi_head import CrossAttention, SelfAttention
@@ -255,6 +256,37 @@ def test_slots_of_a_sentence_do_not_depend_on_the_batch() -> None:
             torch.testing.assert_close(kept[:, sentence], expected[:, 0])
 
 
+# --- Dropout ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
+@pytest.mark.parametrize(
+    ("option", "places"),
+    [
+        ("dropout", 2 + 2 * 2 + 3 * 2),  # embeddings; sublayers of the encoder and of the decoder (paper, section 5.4)
+        ("attention_dropout", 2 + 2 * 2),
+        ("activation_dropout", 2 + 2),
+    ],
+)
+def test_dropout_is_applied_in_each_place(
+    option: str, places: int, positions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied: list[float] = []
+
+    def record(x: Tensor, p: float) -> Tensor:
+        if p:
+            applied.append(p)
+        return x
+
+    for module in (attention, dropout, relative):
+        monkeypatch.setattr(module, "dropout", record)
+    model = double_model(tiny(positions=positions, **{option: 0.25}))
+    for training, expected in ((True, [0.25] * places), (False, [])):
+        applied.clear()
+        model.train(training)(PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT))
+        assert applied == expected
+
+
 # --- Size and initialization -----------------------------------------------------------------------------------------
 
 
@@ -297,6 +329,7 @@ def test_initialization() -> None:
     for weight, xavier in (
         (model.encoder.layers[0].feed_forward.inner.weight, math.sqrt(2 / (256 + 24))),
         (model.encoder.layers[0].attention.qkv.weight[:256], math.sqrt(2 / (256 + 256))),
+        (model.decoder.layers[0].cross_attention.kv.weight[:256], math.sqrt(2 / (256 + 256))),
     ):
         assert weight.abs().max().item() <= math.sqrt(3) * xavier / 2
         assert weight.std().item() == pytest.approx(xavier / 2, rel=0.05)

@@ -9,7 +9,9 @@ from nmt.inference.captured import CapturedModel, EagerRecorder, can_capture
 from nmt.inference.prepacked import PrepackedLinear, prepack
 from nmt.inference.quantized import QuantizedLinear, supports_int8
 from nmt.model.transformer import Transformer
+from nmt.models import build_model
 from nmt.packing.packed import PackedSequences
+from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID
 from tests.model.plain_model import PlainModel
 from tests.model.test_transformer import SRC, TGT, VOCAB, double_model, tiny
@@ -134,6 +136,19 @@ def test_default_options_give_the_parameters_and_outputs_of_earlier_versions() -
     torch.testing.assert_close(
         logits[::5, 3].tolist(), [-0.583772, 1.544155, -0.764893, 0.785811, 0.997402], rtol=0.0, atol=1e-5
     )
+
+
+GRU = ModelRecipe(architecture="gru", d_model=16, num_encoder_layers=2, num_decoder_layers=2, output_bias=True)
+
+
+@pytest.mark.parametrize("recipe", [*(tiny(**variant) for variant in VARIANTS), tiny(output_bias=True), GRU])
+def test_every_parameter_is_initialized(recipe: ModelRecipe) -> None:
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        model = build_model(recipe, VOCAB, VOCAB)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(bool(weight.isfinite().all()) for weight in model.parameters())
 
 
 def test_gate_matrices_are_initialized_separately() -> None:

@@ -31,6 +31,8 @@ from nmt.recipe import (
     describe_recipe,
     dump_choices,
     dump_recipe,
+    load_any_recipe,
+    load_classification_recipe,
     load_recipe,
     load_saved_recipe,
     override_decode,
@@ -917,6 +919,28 @@ def test_describe_recipe_documents_every_option() -> None:
         assert option.rpartition(".")[2] in documented
     for unset in ("run_dir", "max_minutes", "max_epochs"):
         assert f"# {unset} =" in lines
+
+
+def test_describe_recipe_of_a_classifier_has_the_options_that_it_uses(tmp_path: Path) -> None:
+    path = tmp_path / "topics.toml"
+    path.write_text(
+        'name = "topics"\n[data]\nlabels = ["sport", "news"]\ntrain = [{ kind = "tsv", path = "t" }]\n'
+        "[train]\nmicro_batch_tokens = 100\n"
+    )
+    text = describe_recipe(recipe := load_any_recipe(path, ["seed=3"]))
+    assert 'labels = ["sport", "news"]' in text and "num_decoder_layers" not in text and "[decode]" not in text
+    path.write_text(text)
+    assert load_any_recipe(path) == recipe == load_classification_recipe(path)
+    path.write_text(SMALL)
+    assert load_any_recipe(path) == parse_recipe(SMALL)
+
+
+def test_the_directory_of_a_run_is_not_a_recipe(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="Is a directory; give a TOML file"):
+        load_recipe(tmp_path)
+    (tmp_path / "recipe.toml").touch()
+    with pytest.raises(RecipeError, match=f"Is a directory; give {tmp_path / 'recipe.toml'}, or a name"):
+        load_recipe(tmp_path)
 
 
 def test_describe_recipe_lists_choices() -> None:

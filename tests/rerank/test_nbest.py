@@ -27,6 +27,7 @@ def test_windows_line_ends_are_not_part_of_a_translation() -> None:
     ("lines", "message"),
     [
         (["ein Haus"], "file, line 1, is malformed; expected number, score and text"),
+        (["a house\tein Haus\tdas Haus"], "create it with nmt translate --n-best N --output-format text"),
         (["1\t-0.5"], "file, line 1, is malformed"),
         (["1\t-0.5\ta", "1\tnan\tb"], "file, line 2, is malformed"),
         (["1\t-0.5\ta", "x\t-1\tb"], "file, line 2, is malformed"),

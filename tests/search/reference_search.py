@@ -118,7 +118,8 @@ def beam_outputs(task: Task) -> list[Scored]:
     width = options.beam_size // options.beam_groups
     groups: list[list[Live]] = [[(0.0, ())] for _ in range(options.beam_groups)]
     ended: list[list[Scored]] = [[] for _ in groups]
-    wanted = {"exact": math.inf, "first": width, "patience": max(1, round(width * options.patience))}[options.stop]
+    patience = max(1, math.floor(width * options.patience + 0.5))
+    wanted = {"exact": math.inf, "first": width, "patience": patience}[options.stop]
     for length in range(1, task.longest + 2):
         taken: Counter[int] = Counter()
         for number, live in enumerate(groups):

@@ -40,3 +40,8 @@ def test_upper_bound_of_live_hypotheses(bias: float | None, expected: float) -> 
     beam.advance()
     beam.log_prob = torch.tensor([[-5.0, -1.0]])
     assert Ranker(options, 10, CPU).upper_bound(beam).tolist() == [[pytest.approx(expected)]]
+
+
+@pytest.mark.parametrize(("beam_size", "patience", "count"), [(5, 0.5, 3), (4, 0.5, 2), (3, 0.1, 1)])
+def test_patience_rounds_half_up_as_in_ctranslate2(beam_size: int, patience: float, count: int) -> None:
+    assert SearchOptions(beam_size=beam_size, stop="patience", patience=patience).max_finished == count

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from nmt.packing.packed import PackedSequences
+from nmt.recipe import DecodeRecipe
 from nmt.search.options import SearchOptions
 from nmt.search.sampling import SamplingOptions, choose, sample
 from nmt.special_ids import EOS_ID
@@ -91,6 +92,19 @@ def test_truncated_tokens_are_not_sampled(sampling: SamplingOptions, expected: s
     assert set(choose(log_probs, torch.arange(1_000) / 1_000, sampling).tolist()) == expected
 
 
+def test_options_match_the_recipe() -> None:
+    recipe = DecodeRecipe(sampling=True, sampling_seed=5, temperature=0.5, top_k=3, top_p=0.9, min_p=0.1)
+    assert SamplingOptions.from_recipe(recipe) == SamplingOptions(5, 0.5, 3, 0.9, 0.1)
+
+
 def test_samples_respect_constraints() -> None:
     [outputs] = sampled(1, 50, [SOURCE], SamplingOptions(), min_tokens=2, no_repeat_ngram=1)
     assert set(outputs) <= {(4, 5), (5, 4)}
+    [outputs] = sampled(1, 50, [SOURCE], SamplingOptions(), min_tokens=2, forbidden=((4, 5),))
+    assert set(outputs) == {(4, 4), (5, 4), (5, 5)}
+
+
+def test_impossible_samples_are_omitted() -> None:
+    """The source of no words has an output without tokens only."""
+    options = {"min_tokens": 1, "forbidden": ((4,), (5,))}
+    assert sampled(1, 3, [SOURCE, source_of(0, 0)], SamplingOptions(), **options) == [[], [()] * 3]

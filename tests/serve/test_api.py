@@ -329,6 +329,25 @@ def test_a_full_queue_is_refused(echo: EchoTranslator, echo_service: MakeService
     assert response.json() == {"error": "the queue is full; try again later"}
 
 
+def test_clients_are_keys_or_addresses(
+    echo_service: MakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").write_text("one\ntwo\n")
+    clients = []
+    monkeypatch.setattr(
+        "nmt.serve.models.ServedModel.submit",
+        lambda *arguments: clients.append(arguments[-1]) or [],  # type: ignore
+    )
+    body = {"q": "a"} | PAIR
+    app = build_app(echo_service(None, ApiKeys(tmp_path / "keys")))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        client.post("/translate", json=body, headers={"authorization": "Bearer one"})
+        client.post("/translate", json=body | {"api_key": "two"})
+    with TestClient(build_app(echo_service()), raise_server_exceptions=False) as client:
+        client.post("/translate", json=body | {"api_key": "two"})
+    assert clients == ["one", "two", "testclient"]
+
+
 def test_a_timeout_frees_the_queue(echo: EchoTranslator, echo_service: MakeService) -> None:
     echo.may_run.clear()
     service = echo_service(Limits(seconds=0.1), batching=BatchingOptions(batch_size=1, max_delay=0.0))

@@ -1,10 +1,12 @@
 """The tables of bad input in the guide: each row gets the answer that it states, and no field or option is missing."""
 
+import asyncio
 import json
 import re
 import shlex
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from nmt.cli.program import COMMANDS
 from nmt.serve.app import build_app
+from nmt.serve.documents import split_texts
 from nmt.serve.messages import DetectRequest, LibreTranslateRequest, ScoreRequest, TranslateRequest
 from nmt.serve.service import ApiKeys
 from tests.calling import Nmt, one_line
@@ -41,6 +44,7 @@ DESCRIBED: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
     "JSON with an integer of 5,000 digits": lambda valid: (
         json.dumps(valid)[:-1].encode() + b', "n_best": %s}' % (b"9" * 5_000)
     ),
+    "JSON with 1,001 fields": lambda valid: json.dumps(valid | {str(number): 0 for number in range(1_001)}).encode(),
     "a body of more than `--max-bytes`": lambda valid: b" " * 20_001,
     "more than `--max-characters`": lambda valid: _with_text(valid, "a" * 2_001),
     "more than `--max-lines`": lambda valid: _with_text(valid, *["a"] * 21),
@@ -76,6 +80,36 @@ def test_a_list_is_checked_up_to_its_first_invalid_item(path: str, fields: dict[
     with pytest.raises(ValidationError) as raised:
         KINDS[path].model_validate(fields)
     assert raised.value.error_count() <= 2
+
+
+def test_a_large_request_is_refused_before_its_lines_are_prepared(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body of 260,000 empty texts blocked the server for a second."""
+    prepared: list[object] = []
+    monkeypatch.setattr("nmt.serve.app._make_lines", lambda *arguments: prepared.append(arguments))
+    assert client.post("/v1/translate", json={"text": [""] * 21}).status_code == 413
+    assert prepared == []
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [("/v1/translate", {"text": "a"}), ("/translate", {"q": "a", "source": "en", "target": "de"})],
+)
+def test_documents_are_split_outside_the_event_loop(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, str]
+) -> None:
+    loops = []
+
+    def split(*arguments: Any) -> Any:
+        with suppress(RuntimeError):
+            loops.append(asyncio.get_running_loop())
+        return split_texts(*arguments)
+
+    for module in ("app", "libretranslate"):
+        monkeypatch.setattr(f"nmt.serve.{module}.split_texts", split)
+    assert client.post(path, json=fields | {"format": "html"}).status_code == 200
+    assert loops == []
 
 
 def send(client: TestClient, request: str, given: str) -> tuple[int, str]:

@@ -92,6 +92,17 @@ def test_a_full_queue_refuses_items_and_canceling_frees_capacity(batcher: Batche
     assert [items for _, items in model.batches] == [[0], [4, 5, 6, 7], [1, 2, 3]]
 
 
+def test_clients_take_turns_and_share_the_capacity(batcher: Batcher, model: FakeModel) -> None:
+    block_worker(batcher, model)
+    first = batcher.submit("a", range(1, 7), "greedy")
+    with pytest.raises(QueueFullError):
+        batcher.submit("a", [7, 8], "greedy")  # 8 of 10
+    others = [batcher.submit("a", [item], client) for item, client in ((10, "b"), (11, "c"), (12, "b"))]
+    model.may_run.set()
+    assert [results(futures) for futures in (first, *others)] == [[2, 4, 6, 8, 10, 12], [20], [22], [24]]
+    assert [items for _, items in model.batches[1:]] == [[10, 11, 12], [1, 2, 3, 4], [5, 6]]
+
+
 def test_an_error_reaches_only_the_caller_that_causes_it(batcher: Batcher, model: FakeModel) -> None:
     block_worker(batcher, model)
     good, bad, other = (batcher.submit("a", [item]) for item in (1, 13, 2))

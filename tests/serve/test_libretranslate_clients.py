@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from nmt.serve.access import check_origin
 from nmt.serve.app import build_app
-from nmt.serve.server import check_origin, open_socket, run_server
+from nmt.serve.server import open_socket, run_server
 from nmt.serve.service import ApiKeys, Limits, Service
 from tests.serve.conftest import MakeService
 

@@ -22,7 +22,7 @@ from nmt.decode.translator import Translator
 from nmt.export.engine import CTranslate2Translator
 from nmt.recipe import Context, ContextSides, DecodeRecipe
 from nmt.serve.app import build_app
-from nmt.serve.batching import BatchingOptions
+from nmt.serve.batching import BatchingOptions, QueueFullError
 from nmt.serve.models import ServedModel
 from nmt.serve.server import open_socket
 from nmt.serve.service import ApiKeys, Limits, Service
@@ -149,6 +149,82 @@ def test_a_greedy_search_shows_each_token(page: Browser, model: Path) -> None:
     shown = list(dict.fromkeys(page.run("window.shown")))
     assert len(shown) > 2
     assert set(shown) <= {f"{text}…" for text in ["", *reported]}
+
+
+def test_only_new_translations_are_drawn(browser: Browser, echo: EchoTranslator, echo_service: MakeService) -> None:
+    address, stop = serve(echo_service(batching=BatchingOptions(batch_size=1, max_delay=0.0)))
+    browser.open(address)
+    browser.wait("document.querySelector('#model')?.options.length > 0")
+    lines = [f"a{i}" for i in range(50)] + ["a0"]
+    browser.run("""(() => {
+        window.drawn = 0;
+        const count = (changes) => changes.forEach(({addedNodes}) => {
+            window.drawn += [...addedNodes].filter(({className}) => className?.startsWith("sentence")).length;
+        });
+        new MutationObserver(count).observe(document.querySelector("#output"), {childList: true});
+    })()""")
+    browser.run(f"document.querySelector('#source').value = {json.dumps(chr(10).join(lines))}")
+    browser.run("document.querySelector('#source').dispatchEvent(new Event('input'))")
+    wait_for_translation(browser)
+    assert texts(browser, "#output") == ["\n".join(lines).upper()]
+    assert browser.run("window.drawn") == 2 * len(lines)  # once pending, once translated
+    assert browser.run("document.querySelectorAll('#output [tabindex=\"0\"]').length") == 1
+    stop()
+
+
+def test_a_busy_server_is_asked_again(
+    browser: Browser, echo_service: MakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = echo_service()
+    batcher = service.models["en-de"].batcher
+    submit, calls = batcher.submit, []
+
+    def refuse_twice(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) < 3:
+            raise QueueFullError
+        return submit(*arguments)
+
+    monkeypatch.setattr(batcher, "submit", refuse_twice)
+    address, stop = serve(service)
+    browser.open(address)
+    browser.wait("document.querySelector('#model')?.options.length > 0")
+    (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
+    select_file(browser, tmp_path / "a.txt")
+    assert download(browser, tmp_path, "a.txt") == "A\nB\n"
+    stop()
+
+
+def test_arrow_keys_follow_the_direction_of_the_text(
+    browser: Browser, echo: EchoTranslator, echo_service: MakeService
+) -> None:
+    address, stop = serve(echo_service())
+    for text, key in (("a b", "ArrowRight"), ("\u05d0 b", "ArrowLeft")):
+        browser.open(address)
+        browser.wait("document.querySelector('#model')?.options.length > 0")
+        enter(browser, text)
+        browser.run("document.querySelector('#output .word').focus()")
+        browser.press(key)
+        assert browser.run("document.activeElement.dataset.word") == "1"
+    stop()
+
+
+def test_without_models_the_page_shows_why(browser: Browser, url: str, tmp_path: Path) -> None:
+    browser.call("Network.enable")
+    browser.call("Network.setBlockedURLs", urls=["*v1/models"])
+    browser.open(url)
+    browser.wait("!document.querySelector('#error').hidden")
+    problem = texts(browser, "#error")
+    browser.run("document.querySelector('#source').focus()")
+    browser.type("a")
+    (tmp_path / "a.txt").write_text("a\n", encoding="utf-8")
+    select_file(browser, tmp_path / "a.txt")
+    browser.wait("document.querySelector('#file-status').textContent !== ''")
+    assert texts(browser, "#file-status") == ["a.txt: the models are not loaded; reload the page"]
+    time.sleep(0.4)  # longer than the delay after the last keystroke
+    assert texts(browser, "#error") == problem
+    browser.call("Network.disable")
+    browser.problems.clear()
 
 
 def test_tokens_have_their_probability(page: Browser, reference: Translator) -> None:

@@ -158,7 +158,7 @@ def test_slow_and_invalid_requests_do_not_block_the_server(start: Any) -> None:
     process = start("--engine", "torch", "--max-seconds", 3, "--max-bytes", 1_000_000)
     address = ("127.0.0.1", process.port)
     start_time = time.monotonic()
-    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: "
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
     slow = {
         "nothing": (b"", b""),
         "partial head": (b"POST /trans", b""),

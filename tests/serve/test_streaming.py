@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
 from nmt.serve.app import build_app
-from nmt.serve.batching import BatchingOptions
+from nmt.serve.batching import BatchingOptions, QueueFullError
 from nmt.serve.events import Event, merge
 from nmt.serve.service import Limits
 from tests.serve.conftest import EchoTranslator, MakeService
@@ -87,6 +87,27 @@ def test_a_timeout_within_a_stream_is_an_event_and_frees_the_queue(
     assert [name for name, _ in events] == ["line", "error"]
     assert events[1][1]["error"].startswith("timeout after 0.2 seconds")
     assert service.models["en-de"].batcher.num_waiting == 0
+
+
+def test_later_batches_of_a_stream_wait_while_the_queue_is_full(
+    echo: EchoTranslator, echo_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = echo_service(batching=BatchingOptions(batch_size=4, max_delay=0.0))
+    monkeypatch.setattr("nmt.serve.service._RETRY_SECONDS", 0.01)
+    batcher = service.models["en-de"].batcher
+    submit, calls = batcher.submit, []
+
+    def refuse_twice(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) in (2, 3):
+            raise QueueFullError
+        return submit(*arguments)
+
+    monkeypatch.setattr(batcher, "submit", refuse_twice)
+    client = TestClient(build_app(service))
+    events = read_events(client.post("/v1/translate", json={"text": LINES, "stream": True}))
+    assert [name for name, _ in events] == ["line"] * len(LINES) + ["done"]
+    assert len(calls) == 7
 
 
 def test_a_disconnect_within_a_stream_ends_it(echo: EchoTranslator, echo_service: MakeService) -> None:

@@ -67,6 +67,12 @@ def test_test_sets_of_wmt_are_refused(name: str) -> None:
         format_of_file(Path(name))
 
 
+@pytest.mark.parametrize("name", ["memory.tmx", "page.XLF", "page.xliff.gz", "program.po", "program.pot"])
+def test_localization_files_are_refused(name: str) -> None:
+    with pytest.raises(CommandError, match="as its markup would be translated; extract the segments, or choose a fo"):
+        format_of_file(Path(name))
+
+
 @pytest.mark.parametrize("name", ["film.vtt", "film.en.ASS", "film.vtt.gz"])
 def test_other_subtitle_formats_are_an_error(name: str) -> None:
     with pytest.raises(CommandError, match=r"is not supported; subtitles must be \.srt; convert them, or choose "):
@@ -179,6 +185,8 @@ def test_moses() -> None:
 def test_text() -> None:
     assert write(TEXT, "text", "a\tdog") == "ein Hund\n"
     assert write(TSV, "text", "1\ta dog", with_scores=True) == "-0.2500\tein Hund\n"
+    certain = RecordWriter(TSV, "text", 1, with_scores=True).write(Record(1, "a", ""), [replace(BEST, score=-1e-6)])
+    assert certain.startswith("0.0000\t")
     assert write(JSONL, "text", ODD_JSON[0], n_best=2) == "7\t-0.2500\tein Hund\n7\t-0.7500\tder Hund\n"
     assert not RecordWriter(TEXT, "text").is_numbered
     assert RecordWriter(TEXT, "text", n_best=2).is_numbered
@@ -190,6 +198,7 @@ def test_tsv_keeps_columns_and_pads_missing_translations() -> None:
     assert write(TSV, "tsv", "1\ta", n_best=2, with_scores=True) == "1\ta\t-0.2500\tein Hund\t-0.7500\tder Hund\n"
     assert write(TEXT, "tsv", "a\tdog") == "a dog\tein Hund\n"
     assert write(JSONL, "tsv", ODD_JSON[1]) == "a dog\ufffd\tein Hund\n"
+    assert write(JSONL, "tsv", r'{"page": {"text": "a\r\ndog\u2028"}}') == "a  dog \tein Hund\n"
     few = RecordWriter(TSV, "tsv", n_best=3, with_scores=True).write(Record(1, "", "\t"), [BEST])
     assert few == "\t\t-0.2500\tein Hund\t\t\t\t\n"
 
@@ -226,6 +235,7 @@ def test_json_fields() -> None:
     second = {"translation": "der Hund", "score": -0.75, "log_prob": -2.0, "tokens": ["▁der", "▁Hund"]}
     second |= {"token_log_probs": [-1.0, -0.5, -0.5], "alignment": [[0, 0], [1, 1]]}
     assert written == {"text": "a\tdog\u2028"} | best | {"n_best": [best, second]}
+    assert json.loads(write(TEXT, "jsonl", "a dog\r")) == {"text": "a dog"} | best
     assert json.loads(write(TSV, "jsonl", "1\ta dog")) == {"columns": ["1", "a dog"]} | best
 
 

@@ -121,6 +121,7 @@ LONG = "one two three four five six seven eight nine ten eleven twelve"
         ("A cat.", "Eine K\ufffdtze.", "control characters"),
         ("A cat.\r", "\tEine\u2028Katze.\u00a0", None),
         ("a" * 161, "b", "too long"),
+        ("a" * 160, "b", None),
         (LONG, "eins", "length ratio"),
         (LONG, "eins zwei", None),
         ("one two three four five six seven eight nine ten", "eins", None),
@@ -129,6 +130,7 @@ LONG = "one two three four five six seven eight nine ten eleven twelve"
         ("A cat.", "Кошка спит.", "wrong script"),
         ("猫が好き", "Eine Katze.", "wrong script"),
         ("The word Кошка means cat.", "Das Wort Кошка bedeutet Katze.", None),
+        ("A cat.", "Katze, кошка", None),  # half of the letters
         ("1 2 3 !", "1½ ² ①", None),
     ],
 )
@@ -142,10 +144,16 @@ def test_optional_filters() -> None:
     assert drop_reason(lenient, "This was not translated", "This was not translated") is None
     assert drop_reason(lenient, "A cat.", "Кошка спит.") is None
     assert drop_reason(lenient, LONG, "eins") is None
+    assert [drop_reason(cleaner(max_length_ratio=ratio), LONG, "eins zwei") for ratio in (5.9, 6.0)] == [
+        "length ratio",
+        None,
+    ]
 
 
 def test_clean_returns_the_normalized_pair() -> None:
     assert cleaner().clean(" A  cat.\r", "Eine\u00a0Katze.") == ("A cat.", "Eine Katze.")
+    for form, expected in (("NFC", "ﬁ é"), ("NFKC", "fi é"), ("none", "ﬁ e\u0301")):
+        assert cleaner(unicode_form=form).clean("ﬁ e\u0301", "ﬁ e\u0301") == (expected, expected)
 
 
 SAMPLES = {
@@ -180,4 +188,5 @@ def test_length_ratio_and_script_without_spaces(language: str) -> None:
     english = "I would like to know how much this small red umbrella costs today"
     assert drop_reason(cleaner("en", language), english, "我想知道这把红色的小雨伞今天多少钱") is None
     assert drop_reason(cleaner("en", language), english, "钱") == "length ratio"
+    assert drop_reason(cleaner("en", language), "Why?", "我想知道这把红色的小雨伞今天多少钱") is None  # nine words
     assert drop_reason(cleaner("en", language), english, f"{english}!") == "wrong script"

@@ -218,9 +218,13 @@ def test_the_guided_head_aligns_by_default() -> None:
     guidance = Guidance.from_recipe(recipe)
     assert guidance == Guidance(AlignmentAttention(4, (0,), "output"), 0.1)
     other = parse_recipe(
-        RECIPE, ["decode.alignment_layer=2", "decode.alignment_heads=[3]", "decode.alignment_at=input"]
+        RECIPE,
+        [
+            *("decode.alignment_layer=2", "decode.alignment_heads=[3]", "decode.alignment_at=input"),
+            "train.guided_alignment_weight=0.5",
+        ],
     )
-    assert Guidance.from_recipe(other) == Guidance(AlignmentAttention(2, (3,), "input"), 0.1)
+    assert Guidance.from_recipe(other) == Guidance(AlignmentAttention(2, (3,), "input"), 0.5)
     plain = parse_recipe(RECIPE, ["train.guided_alignment=false"])
     assert plain.decode.alignment_heads == () and Guidance.from_recipe(plain) is None
 

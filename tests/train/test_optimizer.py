@@ -55,6 +55,10 @@ def test_named_state_loads_into_a_new_optimizer() -> None:
     load_optimizer_tensors(fresh, layer, saved)
     again = optimizer_tensors(fresh, layer)
     assert all(torch.equal(saved[name], again[name]) for name in saved)
+    for one in (optimizer, fresh):  # saving and loading copy: a checkpoint is written during later updates
+        one.step()
+    later = optimizer_tensors(optimizer, layer)
+    assert all(torch.equal(saved[name], again[name]) and not torch.equal(saved[name], later[name]) for name in saved)
 
 
 def test_state_of_another_model_is_rejected() -> None:

@@ -1,4 +1,4 @@
-"""An update without synchronization: it runs on fake tensors without contents."""
+"""An update: its gradient, and without synchronization, on fake tensors without contents."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,6 +29,26 @@ RECIPE: dict[str, Any] = {
     "model": SMALL | {"dropout": 0.1},
     "train": {"precision": "bf16", "clip_norm": 1.0, "device": "cpu"},
 }
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.01, 1e9])
+def test_the_gradient_of_all_micro_batches_is_clipped(clip_norm: float) -> None:
+    options = {"precision": "fp32", "clip_norm": clip_norm}
+    recipe = Recipe.model_validate(RECIPE | {"model": SMALL | {"dropout": 0.0}, "train": RECIPE["train"] | options})
+    torch.manual_seed(1)
+    loss = TrainingLoss(Transformer(recipe.model, VOCAB, VOCAB), 0.1).train()
+    parameters, batches = list(loss.parameters()), [packed for _, packed in fixed_and_packed()[1][:3]]
+    tokens = sum(batch.tgt_tokens for batch in batches)
+    mean = torch.stack([loss(batch)[0] for batch in batches]).sum() / tokens
+    expected = torch.autograd.grad(mean, parameters)
+    norm = torch.cat([gradient.flatten() for gradient in expected]).norm().item()
+    micros = [MicroBatch(number, batch, is_empty=False) for number, batch in enumerate(batches)]
+    updater = Updater(recipe, World(0, 1, torch.device("cpu")), loss)
+    result = updater(Update(0, 0, 9, micros, tokens, 9, np.arange(9), DataPosition()), 1)
+    assert result.grad_norm.item() == pytest.approx(norm, rel=1e-5) and 0.01 < norm < 1e9
+    scale = 0.01 / norm if clip_norm == 0.01 else 1.0
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, scale * gradient, rtol=1e-3, atol=1e-7)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from markdown_it import MarkdownIt
 from torch.nn import functional as F
 
 from nmt import validation_bleu
+from nmt.bench.random_model import number_tokenizers
 from nmt.data.loader import make_batch
 from nmt.data.store import PairStore
 from nmt.devices.precision import autocast, choose_precision
@@ -42,6 +43,18 @@ def test_sample_translations_are_cells_of_a_table(tiny_recipe: Recipe, monkeypat
     html = MarkdownIt("commonmark").enable("table").render(found.samples)
     cells = re.findall(r"<t[dh]>(.*?)</t[dh]>", html)
     assert cells[3:] == ["a | b", "x | y", "x | y", "c", "&lt;z&gt;", "*z*"]
+
+
+def test_translations_of_a_right_to_left_model_are_in_reading_order(tiny_recipe: Recipe) -> None:
+    torch.manual_seed(0)  # other models repeat one word, or none
+    model = Transformer(tiny_recipe.model, 40, 40).eval()
+    backwards = tiny_recipe.model_copy(update={"data": tiny_recipe.data.model_copy(update={"reverse_target": True})})
+    prepared: Any = SimpleNamespace(tokenizers=number_tokenizers(40))
+    one, other = (
+        validation_bleu._translator_of(model, recipe, prepared, World(0, 1, CPU)).translate(["w1 w2", "w3 w4 w5"])
+        for recipe in (tiny_recipe, backwards)
+    )
+    assert other == [" ".join(reversed(text.split())) for text in one] != one
 
 
 @pytest.mark.parametrize("budget", [25, 10_000])

@@ -81,6 +81,7 @@ function show(found, before) {
     const item = document.createElement("li");
     item.id = `choice-${i}`;
     item.role = "option";
+    item.dir = "auto";
     item.dataset.word = word;
     const [strong, span] = [document.createElement("strong"), document.createElement("span")];
     strong.textContent = word;

@@ -1,5 +1,8 @@
 /** Requests to the server. */
 
+const MAX_RETRIES = 10; // while the server is busy, about a minute
+const MAX_PAUSE = 30; // seconds
+
 let key = ""; // UTF-8, one character per byte, because fetch encodes headers as Latin-1
 
 /** Set the API key of all requests. */
@@ -38,10 +41,22 @@ export async function translateLines(body, signal, onLine, onText = null) {
   throw new Error("the connection ended early; try again");
 }
 
+/** Send a request; repeat it after increasing pauses while the server is busy. */
 async function post(body, signal) {
   const headers = {"content-type": "application/json", ...(key && {authorization: `Bearer ${key}`})};
-  return checked(await fetch("v1/translate", {method: "POST", headers, body: JSON.stringify(body), signal}));
+  for (let count = 1; ; count += 1) {
+    const response = await fetch("v1/translate", {method: "POST", headers, body: JSON.stringify(body), signal});
+    const isBusy = response.status === 503 && response.headers.has("retry-after"); // not if it is shutting down
+    if (!isBusy || count > MAX_RETRIES) {
+      return checked(response);
+    }
+    const seconds = Math.max(count, Number(response.headers.get("retry-after")) || 0);
+    await pause(1000 * Math.min(seconds, MAX_PAUSE));
+    signal?.throwIfAborted();
+  }
 }
+
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 /** Return the response, or throw the error that it describes. */
 async function checked(response) {

@@ -39,6 +39,7 @@ export function showDetails(details) {
   element("n-best-list").replaceChildren(...nBest.map(({text, score, log_prob: logProb}, index) => {
     const [item, button, numbers] = ["li", "button", "span"].map((name) => document.createElement(name));
     button.type = "button";
+    button.dir = "auto";
     button.textContent = text;
     button.setAttribute("aria-pressed", index === rank);
     button.addEventListener("click", () => details.onRank(index));

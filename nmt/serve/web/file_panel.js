@@ -38,6 +38,9 @@ async function select(file) {
   element("file-panel").hidden = false;
   current = file.name;
   try {
+    if (!settings.limits) {
+      throw new Error("the models are not loaded; reload the page");
+    }
     const content = decode(await file.arrayBuffer());
     if (signal.aborted) {
       return;

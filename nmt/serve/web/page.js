@@ -4,7 +4,8 @@ import {closeAlternatives, openAlternatives} from "./alternatives.js";
 import {listModels, setKey, translate, translateLines} from "./api.js";
 import {showFilePanel} from "./file_panel.js";
 import {clearDetails, showDetails} from "./details.js";
-import {sentencesOf, tokensOf, wordsOf} from "./text.js";
+import {sentencesOf, wordsOf} from "./text.js";
+import {wordElement, wordsWithTokens} from "./words.js";
 
 const element = (id) => document.getElementById(id);
 const DELAY = 250; // milliseconds after the last keystroke
@@ -12,7 +13,9 @@ const MAX_RESULTS = 2_000;
 
 let models = [];
 let sentences = []; // of the source text, see `sentencesOf`
+let drawn = []; // those in the output
 let selected = 0; // index of the sentence whose details are shown
+const indices = new Map(); // of the sentences in the output with a text
 let request = new AbortController();
 let timer = 0;
 const results = new Map(); // n-best lists by `keyOf`
@@ -138,6 +141,9 @@ function schedule(delay = DELAY) {
 
 /** Translate the sentences that have no result. The newest update aborts the others. */
 async function update() {
+  if (!models.length) { // `start` shows why
+    return;
+  }
   request.abort();
   request = new AbortController();
   partial.clear();
@@ -146,7 +152,7 @@ async function update() {
   const problem = invalidOption();
   element("error").hidden = !problem;
   element("error").textContent = problem;
-  if (problem || !models.length) {
+  if (problem) {
     return;
   }
   showSource();
@@ -166,13 +172,14 @@ async function update() {
       const show = (map) => (index, value) => {
         if (!signal.aborted) {
           map.set(JSON.stringify([lines[index], body]), value);
-          showOutput();
+          showTranslation(lines[index]);
         }
       };
       const store = (index, nBest) => show(results)(index, distinct(nBest));
       await translateLines({...body, text: lines}, signal, store, (body.beam_size ?? model().beam_size) === 1 ? show(partial) : null);
     }
     element("status").textContent = "";
+    showBusy();
   } catch (error) {
     if (!signal.aborted) {
       element("status").textContent = "";
@@ -189,14 +196,6 @@ async function update() {
 }
 
 // --- View ------------------------------------------------------------------------------------------------------------
-
-/** Return the element of a word. */
-function wordElement(side, sentence, word) {
-  const span = document.createElement("span");
-  span.className = "word";
-  Object.assign(span.dataset, {side, sentence, word});
-  return span;
-}
 
 function showSource() {
   const text = element("source").value;
@@ -218,64 +217,74 @@ function showSource() {
   element("backdrop").replaceChildren(...parts, text.slice(end));
 }
 
+/** Show all sentences. */
 function showOutput() {
-  const focused = document.activeElement?.closest?.("#output .word")?.dataset;
+  const focused = focusedWord();
   const text = element("source").value;
   const parts = [];
   let end = 0;
+  drawn = sentences;
+  indices.clear();
   for (const [index, sentence] of sentences.entries()) {
-    const span = document.createElement("span");
-    span.className = `sentence${index === selected ? " selected" : ""}`;
-    const translation = shown(sentence);
-    if (translation) {
-      span.append(...wordsWithTokens(translation, index));
-    } else {
-      span.classList.add("pending");
-      span.textContent = `${partial.get(keyOf(sentence)) ?? ""}…`;
-    }
-    parts.push(text.slice(end, sentence.start), span);
+    parts.push(text.slice(end, sentence.start), sentenceElement(index));
     end = sentence.end;
+    indices.set(sentence.text, indices.get(sentence.text) ?? []);
+    indices.get(sentence.text).push(index);
   }
   element("output").replaceChildren(...parts);
-  element("output").setAttribute("aria-busy", sentences.some((sentence) => !shown(sentence)));
-  const words = [...document.querySelectorAll("#output .word")];
-  const current = words.find((word) => focused && sameWord(word.dataset, focused));
-  (current ?? words[0])?.setAttribute("tabindex", "0");
-  current?.focus();
+  showBusy();
+  restoreFocus(focused);
   showSelected();
 }
 
-const sameWord = (one, other) => one.sentence === other.sentence && one.word === other.word;
-
-/** Return the words of a translation as elements that contain its tokens, and the space between them. */
-function wordsWithTokens(translation, index) {
-  const {text} = translation;
-  const tokens = tokensOf(translation) ?? [];
-  const parts = [];
-  let end = 0;
-  for (const [number, word] of wordsOf(text).entries()) {
-    const span = wordElement("target", index, number);
-    span.setAttribute("role", "button");
-    span.setAttribute("aria-haspopup", "dialog");
-    span.tabIndex = -1;
-    let at = word.start;
-    for (const token of tokens) {
-      if (token.start >= word.start && token.start < word.end && token.end > token.start) {
-        const part = document.createElement("span");
-        part.className = "token";
-        part.style.setProperty("--probability", token.probability);
-        part.title = `probability ${token.probability.toFixed(2)}`;
-        part.textContent = text.slice(at, Math.min(token.end, word.end));
-        at = token.end;
-        span.append(part);
-      }
-    }
-    span.append(text.slice(at, Math.max(at, word.end)));
-    parts.push(text.slice(end, word.start), span);
-    end = word.end;
+/** Show the sentences with this text again, which have a new translation. */
+function showTranslation(text) {
+  if (drawn !== sentences) { // the source text has changed
+    showOutput();
+    return;
   }
-  return parts;
+  const focused = focusedWord();
+  const found = indices.get(text) ?? []; // none if it has been removed from the source text
+  found.forEach((index) => element("output").children[index].replaceWith(sentenceElement(index)));
+  restoreFocus(focused);
+  if (found.includes(selected)) {
+    showSelected();
+  }
 }
+
+function showBusy() {
+  element("output").setAttribute("aria-busy", sentences.some((sentence) => !shown(sentence)));
+}
+
+/** Return the element of a sentence of the output. */
+function sentenceElement(index) {
+  const span = document.createElement("span");
+  span.className = `sentence${index === selected ? " selected" : ""}`;
+  const translation = shown(sentences[index]);
+  if (translation) {
+    span.append(...wordsWithTokens(translation, index));
+  } else {
+    span.classList.add("pending");
+    span.textContent = `${partial.get(keyOf(sentences[index])) ?? ""}…`;
+  }
+  return span;
+}
+
+const focusedWord = () => document.activeElement?.closest?.("#output .word");
+
+/** Move the focus to the element that has replaced a word, and let Tab reach one word. */
+function restoreFocus(word) {
+  const {sentence, word: number} = word?.dataset ?? {};
+  const current = word && findWord(sentence, number);
+  const [reachable, first] = ['#output .word[tabindex="0"]', "#output .word"].map((one) => document.querySelector(one));
+  (current ?? reachable ?? first)?.setAttribute("tabindex", "0");
+  if (current !== word) {
+    current?.focus();
+  }
+}
+
+const findWord = (sentence, number) =>
+  document.querySelector(`#output [data-sentence="${sentence}"][data-word="${number}"]`);
 
 /** Highlight a word and the words that it is aligned to; without a word, remove the highlight. */
 function highlight(word) {
@@ -330,7 +339,7 @@ function openWord(word) {
   selected = Number(word.dataset.sentence);
   const {sentence: index, word: number} = word.dataset;
   showOutput();
-  const anchor = document.querySelector(`#output [data-sentence="${index}"][data-word="${number}"]`);
+  const anchor = findWord(index, number);
   const sentence = sentences[index];
   const {text} = shown(sentence);
   const {unsupported} = model();
@@ -391,6 +400,9 @@ element("swap").addEventListener("click", () => {
   showLanguages();
 });
 
+/** Return whether the first letter of a text is Hebrew, Arabic, or of another script that runs from right to left. */
+const isRightToLeft = (text) => /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/u.test(text);
+
 const outputWord = (event) => event.target.closest?.("#output .word");
 element("output").addEventListener("click", (event) => outputWord(event) && openWord(outputWord(event)));
 element("output").addEventListener("pointerover", (event) => highlight(outputWord(event)?.dataset));
@@ -398,8 +410,9 @@ element("output").addEventListener("pointerleave", () => highlight());
 element("output").addEventListener("focusin", (event) => highlight(outputWord(event)?.dataset));
 element("output").addEventListener("keydown", (event) => {
   const words = [...document.querySelectorAll("#output .word")];
-  const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
   const current = outputWord(event);
+  const right = current && isRightToLeft(current.parentElement.textContent) ? -1 : 1;
+  const step = {ArrowRight: right, ArrowLeft: -right}[event.key];
   if (current && step) {
     const next = words[words.indexOf(current) + step];
     if (next) {
