@@ -1,4 +1,4 @@
-"""Translation of text, independent of the search engine: normalization, tokenization, splitting, constraints, MBR.
+"""Translation of text, independent of the search engine: splitting, constraints, joining, MBR.
 
 `nmt.decode.translator` searches with PyTorch, `nmt.export.engine` with CTranslate2. This module does not import torch.
 """
@@ -17,23 +17,19 @@ from typing import Any, Self
 
 from nmt.decode.arguments import PerLine, require_count, require_flag, require_list, require_options, translator_inputs
 from nmt.decode.context import ContextEncoder
-from nmt.decode.glossary import Glossary, Required, forms_of
+from nmt.decode.glossary import Glossary, Required
+from nmt.decode.line_encoder import RIGHT_TO_LEFT, LineEncoder
 from nmt.decode.task import Previous, Task, TranslatorInput
 from nmt.decode.translation import Attention, Translation, join_ranks, without_breaks
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UserError
 from nmt.search.hypothesis import Hypothesis, in_reading_order
-from nmt.search.limits import distinct_requirements, max_output_length, num_required_tokens, require_fit
+from nmt.search.limits import distinct_requirements
 from nmt.search.options import SearchOptions
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
-from nmt.text.clean import UnicodeForm, normalize
-from nmt.text.sentences import split_sentences
+from nmt.text.clean import UnicodeForm
 from nmt.text.spelling import Spelling
-from nmt.text.splitting import Alternatives, Part, as_lists, assign_phrases, split_line
-from nmt.text.subword_file import SPACE, spell
-from nmt.text.term_markup import Mark, TermMarkers, token_span
+from nmt.text.splitting import Alternatives, Part, as_lists, assign_phrases
 from nmt.text.tokenizer import Tokenizers
-
-_RIGHT_TO_LEFT = "the model decodes from right to left; prefixes need a left-to-right model"
 
 
 class TextTranslator(ABC):
@@ -120,18 +116,24 @@ class TextTranslator(ABC):
         require_options(decode)
         self._decode, self.require, self.forbid = decode, decode.require, decode.forbid
         self._context.require_supported(decode)
-        annotates = decode.glossary_mode == "annotate"
-        self._markers = TermMarkers.find(self._tokenizers, "glossary_mode 'annotate'") if annotates else None
-        forbidden = [tokens for phrase in decode.forbid for tokens in self._encode_phrase(phrase, is_forbidden=True)]
-        forbidden += [[token] for token in (*TermMarkers.ids_of(self._tokenizers.tgt), *self._context.reserved)]
-        forbidden += [] if self._allows_digits else [[token] for token in self._tokenizers.tgt.tokens_with_digits()]
-        bias = [(tokens, value) for phrase, value in decode.bias.items() for tokens in self._encode_phrase(phrase)]
-        separator = self._context.tgt_separator
-        self._options = SearchOptions.from_recipe(decode, self._max_positions - 1, forbidden, bias, separator)
+        self._encoder = LineEncoder(
+            self._tokenizers,
+            decode,
+            self._context,
+            unicode_form=self._unicode_form,
+            max_positions=self._max_positions,
+            max_tokens=self._max_tokens,
+            reverse_target=self._reverse_target,
+            allows_digits=self._allows_digits,
+        )
+        self._tag = self._encoder.tag
         # Imported lazily: importing sacreBLEU takes longer than translating a short text.
         self._mbr: Any = None if decode.mbr_metric == "none" else import_module("nmt.decode.mbr")
         self._utility = None if self._mbr is None else self._mbr.sentence_utility(decode.mbr_metric)
-        self._tag = [] if decode.tag is None else [self._tokenizers.src.tag_id(decode.tag)]
+
+    @property
+    def _options(self) -> SearchOptions:
+        return self._encoder.options
 
     @property
     def context(self) -> Context:
@@ -232,7 +234,7 @@ class TextTranslator(ABC):
     @property
     def unsupported(self) -> dict[str, str]:
         """Names of request fields of `nmt serve` that this engine or model does not support, with the reasons."""
-        return dict.fromkeys(("prefix", "partial_word", "alternatives"), _RIGHT_TO_LEFT) if self._reverse_target else {}
+        return dict.fromkeys(("prefix", "partial_word", "alternatives"), RIGHT_TO_LEFT) if self._reverse_target else {}
 
     def alternatives(
         self,
@@ -253,7 +255,7 @@ class TextTranslator(ABC):
         require_count("count", count)
         require_flag("partial_word", partial_word)
         if self._reverse_target:
-            raise UserError(f"{_RIGHT_TO_LEFT}; use one for alternatives")
+            raise UserError(f"{RIGHT_TO_LEFT}; use one for alternatives")
         parts = self._split(line)
         if not parts:
             return self.translate_n_best([line], 1)[0]
@@ -313,39 +315,19 @@ class TextTranslator(ABC):
             self._split(line)
 
     def _split(self, line: str) -> list[Part]:
-        """Return the parts of a line: none if it is empty, several if it is too long, otherwise one.
-
-        With `decode.split_sentences`, return the parts of each of its sentences.
-        """
-        text, limit = normalize(line, self._unicode_form), self._max_tokens - len(self._tag)
-        parts: list[Part] = []
-        is_too_long, is_longer, end, longest = False, False, 0, self.longest_source or self._max_tokens
-        for sentence in split_sentences(text) if self._decode.split_sentences else [text]:
-            start = text.index(sentence, end)
-            end = start + len(sentence)
-            tokens = self._tokenizers.src.encode(sentence)
-            is_too_long |= len(tokens) > limit
-            is_longer |= len(tokens) > longest - len(self._tag)
-            if self._decode.long_lines == "truncate":
-                tokens = tokens[:limit]
-            if len(tokens) > limit:
-                split = split_line(sentence, self._tokenizers.src.encode, limit)
-                parts += [part._replace(start=start + part.start) for part in split]
-            elif tokens:
-                parts.append(Part(sentence, start, tokens))
+        """Return the parts of a line, see `LineEncoder.split`, and count it if it is long."""
+        parts, length = self._encoder.split(line)
+        is_too_long = length > self._encoder.max_tokens
+        longest = (self.longest_source or self._max_tokens) - len(self._tag)
         self.lines_split += is_too_long
-        self.lines_longer += is_longer and not is_too_long
+        self.lines_longer += length > longest and not is_too_long
         return parts
 
     def _tasks(self, item: TranslatorInput, parts: Sequence[Part], *, partial_word: bool) -> list[Task]:
         """Return the tasks of a line; run searches to assign its required phrases to its parts."""
-        tasks = [Task(part.tokens, [], []) for part in parts]
-        prefix, partial = self._encode_prefix(item.prefix, partial_word=partial_word)
-        tasks[:1] = [task._replace(prefix=prefix, partial=partial) for task in tasks[:1]]
-        limit, split = self._max_tokens - len(self._tag), self._decode.split_sentences
-        tasks = self._context.add(tasks, item.context, limit, split=split)
-        tasks = self._assign(tasks, self._encode_required(item.required))
-        return tasks if item.glossary is None else self._add_terms(tasks, parts, item.glossary)
+        tasks = self._encoder.tasks(item, parts, partial_word=partial_word)
+        tasks = self._assign(tasks, self._encoder.required(item.required))
+        return tasks if item.glossary is None else self._encoder.add_terms(tasks, parts, item.glossary)
 
     def _assign(self, tasks: list[Task], required: list[list[list[int]]]) -> list[Task]:
         """Assign the required phrases of a line to the tasks of its parts."""
@@ -363,40 +345,6 @@ class TextTranslator(ABC):
         assigned = assign_phrases(phrases, outputs, [best.log_prob for best in unconstrained], search)
         return [task._replace(required=as_lists(part)) for task, part in zip(tasks, assigned, strict=True)]
 
-    def _mark_terms(self, tokens: list[int], part: Part, glossary: Glossary, markers: TermMarkers) -> list[int]:
-        """Insert the first form of each term after its words in a part, for as many terms as fit the maximum length."""
-        _, starts = self._tokenizers.src.encode_with_starts(part.text)
-        marks, capacity = list[Mark](), self._max_tokens - len(self._tag) - len(tokens)
-        for span, term in glossary.locate(part.text):
-            translation = self._tokenizers.src.encode(normalize(term.forms[0], self._unicode_form))
-            mark = Mark(*token_span(starts, span), translation)
-            follows = not marks or mark.first >= marks[-1].end
-            if follows and mark.end <= len(part.tokens) and mark.added <= capacity:
-                marks.append(mark)
-                capacity -= mark.added
-        return markers.mark(tokens, marks)
-
-    def _add_terms(self, tasks: Sequence[Task], parts: Sequence[Part], glossary: Glossary) -> list[Task]:
-        """Require the terms of each part of a line, as many as fit the maximum output length, or annotate them."""
-        if (markers := self._markers) is not None:
-            return [
-                task._replace(sentence=self._mark_terms(task.sentence, part, glossary, markers))
-                for task, part in zip(tasks, parts, strict=True)
-            ]
-        if self._decode.sampling:
-            raise UserError("sampling does not support glossaries; they need beam search; set decode.sampling to false")
-        added: list[Task] = []
-        for task, part in zip(tasks, parts, strict=True):
-            required = task.required
-            _, starts = self._tokenizers.src.encode_with_starts(part.text)
-            text = part.text[: [*starts, len(part.text)][len(part.tokens)]]  # differs from `part.text` if truncated
-            for forms in glossary.required(text):
-                more = [*required, self._encode_forms(forms)]
-                if len(task.prefix) + num_required_tokens(more) <= max_output_length(self._options, task.prefix):
-                    required = more
-            added.append(task._replace(required=required))
-        return added
-
     def _combine(self, parts: Sequence[list[Translation]]) -> list[Translation]:
         """Join the translations of the parts of a line, best first; MBR replaces scores with utilities."""
         translations = join_ranks(parts)
@@ -405,49 +353,6 @@ class TextTranslator(ABC):
         if self._utility is None:
             return translations
         return list(self._mbr.rank(translations, self._utility, are_samples=self._decode.sampling))
-
-    def _encode_phrase(self, phrase: str, *, is_forbidden: bool = False) -> list[list[int]]:
-        """Tokenize part of an output in each of its forms, see `Tokenizer.encode_phrase`, in the model's order."""
-        text, tokenizer = normalize(phrase, self._unicode_form), self._tokenizers.tgt
-        forms = tokenizer.encode_forbidden(text) if is_forbidden else tokenizer.encode_phrase(text)
-        return [tokens[::-1] for tokens in forms] if self._reverse_target else forms
-
-    def _encode_forms(self, required: Required) -> list[list[int]]:
-        forms = [tokens for phrase in forms_of(required) for tokens in self._encode_phrase(phrase)]
-        if not forms or not all(forms):
-            raise UserError(f"required phrase {required!r} is empty; it must have text; remove it")
-        return forms
-
-    def _encode_prefix(self, prefix: str, *, partial_word: bool) -> tuple[list[int], bytes]:
-        """Return the tokens of a prefix, which must fit the maximum output length, and the bytes of a partial word."""
-        if self._reverse_target and prefix:
-            raise UserError(f"{_RIGHT_TO_LEFT}; remove the prefixes")
-        if not prefix.strip():
-            return [], b""
-        tokens, partial = self._tokenizers.tgt.encode(normalize(prefix, self._unicode_form)), b""
-        if partial_word and prefix[-1].isspace():
-            partial = b" "
-        elif partial_word:
-            pieces = self._tokenizers.tgt.pieces(tokens)
-            start = max((i for i, piece in enumerate(pieces) if piece.startswith(SPACE)), default=0)
-            tokens, partial = tokens[:start], b"".join(map(spell, pieces[start:]))
-        return require_fit(tokens, self._options), partial
-
-    def _encode_required(self, required: Sequence[Required]) -> list[list[list[int]]]:
-        """Tokenize the required phrases of a line and of the recipe."""
-        if self._decode.sampling and required:
-            raise UserError(
-                "sampling does not support required phrases; they need beam search; set decode.sampling to false"
-            )
-        phrases, max_tokens = (*self._decode.require, *required), max_output_length(self._options)
-        encoded = list(map(self._encode_forms, phrases))
-        if num_required_tokens(encoded) > max_tokens:
-            shown = ", ".join(" or ".join(map(repr, forms_of(phrase))) for phrase in phrases)
-            raise UserError(
-                f"the required phrases {shown} have {num_required_tokens(encoded)} tokens; an output has at most "
-                f"{max_tokens}; require fewer"
-            )
-        return encoded
 
     @cached_property
     def _spelling(self) -> Spelling:

@@ -134,7 +134,7 @@ class Translator(TextTranslator):
             require_fusible(path, self._tokenizers.tgt, reverse_target=self._reverse_target)
             self._language_model = FusedLanguageModel.load(path, self._device, self._precision)
         limit = min(self._max_positions, self._language_model.recipe.max_positions) - 1
-        self._options = replace(self._options, max_tokens=min(limit, self._options.max_tokens or limit))
+        self._encoder.limit_outputs(limit)
 
     @classmethod
     def load(

@@ -475,7 +475,7 @@ class CTranslate2Translator(TextTranslator):
     def unsupported(self) -> dict[str, str]:
         """See `TextTranslator.unsupported`."""
         names = ["required", "preferred", "partial_word", "alignments", "attention"]
-        names += [] if self._markers else ["glossary"]
+        names += [] if self._decode.glossary_mode == "annotate" else ["glossary"]
         return super().unsupported | dict.fromkeys(names, "CTranslate2 does not support it; use --engine torch")
 
     def _next_tokens(self, task: Task, count: int) -> list[int]:
