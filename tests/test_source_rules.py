@@ -29,7 +29,7 @@ LAYERS = (
     ("evaluate",),
     ("bench", "streams", "serve", "experiments", "heads", "classify"),
     ("validation_bleu",),
-    ("pipeline",),
+    ("pipeline", "engines"),
     ("nmt", "guide"),
     ("cli",),
     ("__main__",),
@@ -40,7 +40,7 @@ LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package 
 LAZY_IMPORTERS = {
     "nmt",
     "nmt.cli",
-    "nmt.cli.engines",
+    "nmt.engines",
     "nmt.cli.recipes",
     "nmt.keep.translator",
     "nmt.logs",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -71,7 +71,6 @@ SrcArgument = Annotated[Path, typer.Argument(help="Source sentences, one per lin
 TgtArgument = Annotated[Path, typer.Argument(help="Their translations, one per line; - is standard input.")]
 ModelArgument = Annotated[Path, typer.Argument(help="A model directory, checkpoint or run directory.")]
 Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")]
-Engine = Literal["auto", "torch", "ctranslate2"]
 
 
 def languages(model: Path) -> tuple[str, str]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt.cli.arguments import MAX_THREADS, Device, Engine, languages, missing_option
-from nmt.cli.engines import choose_engine, load_scorer, load_translator, model_settings
+from nmt.cli.arguments import MAX_THREADS, Device, languages, missing_option
 from nmt.cli.translate_options import MemoryFile, MemoryLimit, SplitSentences
+from nmt.engines import Engine, choose_engine, load_scorer, load_translator, model_settings
 from nmt.logs import warn
 from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, UserError, ineffective_option, override_decode
 from nmt.serve.access import check_host, check_origin

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nmt.cli import translate_options as opt
-from nmt.cli.arguments import Device, Engine, ModelArgument, languages, missing_option, require_at_most_one
-from nmt.cli.engines import (
+from nmt.cli.arguments import Device, ModelArgument, languages, missing_option, require_at_most_one
+from nmt.decode.text_translator import TextTranslator
+from nmt.engines import (
+    Engine,
     EngineChoice,
     choose_engine,
     load_translator,
@@ -22,7 +24,6 @@ from nmt.cli.engines import (
     model_settings,
     start_workers,
 )
-from nmt.decode.text_translator import TextTranslator
 from nmt.export.capabilities import max_hypotheses
 from nmt.keep.translator import PreservingTranslator, warn_of_unspaced_markup
 from nmt.recipe import DecodeRecipe, UserError, ineffective_option, override_decode, require_choice

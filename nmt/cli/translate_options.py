@@ -7,7 +7,8 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from nmt.cli.arguments import MAX_THREADS, Engine, file_path, named_file
+from nmt.cli.arguments import MAX_THREADS, file_path, named_file
+from nmt.engines import Engine
 from nmt.keep.items import Kind
 from nmt.recipe import GlossaryMode, SearchPrecision
 from nmt.search.options import LengthPenalty

@@ -15,9 +15,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from nmt.cli.engines import choose_engine
 from nmt.decode.shortlist import Shortlist
 from nmt.devices.precision import choose_precision
+from nmt.engines import choose_engine
 from nmt.export import ctranslate2 as conversion
 from nmt.export.engine import CTranslate2Translator
 from nmt.processes.distributed import choose_device
@@ -238,7 +238,7 @@ def test_engine_auto_falls_back_to_torch(translate: Nmt, monkeypatch: pytest.Mon
 def test_engine_auto_uses_torch_for_a_read_only_model(
     translate: Nmt, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmt.cli.engines.can_cache", lambda *_: False)
+    monkeypatch.setattr("nmt.engines.can_cache", lambda *_: False)
     status, _, err = translate()
     assert (status, engine_message(err)) == (
         0,

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from nmt.cli.arguments import Engine, languages
 from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import can_cache
 from nmt.export.capabilities import (
@@ -27,6 +26,7 @@ from nmt.export.engine import CTranslate2Translator
 from nmt.export.packages import load_package
 from nmt.processes.interruption import interruptible
 from nmt.recipe import NO_LANGUAGE, CommandError, DecodeRecipe, SearchPrecision, UserError
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
 from nmt.streams.workers import Workers
@@ -34,6 +34,8 @@ from nmt.streams.workers import Workers
 if TYPE_CHECKING:
     from nmt.decode.memory import MemoryTranslator
     from nmt.decode.scoring import TextScorer
+
+Engine = Literal["auto", "torch", "ctranslate2"]
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,8 @@ def load_translator(
             from nmt.decode.generator import TextGenerator  # noqa: PLC0415
             from nmt.decode.translator import Translator  # noqa: PLC0415
 
-            kind = TextGenerator if languages(model)[0] == NO_LANGUAGE else Translator
+            src_lang = read_model_metadata(find_model(model)).src_lang
+            kind = TextGenerator if src_lang == NO_LANGUAGE else Translator
             return kind.load(model, device, choice.precision, decode.all_given(), ensemble)
         case "ctranslate2":
             return CTranslate2Translator.load(
