@@ -35,6 +35,9 @@ from nmt.storage.sealed import (
     verify_directory,
     write_directory,
 )
+from nmt.text.clean import UnicodeForm
+from nmt.text.pair_encoder import PairEncoder
+from nmt.text.tokenizer import Tokenizers
 
 AVERAGE = "average.safetensors"
 
@@ -57,6 +60,18 @@ class LoadedModel:
         """The model as a Transformer; raises UserError for another architecture."""
         require_transformer(self.model.recipe, self.directory)
         return cast(Transformer, self.model)
+
+    def pair_encoder(self, tokenizers: Tokenizers, tag: str | None) -> PairEncoder:
+        """Return the encoder of sentence pairs. tag: see `DecodeRecipe.tag`"""
+        tag_ids = [] if tag is None else [tokenizers.src.tag_id(tag)]
+        return PairEncoder(
+            tokenizers,
+            cast(UnicodeForm, self.metadata.unicode_form),
+            self.model.recipe.max_positions - 1,
+            tag_ids,
+            self.metadata.max_source_tokens(tag_ids),
+            self.metadata.reverse_target,
+        )
 
 
 def model_files(

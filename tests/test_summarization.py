@@ -106,14 +106,14 @@ def test_scores_alignments_and_heads_are_those_of_truncated_sources(cnn: Recipe)
     pipeline.train(cnn)
     line, summary = " ".join(article(random.Random(2))), "The old house."
     scorer, aligner = TextScorer.load(cnn.directory, "cpu"), WordAligner.load(cnn.directory, "cpu")
-    start = aligner.tokenizers.src.decode(aligner.tokenizers.src.encode(line)[:16])
+    start = aligner.encoder.tokenizers.src.decode(aligner.encoder.tokenizers.src.encode(line)[:16])
     assert scorer.score([line], [summary]) == scorer.score([start], [summary])
     too_long = " ".join([line] * 20)  # exceeds the positions of the model
     assert scorer.fits(too_long, summary)
     assert aligner.align([too_long], [summary]) == aligner.align([start], [summary])
     loaded = load_model(find_model(cnn.directory), torch.device("cpu"))
-    assert Pairs.encode(loaded, aligner.tokenizers, [too_long], [summary]).sources == [
-        aligner.tokenizers.src.encode(start)
+    assert Pairs.encode(loaded, aligner.encoder.tokenizers, [too_long], [summary]).sources == [
+        aligner.encoder.tokenizers.src.encode(start)
     ]
 
 

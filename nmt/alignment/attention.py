@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -33,12 +33,11 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.search.batches import choose_batch_tokens
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import require_kind, warn_of_run
-from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.clean import normalize
+from nmt.text.pair_encoder import PairEncoder, TokenPair
 from nmt.text.splitting import Part
-from nmt.text.tokenizer import Tokenizer, Tokenizers, require_lengths
+from nmt.text.tokenizer import Tokenizer, Tokenizers
 
-# Token ids of a source and its translation, without BOS and EOS, in reading order.
-TokenPair = tuple[Sequence[int], Sequence[int]]
 # Decoder position whose attention aligns a target token: the one that predicts it, or the one that reads it.
 AlignmentAt = Literal["output", "input"]
 POSITIONS: tuple[AlignmentAt, ...] = ("output", "input")
@@ -127,28 +126,18 @@ class WordAligner:
     def __init__(
         self,
         model: AttendingModel,
-        tokenizers: Tokenizers,
+        encoder: PairEncoder,
         attention: AlignmentAttention,
         *,
-        unicode_form: UnicodeForm,
         device: torch.device,
         batch_tokens: int,
-        tag: Sequence[int] = (),
-        max_source_tokens: int | None = None,
-        reverse_target: bool = False,
     ) -> None:
         """Wrap a model in memory; `load` reads one from disk.
 
-        device: device of the model; batch_tokens: maximum tokens of a side in a batch; tag: ids before each source;
-        max_source_tokens: length to which sources are truncated; reverse_target: whether the model decodes from right
-        to left
+        device: device of the model; batch_tokens: maximum tokens of a side in a batch
         """
-        self._tag, self._max_source_tokens = tuple(tag), max_source_tokens
-        self.attention = attention
-        self.tokenizers, self.unicode_form = tokenizers, unicode_form
+        self.encoder, self.attention = encoder, attention
         self._model, self._device, self._batch_tokens = model, device, batch_tokens
-        self._limit = model.recipe.max_positions - 1
-        self._reverse_target = reverse_target
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto", decode: DecodeRecipe | None = None) -> WordAligner:
@@ -164,17 +153,12 @@ class WordAligner:
         if decode is not None:
             options = decode.over(options, needs_alignments=True)
         tokenizers = Tokenizers.load(loaded.directory)
-        tag = [] if options.tag is None else [tokenizers.src.tag_id(options.tag)]
         return cls(
             loaded.model,
-            tokenizers,
+            loaded.pair_encoder(tokenizers, options.tag),
             AlignmentAttention.from_recipe(options, loaded.model.recipe),
-            unicode_form=cast(UnicodeForm, loaded.metadata.unicode_form),
             device=torch_device,
             batch_tokens=choose_batch_tokens(options, torch_device, [(loaded.model.recipe, tokenizers.tgt.vocab_size)]),
-            tag=tag,
-            max_source_tokens=loaded.metadata.max_source_tokens(tag),
-            reverse_target=loaded.metadata.reverse_target,
         )
 
     def align(
@@ -190,33 +174,19 @@ class WordAligner:
 
         first_line: line number of the first pair; names: of both sides, for errors
         """
-        pairs = self.encode(sources, targets)
-        require_lengths([([*self._tag, *src], tgt) for src, tgt in pairs], self._limit, first_line, names)
+        pairs = [self.encoder.encode(*lines) for lines in zip(sources, targets, strict=True)]
+        self.encoder.require_fit(pairs, first_line, names)
         lines = zip(self.attended(pairs), sources, targets, strict=True)
         return [link_words(attended, *self.words(source, target)) for attended, source, target in lines]
 
-    def encode(self, sources: Sequence[str], targets: Sequence[str]) -> list[TokenPair]:
-        """Tokenize pairs of lines; truncate sources as in training."""
-        src, tgt = self.tokenizers.src, self.tokenizers.tgt
-        form, end = self.unicode_form, self._max_source_tokens
-        return [
-            (src.encode(normalize(source, form))[:end], tgt.encode(normalize(target, form)))
-            for source, target in zip(sources, targets, strict=True)
-        ]
-
-    def fits(self, pair: TokenPair) -> bool:
-        """Return whether both sides fit the model's positions."""
-        src, tgt = pair
-        return max(len(self._tag) + len(src), len(tgt)) <= self._limit
-
     def words(self, source: str, target: str) -> tuple[list[int | None], list[int | None]]:
         """Return the index of the word of each source and target token in the given lines."""
-        return self._words(self.tokenizers.src, source), self._words(self.tokenizers.tgt, target)
+        return self._words(self.encoder.tokenizers.src, source), self._words(self.encoder.tokenizers.tgt, target)
 
     def _words(self, tokenizer: Tokenizer, line: str) -> list[int | None]:
-        text = normalize(line, self.unicode_form)
+        text = normalize(line, self.encoder.unicode_form)
         _, starts = tokenizer.encode_with_starts(text)
-        return words_of_starts(text, starts, words_as_given(line, self.unicode_form))
+        return words_of_starts(text, starts, words_as_given(line, self.encoder.unicode_form))
 
     def align_parts(
         self,
@@ -237,7 +207,7 @@ class WordAligner:
             for line, parts in zip(lines, parts_of_lines, strict=True)
             for words in self._words_of_parts(line, parts)
         ]
-        tgt = self.tokenizers.tgt
+        tgt = self.encoder.tokenizers.tgt
         return [
             [
                 link_words(next(attended), src_words, words_of_pieces(tgt.pieces(tokens), words_as_printed(text)))
@@ -248,10 +218,10 @@ class WordAligner:
 
     def _words_of_parts(self, line: str, parts: Sequence[Part]) -> list[list[int | None]]:
         """Return the word of the line for each token of each part."""
-        text, line_words = normalize(line, self.unicode_form), words_as_given(line, self.unicode_form)
+        text, line_words = normalize(line, self.encoder.unicode_form), words_as_given(line, self.encoder.unicode_form)
         words = []
         for part in parts:
-            _, starts = self.tokenizers.src.encode_with_starts(part.text)
+            _, starts = self.encoder.tokenizers.src.encode_with_starts(part.text)
             starts = [part.start + start for start in starts[: len(part.tokens)]]
             words.append(words_of_starts(text, starts, line_words))
         return words
@@ -272,13 +242,10 @@ class WordAligner:
         """Yield index and map of each pair, in batches of similar length."""
         lengths = [np.array([len(pair[side]) for pair in pairs], dtype=np.int64) for side in (0, 1)]
         for ids in plan_by_length(*lengths, micro_batch_tokens=self._batch_tokens):
-            batch = [self._in_model_order(pairs[i]) for i in ids]
+            batch = [self.encoder.in_model_order(pairs[i]) for i in ids]
             maps = attention_maps(self._model, batch, self._device, only_layer)
             yield from zip(ids.tolist(), (self._in_reading_order(attention_map) for attention_map in maps), strict=True)
 
-    def _in_model_order(self, pair: TokenPair) -> TokenPair:
-        return [*self._tag, *pair[0]], pair[1][::-1] if self._reverse_target else pair[1]
-
     def _in_reading_order(self, attention_map: AttentionMap) -> AttentionMap:
-        attention_map = attention_map[..., len(self._tag) :]
-        return attention_map[:, :, :, ::-1] if self._reverse_target else attention_map
+        attention_map = attention_map[..., len(self.encoder.tag) :]
+        return attention_map[:, :, :, ::-1] if self.encoder.reverse_target else attention_map

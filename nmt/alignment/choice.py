@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from nmt.alignment.attention import POSITIONS, AlignmentAttention, AttentionMap, TokenPair, WordAligner
+from nmt.alignment.attention import POSITIONS, AlignmentAttention, AttentionMap, WordAligner
 from nmt.alignment.lexical import agreed_links
 from nmt.alignment.words import link_words
 from nmt.recipe import UserError
+from nmt.text.pair_encoder import TokenPair
 
 # Pairs for training the statistical aligner and for comparison. More pairs do not change the choice.
 MAX_PAIRS, COMPARED_PAIRS = 5_000, 500
@@ -104,11 +105,12 @@ class _Line:
 
 def _usable_lines(aligner: WordAligner, sources: Sequence[str], targets: Sequence[str]) -> list[_Line]:
     """Return the first pairs that have text on both sides and fit the model's positions."""
-    pairs = aligner.encode(sources[:MAX_PAIRS], targets[:MAX_PAIRS])
+    lines = zip(sources[:MAX_PAIRS], targets[:MAX_PAIRS], strict=True)
+    pairs = [aligner.encoder.encode(source, target) for source, target in lines]
     return [
         _Line(source, target, pair, aligner.words(source, target))
         for source, target, pair in zip(sources, targets, pairs, strict=False)
-        if all(pair) and aligner.fits(pair)
+        if all(pair) and aligner.encoder.fits(pair)
     ]
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,9 +21,9 @@ from nmt.processes.distributed import choose_device
 from nmt.search.hypothesis import in_reading_order
 from nmt.special_ids import EOS_ID
 from nmt.storage.model_metadata import warn_of_run
-from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.context import is_blank_pair, with_previous
-from nmt.text.tokenizer import Tokenizers, require_lengths
+from nmt.text.pair_encoder import TokenPair
+from nmt.text.tokenizer import Tokenizers
 
 # Target tokens per chunk of logits: the logits of a whole batch can be larger than the model.
 _CHUNK_TOKENS = 1_024
@@ -115,17 +115,12 @@ class TextScorer:
         self, loaded: LoadedModel, tokenizers: Tokenizers, device: torch.device, tag: str | None = None
     ) -> None:
         """device: device of the model; tag: see `load`."""
-        self._model, self._tokenizers, self._device = loaded.model, tokenizers, device
-        self._unicode_form = cast(UnicodeForm, loaded.metadata.unicode_form)
-        self._limit = loaded.model.recipe.max_positions - 1
-        self._reverse_target = loaded.metadata.reverse_target
+        self._model, self._device = loaded.model, device
+        self._encoder = loaded.pair_encoder(tokenizers, loaded.metadata.decode.tag if tag is None else tag)
+        self._context = ContextEncoder(loaded.metadata.context, tokenizers, self._encoder.unicode_form)
+        self._max_tokens = min(loaded.metadata.max_tokens, self._encoder.limit)
         self.num_parameters = loaded.model.num_parameters()
         self.is_language_model = loaded.metadata.is_language_model
-        tag = loaded.metadata.decode.tag if tag is None else tag
-        self._tag = [] if tag is None else [tokenizers.src.tag_id(tag)]
-        self._context = ContextEncoder(loaded.metadata.context, tokenizers, self._unicode_form)
-        self._max_tokens = min(loaded.metadata.max_tokens, self._limit)
-        self._max_source_tokens = loaded.metadata.max_source_tokens(self._tag)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto", tag: str | None = None) -> TextScorer:
@@ -166,36 +161,37 @@ class TextScorer:
                 )
         if not sources:
             return []
-        encoded = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]
-        src_ids, tgt_ids = [src for src, _ in encoded], [tgt for _, tgt in encoded]
-        require_lengths([([*self._tag, *src], tgt) for src, tgt in encoded], self._limit, first_line, names)
-        model_order = [ids[::-1] for ids in tgt_ids] if self._reverse_target else tgt_ids
-        tasks = [Task(src, [], []) for src in src_ids]
+        pairs = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]
+        self._encoder.require_fit(pairs, first_line, names)
+        tasks = [Task([*src], [], []) for src, _ in pairs]
         if context is not None:
-            given = zip(tasks, context, tgt_ids, strict=True)
-            tasks = [self._add_context(task, previous, len(ids)) for task, previous, ids in given]
+            given = zip(tasks, context, pairs, strict=True)
+            tasks = [self._add_context(task, previous, len(tgt)) for task, previous, (_, tgt) in given]
+        ordered = [
+            self._encoder.in_model_order((task.sentence, tgt)) for task, (_, tgt) in zip(tasks, pairs, strict=True)
+        ]
         batch = Batch.from_lists(
-            [[*self._tag, *task.sentence] for task in tasks],
-            [[*task.prefix, *ids] for task, ids in zip(tasks, model_order, strict=True)],
+            [src for src, _ in ordered],
+            [[*task.prefix, *tgt] for task, (_, tgt) in zip(tasks, ordered, strict=True)],
         ).to(self._device)
         return [
-            self._text_score(pair, len(task.prefix), ids)
-            for pair, task, ids in zip(score_pairs(self._model, batch), tasks, tgt_ids, strict=True)
+            self._text_score(score, len(task.prefix), tgt)
+            for score, task, (_, tgt) in zip(score_pairs(self._model, batch), tasks, pairs, strict=True)
         ]
 
     def _add_context(self, task: Task, previous: Sequence[Previous], tgt_len: int) -> Task:
         """Add previous sentences to a task; none if the target does not fit the model's positions after them."""
-        limit = self._max_tokens - len(self._tag)
+        limit = self._max_tokens - len(self._encoder.tag)
         with_context, alone = (self._context.add([task], lines, limit)[0] for lines in (previous, ()))
-        return with_context if len(with_context.prefix) + tgt_len <= self._limit else alone
+        return with_context if len(with_context.prefix) + tgt_len <= self._encoder.limit else alone
 
-    def _text_score(self, pair: PairScore, num_previous: int, ids: list[int]) -> TextScore:
+    def _text_score(self, score: PairScore, num_previous: int, tgt: Sequence[int]) -> TextScore:
         """Return the score of a target without the previous translations before it."""
-        log_probs = pair.token_log_probs[num_previous:]
+        log_probs = score.token_log_probs[num_previous:]
         return TextScore(
-            sum(log_probs) if num_previous else pair.log_prob,
-            in_reading_order(log_probs) if self._reverse_target else log_probs,
-            self._tokenizers.tgt.pieces([*ids, EOS_ID]),
+            sum(log_probs) if num_previous else score.log_prob,
+            in_reading_order(log_probs) if self._encoder.reverse_target else log_probs,
+            self._encoder.tokenizers.tgt.pieces([*tgt, EOS_ID]),
         )
 
     def documents(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[Previous, ...]] | None:
@@ -209,14 +205,10 @@ class TextScorer:
 
     def fits(self, source: str, target: str) -> bool:
         """Return whether both sides fit the model's positions."""
-        src, tgt = self._encode(source, target)
-        return max(len(self._tag) + len(src), len(tgt)) <= self._limit
+        return self._encoder.fits(self._encode(source, target))
 
-    def _encode(self, source: str, target: str) -> tuple[list[int], list[int]]:
-        form = self._unicode_form
-        src_text = "" if self.is_language_model else normalize(source, form)
-        src = self._tokenizers.src.encode(src_text)[: self._max_source_tokens]
-        return src, self._tokenizers.tgt.encode(normalize(target, form))
+    def _encode(self, source: str, target: str) -> TokenPair:
+        return self._encoder.encode("" if self.is_language_model else source, target)
 
 
 def _require_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:

@@ -43,6 +43,7 @@ from nmt.search.trees import Trees, TreeTokens
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, require_kind
 from nmt.text.clean import UnicodeForm
+from nmt.text.pair_encoder import PairEncoder
 from nmt.text.splitting import Part
 from nmt.text.subword_file import SPACE
 from nmt.text.tokenizer import Tokenizers
@@ -295,15 +296,19 @@ class Translator(TextTranslator):
         """Return an aligner that uses the attention of the model, or of the first ensemble member."""
         model = self._model.models[0] if isinstance(self._model, Ensemble) else self._model
         attending = cast(AttendingModel, model)
+        encoder = PairEncoder(
+            self._tokenizers,
+            self._unicode_form,
+            attending.recipe.max_positions - 1,
+            self._tag,
+            reverse_target=self._reverse_target,
+        )
         return WordAligner(
             attending,
-            self._tokenizers,
+            encoder,
             AlignmentAttention.from_recipe(decode, attending.recipe),
-            unicode_form=self._unicode_form,
             device=self._device,
             batch_tokens=self._batching.tokens,
-            tag=self._tag,
-            reverse_target=self._reverse_target,
         )
 
     def _align(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
@@ -13,8 +12,7 @@ from nmt.checkpoint import LoadedModel
 from nmt.data.epoch_plan import plan_by_length
 from nmt.packing.packed import Batch
 from nmt.storage.model_metadata import require_kind
-from nmt.text.clean import UnicodeForm, normalize
-from nmt.text.tokenizer import Tokenizers, require_lengths
+from nmt.text.tokenizer import Tokenizers
 
 # Maximum tokens of each side of a batch. The logits of a batch are kept for the gradient.
 _BATCH_TOKENS = 1_024
@@ -41,15 +39,11 @@ class Pairs:
     ) -> Pairs:
         """Tokenize pairs of lines; raises UserError for a language model and for a sentence that is too long."""
         require_kind(loaded.directory, loaded.metadata, language_model=False)
-        metadata, limit = loaded.metadata, loaded.model.recipe.max_positions - 1
-        form = cast(UnicodeForm, metadata.unicode_form)
-        tag = [] if metadata.decode.tag is None else [tokenizers.src.tag_id(metadata.decode.tag)]
-        max_src = metadata.max_source_tokens(tag)
-        src = [[*tag, *tokenizers.src.encode(normalize(line, form))[:max_src]] for line in sources]
-        tgt = [tokenizers.tgt.encode(normalize(line, form)) for line in targets]
-        require_lengths(zip(src, tgt, strict=True), limit)
-        reverse = metadata.reverse_target
-        return cls(src, [ids[::-1] for ids in tgt] if reverse else tgt, len(tag), reverse)
+        encoder = loaded.pair_encoder(tokenizers, loaded.metadata.decode.tag)
+        pairs = [encoder.encode(source, target) for source, target in zip(sources, targets, strict=True)]
+        encoder.require_fit(pairs)
+        ordered = [encoder.in_model_order(pair) for pair in pairs]
+        return cls([src for src, _ in ordered], [tgt for _, tgt in ordered], len(encoder.tag), encoder.reverse_target)
 
     def batches(self, device: torch.device) -> list[tuple[list[int], Batch]]:
         """Return batches of pairs of similar length, each with the indices of its pairs."""

@@ -36,8 +36,9 @@ def read_panels(
 
     Raises UserError if a side is empty or too long for the model.
     """
-    (pair,) = aligner.encode([source], [target])
-    if not all(pair) or not aligner.fits(pair):
+    encoder = aligner.encoder
+    pair = encoder.encode(source, target)
+    if not all(pair) or not encoder.fits(pair):
         raise UserError("a side of this pair is empty or too long for the model; select another line")
     (layers,) = aligner.maps([pair])
     chosen = [aligner.attention]
@@ -46,7 +47,7 @@ def read_panels(
     panels = [
         Panel(_title(one), one.weights(layers[:, one.layer]), one.attended(layers[:, one.layer])) for one in chosen
     ]
-    src, tgt = aligner.tokenizers.src.pieces(pair[0]), aligner.tokenizers.tgt.pieces(pair[1])
+    src, tgt = encoder.tokenizers.src.pieces(pair[0]), encoder.tokenizers.tgt.pieces(pair[1])
     return [*src, "</s>"], tgt, panels
 
 

@@ -15,6 +15,7 @@ from nmt.decode.translator import Translator
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
 from nmt.text.clean import normalize
+from nmt.text.pair_encoder import PairEncoder
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 CPU = torch.device("cpu")
@@ -62,27 +63,21 @@ ALIGNING_HEAD = AlignmentAttention(1, (1,), "input")
 def make_aligner(
     tokenizers: Tokenizers, chosen: AlignmentAttention = ALIGNING_HEAD, reverse_target: bool = False
 ) -> WordAligner:
-    return WordAligner(
-        AligningHeadModel(),
-        tokenizers,
-        chosen,
-        unicode_form="NFC",
-        device=CPU,
-        batch_tokens=50,
-        reverse_target=reverse_target,
-    )
+    model = AligningHeadModel()
+    encoder = PairEncoder(tokenizers, "NFC", model.recipe.max_positions - 1, reverse_target=reverse_target)
+    return WordAligner(model, encoder, chosen, device=CPU, batch_tokens=50)
 
 
 def test_the_tag_of_the_source_takes_a_position(tokenizers: Tokenizers) -> None:
     model = AligningHeadModel(ModelRecipe(num_decoder_layers=3, num_heads=2, max_positions=6))  # one is for EOS
     plain, tagged = (
-        WordAligner(model, tokenizers, ALIGNING_HEAD, unicode_form="NFC", device=CPU, batch_tokens=50, tag=tag)
+        WordAligner(model, PairEncoder(tokenizers, "NFC", 5, tag), ALIGNING_HEAD, device=CPU, batch_tokens=50)
         for tag in ((), (5,))
     )
     source = next(line for line in ("the a " * n + "cat" for n in range(5)) if len(tokenizers.src.encode(line)) == 5)
-    (pair,) = plain.encode([source], ["cat"])
-    assert plain.fits(pair)
-    assert not tagged.fits(pair)
+    pair = plain.encoder.encode(source, "cat")
+    assert plain.encoder.fits(pair)
+    assert not tagged.encoder.fits(pair)
     plain.align([source], ["cat"])
     with pytest.raises(UserError, match=r"source, line 1 has 6 tokens"):
         tagged.align([source], ["cat"])

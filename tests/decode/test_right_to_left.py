@@ -103,7 +103,7 @@ def test_search_and_scorer_agree(models: tuple[Path, Path]) -> None:
 
 def test_alignment_uses_reading_order(models: tuple[Path, Path]) -> None:
     forwards, backwards = (WordAligner.load(model, "cpu") for model in models)
-    pair = forwards.encode(["w1 w2 w3"], ["w7 w13 w8 w4"])[0]
+    pair = forwards.encoder.encode("w1 w2 w3", "w7 w13 w8 w4")
     (turned,) = backwards.maps([pair])
     (straight,) = forwards.maps([(pair[0], pair[1][::-1])])
     np.testing.assert_array_equal(turned, straight[:, :, :, ::-1])

@@ -13,6 +13,7 @@ from nmt.alignment.attention import AlignmentAttention, WordAligner
 from nmt.packing.packed import PackedSequences
 from nmt.plots.attention import Panel, draw_attention, read_panels
 from nmt.recipe import ModelRecipe, TokenizerRecipe, UserError
+from nmt.text.pair_encoder import PairEncoder
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 
 pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
@@ -37,9 +38,8 @@ def aligner(tmp_path_factory: pytest.TempPathFactory) -> WordAligner:
     tokenizer = train_tokenizer(lines, TokenizerRecipe(vocab_size=285), path)
     return WordAligner(
         DiagonalModel(),
-        Tokenizers(tokenizer, tokenizer),
+        PairEncoder(Tokenizers(tokenizer, tokenizer), "NFC", DiagonalModel.recipe.max_positions - 1),
         AlignmentAttention(0, (1,), "input"),
-        unicode_form="NFC",
         device=torch.device("cpu"),
         batch_tokens=99,
     )
