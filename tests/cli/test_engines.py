@@ -17,7 +17,7 @@ import pytest
 
 from nmt.decode.shortlist import Shortlist
 from nmt.devices.precision import choose_precision
-from nmt.engines import choose_engine
+from nmt.engines import TranslatorRequest, choose_engine
 from nmt.export import ctranslate2 as conversion
 from nmt.export.engine import CTranslate2Translator
 from nmt.processes.distributed import choose_device
@@ -108,7 +108,7 @@ def test_every_decode_option_with_engine_auto(translate: Nmt, shortlist: Path) -
         assert len(out.splitlines()) >= 3, name
         assert expected in err.splitlines()[-1], name
         forced = translate("--engine", "ctranslate2", *(word for one in given for word in ("--set", one)))
-        assert forced[0] == (0 if expected == FAST else 1), name
+        assert forced[0] == (0 if expected == FAST else 2), name
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_engine_auto_considers_other_options(translate: Nmt, model: Path, text: 
 def test_precision_auto_of_torch(model: Path) -> None:
     """A partial output records the precision, so it is not resumed where `auto` selects another one."""
     for engine in ("torch", "auto"):
-        decode = DecodeRecipe(stop="exact")
-        chosen = choose_engine(engine, "auto", "cpu", decode, [model], load=Mock(), required=False)
+        request = TranslatorRequest([model], DecodeRecipe(stop="exact"), "cpu", processes=0, scores=False)
+        chosen = choose_engine(engine, "auto", request, required=False)
         assert (chosen.engine, chosen.precision) == ("torch", choose_precision("auto", choose_device("cpu")))
 
 
