@@ -142,12 +142,16 @@ def upgrade_tensors(tensors: Tensors) -> dict[str, Tensor]:
     upgraded: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         match = _PROJECTION.fullmatch(name)
-        fused = _FUSED[match[2]] if match else ""
-        if match is None or match[3] not in fused:
+        if match is None:
             upgraded[re.sub(r"\boutput_(?=weight$|bias$)", "output.", name)] = tensor
-        elif match[3] == fused[0]:
-            parts = [tensors.get(f"{match[1]}{match[2]}.{part}.{match[4]}", tensor.new_empty(0)) for part in fused]
-            upgraded[f"{match[1]}{match[2]}.{fused}.{match[4]}"] = torch.cat(parts) if tensor.ndim else tensor
+            continue
+        prefix, attention, projection, kind = match.groups()
+        layer, fused = f"{prefix}{attention}", _FUSED[attention]
+        if projection not in fused:  # the queries of cross-attention
+            upgraded[name] = tensor
+        elif projection == fused[0]:
+            parts = [tensors.get(f"{layer}.{part}.{kind}", tensor.new_empty(0)) for part in fused]
+            upgraded[f"{layer}.{fused}.{kind}"] = torch.cat(parts) if tensor.ndim else tensor  # or Adam's step counter
     return upgraded
 
 
@@ -184,7 +188,8 @@ def save_checkpoint(
     if not directory.exists():
         write_directory(directory, files)
         return directory
-    new, replaced = (directory.with_name(f".{directory.name}.{suffix}") for suffix in ("new", "replaced"))
+    new = directory.with_name(f".{directory.name}.new")
+    replaced = directory.with_name(f".{directory.name}.replaced")
     shutil.rmtree(new, ignore_errors=True)
     write_directory(new, files)
     with reporting_disk_errors(directory):
@@ -234,7 +239,8 @@ def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Chec
             directory.rename(aside)
             instead = "using the previous checkpoint" if directories else "no other checkpoint is left"
             say(f"{error}; set aside as {aside.name}; {instead}")
-    if (metrics := run / "metrics.jsonl").exists() and metrics.stat().st_size:
+    metrics = run / "metrics.jsonl"
+    if metrics.exists() and metrics.stat().st_size > 0:
         say(f"{run} has metrics but no checkpoint; training restarts from step 0 and replaces the metrics")
     return None
 
@@ -253,10 +259,10 @@ def prune_checkpoints(
     run: Path, keep_last: int, keep_steps: Collection[int], remove_steps: Collection[int] = ()
 ) -> None:
     """Remove the checkpoints at `remove_steps`; keep the newest `keep_last` of the others and those at `keep_steps`."""
-    kept = [path for path in list_checkpoints(run) if checkpoint_step(path) not in remove_steps][-keep_last:]
+    newest = [path for path in list_checkpoints(run) if checkpoint_step(path) not in remove_steps][-keep_last:]
     for directory in list_checkpoints(run):
         step = checkpoint_step(directory)
-        if step in remove_steps or (directory not in kept and step not in keep_steps):
+        if step in remove_steps or (directory not in newest and step not in keep_steps):
             hidden = directory.with_name(f".{directory.name}.removed")
             directory.rename(hidden)  # first, or a partly removed directory could look complete
             shutil.rmtree(hidden, ignore_errors=True)
@@ -335,16 +341,16 @@ def _write_derived(
     out: Path,
     decode: DecodeRecipe | None,
     *,
-    replaces: bool = False,
+    replaces: bool,
 ) -> None:
     """Write a model directory like `model` with other parameters or search options, and their origin."""
     model_recipe, metadata = read_model_toml(model / "model.toml")
-    tokenizer = {path.name: path.read_bytes() for path in sorted(model.glob("tokenizer*.model"))}
-    derived = replace(metadata, origin={**metadata.origin, **origin}, decode=decode or metadata.decode)
-    write_directory(out, model_files(model_recipe, tensors, tokenizer, derived), replaces=replaces)
+    tokenizer_files = {path.name: path.read_bytes() for path in sorted(model.glob("tokenizer*.model"))}
+    metadata = replace(metadata, origin=metadata.origin | origin, decode=decode or metadata.decode)
+    write_directory(out, model_files(model_recipe, tensors, tokenizer_files, metadata), replaces=replaces)
 
 
 def write_with_decode(model: Path, decode: DecodeRecipe, out: Path) -> None:
     """Verify a model and copy it to a model directory with other search options."""
     verify_directory(model)
-    _write_derived(model, read_tensors(model / "model.safetensors"), {}, out, decode)
+    _write_derived(model, read_tensors(model / "model.safetensors"), {}, out, decode, replaces=False)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
+from nmt.decode.glossary import Glossary
 from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import can_cache
 from nmt.export.capabilities import (
@@ -24,12 +25,14 @@ from nmt.export.capabilities import (
 )
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.packages import load_package
+from nmt.keep.translator import PreservingTranslator
 from nmt.processes.interruption import interruptible
 from nmt.recipe import NO_LANGUAGE, CommandError, DecodeRecipe, SearchPrecision, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
-from nmt.streams.workers import Workers
+from nmt.streams.records import RecordWriter
+from nmt.streams.workers import AnyTranslator, WindowTranslator, Workers
 
 if TYPE_CHECKING:
     from nmt.decode.memory import MemoryTranslator
@@ -59,19 +62,31 @@ class EngineChoice:
         return f"engine: {name}, {self.precision}{reason}"
 
 
+@dataclass(frozen=True)
+class TranslatorRequest:
+    """A translator to load.
+
+    models:    the model, and the other models of its ensemble
+    processes: batches that CTranslate2 decodes in parallel; 0 is one per core
+    scores:    whether the output depends on scores
+    memory:    file of the translation memory, if any, for at most `memory_limit` translations
+    """
+
+    models: Sequence[Path]
+    decode: DecodeRecipe
+    device: str
+    processes: int
+    scores: bool
+    memory: Path | None = None
+    memory_limit: int | None = None
+
+
 def choose_engine(
-    engine: Engine,
-    precision: SearchPrecision,
-    device: str,
-    decode: DecodeRecipe,
-    models: Sequence[Path],
-    load: Callable[[EngineChoice], TextTranslator],
-    *,
-    required: bool,
+    engine: Engine, precision: SearchPrecision, request: TranslatorRequest, *, required: bool
 ) -> EngineChoice:
     """Return the requested engine; `auto` selects CTranslate2 on a CPU if it supports all options and loads the model.
 
-    load: loads the translator, see `load_translator`; required: whether lines have required phrases or glossary terms
+    required: whether lines have required phrases or glossary terms
     """
     if engine == "ctranslate2":
         if required:
@@ -79,41 +94,41 @@ def choose_engine(
                 "--engine ctranslate2 does not support required phrases and glossaries; they need torch; leave out "
                 "both, or use --engine torch"
             )
-        compute_type = select_compute_type(precision, select_device(device))
+        compute_type = select_compute_type(precision, select_device(request.device))
         return EngineChoice(engine, PRECISION_OF[compute_type])
     if engine == "torch":
-        return EngineChoice(engine, _torch_precision(precision, device))
-    obstacle = _ctranslate2_obstacle(precision, device, decode, models, required=required)
+        return EngineChoice(engine, _torch_precision(precision, request.device))
+    obstacle = _ctranslate2_obstacle(precision, request, required=required)
     if not obstacle:
         resolved = "int8" if precision == "auto" else precision
         choice = EngineChoice("ctranslate2", resolved, "the fastest on a CPU")
         try:
             with interruptible():  # may convert the model
-                return replace(choice, translator=load(choice))
+                return replace(choice, translator=load_translator(request, choice))
         except UserError as error:
             obstacle = str(error).partition(";")[0]
-    return EngineChoice("torch", _torch_precision(precision, device), f"because {obstacle}")
+    return EngineChoice("torch", _torch_precision(precision, request.device), f"because {obstacle}")
 
 
-def _ctranslate2_obstacle(
-    precision: SearchPrecision, device: str, decode: DecodeRecipe, models: Sequence[Path], *, required: bool
-) -> str:
+def _ctranslate2_obstacle(precision: SearchPrecision, request: TranslatorRequest, *, required: bool) -> str:
     """Return why `auto` cannot select CTranslate2, "" if it can; loading may still fail."""
     try:
         load_package("ctranslate2")
     except UserError:
         return "CTranslate2 is not installed"
-    if _is_under_torchrun() or device not in ("auto", "cpu") or (device == "auto" and _may_have_gpu()):
+    if _is_under_torchrun() or request.device not in ("auto", "cpu") or (request.device == "auto" and _may_have_gpu()):
         return "there are several processes or a GPU"
     if precision in ("bf16", "fp16"):
         return f"{precision} was requested"
     if required:
         return "CTranslate2 does not support required phrases and glossaries"
-    if missing := unsupported_options(decode, precision, EngineDevice("cpu"), models[1:]):
-        return f"CTranslate2 does not support {'; '.join(missing)}"
-    if can_cache(models[0], "float32" if precision == "fp32" else "int8"):
+    model, *ensemble = request.models
+    unsupported = unsupported_options(request.decode, precision, EngineDevice("cpu"), ensemble)
+    if unsupported:
+        return f"CTranslate2 does not support {'; '.join(unsupported)}"
+    if can_cache(model, "float32" if precision == "fp32" else "int8"):
         return ""
-    return f"{models[0]} is not writable, so the converted model cannot be stored"
+    return f"{model} is not writable, so the converted model cannot be stored"
 
 
 def _torch_precision(precision: SearchPrecision, device: str) -> SearchPrecision:
@@ -152,39 +167,29 @@ def start_workers(
     return start_torch_workers(device, 1 if engine == "ctranslate2" else processes, threads)
 
 
-def load_translator(
-    models: Sequence[Path],
-    device: str,
-    decode: DecodeRecipe,
-    processes: int,
-    scores: bool,
-    choice: EngineChoice,
-) -> TextTranslator:
-    """Load the translator of the chosen engine.
-
-    processes: batches that CTranslate2 decodes in parallel; 0 is one per core
-    scores:    whether the output depends on scores
-    """
+def load_translator(request: TranslatorRequest, choice: EngineChoice) -> TextTranslator:
+    """Load the requested translator with the chosen engine, without the translation memory."""
     if choice.translator is not None:
         return choice.translator
-    model, *ensemble = models
+    model, *ensemble = request.models
+    decode = request.decode.all_given()
     match choice.engine:
         case "torch":
             from nmt.decode.generator import TextGenerator  # noqa: PLC0415
             from nmt.decode.translator import Translator  # noqa: PLC0415
 
             src_lang = read_model_metadata(find_model(model)).src_lang
-            kind = TextGenerator if src_lang == NO_LANGUAGE else Translator
-            return kind.load(model, device, choice.precision, decode.all_given(), ensemble)
+            translator_class = TextGenerator if src_lang == NO_LANGUAGE else Translator
+            return translator_class.load(model, request.device, choice.precision, decode, ensemble)
         case "ctranslate2":
             return CTranslate2Translator.load(
                 model,
-                device,
+                request.device,
                 choice.precision,
-                decode.all_given(),
+                decode,
                 ensemble,
-                translators=processes,
-                scores=scores,
+                translators=request.processes,
+                scores=request.scores,
             )
         case "auto":
             raise AssertionError("`choose_engine` resolves auto")
@@ -192,14 +197,33 @@ def load_translator(
             assert_never(choice.engine)
 
 
-def load_with_memory(
-    path: Path, limit: int | None, settings: Mapping[str, Any], load: Callable[[], TextTranslator]
-) -> MemoryTranslator:
-    """Load a translator with the translation memory `path`. settings: identify the models and options"""
+def _load_with_memory(request: TranslatorRequest, choice: EngineChoice, path: Path) -> MemoryTranslator:
     from nmt.decode.memory import DEFAULT_LIMIT, MemoryTranslator, TranslationMemory  # noqa: PLC0415
 
-    memory = TranslationMemory(path, limit or DEFAULT_LIMIT)
-    return MemoryTranslator(load(), memory, settings)
+    settings, _ = model_settings(request.models, request.decode, choice)
+    settings |= request.decode.search_settings() | {"scores": request.scores}
+    memory = TranslationMemory(path, request.memory_limit or DEFAULT_LIMIT)  # before the model, which takes longer
+    return MemoryTranslator(load_translator(request, choice), memory, settings)
+
+
+def load_window_translator(
+    request: TranslatorRequest,
+    choice: EngineChoice,
+    keep: Collection[str],
+    writer: RecordWriter,
+    glossary: Glossary | None,
+) -> WindowTranslator:
+    """Load the translator of windows, with the requested translation memory. keep: kinds of items, see `nmt.keep`"""
+    translator: AnyTranslator
+    if request.memory is None:
+        translator = load_translator(request, choice)
+    else:
+        translator = _load_with_memory(request, choice, request.memory)
+    if keep:
+        metadata = read_model_metadata(find_model(request.models[0]))
+        languages = (metadata.src_lang, metadata.tgt_lang)
+        translator = PreservingTranslator(translator, keep, languages, entities=writer.format != "srt")
+    return WindowTranslator(translator, writer, glossary)
 
 
 def model_settings(

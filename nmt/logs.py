@@ -40,11 +40,12 @@ def is_verbose() -> bool:
 def warnings_only() -> Iterator[None]:
     """Print only warnings in a `with` block."""
     global _verbosity
-    before, _verbosity = _verbosity, "quiet"
+    verbosity_before = _verbosity
+    _verbosity = "quiet"
     try:
         yield
     finally:
-        _verbosity = before
+        _verbosity = verbosity_before
 
 
 def say(message: str) -> None:
@@ -94,7 +95,9 @@ class ProgressBar:
     ) -> None:
         """`done` units were finished earlier; they count toward progress but not toward the rate."""
         self._silent = silent or _verbosity == "quiet"
-        self._description, self._total, self._unit = description, total, unit
+        self._description = description
+        self._total = total
+        self._unit = unit
         self._done = self._done_before = done
         self._started = self._last_line = monotonic()
         self._bar: TerminalBar | None = None
@@ -152,8 +155,11 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 def format_rate(rate: float, unit: str = "") -> str:
     """Format units per second as `2,000/s` or `0.5/s`, slow ones per hour as `180/h`. unit: text before the slash"""
-    number, period = (rate, "s") if rate >= 0.1 else (rate * 3600, "h")
-    return f"{number:,.{0 if number >= 10 else 1}f}{unit}/{period}"
+    period = "s"
+    if rate < 0.1:
+        rate, period = rate * 3600, "h"
+    decimals = 0 if rate >= 10 else 1
+    return f"{rate:,.{decimals}f}{unit}/{period}"
 
 
 def format_duration(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,34 +120,49 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
     Raises UserError if `out` exists, for too few checkpoints and without an EMA.
     """
     require_new(out)
-    chosen, saved = _choose_checkpoints(run_dir, kind, count), run_dir / "recipe.toml"  # the recipe may be newer
-    _write_average(chosen, kind, out, load_saved_recipe(saved).decode if saved.is_file() else None)
-    return chosen
+    checkpoints = _choose_checkpoints(run_dir, kind, count)
+    saved_recipe = run_dir / "recipe.toml"
+    # Not the search options of the checkpoints, which may be older.
+    decode = load_saved_recipe(saved_recipe).decode if saved_recipe.is_file() else None
+    _write_average(checkpoints, kind, out, decode)
+    return checkpoints
 
 
 def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_fewer: bool = False) -> list[Path]:
-    """Return the checkpoints to average, oldest first; `best` takes validated ones, diverged (-inf) only if all are."""
+    """Return the checkpoints to average, oldest first."""
     require_run(run_dir)
-    if not (candidates := list_checkpoints(run_dir)):
+    checkpoints = list_checkpoints(run_dir)
+    if not checkpoints:
         raise UserError(f"{run_dir} has no checkpoints; train first")
-    noun, option, number = "checkpoint", "keep_last", 1 if kind == "ema" else count
+    if kind == "ema":
+        return checkpoints[-1:]
+    noun, option = "checkpoint", "keep_last"
     if kind == "best":
         noun, option = "validated checkpoint", "keep_best"
-        scores = TrainState.load(candidates[-1]).scores
-        scores = {step: score for step, score in scores.items() if score != float("-inf")} or scores
-        steps = {path: str(checkpoint_step(path)) for path in candidates if str(checkpoint_step(path)) in scores}
-        candidates = sorted(steps, key=lambda path: (scores[steps[path]], -int(steps[path])))  # ties go to the first
-        if not candidates:
+        checkpoints = _sort_by_validation(checkpoints)
+        if not checkpoints:
             raise UserError(
                 f"{run_dir} has no validated checkpoint; the average of the best needs one; lower "
                 "train.validate_every and train longer, or average the last checkpoints"
             )
-    if len(candidates) < number and not accept_fewer:
-        found = counted(len(candidates), noun)
+    if len(checkpoints) < count and not accept_fewer:
+        available = counted(len(checkpoints), noun)
         raise UserError(
-            f"cannot average {number} checkpoints: {run_dir} has {found}; average fewer, or raise train.{option}"
+            f"cannot average {count} checkpoints: {run_dir} has {available}; average fewer, or raise train.{option}"
         )
-    return sorted(candidates[-number:])
+    return sorted(checkpoints[-count:])
+
+
+def _sort_by_validation(checkpoints: Sequence[Path]) -> list[Path]:
+    """Return the validated checkpoints, best last, and without diverged ones (-inf) unless all diverged."""
+    scores = TrainState.load(checkpoints[-1]).scores
+    scores = {step: score for step, score in scores.items() if score != float("-inf")} or scores
+
+    def rank(checkpoint: Path) -> tuple[float, int]:
+        step = checkpoint_step(checkpoint)
+        return scores[str(step)], -step  # of equal scores, the earliest is best
+
+    return sorted((path for path in checkpoints if str(checkpoint_step(path)) in scores), key=rank)
 
 
 def _write_average(
@@ -267,11 +283,13 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
 
 
 def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
-    run_dir, averaged = recipe.directory, _update_model(recipe)
+    run_dir = recipe.directory
+    averaged = _update_model(recipe)
     prepared = load_prepared(recipe.data_directory).report
     record_leaks(recipe, prepared, begin_search(recipe))  # the test sets may have changed during training
     leaks = read_leaks(run_dir)
-    tests, num_parameters = (_score_texts if recipe.is_language_model else _translate_tests)(recipe, world, leaks)
+    score_tests = _score_texts if recipe.is_language_model else _translate_tests
+    tests, num_parameters = score_tests(recipe, world, leaks)
     _warn_of_outdated(run_dir / "translations", {f"{test.name}.{recipe.tgt_lang}" for test in tests})
     curves, notes = _draw_curves(recipe)
     report = RunReport(
@@ -321,23 +339,27 @@ def _score_texts(recipe: Recipe, world: World, leaks: Mapping[str, SetLeaks]) ->
         started = time.perf_counter()
         scores = score_text(scorer, test.ref)
         seconds = time.perf_counter() - started
-        found = leaks.get(f"data.test.{name}")
-        clean, counts = ([], None) if found is None else ([test.ref[i] for i in found.clean()], found.counts())
-        clean_scores = score_text(scorer, clean) if 0 < len(clean) < len(test.ref) else ()
-        tests.append(ScoredTestSet(name, len(test.ref), seconds, scores, leaks=counts, clean_scores=clean_scores))
+        scored = ScoredTestSet(name, len(test.ref), seconds, scores)
+        test_leaks = leaks.get(f"data.test.{name}")
+        if test_leaks is not None:
+            clean = [test.ref[index] for index in test_leaks.clean()]
+            clean_scores = score_text(scorer, clean) if 0 < len(clean) < len(test.ref) else ()
+            scored = replace(scored, leaks=test_leaks.counts(), clean_scores=clean_scores)
+        tests.append(scored)
     return tuple(tests), scorer.num_parameters
 
 
 def _warn_of_outdated(translations: Path, current: set[str]) -> None:
     """Warn of translations of test sets that the recipe no longer has."""
-    if outdated := sorted(path.name for path in translations.glob("*") if path.name not in current):
+    outdated = sorted(path.name for path in translations.glob("*") if path.name not in current)
+    if outdated:
         warn(f"{translations} also has {', '.join(outdated)} from an earlier run, which may be outdated")
 
 
 def _valid_leaks(leaks: Mapping[str, SetLeaks]) -> int | None:
     """Return the number of validation pairs in the training text; None if unknown."""
-    valid = [found.counts() for name, found in leaks.items() if name.startswith("data.valid.")]
-    return sum(counts.sentences - counts.clean for counts in valid) if valid else None
+    counts = [set_leaks.counts() for name, set_leaks in leaks.items() if name.startswith("data.valid.")]
+    return sum(count.sentences - count.clean for count in counts) if counts else None
 
 
 def _draw_curves(recipe: Recipe) -> tuple[str | None, tuple[str, ...]]:
@@ -350,23 +372,29 @@ def _draw_curves(recipe: Recipe) -> tuple[str | None, tuple[str, ...]]:
 
 def _update_model(recipe: Recipe) -> list[Path]:
     """Write the average that the recipe requests to `model` in the run directory, unless it is up to date."""
-    kind, out = recipe.train.average, recipe.directory / "model"
-    chosen = _choose_checkpoints(recipe.directory, kind, recipe.train.average_count, accept_fewer=True)
-    origin = ema_origin(chosen[-1]) if kind == "ema" else average_origin(chosen)
+    kind = recipe.train.average
+    out = recipe.directory / "model"
+    checkpoints = _choose_checkpoints(recipe.directory, kind, recipe.train.average_count, accept_fewer=True)
+    origin = ema_origin(checkpoints[-1]) if kind == "ema" else average_origin(checkpoints)
     try:
         verify_directory(out)
         metadata = read_model_metadata(out)
         if origin.items() <= metadata.origin.items() and metadata.decode.model_dump() == recipe.decode.model_dump():
             say(f"{out} is up to date")
-            return chosen
+            return checkpoints
     except CorruptError:
         pass
     require_own_model(recipe.directory)
-    _write_average(chosen, kind, out, recipe.decode, replaces=True)
-    first, last = chosen[0].name, chosen[-1].name
-    what = f"checkpoint {last}" if first == last else f"the average of {len(chosen)} checkpoints, {first} to {last}"
-    say(f"{out} is {f'the EMA at {last}' if kind == 'ema' else what}")
-    return chosen
+    _write_average(checkpoints, kind, out, recipe.decode, replaces=True)
+    first, last = checkpoints[0].name, checkpoints[-1].name
+    if kind == "ema":
+        content = f"the EMA at {last}"
+    elif first == last:
+        content = f"checkpoint {last}"
+    else:
+        content = f"the average of {len(checkpoints)} checkpoints, {first} to {last}"
+    say(f"{out} is {content}")
+    return checkpoints
 
 
 def _translate_and_score(
@@ -374,15 +402,19 @@ def _translate_and_score(
 ) -> ScoredTestSet:
     """Translate a test set to `translations/NAME.LANG` in the run directory, unless up to date, and score it."""
     translated = _translate(recipe, translator, test, window, origin)
-    lines, options = translated.lines, scoring_options(recipe, translator.lowercases)
-    every, evaluate, metrics = range(len(lines)), recipe.evaluate, recipe.evaluate.metrics
+    lines = translated.lines
+    evaluate = recipe.evaluate
+    metrics = evaluate.metrics
+    options = scoring_options(recipe, translator.lowercases)
     hint_at_lowercase_output(f"data.test.{test.name}", lines, test.refs, metrics, **options)
 
     def score(texts: Sequence[str], indices: Sequence[int]) -> tuple[Score, ...]:
-        refs = [[stream[i] for i in indices] for stream in test.refs]
-        return tuple(score_corpus([texts[i] for i in indices], refs, metrics, resamples=evaluate.resamples, **options))
+        chosen_texts = [texts[index] for index in indices]
+        refs = [[stream[index] for index in indices] for stream in test.refs]
+        return tuple(score_corpus(chosen_texts, refs, metrics, resamples=evaluate.resamples, **options))
 
     baseline = find_baseline(test.src, test.ref, metrics, evaluate.lead_sentences)
+    every = range(len(lines))
     clean = [] if leaks is None else leaks.clean()
     return ScoredTestSet(
         name=test.name,
@@ -404,21 +436,26 @@ def _translate_and_score(
 
 
 def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: int, origin: str) -> TranslatedSet:
-    run_dir, out = recipe.directory, recipe.directory / "translations" / f"{test.name}.{recipe.tgt_lang}"
-    origin = origin if test.previous is None else f"{origin} {test.previous}"
+    out = recipe.directory / "translations" / f"{test.name}.{recipe.tgt_lang}"
+    if test.previous is not None:
+        origin = f"{origin} {test.previous}"
     # `origin` does not identify the files of a shortlist and of a language model.
     is_identified = recipe.decode.shortlist is None and recipe.decode.fusion is None
-    if is_identified and (found := find_translated(run_dir, test.name, out, origin, test.src)) is not None:
-        say(f"{out} is up to date")
-        return found
-    started, num_long = time.perf_counter(), translator.lines_split
+    if is_identified:
+        translated = find_translated(recipe.directory, test.name, out, origin, test.src)
+        if translated is not None:
+            say(f"{out} is up to date")
+            return translated
+    lines_split_before = translator.lines_split
+    started = time.perf_counter()
     with progress(f"translating {test.name}", len(test.src), "sentences") as bar:
         lines = translate_documents(translator, test.src, test.previous, window, bar.advance)
     seconds = time.perf_counter() - started
-    if num_long := translator.lines_split - num_long:
-        were, truncates = "was" if num_long == 1 else "were", recipe.decode.long_lines == "truncate"
-        result = f"{were} {'truncated' if truncates else 'translated in parts'}"
-        warn(f"{counted(num_long, 'line')} of data.test.{test.name} {were} too long for the model and {result}")
+    num_long = translator.lines_split - lines_split_before
+    if num_long:
+        were = "was" if num_long == 1 else "were"
+        result = "truncated" if recipe.decode.long_lines == "truncate" else "translated in parts"
+        warn(f"{counted(num_long, 'line')} of data.test.{test.name} {were} too long for the model and {were} {result}")
     out.parent.mkdir(exist_ok=True)
     remove_partial_files(out.parent)
     write_file(out, "".join(f"{line}\n" for line in lines).encode())

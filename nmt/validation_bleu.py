@@ -18,7 +18,7 @@ from nmt.train.data import TranslateValidation, ValidationBleu
 
 # Sentences per rank between two checks for a stop signal. GPU batches are up to 16 times as large as CPU batches, but
 # training leaves memory for only 4 times as many sentences.
-_WINDOW, _GPU_FACTOR = 32, 4
+_WINDOW = {"cpu": 32, "cuda": 128}
 _BATCH_TOKENS = 2_048
 _SAMPLES = 5
 
@@ -28,15 +28,16 @@ def validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> T
     if not recipe.train.validate_bleu_every:
         return None
     valid = prepared.valid_set()
-    src, ref = (side[: recipe.train.validate_bleu_sentences] for side in (valid.src, valid.ref))
+    src = valid.src[: recipe.train.validate_bleu_sentences]
+    ref = valid.ref[: recipe.train.validate_bleu_sentences]
     context = None if valid.previous is None else reference_context(valid, recipe.data.context_options)
 
-    def translate(model: TranslationModel, between: Callable[[], None]) -> ValidationBleu | None:
+    def translate(model: TranslationModel, check_stop: Callable[[], None]) -> ValidationBleu | None:
         translator = _translator_of(model, recipe, prepared, world)
         translations: list[str] = []
-        window = _WINDOW * (_GPU_FACTOR if world.device.type == "cuda" else 1) * world.size
+        window = _WINDOW[world.device.type] * world.size
         for first in range(0, len(src), window):
-            between()
+            check_stop()
             part = slice(first + world.rank, min(first + window, len(src)), world.size)
             translations += translator.translate(src[part], context=None if context is None else context[part])
         shards = world.gather_text(translations)
@@ -46,9 +47,11 @@ def validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> T
         for rank, shard in enumerate(shards):
             lines[rank :: len(shards)] = shard
         (bleu,) = score_corpus(lines, [ref], ["bleu"], **scoring_options(recipe, prepared.tokenizers.tgt.lowercases()))
-        samples = choose_samples(src, ref, lines, _SAMPLES)
-        rows = (tuple(map(escape_markdown, (one.src, one.translation, one.ref))) for one in samples)
-        return ValidationBleu(bleu.value, "\n".join(markdown_rows(("source", "translation", "reference"), rows)))
+        rows = [
+            [escape_markdown(text) for text in (sample.src, sample.translation, sample.ref)]
+            for sample in choose_samples(src, ref, lines, _SAMPLES)
+        ]
+        return ValidationBleu(bleu.value, "\n".join(markdown_rows(["source", "translation", "reference"], rows)))
 
     return translate
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -174,7 +174,7 @@ class WordAligner:
 
         first_line: line number of the first pair; names: of both sides, for errors
         """
-        pairs = [self.encoder.encode(*lines) for lines in zip(sources, targets, strict=True)]
+        pairs = [self.encoder.encode(source, target) for source, target in zip(sources, targets, strict=True)]
         self.encoder.require_fit(pairs, first_line, names)
         lines = zip(self.attended(pairs), sources, targets, strict=True)
         return [link_words(attended, *self.words(source, target)) for attended, source, target in lines]
@@ -199,22 +199,21 @@ class WordAligner:
         parts_of_lines: the parts of each line, in order
         outputs: token ids and text of each translation of each part; parts of all lines in order
         """
-        parts = [part for parts in parts_of_lines for part in parts]
-        pairs = [(part.tokens, tokens) for part, found in zip(parts, outputs, strict=True) for tokens, _ in found]
+        pairs: list[TokenPair] = []
+        for part, translations in zip(chain.from_iterable(parts_of_lines), outputs, strict=True):
+            pairs += [(part.tokens, tokens) for tokens, _ in translations]
         attended = iter(self.attended(pairs))
-        words = [
-            words
-            for line, parts in zip(lines, parts_of_lines, strict=True)
-            for words in self._words_of_parts(line, parts)
-        ]
-        tgt = self.encoder.tokenizers.tgt
-        return [
-            [
-                link_words(next(attended), src_words, words_of_pieces(tgt.pieces(tokens), words_as_printed(text)))
-                for tokens, text in translations
-            ]
-            for src_words, translations in zip(words, outputs, strict=True)
-        ]
+        words_of_parts: list[list[int | None]] = []
+        for line, parts in zip(lines, parts_of_lines, strict=True):
+            words_of_parts += self._words_of_parts(line, parts)
+        links: list[list[Links]] = []
+        for src_words, translations in zip(words_of_parts, outputs, strict=True):
+            links.append([])
+            for tokens, text in translations:
+                pieces = self.encoder.tokenizers.tgt.pieces(tokens)
+                tgt_words = words_of_pieces(pieces, words_as_printed(text))
+                links[-1].append(link_words(next(attended), src_words, tgt_words))
+        return links
 
     def _words_of_parts(self, line: str, parts: Sequence[Part]) -> list[list[int | None]]:
         """Return the word of the line for each token of each part."""

@@ -64,7 +64,8 @@ def choose_attention(
     by_layer = {layer: rate(layer) for layer in layers}
     candidates = dict(by_layer)
     for layer in layers:
-        candidates.setdefault(*_select_heads(rate, layer, num_heads))
+        attention, rating = _select_heads(rate, layer, num_heads)
+        candidates.setdefault(attention, rating)
     best = max(candidates, key=lambda candidate: candidates[candidate])
     return AttentionChoice(best, candidates[best], by_layer)
 
@@ -82,11 +83,12 @@ def _select_heads(
     heads: tuple[int, ...] = ()
     best = -1.0
     while len(heads) < num_heads:
-        ratings = [(rate(replace(layer, heads=(*heads, h))), -h) for h in range(num_heads) if h not in heads]
-        rating, negative_head = max(ratings)
-        if rating <= best:
+        ratings = {head: rate(replace(layer, heads=(*heads, head))) for head in range(num_heads) if head not in heads}
+        best_head = max(ratings, key=lambda head: ratings[head])  # the lowest of equally good ones
+        if ratings[best_head] <= best:
             break
-        best, heads = rating, (*heads, -negative_head)
+        best = ratings[best_head]
+        heads = (*heads, best_head)
     return replace(layer, heads=tuple(sorted(heads))), best
 
 
@@ -105,26 +107,23 @@ class _Line:
 
 def _usable_lines(aligner: WordAligner, sources: Sequence[str], targets: Sequence[str]) -> list[_Line]:
     """Return the first pairs that have text on both sides and fit the model's positions."""
-    lines = zip(sources[:MAX_PAIRS], targets[:MAX_PAIRS], strict=True)
-    pairs = [aligner.encoder.encode(source, target) for source, target in lines]
-    return [
-        _Line(source, target, pair, aligner.words(source, target))
-        for source, target, pair in zip(sources, targets, pairs, strict=False)
-        if all(pair) and aligner.encoder.fits(pair)
-    ]
+    lines = []
+    for source, target in zip(sources[:MAX_PAIRS], targets[:MAX_PAIRS], strict=True):
+        pair = aligner.encoder.encode(source, target)
+        if all(pair) and aligner.encoder.fits(pair):
+            lines.append(_Line(source, target, pair, aligner.words(source, target)))
+    return lines
 
 
 def _statistical_links(lines: Sequence[_Line], count: int) -> list[LinkSet]:
     """Return the word links of the first `count` lines from a statistical aligner trained on all."""
-    links = agreed_links([line.pair for line in lines])[:count]
-    return [
-        {
-            (source, target)
-            for i, j in tokens
-            if (source := line.words[0][i]) is not None and (target := line.words[1][j]) is not None
-        }
-        for tokens, line in zip(links, lines, strict=False)
-    ]
+    links_of_lines: list[LinkSet] = []
+    token_links = agreed_links([line.pair for line in lines])
+    for line, linked_tokens in zip(lines[:count], token_links[:count], strict=True):
+        src_words, tgt_words = line.words
+        links = {(src_words[i], tgt_words[j]) for i, j in linked_tokens}
+        links_of_lines.append({(i, j) for i, j in links if i is not None and j is not None})
+    return links_of_lines
 
 
 def _reverse_links(reverse: WordAligner, compared: Sequence[_Line]) -> list[list[LinkSet]]:

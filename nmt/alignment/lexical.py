@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,8 @@ def _swapped(pairs: Pairs) -> Pairs:
 def best_sources(pairs: Pairs) -> list[list[int]]:
     """Return the position of the most probable source token of each target token; -1 for the null token."""
     vocab = 1 + max((token for pair in pairs for side in pair for token in side), default=0)
-    if len(chunks := _chunks(pairs)) > 1:
+    chunks = _chunks(pairs)
+    if len(chunks) > 1:
         trained = estimate_lexicon(lambda: chunks, vocab)
         return [sources for chunk in chunks for sources in trained.best_sources(chunk)]
     cells = _Cells.of_pairs(pairs, vocab)
@@ -152,12 +152,13 @@ class LexicalAligner:
     @classmethod
     def load(cls, folder: Path, vocab: int) -> LexicalAligner:
         """Map saved lexicons into memory."""
-        read = partial(np.load, mmap_mode="r", allow_pickle=False)
-        lexicons = (
-            Lexicon(vocab, read(folder / f"{name}.keys.npy"), read(folder / f"{name}.probability.npy"))
-            for name in ("forward", "backward")
-        )
-        return cls(*lexicons)
+
+        def load(name: str) -> Lexicon:
+            keys = np.load(folder / f"{name}.keys.npy", mmap_mode="r", allow_pickle=False)
+            probability = np.load(folder / f"{name}.probability.npy", mmap_mode="r", allow_pickle=False)
+            return Lexicon(vocab, keys, probability)
+
+        return cls(load("forward"), load("backward"))
 
     def links(self, pairs: Pairs) -> list[set[tuple[int, int]]]:
         """Return the links of each pair, like `agreed_links`."""

@@ -32,14 +32,13 @@ from numpy.typing import NDArray
 from nmt.alignment.stored_pairs import PairReader, StoredCorpus, TokenLink, stored_corpora
 from nmt.alignment.training import LINKS_FOLDER, identify_text, open_links, prepare_links
 from nmt.data.fingerprint import text_identity
-from nmt.data.folder import link_or_copy
 from nmt.data.prepare import Prepared
 from nmt.data.store import PairStore, PairWriter, SideStore
 from nmt.logs import counted, progress, say
 from nmt.recipe import Recipe, UserError
 from nmt.storage.checksums import require_undamaged, write_report
 from nmt.storage.run_folder import read_json_object
-from nmt.storage.sealed import new_directory, reporting_disk_errors
+from nmt.storage.sealed import link_or_copy, new_directory, reporting_disk_errors
 from nmt.text.term_markup import Mark, Span, TermMarkers, token_span
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 from nmt.text.words import find_words, share_stem
@@ -76,9 +75,10 @@ def training_identity(report: dict[str, Any], directory: Path, recipe: Recipe) -
     """
     identity = text_identity(report, recipe)
     folders = {LINKS_FOLDER: recipe.train.guided_alignment, MARKUP_FOLDER: recipe.train.glossary_markup > 0}
-    for folder in (name for name, is_used in folders.items() if is_used):
-        digests = read_json_object(directory / folder / f"{folder}.json").get("sha256")
-        identity = hashlib.sha256(f"{identity} {json.dumps(digests, sort_keys=True)}".encode()).hexdigest()
+    for folder, is_used in folders.items():
+        if is_used:
+            digests = read_json_object(directory / folder / f"{folder}.json").get("sha256")
+            identity = hashlib.sha256(f"{identity} {json.dumps(digests, sort_keys=True)}".encode()).hexdigest()
     return identity
 
 
@@ -216,13 +216,14 @@ def linked_words(
             sources_of[word].update(src_words.of_token(src_token))
     linked = []
     for word, targets in sorted(targets_of.items()):
-        if len(targets) == 1 and len(sources_of[target := next(iter(targets))]) == 1:
-            linked.append(_Term(src_words.texts[word], tgt_words.texts[target], src_words.spans[word], word, target))
-    return [
-        term
-        for term in linked
-        if _is_content(term.source, _MIN_SRC_CHARACTERS) and _is_content(term.target, _MIN_TGT_CHARACTERS)
-    ]
+        if len(targets) != 1:
+            continue
+        (target,) = targets
+        term = _Term(src_words.texts[word], tgt_words.texts[target], src_words.spans[word], word, target)
+        is_content = _is_content(term.source, _MIN_SRC_CHARACTERS) and _is_content(term.target, _MIN_TGT_CHARACTERS)
+        if is_content and len(sources_of[target]) == 1:
+            linked.append(term)
+    return linked
 
 
 def _is_content(word: str, min_characters: int) -> bool:
@@ -286,19 +287,21 @@ class _Marker:
     def choose(self, pair: Sequence[_Term], index: int, num_tokens: int) -> list[Mark]:
         """Return the marks of a pair. index: of the pair; num_tokens: of the source"""
         random = np.random.default_rng((self._seed, _STREAM, index))
-        wanted, free = int(random.integers(1, _MAX_TERMS + 1)), set(range(len(pair)))
+        wanted = int(random.integers(1, _MAX_TERMS + 1))
+        free = set(range(len(pair)))
         marks: list[Mark] = []
         for first in random.permutation(len(pair)).tolist():
-            uniform, end = random.random(), first + 1
-            is_longer = uniform < _EXTENSION_PROBABILITY and end in free and _are_adjacent(pair[first], pair[end])
-            chosen = range(first, end + is_longer)
+            extends = random.random() < _EXTENSION_PROBABILITY  # sampled for skipped words too
             if first not in free or len(marks) == wanted:
                 continue
-            translation = self._tokenizer.encode(" ".join(self._base_form(pair[i]) for i in chosen))
-            mark = Mark(pair[first].span[0], pair[chosen[-1]].span[1], translation)
+            words = [first]
+            if extends and first + 1 in free and _are_adjacent(pair[first], pair[first + 1]):
+                words.append(first + 1)
+            translation = self._tokenizer.encode(" ".join(self._base_form(pair[word]) for word in words))
+            mark = Mark(pair[first].span[0], pair[words[-1]].span[1], translation)
             if num_tokens + mark.added <= self._max_tokens:
                 marks.append(mark)
-                free -= set(chosen)
+                free.difference_update(words)
                 num_tokens += mark.added
         return sorted(marks)
 

@@ -101,12 +101,16 @@ def require_alignment_files(recipe: Recipe) -> None:
             path = alignment_file(corpus, recipe.data.root)
         except UserError as error:
             raise UserError(f"data.train.{index}.alignment: {error}") from error
-        # JSON Lines may have blank lines.
-        pairs = None if path is None or isinstance(corpus, JsonLinesCorpus) else count_pairs(corpus, recipe.data.root)
-        if path is not None and pairs is not None and (lines := count_lines(path)) != pairs:
+        if path is None or isinstance(corpus, JsonLinesCorpus):  # JSON Lines may have blank lines
+            continue
+        num_pairs = count_pairs(corpus, recipe.data.root)
+        if num_pairs is None:
+            continue
+        num_lines = count_lines(path)
+        if num_lines != num_pairs:
             raise UserError(
-                f"data.train.{index}.alignment: {path} has {counted(lines, 'line')}, and the corpus {pairs:,} pairs; "
-                "the file must have a line for each pair; correct the file"
+                f"data.train.{index}.alignment: {path} has {counted(num_lines, 'line')}, and the corpus {num_pairs:,} "
+                "pairs; the file must have a line for each pair; correct the file"
             )
 
 
@@ -156,10 +160,12 @@ class _ChunkAligner:
     """Aligns chunks of a corpus in a worker process. lexicons: folder written by `LexicalAligner.save`."""
 
     def __init__(self, directory: Path, reverse_target: bool, lexicons: Path, vocab: int) -> None:
-        self._reader, self._aligner = PairReader(directory, reverse_target), LexicalAligner.load(lexicons, vocab)
+        self._reader = PairReader(directory, reverse_target)
+        self._aligner = LexicalAligner.load(lexicons, vocab)
 
     def __call__(self, job: tuple[Ids, bool]) -> list[set[TokenLink]]:
-        pairs, tagged = self._reader.pairs(*job), job[1]
+        ids, tagged = job
+        pairs = self._reader.pairs(ids, tagged)
         links = zip(self._aligner.links(pairs), pairs, strict=True)
         return [self._reader.as_stored(pair_links, tagged, len(tgt)) for pair_links, (_, tgt) in links]
 
@@ -236,15 +242,14 @@ class _Builder:
             clean = cleaner.clean(*pair)
             if isinstance(clean, str):  # dropped
                 continue
-            tokenizers = (self._tokenizers.src, self._tokenizers.tgt)
-            encoded = [side.encode_with_starts(text) for side, text in zip(tokenizers, clean, strict=True)]
-            encoded[0] = encoded[0][0][:longest], encoded[0][1][:longest]
-            if tuple(tokens for tokens, _ in encoded) == expected:
-                words = [
-                    words_of_starts(text, starts, words_as_given(given, recipe.data.unicode_form))
-                    for text, (_, starts), given in zip(clean, encoded, pair, strict=True)
-                ]
-                yield link_tokens(links, *words)
+            src_text, tgt_text = clean
+            src, src_starts = self._tokenizers.src.encode_with_starts(src_text)
+            tgt, tgt_starts = self._tokenizers.tgt.encode_with_starts(tgt_text)
+            if (src[:longest], tgt) == expected:
+                form = recipe.data.unicode_form
+                src_words = words_of_starts(src_text, src_starts[:longest], words_as_given(pair[0], form))
+                tgt_words = words_of_starts(tgt_text, tgt_starts, words_as_given(pair[1], form))
+                yield link_tokens(links, src_words, tgt_words)
                 expected = next(stored, None)
         if expected is not None:
             raise UserError(f"{path} does not match the prepared text: the corpus has changed; prepare the text again")

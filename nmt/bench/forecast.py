@@ -24,6 +24,7 @@ from nmt.evaluate.forecast import Forecast, SpeedForecast, TextForecast, WorkFor
 from nmt.evaluate.student_t import student_t_quantile
 from nmt.logs import is_first_rank, progress, say, warn, warnings_only
 from nmt.packing.shapes import UpdateStatistics
+from nmt.processes.device_memory import available_memory
 from nmt.processes.distributed import World, start_world
 from nmt.recipe import Recipe, UserError, dump_choices, load_saved_recipe
 from nmt.storage.run_folder import list_checkpoints
@@ -31,7 +32,7 @@ from nmt.storage.sealed import CorruptError
 from nmt.train.batching import plan_of_epoch, update_statistics
 from nmt.train.data import TrainingData
 from nmt.train.disk_space import disk_need, model_parameters
-from nmt.train.memory import MemoryProbe, available_memory, checkpoint_copy_bytes, missing_moment_bytes
+from nmt.train.memory import MemoryProbe, checkpoint_copy_bytes, missing_moment_bytes
 from nmt.train.resume import changed_learning_rate, require_same_identity, require_used_options
 from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import Trainer
@@ -108,16 +109,22 @@ def _prepared(recipe: Recipe) -> Prepared | None:
 
 def count_run(recipe: Recipe, text: TrainingData, statistics: UpdateStatistics) -> TextForecast:
     """Count epochs and target tokens of a run by planning every epoch."""
-    train, updates, tokens, epoch, epochs, first = recipe.train, 0, 0, 0, 0.0, 0
+    train = recipe.train
+    updates = updates_in_first_epoch = tokens = epoch = 0
+    epochs = 0.0
     with progress("planning", train.max_steps, "updates") as bar:
         while updates < train.max_steps and (train.max_epochs is None or epoch < train.max_epochs):
             plan = plan_of_epoch(recipe, text, statistics, multiple=1, epoch=epoch)
             used = min(len(plan), train.max_steps - updates)
             pairs = plan.order[: plan.starts[used]]
             tokens += int(plan.tgt_lengths[pairs].sum(dtype=np.int64)) + len(pairs)
-            updates, epochs, epoch, first = updates + used, epoch + used / len(plan), epoch + 1, first or len(plan)
+            if epoch == 0:
+                updates_in_first_epoch = len(plan)
+            updates += used
+            epochs = epoch + used / len(plan)
+            epoch += 1
             bar.advance(used)
-    return TextForecast(len(text.train), updates, epochs, first, tokens)
+    return TextForecast(len(text.train), updates, epochs, updates_in_first_epoch, tokens)
 
 
 def forecast_work(
@@ -133,7 +140,8 @@ def forecast_work(
 
     has_one_shape: whether all micro-batches are padded to one shape
     """
-    requested, work = recipe.train.micro_batches, []
+    requested = recipe.train.micro_batches
+    work = []
     for number in processes:
         multiple = number if requested == "auto" else requested
         if multiple % number:
@@ -168,7 +176,7 @@ def _measure(
             memory = _memory(trainer, statistics)
             first = bench.run(1).seconds
             updates = max(1, round(seconds / REPETITIONS / max(bench.run(1).seconds, first / 100, 1e-6)))
-            done = [bench.run(updates) for _ in range(REPETITIONS)]
+            repetitions = [bench.run(updates) for _ in range(REPETITIONS)]
             validation = _validation_seconds(trainer)
             work = forecast_work(
                 recipe,
@@ -179,10 +187,11 @@ def _measure(
                 has_one_shape=trainer.batching.shape is not None,
             )
     assert forecast.text is not None
-    costs = np.array([one.seconds / one.tgt_tokens for one in done])
+    costs = np.array([repetition.seconds / repetition.tgt_tokens for repetition in repetitions])
     mean = float(costs.mean())
     half = student_t_quantile(_CONFIDENCE, len(costs) - 1) * float(costs.std(ddof=1)) / math.sqrt(len(costs))
-    total, validations = forecast.text.tgt_tokens, math.ceil(forecast.text.updates / recipe.train.validate_every)
+    total = forecast.text.tgt_tokens
+    validations = math.ceil(forecast.text.updates / recipe.train.validate_every)
     validations += int(recipe.train.start_from is not None)  # one of the initial model
     speed = SpeedForecast(
         device=str(world.device),

@@ -113,7 +113,8 @@ def prepare_decoding(request: DecodingRequest, folder: Path) -> tuple[Path, Deco
         raise CommandError(f"{model} needs sentences to translate; use --input FILE")
     if request.tokenizer is not None or request.vocab_size is not None:
         raise CommandError(f"{model} has its own tokenizers; remove --tokenizer and --vocab-size")
-    positions, metadata = read_model_recipe(model).max_positions, read_model_metadata(model)
+    positions = read_model_recipe(model).max_positions
+    metadata = read_model_metadata(model)
     _warn_of_context(metadata.context.size)
     decode = _decode(metadata.decode, request.settings, request.output_tokens, positions)
     return model, decode, _read(request.source, request.num_sentences)
@@ -126,10 +127,10 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
             f"{request.model} trains a language model; it must train a translation model; choose another one"
         )
     _warn_of_context(spec.recipe.data.context)
-    own = spec.recipe.decode
+    options = spec.recipe.decode
     if request.tokenizer is None:
         tokenizers = number_tokenizers(spec.tgt_vocab_size)
-        own = DecodeRecipe.model_validate(own.model_dump(exclude=_OF_TOKENIZERS))
+        options = DecodeRecipe.model_validate(options.model_dump(exclude=_OF_TOKENIZERS))
     elif request.vocab_size is not None:
         raise CommandError("--vocab-size and --tokenizer are mutually exclusive; give one of them")
     else:
@@ -140,7 +141,7 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
         raise CommandError("--tokenizer has no effect without --input; use --input, or remove --tokenizer")
     lengths = [] if request.output_tokens else ["min_length_ratio=1.0", "max_length_ratio=1.0"]
     positions = spec.recipe.model.max_positions
-    decode = _decode(own, [*lengths, *request.settings], request.output_tokens, positions)
+    decode = _decode(options, [*lengths, *request.settings], request.output_tokens, positions)
     write_random_model(folder / "model", spec.recipe.model_copy(update={"decode": decode}), tokenizers)
     if request.source is not None:
         return folder / "model", decode, _read(request.source, request.num_sentences)
@@ -162,21 +163,25 @@ def _decode(
 
     Raises CommandError for settings without effect, and unless `output_tokens` can be the length of every output.
     """
-    fixed: dict[str, int | None] = {"alignments": False} | ({} if decode.mbr_metric != "none" else {"n_best": 1})
+    fixed: dict[str, int | None] = {"alignments": False}
+    if decode.mbr_metric == "none":
+        fixed["n_best"] = 1
     names = [setting.removeprefix("decode.").partition("=")[0] for setting in settings]
     if output_tokens is not None:
         lengths = dict.fromkeys(("min_tokens", "max_tokens", "max_extra_tokens"), output_tokens)
         fixed |= {**lengths, "max_length_ratio": None}
-        if given := [name for name in names if name in ("max_length_ratio", *lengths)]:
-            raise CommandError(f"--output-tokens and --set {given[0]} are mutually exclusive; give one of them")
+        if conflicting := [name for name in names if name in ("max_length_ratio", *lengths)]:
+            raise CommandError(f"--output-tokens and --set {conflicting[0]} are mutually exclusive; give one of them")
         if output_tokens >= max_positions:
             raise CommandError(
                 f"--output-tokens is {output_tokens:,}; the model has {max_positions:,} positions, one for EOS; "
                 f"it must be at most {max_positions - 1:,}; lower it"
             )
     chosen = override_decode(decode.model_copy(update=fixed), settings)
-    if found := ineffective_option(names, chosen, has_ensemble=False, needs_alignments=chosen.alignments):
-        raise CommandError(f"--set {found[1]}; add that, or leave out {found[0]}")
+    ineffective = ineffective_option(names, chosen, has_ensemble=False, needs_alignments=chosen.alignments)
+    if ineffective:
+        option, reason = ineffective
+        raise CommandError(f"--set {reason}; add that, or leave out {option}")
     return chosen
 
 

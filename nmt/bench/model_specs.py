@@ -51,15 +51,16 @@ def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | 
     """
     path = Path(name)
     if name in PUBLISHED:
-        model, train, src_size = PUBLISHED[name]
-        recipe, tgt_size = _parse(model, train, overrides), src_size
+        model, train, vocabulary = PUBLISHED[name]
+        recipe = _parse(model, train, overrides)
+        src_size = tgt_size = vocabulary
     elif path.is_file():
         recipe = with_start_model(load_recipe(path, overrides))
         src_size, tgt_size = expected_vocab_sizes(recipe)
     elif path.exists():
         loaded = load_model(path, torch.device("cpu"))
-        own = loaded.model.recipe.model_dump(mode="json", exclude_none=True)
-        recipe = _parse(own, {}, overrides, loaded.metadata.src_lang)
+        model = loaded.model.recipe.model_dump(mode="json", exclude_none=True)
+        recipe = _parse(model, {}, overrides, loaded.metadata.src_lang)
         src_size, tgt_size = loaded.metadata.src_vocab_size, loaded.metadata.tgt_vocab_size
     else:
         raise UserError(

@@ -208,11 +208,13 @@ def measure_training(
         reset_peak_memory(world.device)
         graphs = compiled_graphs()
         timed = [bench.run(updates) for _ in range(repetitions)]
-        memory, compiled = bench.peak_memory(), compiled_graphs() - graphs
+        memory = bench.peak_memory()
+        compiled = compiled_graphs() - graphs
         stages = bench.stages(updates)
         linear = bench.linear_rate()
-        seconds, flops = sum(one.seconds for one in timed), sum(one.flops for one in timed)
-        tgt_tokens = sum(one.tgt_tokens for one in timed)
+        seconds = sum(repetition.seconds for repetition in timed)
+        flops = sum(repetition.flops for repetition in timed)
+        tgt_tokens = sum(repetition.tgt_tokens for repetition in timed)
         return TrainingResult(
             parameters=bench.trainer.model.num_parameters(),
             precision=bench.trainer.updater.precision,
@@ -220,8 +222,8 @@ def measure_training(
             setup_seconds=bench.setup_seconds,
             first_update_seconds=first.seconds,
             warm_up_seconds=first.seconds + others,
-            tgt_tokens_per_second=Spread.of([one.tgt_tokens / one.seconds for one in timed]),
-            src_tokens_per_tgt_token=sum(one.src_tokens for one in timed) / tgt_tokens,
+            tgt_tokens_per_second=Spread.of([repetition.tgt_tokens / repetition.seconds for repetition in timed]),
+            src_tokens_per_tgt_token=sum(repetition.src_tokens for repetition in timed) / tgt_tokens,
             flops_per_tgt_token=flops / tgt_tokens,
             flops_per_second=flops / seconds,
             linear=linear,
@@ -229,7 +231,7 @@ def measure_training(
             share_of_best_linear=flops / seconds / world.size / linear.best,
             stages=stages,
             peak_memory=memory,
-            skipped=sum(one.skipped for one in timed),
+            skipped=sum(repetition.skipped for repetition in timed),
             compiled_while_timed=compiled,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,10 +49,14 @@ class TextEncoder:
             for side in zip(*examples, strict=True)
         ]
         self.num_truncated += sum(len(ids) > self.max_tokens for side in encoded for ids in side)
-        return [
-            [*(token for ids in sides for token in (BOS_ID, *ids[: self.max_tokens])), EOS_ID][1:]
-            for sides in zip(*encoded, strict=True)
-        ]
+        return [self._join(texts) for texts in zip(*encoded, strict=True)]
+
+    def _join(self, texts: Sequence[list[int]]) -> list[int]:
+        first, *others = (ids[: self.max_tokens] for ids in texts)
+        tokens = list(first)
+        for ids in others:
+            tokens += [BOS_ID, *ids]
+        return [*tokens, EOS_ID]
 
     def report_truncated(self) -> None:
         """Print how many texts were truncated, if any."""
@@ -105,6 +110,10 @@ class LabeledTexts:
     texts: list[Texts]
     labels: list[str]
 
+    def select(self, indices: Sequence[int]) -> LabeledTexts:
+        """Return the examples with these indices."""
+        return LabeledTexts([self.texts[i] for i in indices], [self.labels[i] for i in indices])
+
 
 def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split: str) -> LabeledTexts:
     """Read the examples of a split, with noise if the recipe has it; raises UserError as `read_pairs` does."""
@@ -137,11 +146,9 @@ def held_out(examples: LabeledTexts, seed: int) -> tuple[LabeledTexts, LabeledTe
     Raises UserError if there is only one example.
     """
     order = np.random.default_rng(seed % (1 << 64)).permutation(len(examples.texts)).tolist()
-    size = -(-len(order) // _HELD_OUT)
-    train, valid = (
-        LabeledTexts([examples.texts[i] for i in part], [examples.labels[i] for i in part])
-        for part in (sorted(order[size:]), sorted(order[:size]))
-    )
+    size = math.ceil(len(order) / _HELD_OUT)
+    train = examples.select(sorted(order[size:]))
+    valid = examples.select(sorted(order[:size]))
     if not train.texts:
         raise UserError("data.train has one example; it must have more, as one in ten is for validation; add some")
     return train, valid
@@ -163,16 +170,16 @@ def training_overlap(splits: Mapping[str, LabeledTexts], recipe: ClassificationR
     """
 
     def normalized(split: str) -> Iterator[Texts]:
-        for texts in splits[split].texts:
-            same = (normalize(text, recipe.data.unicode_form) for text in texts)
-            yield tuple(map(str.lower, same) if recipe.tokenizer.lowercase else same)
+        for example in splits[split].texts:
+            texts = tuple(normalize(text, recipe.data.unicode_form) for text in example)
+            yield tuple(text.lower() for text in texts) if recipe.tokenizer.lowercase else texts
 
     searched = {split: list(normalized(split)) for split in splits if split != "train"}
     missing = set().union(*searched.values())
     missing.difference_update(normalized("train"))
     counts = {
-        split: TrainingOverlap(len(texts), sum(one not in missing for one in texts))
-        for split, texts in searched.items()
+        split: TrainingOverlap(len(examples), sum(example not in missing for example in examples))
+        for split, examples in searched.items()
     }
     for split, count in counts.items():
         if count.in_training:
@@ -197,22 +204,22 @@ def class_names(recipe: ClassificationRecipe, train: LabeledTexts) -> tuple[str,
     """Return the names of the classes; raises UserError for fewer than two, and for a name with a tab or line break."""
     if recipe.data.noise:
         return (TRANSLATION, *dict.fromkeys(recipe.data.noise))
-    found = sorted(recipe.data.labels or set(train.labels))
-    if wrong := [name for name in found if "\t" in name or "\n" in name]:
+    names = sorted(recipe.data.labels or set(train.labels))
+    if wrong := [name for name in names if "\t" in name or "\n" in name]:
         raise UserError(
             f"label {wrong[0]!r} has a tab or a line break; `nmt classify` prints it as a column; rename it"
         )
     if recipe.data.labels:
         return recipe.data.labels
-    if len(found) < 2:
+    if len(names) < 2:
         raise UserError(
-            f"data.train has only the label {found[0]!r}; a classifier needs two or more; correct data.train"
+            f"data.train has only the label {names[0]!r}; a classifier needs two or more; correct data.train"
         )
-    for first, second in pairwise(sorted(found, key=_loosely)):
+    for first, second in pairwise(sorted(names, key=_loosely)):
         if _loosely(first) == _loosely(second):
             warn(f"labels {first!r} and {second!r} of data.train differ only in case or spaces; they are two classes")
     _warn_of_single(train.labels)
-    return tuple(found)
+    return tuple(names)
 
 
 def _warn_of_single(labels: Sequence[str]) -> None:

@@ -32,16 +32,10 @@ def classify_files(
     if label is not None and label not in names:
         raise CommandError(f"--label is {label!r}; it must be one of {', '.join(names)}; correct it")
     column = None if label is None else names.index(label)
-    answers, gold_name = None, "" if gold is None else input_name(gold)
-    if gold is not None:
-        lines = [line.removesuffix("\r") for line in read_lines(gold, allow_pipe=True)]
-        answers = class_indices(lines, names, gold_name)
-        for file in filter(Path.is_file, files):
-            _require_labels(gold_name, len(answers), input_name(file), count_lines(file))
-        if not set(names).issuperset(lines):
-            meaning = ", ".join(f"{index} is {name}" for index, name in enumerate(names))
-            say(f"{gold_name} has class indices; in the order of the model, {meaning}")
-    collected, num_lines, num_empty = [], 0, 0
+    gold_name = "" if gold is None else input_name(gold)
+    gold_indices = None if gold is None else _read_gold(gold, names, files)
+    collected = []
+    num_lines = num_empty = 0
     with progress("classifying", None, "lines") as bar:
         for window in _windows(files, classifier.metadata):
             if not num_lines:
@@ -51,7 +45,7 @@ def classify_files(
             num_lines += len(window)
             num_empty += sum(not all(map(str.strip, texts)) for texts in window)
             probabilities = classifier.probabilities(window)
-            if answers is not None:
+            if gold_indices is not None:
                 collected.append(probabilities)
             for row in probabilities:
                 yield f"{row[column]:.6f}" if column is not None else f"{names[row.argmax()]}\t{row.max():.6f}"
@@ -59,10 +53,22 @@ def classify_files(
     classifier.encode.report_truncated()
     if num_empty:
         warn(f"{num_empty:,} of {counted(num_lines, 'line')} have an empty text; their probabilities are meaningless")
-    if answers is not None:
-        found = np.concatenate(collected) if collected else np.empty((0, len(names)))
-        _require_labels(gold_name, len(answers), "the input", len(found))
-        say(format_tables(score_tables(gold_name, score_classes(found, np.array(answers), names)), "text").rstrip())
+    if gold_indices is not None:
+        _require_labels(gold_name, len(gold_indices), "the input", num_lines)
+        score = score_classes(np.concatenate(collected), np.array(gold_indices), names)
+        say(format_tables(score_tables(gold_name, score), "text").rstrip())
+
+
+def _read_gold(path: Path, names: Sequence[str], files: Sequence[Path]) -> list[int]:
+    """Read the class index of each line; raises UserError if a file has another number of lines."""
+    labels = [line.removesuffix("\r") for line in read_lines(path, allow_pipe=True)]
+    indices = class_indices(labels, names, input_name(path))
+    for file in filter(Path.is_file, files):
+        _require_labels(input_name(path), len(indices), input_name(file), count_lines(file))
+    if not set(names).issuperset(labels):
+        meaning = ", ".join(f"{index} is {name}" for index, name in enumerate(names))
+        say(f"{input_name(path)} has class indices; in the order of the model, {meaning}")
+    return indices
 
 
 def _require_labels(gold: str, num_labels: int, name: str, num_lines: int) -> None:
@@ -77,7 +83,7 @@ def _require_labels(gold: str, num_labels: int, name: str, num_lines: int) -> No
 def _windows(files: Sequence[Path], metadata: ClassifierMetadata) -> Iterator[list[Texts]]:
     """Yield the lines of the files in windows of examples."""
     if len(files) != metadata.num_texts:
-        needs = ("single texts needs one FILE", "pairs of texts needs SOURCE and TARGET")[metadata.num_texts - 1]
+        needs = "single texts needs one FILE" if metadata.num_texts == 1 else "pairs of texts needs SOURCE and TARGET"
         raise CommandError(f"got {counted(len(files), 'file')}; a classifier of {needs}; give {metadata.num_texts}")
     window: list[Texts] = []
     for number, texts in enumerate(zip_longest(*(read_lines(path, allow_pipe=True) for path in files)), start=1):

@@ -52,7 +52,8 @@ def train_classifier(recipe: ClassificationRecipe) -> str:
 
     Writes `model` (the checkpoint with the lowest validation nll), `report.json` and `report.md` to the run directory.
     """
-    if (size := os.environ.get("WORLD_SIZE", "1")) != "1":
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size != "1":
         raise CommandError(f"a classifier is trained by one process, got {size}; start it without torchrun")
     device = choose_device(recipe.train.device)
     torch.set_num_threads(recipe.train.threads or num_cores())
@@ -88,9 +89,10 @@ def _build(
         require_same_recipe(recipe, tomllib.loads((newest[0] / "recipe.toml").read_text(encoding="utf-8")))
     train = read_labeled(recipe.data.train, recipe, "train")
     names = class_names(recipe, train)
-    train, valid = (
-        (train, read_labeled(recipe.data.valid, recipe, "valid")) if recipe.data.valid else held_out(train, recipe.seed)
-    )
+    if recipe.data.valid:
+        valid = read_labeled(recipe.data.valid, recipe, "valid")
+    else:
+        train, valid = held_out(train, recipe.seed)
     texts = {
         "train": train,
         "valid": valid,
@@ -98,8 +100,8 @@ def _build(
     }
     overlap = training_overlap(texts, recipe)
     labels = {
-        split: class_indices(one.labels, names, f"data.{split}", accept_indices=bool(recipe.data.labels))
-        for split, one in texts.items()
+        split: class_indices(examples.labels, names, f"data.{split}", accept_indices=bool(recipe.data.labels))
+        for split, examples in texts.items()
     }
     if newest is not None and (trained := read_description(newest[0] / CLASSIFIER)[1].labels) != names:
         raise UserError(
@@ -118,7 +120,9 @@ def _build(
     torch.manual_seed(recipe.seed)
     model = Classifier(recipe.model, tokenizer.vocab_size, len(names)).to(device)
     classifier = TextClassifier(model, tokenizer, metadata, device, recipe.train.precision)
-    encoded = {split: Examples.encode(one.texts, labels[split], classifier.encode) for split, one in texts.items()}
+    encoded = {
+        split: Examples.encode(examples.texts, labels[split], classifier.encode) for split, examples in texts.items()
+    }
     classifier.encode.report_truncated()
     say(
         f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters, {len(names)} classes, "
@@ -172,10 +176,12 @@ def _report(
         f"({state.best_validation['valid/nll']:.4f}).\n\n"
     )
     tables = [table for name, score in scores.items() for table in score_tables(name, score)]
-    counts = tuple((split, f"{one.examples:,}", f"{one.in_training:,}") for split, one in overlap.items())
+    counts = tuple((split, f"{count.examples:,}", f"{count.in_training:,}") for split, count in overlap.items())
     tables.append(Table("Examples that also occur in the training text", "lrr", ("set", "examples", "occur"), counts))
     if state.changes:
-        rows = tuple((f"{one.step:,}", one.option, str(one.before), str(one.now)) for one in state.changes)
+        rows = tuple(
+            (f"{change.step:,}", change.option, str(change.before), str(change.now)) for change in state.changes
+        )
         tables.append(
             Table("Options changed during training", "rlll", ("after update", "option", "before", "after"), rows)
         )

@@ -122,16 +122,15 @@ class TextClassifier:
 
 
 def _check(examples: object, num_texts: int) -> None:
-    advice = ("use [(text,)]", "use [(source, target)]")[num_texts - 1]
+    advice = "use [(text,)]" if num_texts == 1 else "use [(source, target)]"
     if isinstance(examples, (str, bytes)) or not isinstance(examples, Sequence):
         raise TypeError(f"examples must be a list of tuples of strings, got {type(examples).__name__}; {advice}")
     for number, texts in enumerate(examples, start=1):
-        got = type(texts).__name__
-        is_list = isinstance(texts, (tuple, list))
-        wrong = [type(text).__name__ for text in texts if not isinstance(text, str)] if is_list else []
-        if wrong or not is_list:
-            got = f"a {got} with {wrong[0]}" if wrong else got
-            raise TypeError(f"example {number:,} must be a tuple of strings, got {got}; {advice}")
+        kind = type(texts).__name__
+        if not isinstance(texts, (tuple, list)):
+            raise TypeError(f"example {number:,} must be a tuple of strings, got {kind}; {advice}")
+        if wrong := [type(text).__name__ for text in texts if not isinstance(text, str)]:
+            raise TypeError(f"example {number:,} must be a tuple of strings, got a {kind} with {wrong[0]}; {advice}")
         if len(texts) != num_texts:
             has = counted(len(texts), "text")
             raise ValueError(f"example {number:,} has {has}, and the classifier needs {num_texts}; {advice}")
@@ -140,9 +139,13 @@ def _check(examples: object, num_texts: int) -> None:
 def classify(model: Classifier, texts: PackedSequences, precision: ComputeType, device: torch.device) -> torch.Tensor:
     """Return the logits (num_sentences, classes) of texts on the CPU, computed on the device of the model."""
     count = texts.num_sentences
-    full, rest = divmod(-texts.total % row_multiple(torch_dtype(precision), device), texts.max_length)
-    if full or rest:  # in sequences no longer than the longest text, to stay within the model's positions
-        texts = texts.append_padding([texts.max_length] * full + [rest] * (rest > 0))
+    padding = -texts.total % row_multiple(torch_dtype(precision), device)
+    if padding:  # in sequences no longer than the longest text, to stay within the model's positions
+        full, rest = divmod(padding, texts.max_length)
+        lengths = [texts.max_length] * full
+        if rest:
+            lengths.append(rest)
+        texts = texts.append_padding(lengths)
     logits: torch.Tensor = model(texts.to(device))
     return logits[:count]
 

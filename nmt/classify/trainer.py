@@ -13,13 +13,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from nmt.checkpoint import (
-    Checkpoint,
-    load_tensors,
-    model_tensors,
-    prune_checkpoints,
-    save_checkpoint,
-)
+from nmt.checkpoint import Checkpoint, load_tensors, model_tensors, prune_checkpoints, save_checkpoint
 from nmt.classify.examples import Examples
 from nmt.classify.text_classifier import TextClassifier, classifier_files, classify
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
@@ -54,8 +48,12 @@ class ClassifierTrainer:
         resumed: tuple[Path, Checkpoint] | None = None,
     ) -> None:
         """Build a run, or resume it from a checkpoint; raises UserError if the examples are not those of the run."""
-        self.recipe, self.classifier, self.model = recipe, classifier, classifier.model
-        self.train, self.valid, self.device = train, valid, device
+        self.recipe = recipe
+        self.classifier = classifier
+        self.model = classifier.model
+        self.train = train
+        self.valid = valid
+        self.device = device
         self.precision = choose_precision(recipe.train.precision, device)
         self.optimizer = build_optimizer(self.model, recipe.train)
         self.schedule = partial(learning_rate, recipe.train, recipe.model.d_model)
@@ -71,7 +69,8 @@ class ClassifierTrainer:
             return state
         for problem in unreached(self.recipe.train):
             warn(problem)
-        if (device := str(self.device)) != state.device:
+        device = str(self.device)
+        if device != state.device:
             if state.device:  # not at the first start
                 state.changes.append(Change(state.step, "device", state.device, device))
                 say(f"the device is now {device}, was {state.device}")
@@ -95,9 +94,12 @@ class ClassifierTrainer:
         while not self._is_finished():
             started = time.perf_counter()
             loss = self._update(plan, state.step + 1)
-            state.step, state.update, state.updates_in_epoch = state.step + 1, state.update + 1, len(plan)
+            state.step += 1
+            state.update += 1
+            state.updates_in_epoch = len(plan)
             if state.update == len(plan):
-                state.epoch, state.update = state.epoch + 1, 0
+                state.epoch += 1
+                state.update = 0
                 plan = self._plan()
             state.seconds += time.perf_counter() - started
             is_last = self._is_finished()
@@ -132,7 +134,8 @@ class ClassifierTrainer:
         """Perform update number `step` and return its loss: the mean cross-entropy of its examples."""
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        num_examples, total = len(plan.sentences(self.state.update)), 0.0
+        num_examples = len(plan.sentences(self.state.update))
+        total = 0.0
         for number, ids in enumerate(plan.micro_batches(self.state.update)):
             torch.manual_seed(dropout_seed(self.recipe.seed, step, number))
             with autocast(self.precision, self.device):

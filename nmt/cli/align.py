@@ -87,14 +87,15 @@ def align(
         reverse = None if reverse_model is None else WordAligner.load(reverse_model, device)
         choice = choose_attention(aligner, *read_pairs(*choose), reverse)
         aligner.attention = choice.attention
-        by_layer = ", ".join(f"{one.at} {one.layer}: {score:.3f}" for one, score in choice.by_layer.items())
+        by_layer = ", ".join(f"{key.at} {key.layer}: {score:.3f}" for key, score in choice.by_layer.items())
         say(f"agreement by position and layer, all heads: {by_layer}")
         say(f"best agreement {choice.agreement:.3f}: {_as_options(choice.attention)}")
-    chosen, names = aligner.attention, (input_name(src), input_name(tgt))
     if save_model is not None:
-        settings = [f"alignment_layer={chosen.layer}", f"alignment_heads={list(chosen.heads)}"]
-        settings.append(f"alignment_at={chosen.at}")
+        attention = aligner.attention
+        settings = [f"alignment_layer={attention.layer}", f"alignment_heads={list(attention.heads)}"]
+        settings.append(f"alignment_at={attention.at}")
         write_with_decode(directory, override_decode(read_model_metadata(directory).decode, settings), save_model)
+    names = (input_name(src), input_name(tgt))
     with progress("aligning", len(sources), "pairs") as bar:
         for start in range(0, len(sources), ALIGNING_WINDOW):
             window = slice(start, start + ALIGNING_WINDOW)
@@ -110,14 +111,18 @@ def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place
     """
     if heads is not None and not all(head.strip().isdecimal() for head in heads.split(",")):
         raise typer.BadParameter(f"--heads is {heads!r}; it must be comma-separated numbers from 0, such as 0,3")
-    settings = [] if layer is None else [f"alignment_layer={layer}"]
-    settings += [] if layer is None and heads is None else [f"alignment_heads=[{heads or ''}]"]
-    settings += [] if place is None else [f"alignment_at={place}"]
+    settings = []
+    if layer is not None:
+        settings.append(f"alignment_layer={layer}")
+    if layer is not None or heads is not None:
+        settings.append(f"alignment_heads=[{heads or ''}]")
+    if place is not None:
+        settings.append(f"alignment_at={place}")
     decode = override_decode(read_model_metadata(find_model(model)).decode, settings)
     return WordAligner.load(model, device, decode.all_given())
 
 
-def _as_options(chosen: AlignmentAttention) -> str:
+def _as_options(attention: AlignmentAttention) -> str:
     """Return the attention as options of this command."""
-    heads = f" --heads {','.join(map(str, chosen.heads))}" if chosen.heads else ""
-    return f"--layer {chosen.layer}{heads} --place {chosen.at}"
+    heads = f" --heads {','.join(map(str, attention.heads))}" if attention.heads else ""
+    return f"--layer {attention.layer}{heads} --place {attention.at}"

@@ -34,13 +34,16 @@ def packaged_files() -> dict[str, Path]:
 def find_recipe(name: str) -> Path:
     """Return the path of a recipe file, or of the packaged one of that name."""
     path = Path(name)
-    if path.exists() or name not in (packaged := packaged_files()):
-        if near := not path.exists() and get_close_matches(name, packaged, 1):
-            raise typer.BadParameter(f"{name} does not exist; did you mean {near[0]}, which `nmt recipes` lists?")
-        check_inputs([path])
-        return path
-    say(f"{name} is a recipe that comes with nmt; to edit a copy: nmt recipes {name} -o {name}.toml")
-    return packaged[name]
+    packaged = packaged_files()
+    if not path.exists():
+        if name in packaged:
+            say(f"{name} is a recipe that comes with nmt; to edit a copy: nmt recipes {name} -o {name}.toml")
+            return packaged[name]
+        similar = get_close_matches(name, packaged, 1)
+        if similar:
+            raise typer.BadParameter(f"{name} does not exist; did you mean {similar[0]}, which `nmt recipes` lists?")
+    check_inputs([path])
+    return path
 
 
 def file_path(name: str | Path) -> Path:
@@ -81,10 +84,10 @@ def languages(model: Path) -> tuple[str, str]:
 
 def require_languages(option: str, model: Path, expected: tuple[str, str]) -> None:
     """Raise UserError unless the model given by an option has the expected source and target language."""
-    found = languages(model)
-    if found != expected:
-        is_lm = found[0] == NO_LANGUAGE
-        wrong = f"is a language model of {found[1]}" if is_lm else f"translates from {' to '.join(found)}"
+    src_lang, tgt_lang = languages(model)
+    if (src_lang, tgt_lang) != expected:
+        is_lm = src_lang == NO_LANGUAGE
+        wrong = f"is a language model of {tgt_lang}" if is_lm else f"translates from {src_lang} to {tgt_lang}"
         raise UserError(f"{model} {wrong}; {option} must translate from {' to '.join(expected)}; choose another model")
 
 

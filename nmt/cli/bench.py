@@ -73,25 +73,28 @@ def train(
     On several GPUs: torchrun --nproc-per-node 8 -m nmt bench train big
     """
     require_output("--json", json_file, [Path(model)], replaces=b'"kind": "train"')
-    options: dict[str, Any] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
-    options |= {"device": device, "threads": threads, "precision": precision}
-    options["compile"] = None if compiled is None else str(compiled).lower()
-    given = [f"train.{name}={value}" for name, value in options.items() if value is not None]
-    spec = find_model_spec(model, [*(overrides or ()), *given], vocab_size)
+    options: dict[str, Any] = {
+        "batch_tokens": batch_tokens,
+        "micro_batch_tokens": micro_batch_tokens,
+        "precision": precision,
+    }
+    options |= {"device": device, "threads": threads, "compile": None if compiled is None else str(compiled).lower()}
+    train_overrides = [f"train.{name}={value}" for name, value in options.items() if value is not None]
+    spec = find_model_spec(model, [*(overrides or ()), *train_overrides], vocab_size)
     with start_world(spec.recipe.train.device, "rerun the command") as world, tempfile.TemporaryDirectory() as folder:
-        needed = warm_up + updates * (repetitions + 1)
-        spec, store = prepare_training_data(spec, lengths, Path(folder), needed, vocab_size)
+        num_updates = warm_up + updates * (repetitions + 1)
+        spec, store = prepare_training_data(spec, lengths, Path(folder), num_updates, vocab_size)
         result = measure_training(spec, world, store, warm_up=warm_up, updates=updates, repetitions=repetitions)
     if not world.is_main:
         return
-    recipe = spec.recipe
-    number, size = counted(world.size, "process", "processes"), f"{recipe.train.batch_tokens:,}"
+    number = counted(world.size, "process", "processes")
     title = f"training {model} on {world.device}, {number}, vocabulary {spec.tgt_vocab_size:,}, lengths of {lengths}"
-    typer.echo(format_table(f"{title}, {size} target tokens per update", training_rows(result)))
+    title += f", {spec.recipe.train.batch_tokens:,} target tokens per update"
+    typer.echo(format_table(title, training_rows(result)))
     if json_file is not None:
         settings = {"model": model, "lengths": lengths, "vocab_size": spec.tgt_vocab_size, "warm_up": warm_up}
         settings |= {"updates": updates, "repetitions": repetitions, "device": str(world.device), "world": world.size}
-        resolved = recipe.model_dump(mode="json", include={"model", "train", "seed"})
+        resolved = spec.recipe.model_dump(mode="json", include={"model", "train", "seed"})
         write_json(json_file, "train", {**settings, "recipe": resolved}, result)
 
 
@@ -138,9 +141,9 @@ def decode(
     if latency and processes > 1:
         raise typer.BadParameter("--latency measures one process; leave out --processes")
     require_output("--json", json_file, [source, Path(model)], replaces=b'"kind": "decode"')
-    named = {"beam_size": beam_size, "batch_tokens": batch_tokens}
-    given = [*(settings or ()), *(f"{name}={value}" for name, value in named.items() if value is not None)]
-    request = DecodingRequest(model, source, tokenizer, sentences, vocab_size, output_tokens, given)
+    options = {"beam_size": beam_size, "batch_tokens": batch_tokens}
+    overrides = [*(settings or ()), *(f"{name}={value}" for name, value in options.items() if value is not None)]
+    request = DecodingRequest(model, source, tokenizer, sentences, vocab_size, output_tokens, overrides)
     with tempfile.TemporaryDirectory() as folder:
         path, recipe, lines = prepare_decoding(request, Path(folder))
         task = DecodingTask(path, lines, recipe, device, precision, threads).resolved()
@@ -149,7 +152,8 @@ def decode(
     title = f"translating with {model}, {recipe.description}, {task.precision} on {task.device}, {number}"
     typer.echo(format_table(title, decoding_rows(result)))
     if json_file is not None:
-        measured: dict[str, Any] = {"model": model, "input": str(source) if source else None, "sentences": len(lines)}
-        measured |= {"output_tokens": output_tokens, "precision": task.precision, "device": task.device}
-        measured |= {"threads": threads, "processes": processes, "repetitions": repetitions}
-        write_json(json_file, "decode", {**measured, "decode": recipe.model_dump(mode="json")}, result)
+        conditions: dict[str, Any] = {"model": model, "input": str(source) if source else None, "sentences": len(lines)}
+        conditions |= {"output_tokens": output_tokens, "precision": task.precision, "device": task.device}
+        conditions |= {"threads": threads, "processes": processes, "repetitions": repetitions}
+        conditions["decode"] = recipe.model_dump(mode="json")
+        write_json(json_file, "decode", conditions, result)

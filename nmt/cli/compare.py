@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -40,7 +40,6 @@ CompareMetrics = Annotated[
         "-m", "--metrics", help="Comma-separated (default: bleu,chrf,ter; for runs, those of the baseline's recipe)."
     ),
 ]
-
 PlotFile = Annotated[
     Path | None,
     typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="For runs: plot their curves to this file."),
@@ -83,10 +82,9 @@ def compare(
     nmt compare runs/base runs/big -o curves.png
     """
     if baseline.is_dir():
-        given: dict[str, object] = {"--ref": ref, "--test-set": test_set, "--lang-pair": lang_pair, "--lang": lang}
-        given |= {"--tokenize": tokenize, "--lowercase": lowercase, "--chrf-lowercase": chrf_lowercase}
-        for name in (name for name, value in given.items() if value):
-            raise CommandError(f"{name} has no effect on runs, whose recipes set it; leave out {name}, or give files")
+        text_options = {"--ref": ref, "--test-set": test_set, "--lang-pair": lang_pair, "--lang": lang}
+        metric_options = {"--tokenize": tokenize, "--lowercase": lowercase, "--chrf-lowercase": chrf_lowercase}
+        _reject_options_of_files({**text_options, **metric_options})
         _compare_runs([baseline, *others], metrics, resamples, trials, plot, output)
         return
     if plot is not None:
@@ -108,9 +106,16 @@ def compare(
     print_results(document, comparison_tables(comparisons), output)
 
 
+def _reject_options_of_files(options: Mapping[str, object]) -> None:
+    for name, value in options.items():
+        if value:
+            raise CommandError(f"{name} has no effect on runs, whose recipes set it; leave out {name}, or give files")
+
+
 def _require_files(systems: Sequence[Path], references: Sequence[Path]) -> None:
     """Raise UserError for systems that do not exist, and for standard input given twice."""
-    if missing := [str(path) for path in systems if path != STANDARD_STREAM and not path.exists()]:
+    missing = [str(path) for path in systems if path != STANDARD_STREAM and not path.exists()]
+    if missing:
         raise UserError(f"{', '.join(missing)}: no such file or directory; give translations, or runs; check the path")
     check_inputs([*systems, *references])
 
@@ -118,8 +123,9 @@ def _require_files(systems: Sequence[Path], references: Sequence[Path]) -> None:
 def _compare_runs(
     paths: Sequence[Path], metrics: str | None, resamples: int, trials: int, plot: Path | None, output: Format
 ) -> None:
-    if repeated := [path for index, path in enumerate(paths) if path in paths[:index]]:
-        raise CommandError(f"{repeated[0]} is given twice; each run must be given once; leave one out")
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            raise CommandError(f"{path} is given twice; each run must be given once; leave one out")
     runs = [ComparedRun.read(path) for path in paths]
     names = None if metrics is None else MetricOptions(metrics, None, None, False, False).names()
     if plot is not None:

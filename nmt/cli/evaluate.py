@@ -101,35 +101,40 @@ def evaluate(
         if is_given and test.source is None:
             raise CommandError(f"{option} needs the source sentences; use --src FILE")
     scorers = options.scorers(test)
-    evaluated = EvaluatedSystems(
-        read_systems(hypotheses, test), test.streams, test.source, scorers, lowercase or chrf_lowercase
-    )
-    others = [] if evaluated.ignores_case else ["exact matches"] * by_length + ["--differences"] * (differences > 0)
-    others += ["F-measure of words"] * bool((train_tgt or word_counts) and not lowercase)
-    hint_at_forms(evaluated.systems, test, scorers, others)
-    if differences and len(evaluated.systems) != 2:
-        raise CommandError(f"--differences compares two systems, got {len(evaluated.systems)}; give two files")
+    systems = read_systems(hypotheses, test)
+    evaluated = EvaluatedSystems(systems, test.streams, test.source, scorers, lowercase or chrf_lowercase)
+    sections = {"exact matches": by_length, "--differences": differences > 0}
+    case_sensitive = [] if evaluated.ignores_case else [name for name, is_given in sections.items() if is_given]
+    if (train_tgt or word_counts) and not lowercase:
+        case_sensitive.append("F-measure of words")
+    hint_at_forms(systems, test, scorers, case_sensitive)
+    if differences and len(systems) != 2:
+        raise CommandError(f"--differences compares two systems, got {len(systems)}; give two files")
     if comet is not None:
-        say(f"scoring {len(evaluated.systems)} x {len(test.streams[0]):,} sentences with {comet}")
-    resamples = (resamples or 1000) if confidence else 0
-    results = Evaluation(evaluated.scores(resamples, comet), by_length=evaluated.by_length() if by_length else {})
+        say(f"scoring {len(systems)} x {len(test.streams[0]):,} sentences with {comet}")
+    scores = evaluated.scores((resamples or 1000) if confidence else 0, comet)
+    results = Evaluation(scores, by_length=evaluated.by_length() if by_length else {})
     if train_tgt or word_counts:
         words, description = options.words(test)
         frequencies = training_frequencies(train_tgt or [], word_counts, words, lowercase=lowercase)
         hint_at_form_of_training(frequencies, test, words)
         results = replace(results, by_frequency=evaluated.by_frequency(frequencies, words), words=description)
     if differences:
-        ahead, behind = evaluated.differences(differences)
-        if not ahead and not behind:
-            metric = "lowercased chrF2" if evaluated.ignores_case else "chrF2"
-            say(f"--differences: all sentences of the two systems have equal {metric}")
-        results = replace(results, ahead=ahead, behind=behind)
-    _echo(results, output, as_json)
+        results = _add_differences(results, evaluated, differences)
+    _print(results, output, as_json)
 
 
-def _echo(results: Evaluation, output: Format | None, as_json: bool) -> None:
+def _print(results: Evaluation, output: Format | None, as_json: bool) -> None:
     document = results.document()
     if as_json and len(document) == 1:
         typer.echo(json.dumps(document["systems"], indent=1, ensure_ascii=False))
     else:
         print_results(document, results.tables(), output or ("json" if as_json else "text"))
+
+
+def _add_differences(results: Evaluation, evaluated: EvaluatedSystems, count: int) -> Evaluation:
+    ahead, behind = evaluated.differences(count)
+    if not ahead and not behind:
+        metric = "lowercased chrF2" if evaluated.ignores_case else "chrF2"
+        say(f"--differences: all sentences of the two systems have equal {metric}")
+    return replace(results, ahead=ahead, behind=behind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,7 +20,7 @@ from nmt.cli.arguments import (
     read_pairs,
     require_output,
 )
-from nmt.evaluate.tables import format_tables
+from nmt.cli.metric_options import print_results
 from nmt.heads.analysis import Analysis, analyze
 from nmt.heads.pruning import most_important, write_pruned
 from nmt.logs import counted, say
@@ -90,25 +89,22 @@ def heads(
         torch.set_num_threads(threads)
     loaded = load_model(model, choose_device(device))
     warn_of_run(model, loaded.metadata)
-    kept = None if prune is None else _numbers_to_keep(prune, stack, loaded.transformer.recipe)
+    num_kept = None if prune is None else _numbers_to_keep(prune, stack, loaded.transformer.recipe)
     analysis = analyze(loaded, sources, references, bleu, plots=plot is not None)
-    if as_json:
-        typer.echo(json.dumps(analysis.to_dict(), indent=1))
-    else:
-        typer.echo(format_tables(analysis.tables(), "text"), nl=False)
+    print_results(analysis.to_dict(), analysis.tables(), "json" if as_json else "text")
     if plot is not None:
         title = f"{model.resolve().name}: BLEU without heads, {analysis.num_pairs:,} pairs"
         draw_head_removal(title, {curve.name: curve.points for curve in analysis.curves}, plot)
-    if kept is not None and out is not None:
-        _prune(loaded, analysis, kept, out)
+    if num_kept is not None and out is not None:
+        _prune(loaded, analysis, num_kept, out)
 
 
 def _numbers_to_keep(text: str, stack: Stack | None, recipe: ModelRecipe) -> tuple[int, int]:
     """Return the number of heads that each attention layer of each stack keeps; raises BadParameter."""
-    kept = []
-    for one, num_heads in (("encoder", recipe.encoder_heads), ("decoder", recipe.num_heads)):
-        if stack not in (None, one):
-            kept.append(num_heads)
+    num_kept = []
+    for name, num_heads in (("encoder", recipe.encoder_heads), ("decoder", recipe.num_heads)):
+        if stack not in (None, name):
+            num_kept.append(num_heads)
             continue
         try:
             removed = int(float(text) * num_heads + 0.5) if "." in text else int(text)
@@ -118,17 +114,19 @@ def _numbers_to_keep(text: str, stack: Stack | None, recipe: ModelRecipe) -> tup
             allowed = "1" if num_heads == 2 else f"a number from 1 to {num_heads - 1}"
             advice = f"give {allowed}, or a fraction such as 0.5" if num_heads > 1 else "leave out --prune"
             rounded = f", which rounds to {removed}" if "." in text and removed >= 0 else ""
-            layers = f"each attention layer of the {one} has {counted(num_heads, 'head')}"
+            layers = f"each attention layer of the {name} has {counted(num_heads, 'head')}"
             raise typer.BadParameter(f"--prune is {text!r}{rounded}; {layers}, and one must remain; {advice}")
-        kept.append(num_heads - removed)
-    return kept[0], kept[1]
+        num_kept.append(num_heads - removed)
+    return num_kept[0], num_kept[1]
 
 
-def _prune(loaded: LoadedModel, analysis: Analysis, kept: tuple[int, int], out: Path) -> None:
+def _prune(loaded: LoadedModel, analysis: Analysis, num_kept: tuple[int, int], out: Path) -> None:
     """Write the pruned model and log its size."""
-    before, pruned = loaded.transformer, write_pruned(loaded, most_important(analysis.sensitivity, *kept), out)
-    recipe, parameters = before.recipe, f"{pruned.num_parameters():,} of {before.num_parameters():,} parameters"
+    model = loaded.transformer
+    pruned = write_pruned(loaded, most_important(analysis.sensitivity, *num_kept), out)
+    in_encoder, in_decoder = num_kept
     say(
-        f"{out}: {kept[0]} of {recipe.encoder_heads} heads in each attention layer of the encoder, {kept[1]} "
-        f"of {recipe.num_heads} in the decoder; {parameters}"
+        f"{out}: {in_encoder} of {model.recipe.encoder_heads} heads in each attention layer of the encoder, "
+        f"{in_decoder} of {model.recipe.num_heads} in the decoder; {pruned.num_parameters():,} of "
+        f"{model.num_parameters():,} parameters"
     )

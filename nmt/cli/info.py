@@ -12,10 +12,7 @@ from nmt.export.description import describe_model, description_lines
 from nmt.storage.run_folder import find_model, warn_of_divergence
 
 
-def info(
-    model: ModelArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def info(model: ModelArgument, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Describe a model: architecture, training, scores, files and engines; verify the SHA-256 of each file."""
     description = describe_model(find_model(model))
     warn_of_divergence(model)

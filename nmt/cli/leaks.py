@@ -30,16 +30,19 @@ def leaks(recipe: RecipeArgument, overrides: Overrides = None, output: FormatOpt
     search_training_text(loaded, finder)
     if loaded.train.start_from is not None:
         warn(f"the training text of train.start_from, {loaded.train.start_from}, was not searched")
-    found = finder.leaks()
-    document = {"sets": [_as_json(*both, loaded.data) for both in zip(finder.sets, found, strict=True)]}
-    tables = [leak_table({one.name: one.counts() for one in found})]
-    if any(one.leaks for one in found):
-        tables.append(leak_list_table(_rows(document["sets"])))
-    print_results(document, tables, output)
+    leaks_of_sets = finder.leaks()
+    sets = [
+        _as_json(searched, set_leaks, loaded.data)
+        for searched, set_leaks in zip(finder.sets, leaks_of_sets, strict=True)
+    ]
+    tables = [leak_table({set_leaks.name: set_leaks.counts() for set_leaks in leaks_of_sets})]
+    if any(set_leaks.leaks for set_leaks in leaks_of_sets):
+        tables.append(leak_list_table(_rows(sets)))
+    print_results({"sets": sets}, tables, output)
 
 
-def _as_json(searched: SearchedSet, found: SetLeaks, data: DataRecipe) -> dict[str, Any]:
-    counts = found.counts()
+def _as_json(searched: SearchedSet, set_leaks: SetLeaks, data: DataRecipe) -> dict[str, Any]:
+    counts = set_leaks.counts()
     listed = [
         {
             "line": leak.line,
@@ -50,15 +53,15 @@ def _as_json(searched: SearchedSet, found: SetLeaks, data: DataRecipe) -> dict[s
             "found": leak.found,
             "times": leak.times,
         }
-        for leak in found.leaks
+        for leak in set_leaks.leaks
     ]
-    return {"name": found.name, **asdict(counts), "clean": counts.clean, "leaks": listed}
+    return {"name": set_leaks.name, **asdict(counts), "clean": counts.clean, "leaks": listed}
 
 
 def _rows(sets: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     return [
         (
-            f"{found['name']}:{leak['line']}",
+            f"{searched['name']}:{leak['line']}",
             leak["part"],
             leak["kind"],
             leak["place"],
@@ -66,6 +69,6 @@ def _rows(sets: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
             leak["text"],
             leak["found"] if leak["kind"] == "near" else "",
         )
-        for found in sets
-        for leak in found["leaks"]
+        for searched in sets
+        for leak in searched["leaks"]
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,10 +11,11 @@ from typing import Annotated
 import typer
 
 from nmt.cli.arguments import Overrides, RecipeArgument, file_path, require_output
+from nmt.cli.metric_options import print_results
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import outdated_splits
 from nmt.data.prepare import load_prepared
-from nmt.evaluate.tables import Table, format_tables
+from nmt.evaluate.tables import Table
 from nmt.logs import say
 from nmt.pipeline import verify_data
 from nmt.plots.figure import PLOT_MARK, require_drawable
@@ -59,25 +59,24 @@ def lr_range(
         )
     with start_world(loaded.train.device, "rerun the command") as world:
         verify_data(prepared, world)
-        found = run_range_test(loaded, prepared, world, lowest, highest, updates)
+        result = run_range_test(loaded, prepared, world, lowest, highest, updates)
     if not world.is_main:
         return
-    if not found.points:
+    if not result.points:
         raise UserError(f"the loss is not finite at the first rate; --lowest must be lower than {lowest:g}; lower it")
-    if as_json:
-        typer.echo(json.dumps(asdict(found), indent=1))
-    else:
-        typer.echo(format_tables([Table("", "ll", (), tuple(_rows(loaded, found)))], "text"), nl=False)
-    draw_rate_range(found, out, loaded.name)
+    table = Table("", "ll", (), tuple(_rows(loaded, result)))
+    print_results(asdict(result), [table], "json" if as_json else "text")
+    draw_rate_range(result, out, loaded.name)
     say(f"wrote {out}")
 
 
-def _rows(recipe: Recipe, found: RateRange) -> Iterator[tuple[str, str]]:
-    first, last = (_rate(found.points[position].learning_rate) for position in (0, -1))
-    yield "updates", f"{len(found.points):,}, {first} to {last}"
-    yield "steepest descent", _with_factor(recipe, found.steepest)
-    yield "lowest loss", _with_factor(recipe, found.lowest)
-    yield "diverged", f"at {last}" if found.diverged else "no; raise --highest"
+def _rows(recipe: Recipe, result: RateRange) -> Iterator[tuple[str, str]]:
+    first = _rate(result.points[0].learning_rate)
+    last = _rate(result.points[-1].learning_rate)
+    yield "updates", f"{len(result.points):,}, {first} to {last}"
+    yield "steepest descent", _with_factor(recipe, result.steepest)
+    yield "lowest loss", _with_factor(recipe, result.lowest)
+    yield "diverged", f"at {last}" if result.diverged else "no; raise --highest"
 
 
 def _with_factor(recipe: Recipe, rate: float) -> str:

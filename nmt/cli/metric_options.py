@@ -1,4 +1,4 @@
-"""Options, input and output that `nmt evaluate` and `nmt compare` share."""
+"""Options of metrics and test sets, and the output of results, for `nmt evaluate`, `nmt compare` and others."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ RefOption = Annotated[
 TestSetOption = Annotated[
     str | None,
     typer.Option(
-        "-t",
-        "--test-set",
-        help="sacreBLEU test set, such as wmt14/full, in place of --ref; needs --lang-pair.",
+        "-t", "--test-set", help="sacreBLEU test set, such as wmt14/full, in place of --ref; needs --lang-pair."
     ),
 ]
 LangPairOption = Annotated[
@@ -59,8 +57,7 @@ TokenizeOption = Annotated[
 ]
 LowercaseOption = Annotated[bool, typer.Option("-lc", "--lowercase", help="Ignore case in bleu, like sacreBLEU's -lc.")]
 ChrfLowercaseOption = Annotated[
-    bool,
-    typer.Option("--chrf-lowercase", help="Ignore case in chrf and chrf++, like sacreBLEU's --chrf-lowercase."),
+    bool, typer.Option("--chrf-lowercase", help="Ignore case in chrf and chrf++, like sacreBLEU's --chrf-lowercase.")
 ]
 Format = Literal["text", "json", "markdown", "latex"]
 FormatOption = Annotated[Format, typer.Option("-f", "--format", help="Output format; json has full precision.")]
@@ -82,7 +79,8 @@ def read_test_set(
         if lang_pair is None:
             raise CommandError(f"--test-set {test_set} needs its languages; use --lang-pair, such as --lang-pair en-de")
         source_file, ref = sacrebleu_files(test_set, lang_pair)
-        src, tgt_lang = src or source_file, lang_pair.partition("-")[2]
+        src = src or source_file
+        tgt_lang = lang_pair.partition("-")[2]
     return ReferenceSet.read(ref or (), src, tgt_lang)
 
 
@@ -103,17 +101,18 @@ class MetricOptions:
         compared individually
         """
         names = self.names()
-        has_words, has_chrf = "bleu" in names or counts_words, not {"chrf", "chrf++"}.isdisjoint(names)
+        uses_words = "bleu" in names or counts_words
+        uses_chrf = "chrf" in names or "chrf++" in names
         for option, metric, is_given, has_effect in (
-            ("--tokenize", "bleu", self.tokenize is not None, has_words),
-            ("--lowercase", "bleu", self.lowercase, has_words or compares_lines),
-            ("--chrf-lowercase", "chrf or chrf++", self.chrf_lowercase, has_chrf or compares_lines),
+            ("--tokenize", "bleu", self.tokenize is not None, uses_words),
+            ("--lowercase", "bleu", self.lowercase, uses_words or compares_lines),
+            ("--chrf-lowercase", "chrf or chrf++", self.chrf_lowercase, uses_chrf or compares_lines),
         ):
             if is_given and not has_effect:
                 raise typer.BadParameter(
                     f"{option} has no effect on {', '.join(names)}; leave out {option}, or add {metric} to --metrics"
                 )
-        if self.lang is None or {self.lang, SHORT_CODES.get(self.lang)} & LANGUAGES:
+        if self.lang is None or self.lang in LANGUAGES or SHORT_CODES.get(self.lang) in LANGUAGES:
             return
         if not re.fullmatch(LANGUAGE_PATTERN, self.lang):
             raise typer.BadParameter(f"--lang is {self.lang!r}; it must be an ISO 639 code such as de")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -38,9 +39,12 @@ def new(
     nmt new en de --src train.en --tgt train.de --valid-src valid.en --valid-tgt valid.de -o mine.toml
     """
     path = require_new_file(out or Path(f"{src_lang}-{tgt_lang}.toml"))
-    train, valid = _Text.given("", src, tgt, tsv), _Text.given("valid-", valid_src, valid_tgt, valid_tsv)
-    (pairs, *counts), _ = train.count(), valid.count()
-    recipe = starter_recipe(path.stem, (src_lang, tgt_lang), train.corpus(), valid.corpus(), pairs, *counts)
+    train = _Text.from_options("", src, tgt, tsv)
+    valid = _Text.from_options("valid-", valid_src, valid_tgt, valid_tsv)
+    pairs, tokens, alphabet = train.count()
+    valid.count()  # checks the text
+    languages = (src_lang, tgt_lang)
+    recipe = starter_recipe(path.stem, languages, train.corpus(), valid.corpus(), pairs, tokens, alphabet)
     parse_recipe(recipe.text, where=str(path))
     write_file(path, recipe.text.encode())
     if {path.resolve() for path in train.files} & {path.resolve() for path in valid.files}:
@@ -56,7 +60,7 @@ class _Text:
     files: tuple[Path, ...]
 
     @classmethod
-    def given(cls, prefix: str, src: Path | None, tgt: Path | None, tsv: Path | None) -> _Text:
+    def from_options(cls, prefix: str, src: Path | None, tgt: Path | None, tsv: Path | None) -> _Text:
         """Return the text that the options name; raises CommandError unless it is `src` and `tgt`, or `tsv`."""
         if src is not None and tgt is not None and tsv is None:
             if src.resolve() == tgt.resolve():
@@ -73,20 +77,30 @@ class _Text:
         return {"kind": "text", "src": str(self.files[0]), "tgt": str(self.files[1])}
 
     def count(self) -> tuple[int, int, int]:
-        """Count pairs, target tokens (estimated) and characters; raises UserError if empty or of unequal length."""
-        counts, alphabet, has_columns = [], set[str](), len(self.files) == 1
+        """Count pairs, target tokens (estimated) and distinct characters; raises UserError if empty or misaligned."""
+        num_lines, alphabet = [], set[str]()
         for path in self.files:
-            lines = characters = columns = 0
-            for line in (read_lines if has_columns else read_plain_text)(path):
-                fields = line.split("\t") if has_columns else [line]
-                lines, characters, columns = lines + 1, characters + len(fields[:2][-1]), max(columns, len(fields))
-                alphabet.update(*fields[:2])
-                if has_columns and line.strip() and len(fields) < 2:
-                    raise UserError(f"{path}, line {lines} has no tab; expected two columns; correct the line")
-            counts.append((lines, characters))
-            if columns > 2:
-                say(f"{path} has {columns} columns; the recipe uses the first two, see src_column and tgt_column")
-        (pairs, _), (others, characters) = counts[0], counts[-1]
-        require_same_length(self.files[0], pairs, self.files[-1], others)
-        require_lines(self.files[0], pairs)
-        return pairs, characters // _CHARACTERS_PER_TOKEN, len(alphabet)
+            lines = characters = 0
+            for texts in self._read(path):
+                lines += 1
+                characters += len(texts[-1])
+                alphabet.update(*texts)
+            num_lines.append(lines)
+        require_same_length(self.files[0], num_lines[0], self.files[-1], num_lines[-1])
+        require_lines(self.files[0], num_lines[0])
+        return num_lines[0], characters // _CHARACTERS_PER_TOKEN, len(alphabet)
+
+    def _read(self, path: Path) -> Iterator[list[str]]:
+        """Yield each line as a list, or its first two columns; raises UserError for a line without a tab."""
+        if len(self.files) == 2:
+            yield from ([line] for line in read_plain_text(path))
+            return
+        num_columns = 0
+        for number, line in enumerate(read_lines(path), start=1):
+            columns = line.split("\t")
+            num_columns = max(num_columns, len(columns))
+            if line.strip() and len(columns) < 2:
+                raise UserError(f"{path}, line {number} has no tab; expected two columns; correct the line")
+            yield columns[:2]
+        if num_columns > 2:
+            say(f"{path} has {num_columns} columns; the recipe uses the first two, see src_column and tgt_column")

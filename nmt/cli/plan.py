@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,9 +11,10 @@ import typer
 
 from nmt.bench.forecast import forecast_run, rejection
 from nmt.cli.arguments import Overrides, RecipeArgument
+from nmt.cli.metric_options import print_results
 from nmt.data.corpus import require_files
 from nmt.evaluate.forecast import Forecast, SpeedForecast, write_forecast
-from nmt.evaluate.tables import Table, format_tables
+from nmt.evaluate.tables import Table
 from nmt.logs import format_duration, is_first_rank, say, warn
 from nmt.recipe import CommandError, Recipe, UserError, load_recipe
 from nmt.storage.run_folder import require_own_files
@@ -41,17 +41,15 @@ def plan(
     """
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     require_own_files(loaded.directory, ())
-    numbers, problem = _numbers(processes), rejection(loaded)
+    numbers = _numbers(processes)
+    problem = rejection(loaded)
     if problem and is_first_rank():
         warn(f"nmt train rejects this recipe, so the forecast is not saved: {problem}")
     forecast = forecast_run(loaded, numbers, seconds)
     if not is_first_rank():
         return
-    if as_json:
-        typer.echo(json.dumps(asdict(forecast), indent=1, ensure_ascii=False))
-    else:
-        rows = tuple(_rows(loaded, forecast))
-        typer.echo(format_tables([Table("", "ll", (), rows, notes=tuple(_notes(loaded, forecast)))], "text"), nl=False)
+    table = Table("", "ll", (), tuple(_rows(loaded, forecast)), notes=tuple(_notes(loaded, forecast)))
+    print_results(asdict(forecast), [table], "json" if as_json else "text")
     if problem:
         return
     if forecast.text is None:
@@ -76,18 +74,19 @@ def _numbers(text: str) -> list[int]:
 
 def _rows(recipe: Recipe, forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "run", f"{recipe.name}, {forecast.parameters:,} parameters"
-    if (text := forecast.text) is not None:
+    text = forecast.text
+    if text is not None:
         yield "training pairs", f"{text.train_pairs:,}"
         yield "updates", f"{text.updates:,}; {text.updates_in_first_epoch:,} in the first epoch"
         yield "epochs", f"{text.epochs:.2f}, {text.tgt_tokens:,} target tokens"
     else:
         yield "updates", f"at most {recipe.train.max_steps:,}"
-    if work := forecast.work:
-        yield "processes", ", ".join(str(one.processes) for one in work)
-        yield "micro-batches per update", ", ".join(f"{one.micro_batches:.3g}" for one in work)
-        yield "useful fraction of the work", ", ".join(f"{one.useful:.1%}" for one in work)
-    disk, free, checkpoint = map(format_bytes, (forecast.disk, forecast.disk_free, forecast.checkpoint))
-    yield "disk", f"{disk} at most, {free} available; {checkpoint} per checkpoint"
+    if forecast.work:
+        yield "processes", ", ".join(str(work.processes) for work in forecast.work)
+        yield "micro-batches per update", ", ".join(f"{work.micro_batches:.3g}" for work in forecast.work)
+        yield "useful fraction of the work", ", ".join(f"{work.useful:.1%}" for work in forecast.work)
+    disk = f"{format_bytes(forecast.disk)} at most, {format_bytes(forecast.disk_free)} available"
+    yield "disk", f"{disk}; {format_bytes(forecast.checkpoint)} per checkpoint"
     if forecast.speed is not None:
         yield from _speed_rows(forecast.speed)
 
@@ -96,9 +95,12 @@ def _speed_rows(speed: SpeedForecast) -> Iterator[tuple[str, str]]:
     if speed.memory is not None:
         available = "" if speed.available is None else f", {format_bytes(speed.available)} available"
         largest = f"micro-batches of {speed.micro_batch_tokens:,} tokens"
-        memory = format_bytes(speed.memory) + " per process" * (speed.processes > 1)
+        per_process = " per process" if speed.processes > 1 else ""
+        memory = f"{format_bytes(speed.memory)}{per_process}"
         yield "memory", f"{memory} at most, in addition to the program, with {largest}{available}"
-    where = f"{speed.device}, {speed.precision}" + (f", {speed.processes} processes" if speed.processes > 1 else "")
+    where = f"{speed.device}, {speed.precision}"
+    if speed.processes > 1:
+        where += f", {speed.processes} processes"
     yield "speed", f"{speed.tgt_tokens_per_second:,.0f} target tokens per second ({where})"
     low, high = format_duration(speed.low), format_duration(speed.high)
     yield "training time", f"{format_duration(speed.seconds)} ({low} to {high})"

@@ -56,9 +56,13 @@ def alignment(
     check_inputs([src, tgt])
     if src.is_file() and tgt.is_file():
         require_same_length(src, count_lines(src), tgt, count_lines(tgt))
-    source, target = (next(islice(read_lines(path, allow_pipe=True), line - 1, None), None) for path in (src, tgt))
-    if source is None or target is None:
-        name = input_name(src if source is None else tgt)
-        raise UserError(f"{name} has no line {line}; --line must be within the file; give a smaller number")
+    source = _read_line(src, line)
+    target = _read_line(tgt, line)
     aligner = load_aligner(model, layer, heads, place, device)
     draw_attention(*read_panels(aligner, source, target, each_layer), out)
+
+
+def _read_line(path: Path, number: int) -> str:
+    for line in islice(read_lines(path, allow_pipe=True), number - 1, None):
+        return line
+    raise UserError(f"{input_name(path)} has no line {number}; --line must be within the file; give a smaller number")

@@ -40,9 +40,9 @@ class _OneValueEach(TyperCommand):
         """
         args = [_HOME.sub(lambda found: found[1] + os.path.expanduser("~"), arg) for arg in args]  # noqa: PTH111
         args = [_DASH.sub(lambda found: f"{found[1]}{Path.cwd() / '-'}", arg) for arg in args]
-        _, _, given = self.make_parser(ctx).parse_args(list(args))
-        for index, option in enumerate(given):
-            if isinstance(option, TyperOption) and not option.multiple and option in given[:index]:
+        _, _, options = self.make_parser(ctx).parse_args(list(args))
+        for index, option in enumerate(options):
+            if isinstance(option, TyperOption) and not option.multiple and option in options[:index]:
                 raise typer.BadParameter(f"{option.opts[-1]} is given twice; it takes one value; remove one", ctx)
         return super().parse_args(ctx, args)
 
@@ -103,8 +103,8 @@ COMMANDS = {
     "guide": Command("nmt.cli.guide", "guide", "Print a page of the guide."),
 }
 
-_ALONE = {"average", "new", "leaks", "info", "serve", "score", "classify", "align", "heads", "rerank", "shortlist"}
-_ALONE |= {"export", "import", "plot"}  # commands of one process
+_SINGLE_PROCESS = {"average", "new", "leaks", "info", "serve", "score", "classify", "align", "heads", "rerank"}
+_SINGLE_PROCESS |= {"shortlist", "export", "import", "plot"}
 
 
 class Program(TyperGroup):
@@ -122,7 +122,7 @@ class Program(TyperGroup):
         """Import the command that the arguments call."""
         name, _, rest = super().resolve_command(ctx, args)
         size = os.environ.get("WORLD_SIZE", "1")
-        if name in _ALONE and size != "1" and "TORCHELASTIC_RUN_ID" in os.environ:
+        if name in _SINGLE_PROCESS and size != "1" and "TORCHELASTIC_RUN_ID" in os.environ:
             raise CommandError(f"nmt {name} uses one process, got {size}; run it without torchrun")
         command = COMMANDS[str(name)].load(str(name))
         if not gc.isenabled():
@@ -163,7 +163,9 @@ def options(
     """Options of all commands."""
     if quiet and verbose:
         raise typer.BadParameter("--quiet and --verbose are mutually exclusive; give one of them")
-    set_verbosity("quiet" if quiet else "verbose" if verbose else "normal")
+    set_verbosity("quiet" if quiet else "normal")
+    if verbose:
+        set_verbosity("verbose")
 
 
 def main() -> None:
@@ -201,7 +203,8 @@ def main() -> None:
 def _wrong_usage(error: typer.TyperException) -> str:
     """Return the message of a usage error, "" if the help has been printed instead."""
     message = error.format_message().rstrip(".").replace("Value error, ", "").replace("Input should be", "it must be")
-    if (option := getattr(error, "option_name", None)) in ("-q", "--quiet", "-v", "--verbose"):
+    option = getattr(error, "option_name", None)
+    if option in ("-q", "--quiet", "-v", "--verbose"):
         return f"{option} is an option of nmt itself; put it before the command, as in nmt {option} translate"
     context = getattr(error, "ctx", None)  # errors raised by a command have no context
     return f"{message}; see '{context.command_path} --help'" if message and context else message

@@ -26,8 +26,8 @@ def recipes(
         if out is not None:
             raise CommandError("nmt recipes -o FILE needs the name of a recipe; give one, such as quickstart")
         width = max(map(len, packaged))
-        for one, path in packaged.items():
-            typer.echo(f"{one:{width}}  {_title(path)}")
+        for recipe_name, path in packaged.items():
+            typer.echo(f"{recipe_name:{width}}  {_title(path)}")
         return
     if name not in packaged:
         raise CommandError(f"nmt recipes {name}: no such recipe; it must be one of {', '.join(packaged)}")

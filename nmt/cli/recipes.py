@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -54,8 +54,8 @@ def train(recipe: RecipeArgument, overrides: Overrides = None, seed: Seed = None
 
 def _load_for_training(path: Path, overrides: Sequence[str], seed: int | None, threads: int | None) -> Recipe:
     """Load the recipe; raises UserError if training would overwrite it, or another file, with the saved recipe."""
-    given = [f"{name}={value}" for name, value in (("seed", seed), ("train.threads", threads)) if value is not None]
-    recipe = load_recipe(path, [*overrides, *given])
+    options = {"seed": seed, "train.threads": threads}
+    recipe = load_recipe(path, [*overrides, *(f"{key}={value}" for key, value in options.items() if value is not None)])
     require_own_recipe(recipe.directory)
     return recipe
 
@@ -71,12 +71,15 @@ def average(
     require_at_most_one({"--last": last is not None, "--best": best is not None, "--ema": ema})
     from nmt import pipeline  # noqa: PLC0415
 
-    kind: Literal["last", "best", "ema"] = "ema" if ema else "best" if best else "last"
-    count = 1 if ema else best or last or 5
-    target = out or run_dir / ("average-ema" if ema else f"average-{kind}-{count}")
-    chosen = pipeline.average(run_dir, target, kind, count)
+    kind: pipeline.AverageKind = "last" if best is None else "best"
+    count = best or last or 5
+    name = f"average-{kind}-{count}"
+    if ema:
+        kind, count, name = "ema", 1, "average-ema"
+    target = out or run_dir / name
+    checkpoints = pipeline.average(run_dir, target, kind, count)
     warn_of_divergence(run_dir)
-    say(f"{'saved the EMA at' if ema else 'averaged'} {', '.join(directory.name for directory in chosen)}")
+    say(f"{'saved the EMA at' if ema else 'averaged'} {', '.join(checkpoint.name for checkpoint in checkpoints)}")
     typer.echo(target)
 
 

@@ -63,8 +63,8 @@ def repeat(
     """
     require_at_most_one({"--jobs": jobs is not None, "--list": list_runs, "--prepare-only": prepare_only})
     require_at_most_one({"--jobs": jobs is not None, "--only": only is not None})
-    if metric is not None and metric not in (known := get_args(Metric)):
-        raise CommandError(f"--metric {metric}: unknown metric; it must be one of {', '.join(known)}")
+    if metric is not None and metric not in get_args(Metric):
+        raise CommandError(f"--metric {metric}: unknown metric; it must be one of {', '.join(get_args(Metric))}")
     if is_sweep(recipe):
         if vary:
             raise CommandError(f"{recipe} is a sweep, which defines its variants; leave out --vary, or give a recipe")
@@ -87,11 +87,10 @@ def repeat(
         raise CommandError(f"--only {only}: there are {counted(len(runs), 'run')}; give a number that --list shows")
     chosen = runs if only is None else [runs[only - 1]]
     if list_runs:
-        for run in chosen:
-            call = shlex.join(["nmt", *command(run)])
-            typer.echo(f"{run.number}\t{run.name}\t{'complete' * is_complete(run)}\t{call}")
+        _list(chosen)
         return
-    if failed := prepare_data(chosen) if prepare_only else execute(chosen, jobs):
+    failed = prepare_data(chosen) if prepare_only else execute(chosen, jobs)
+    if failed:
         raise UserError(
             f"{counted(len(failed), 'run')} of {len(chosen)} failed: {'; '.join(run.name for run in failed)}; the "
             "lines above say why; fix the cause and rerun the command"
@@ -100,20 +99,28 @@ def repeat(
         _report(runs, read_results(runs, metric), folder, output)
 
 
+def _list(runs: Sequence[Run]) -> None:
+    for run in runs:
+        state = "complete" if is_complete(run) else ""
+        typer.echo(f"{run.number}\t{run.name}\t{state}\t{shlex.join(['nmt', *command(run)])}")
+
+
 def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, output: Format) -> None:
     """Write the results to the directory of the runs, and print them."""
     if not results:
         warn(f"{runs[0].recipe_file} has no test set; the table is empty; add a test set to data.test and rerun")
     warn_of_unpinned(runs)
-    for note in (notes := list(notes_on_training(runs))):
+    notes = list(notes_on_training(runs))
+    for note in notes:
         warn(note)
-    tables, document = result_tables(results), as_document(results) | {"notes": notes}
+    tables = result_tables(results)
+    document = as_document(results) | {"notes": notes}
     title = f"# {folder.name}\n\n{counted(len(runs), 'run')} of {runs[0].recipe_file}.\n\n"
     title += "".join(f"{note}.\n\n" for note in notes)
     write_file(folder / "report.md", (title + format_tables(tables, "markdown")).encode())
     write_file(folder / "report.json", (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
     for result in results:
-        variants = [VariantScores(one.name, one.scores, one.mean.value, one.mean.half_width) for one in result.variants]
+        variants = [VariantScores(v.name, v.scores, v.mean.value, v.mean.half_width) for v in result.variants]
         try:
             draw_scores(f"{result.test}: {metric_heading(result.metric)}", variants, folder / f"{result.test}.png")
         except UserError as error:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from nmt.cli.metric_options import print_results
 from nmt.data.corpus import pair_location
 from nmt.data.pair_text import StoredPair, decode_pairs, locate_pairs
 from nmt.data.prepare import Prepared
-from nmt.evaluate.tables import Table, format_tables
+from nmt.evaluate.tables import Table
 from nmt.logs import say, warn
 from nmt.processes.distributed import start_world
 from nmt.recipe import CommandError, Recipe, UserError
@@ -56,8 +56,7 @@ def replay(
     if verify and verification is None:
         warn(f"{run_dir} has no checkpoint at or after update {step:,}; nothing to verify")
     document = _as_json(source, found, verification, pairs)
-    text = json.dumps(finite(document), indent=1, ensure_ascii=False) if as_json else _text(document, top)
-    typer.echo(text, nl=as_json)
+    print_results(finite(document), _tables(document), "json" if as_json else "text")
     if verify and document["verified"] is False:
         raise typer.Exit(1)
 
@@ -118,12 +117,15 @@ def _location(pair: StoredPair, recipe: Recipe, side: Any) -> str | None:
     return pair_location(recipe.data.train[pair.corpus], recipe.data.root, pair.number, side)
 
 
-def _text(found: dict[str, Any], top: int) -> str:
+def _tables(found: dict[str, Any]) -> list[Table]:
     logged = found["logged_gradient_norm"]
-    norm = f"{found['gradient_norm']:.6g}" + ("" if logged is None else f" (the run logged {logged:.6g})")
-    update = f"epoch {found['epoch']}, {found['update_in_epoch']:,} of {found['updates_in_epoch']:,}"
+    norm = f"{found['gradient_norm']:.6g}"
+    if logged is not None:
+        norm += f" (the run logged {logged:.6g})"
+    in_epoch = f"epoch {found['epoch']}, {found['update_in_epoch']:,} of {found['updates_in_epoch']:,}"
+    skipped = "; skipped: the gradient is not finite" if found["skipped"] else ""
     rows = (
-        ("update", f"{found['step']:,} ({update})" + ("; skipped: the gradient is not finite" * found["skipped"])),
+        ("update", f"{found['step']:,} ({in_epoch}){skipped}"),
         ("from", found["checkpoint"] or "the initial weights"),
         ("pairs", f"{found['num_pairs']:,}, {found['tgt_tokens']:,} target tokens"),
         ("nll", f"{found['nll']:.4f} per token, with dropout"),
@@ -133,7 +135,8 @@ def _text(found: dict[str, Any], top: int) -> str:
         ("state after", found["state_after"]),
         ("verified", _verified(found)),
     )
-    pairs, rest = found["pairs"], found["num_pairs"] - len(found["pairs"])
+    pairs = found["pairs"]
+    num_unlisted = found["num_pairs"] - len(pairs)
     listed = Table(
         title="Pairs by loss, highest first",
         columns="rrlpp",
@@ -148,9 +151,9 @@ def _text(found: dict[str, Any], top: int) -> str:
             )
             for pair in pairs
         ),
-        notes=(f"{rest:,} more with lower loss; --top 0 lists all",) if rest else (),
+        notes=(f"{num_unlisted:,} more with lower loss; --top 0 lists all",) if num_unlisted else (),
     )
-    return format_tables([Table("", "ll", (), rows), listed], "text")
+    return [Table("", "ll", (), rows), listed]
 
 
 def _verified(found: dict[str, Any]) -> str:

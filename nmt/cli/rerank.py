@@ -22,7 +22,7 @@ from nmt.cli.arguments import (
 )
 from nmt.decode.scoring import TextScorer
 from nmt.evaluate.inputs import hint_at_unicode_form
-from nmt.evaluate.metrics import make_scorer
+from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.evaluate.sentence_counts import SentenceMetric, sentence_counts
 from nmt.logs import counted, progress, say
 from nmt.recipe import NO_LANGUAGE, UserError
@@ -31,7 +31,6 @@ from nmt.rerank.mert import TunedWeights, TuningSet, tune_from_list_score
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 from nmt.rerank.rerank import (
     FeatureModel,
-    Floats,
     best_first,
     feature_names,
     features,
@@ -82,9 +81,9 @@ def rerank(
     """
     if (weights is None) == (tune_on is None):
         raise typer.BadParameter("the features need weights; give either --weights or --tune")
-    of_tuning = {"--metric": metric, "--restarts": restarts, "--seed": seed, "--save-weights": weights_out}
-    for option, given in of_tuning.items():
-        if given is not None and tune_on is None:
+    tuning_options = {"--metric": metric, "--restarts": restarts, "--seed": seed, "--save-weights": weights_out}
+    for option, value in tuning_options.items():
+        if value is not None and tune_on is None:
             raise missing_option(option, "--tune")
     directories = map(find_model, (model, *(models or ()), *(reverse_models or ())))
     require_output("--save-weights", weights_out, chain([src, nbest, tune_on], directories), replaces=b"[weights]")
@@ -92,46 +91,49 @@ def rerank(
     sources, lists = _read_lists(src, nbest)
     references = [] if tune_on is None else _read_references(tune_on, src, sources, lists)
     warn_of_pairs(src, sources, tune_on, references)
-    scorer = None
-    if tune_on is not None:
-        lowercase = Tokenizers.load(find_model(model)).tgt.lowercases()  # `nmt run` then ignores case, too
-        scorer = make_scorer(metric or "bleu", tgt_lang=languages(model)[1], lowercase=lowercase)
+    metric = metric or "bleu"
+    scorer = None if tune_on is None else _make_scorer(model, metric)
     feature_models = _load_models([model, *(models or ())], reverse_models or (), device)
-    chosen = None if weights is None else load_weights(weights, feature_names(feature_models), feature_models)
-    values = _all_features(sources, lists, feature_models)
-    if chosen is None:
+    feature_weights = None if weights is None else load_weights(weights, feature_names(feature_models), feature_models)
+    with progress("scoring", sum(map(len, lists)) * len(feature_models), "translations") as bar:
+        values = features(sources, lists, feature_models, progress=bar.advance)
+    if feature_weights is None:
         assert scorer is not None, "either --weights or --tune is given"
-        metric, seed = metric or "bleu", 1 if seed is None else seed
+        seed = 1 if seed is None else seed
         tuning_set = TuningSet.from_lists(values, _count_matches(scorer.metric, lists, references), metric)
         tuned = tune_from_list_score(tuning_set, restarts=10 if restarts is None else restarts, seed=seed)
         case = "" if scorer.is_case_sensitive else ", ignoring case"
         say(f"{metric} {tuned.before:.2f} with the scores in the list, {tuned.after:.2f} tuned{case}")
         _save(tuned, feature_models, {"metric": metric, "seed": seed}, weights_out)
-        chosen = tuned.weights
-    for number, (candidates, own) in enumerate(zip(lists, values, strict=True), start=1):
-        ranked = best_first(candidates, own, chosen)
-        for line in [ranked[0].text] if n_best == 1 else write_n_best(number, ranked[:n_best]):
+        feature_weights = tuned.weights
+    for number, (candidates, candidate_values) in enumerate(zip(lists, values, strict=True), start=1):
+        ranked = best_first(candidates, candidate_values, feature_weights)
+        lines = [ranked[0].text] if n_best == 1 else write_n_best(number, ranked[:n_best])
+        for line in lines:
             typer.echo(line)
 
 
 def _load_models(models: Sequence[Path], reverse_models: Sequence[Path], device: str) -> list[FeatureModel]:
     """Load the models, named model, model-2, ... and reverse-model, reverse-model-2, ..."""
-    own, loaded = languages(models[0]), []
-    for name, paths, expected in (("model", models, own), ("reverse-model", reverse_models, own[::-1])):
+    src_lang, tgt_lang = languages(models[0])
+    loaded = []
+    for name, paths, pair in (
+        ("model", models, (src_lang, tgt_lang)),
+        ("reverse-model", reverse_models, (tgt_lang, src_lang)),
+    ):
         for number, path in enumerate(paths, start=1):
-            if name != "model" or languages(path) != (NO_LANGUAGE, own[1]):
-                require_languages(f"--{name}", path, expected)
+            if name != "model" or languages(path) != (NO_LANGUAGE, tgt_lang):
+                require_languages(f"--{name}", path, pair)
             full_name = name if number == 1 else f"{name}-{number}"
-            scorer, digest = TextScorer.load(path, device), parameters_digest(find_model(path))
+            scorer = TextScorer.load(path, device)
+            digest = parameters_digest(find_model(path))
             loaded.append(FeatureModel(full_name, scorer, reverse=name != "model", path=path, digest=digest))
     return loaded
 
 
-def _all_features(
-    sources: Sequence[str], lists: Sequence[list[Candidate]], models: Sequence[FeatureModel]
-) -> list[Floats]:
-    with progress("scoring", sum(map(len, lists)) * len(models), "translations") as bar:
-        return features(sources, lists, models, progress=bar.advance)
+def _make_scorer(model: Path, metric: CorpusMetric) -> Scorer:
+    lowercase = Tokenizers.load(find_model(model)).tgt.lowercases()  # `nmt run` then ignores case, too
+    return make_scorer(metric, tgt_lang=languages(model)[1], lowercase=lowercase)
 
 
 def _save(tuned: TunedWeights, models: Sequence[FeatureModel], options: Mapping[str, object], out: Path | None) -> None:

@@ -42,24 +42,28 @@ def score(
             warn_of_empty(input_name(path), lines, [others], "their log-probabilities count; check both files")
     if threads is not None:
         torch.set_num_threads(threads)
-    scorer, names = TextScorer.load(model, device, tag), (input_name(src), input_name(tgt or src))
+    scorer = TextScorer.load(model, device, tag)
+    names = (input_name(src), input_name(tgt or src))
     pairs = list(zip(sources, targets, strict=True))
-    context, total = scorer.documents(sources, targets), Likelihood()
+    context = scorer.documents(sources, targets)
+    total = Likelihood()
     with progress("scoring", len(sources), "pairs") as bar:
         for start in range(0, len(sources), SCORING_WINDOW):
             window = slice(start, start + SCORING_WINDOW)
-            own = None if context is None else context[window]
-            scores = scorer.score(sources[window], targets[window], start + 1, names=names, context=own)
+            window_context = None if context is None else context[window]
+            scores = scorer.score(sources[window], targets[window], start + 1, names=names, context=window_context)
             for pair, texts in zip(scores, pairs[window], strict=True):
                 if context is None or not is_blank_pair(texts):  # which only ends a document
                     total.add(pair, texts[1])
-                details = zip(pair.pieces, pair.token_log_probs, strict=True)
-                columns = " ".join(f"{piece}:{value:z.4f}" for piece, value in details)
-                typer.echo(f"{pair.log_prob:z.4f}" + (f"\t{columns}" if per_token else ""))
+                tokens = zip(pair.pieces, pair.token_log_probs, strict=True)
+                column = "\t" + " ".join(f"{piece}:{value:z.4f}" for piece, value in tokens)
+                typer.echo(f"{pair.log_prob:z.4f}{column if per_token else ''}")
                 bar.advance(1)
-    scored, num_empty = counted(len(sources), "text" if tgt is None else "pair"), sum(map(is_blank_pair, pairs))
+    scored = counted(len(sources), "text" if tgt is None else "pair")
+    num_empty = sum(map(is_blank_pair, pairs))
     if num_empty:
-        scored += f" ({num_empty:,} empty, {'whose EOS counts' if context is None else 'which only end documents'})"
+        effect = "whose EOS counts" if context is None else "which only end documents"
+        scored += f" ({num_empty:,} empty, {effect})"
     say(
         f"{scored}, {total.tokens:,} tokens: log-probability {total.log_prob:z.2f}, perplexity {total.perplexity:.4f}, "
         f"{total.bits_per_byte:.4f} bits per byte"

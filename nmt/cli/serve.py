@@ -5,15 +5,16 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nmt.cli.arguments import MAX_THREADS, Device, languages, missing_option
 from nmt.cli.translate_options import MemoryFile, MemoryLimit, SplitSentences
-from nmt.engines import Engine, choose_engine, load_scorer, load_translator, model_settings
+from nmt.engines import Engine, TranslatorRequest, choose_engine, load_scorer, load_translator, model_settings
 from nmt.logs import warn
 from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, UserError, ineffective_option, override_decode
 from nmt.serve.access import check_host, check_origin
@@ -41,12 +42,9 @@ _MAX_DELAY = "Maximum seconds that a line waits for a batch to fill."
 _PROCESSES = "Batches that CTranslate2 translates in parallel; 0 is one per core."
 _MAX_SECONDS = "Timeout for receiving a request, and for answering it, in seconds."
 
-Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)]
-Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
-
 
 def serve(
-    models: Models,
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)],
     host: Annotated[str, typer.Option(help=_HOST)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 selects a free one.")] = 5000,
     api_keys: Annotated[Path | None, typer.Option(metavar="FILE", help=_API_KEYS)] = None,
@@ -61,7 +59,7 @@ def serve(
     max_seconds: Annotated[float, typer.Option(min=0.001, max=86_400.0, help=_MAX_SECONDS)] = Limits.seconds,
     log_text: Annotated[bool, typer.Option("--log-text", help="Log texts and translations to stderr.")] = False,
     split_sentences: SplitSentences = False,
-    settings: Settings = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help=_SET)] = None,
     processes: Annotated[int, typer.Option(min=0, max=MAX_THREADS, help=_PROCESSES)] = 0,
     memory: MemoryFile = None,
     memory_limit: MemoryLimit = None,
@@ -77,27 +75,31 @@ def serve(
         raise CommandError(f"--max-lines is {max_lines}; it must be at most --queue-lines ({queue_lines}); change one")
     if memory is None and memory_limit is not None:
         raise missing_option("--memory-limit", "--memory")
-    paths = _named_paths(models)
+    paths = _paths_by_name(models)
     keys = None if api_keys is None else ApiKeys(api_keys)
     bound = open_socket(host, port)
     is_public = not ipaddress.ip_address(bound.getsockname()[0]).is_loopback
     if is_public and keys is None:
         warn(f"{host} is reachable from other machines without an API key; see --api-keys")
     batching = BatchingOptions(batch_lines, queue_lines, max_delay)
-    options = [*(settings or ()), *(["split_sentences=true"] if split_sentences else [])]
+    overrides = list(settings or ())
+    if split_sentences:
+        overrides.append("split_sentences=true")
+    search_options = _search_options(paths.values(), overrides)
+    loader = _ModelLoader(batching, processes, memory, memory_limit, device, precision, engine)
     served = [
-        _load(name, path, batching, decode, processes, memory, memory_limit, device, precision, engine)
-        for (name, path), decode in zip(paths.items(), _search_options(paths.values(), options), strict=True)
+        loader.load(name, path, decode) for (name, path), decode in zip(paths.items(), search_options, strict=True)
     ]
     if processes and all(model.description.startswith("torch") for model in served):
         raise CommandError("--processes has no effect with torch; leave out --processes, or use --engine ctranslate2")
-    require_aligners(served, options)
+    require_aligners(served, overrides)
     limits = Limits(max_bytes, max_characters, max_lines, max_seconds)
-    hosts = [host.lower(), *(allow_host or (["*"] if is_public else []))]
+    default_hosts = ["*"] if is_public else []
+    hosts = [host.lower(), *(allow_host or default_hosts)]
     run_server(Service(served, limits, keys, logs_text=log_text), bound, cors or (), hosts)
 
 
-def _named_paths(models: Sequence[str]) -> dict[str, Path]:
+def _paths_by_name(models: Sequence[str]) -> dict[str, Path]:
     """Return the models by name; raises CommandError if two have the same name."""
     paths: dict[str, Path] = {}
     for given in models:
@@ -116,13 +118,15 @@ def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[Dec
 
     Raises BadParameter for an override without effect on any model.
     """
-    found: list[DecodeRecipe] = []
+    search_options: list[DecodeRecipe] = []
     problems: list[str | None] = []
     names = [setting.removeprefix("decode.").partition("=")[0].strip() for setting in settings]
     for model in models:
-        own = read_model_metadata(find_model(model)).decode
-        update = {"alignments": False} | ({"n_best": 1} if own.mbr_metric == "none" else {})
-        decode = override_decode(own.model_copy(update=update), settings)
+        decode = read_model_metadata(find_model(model)).decode
+        defaults: dict[str, Any] = {"alignments": False}
+        if decode.mbr_metric == "none":
+            defaults["n_best"] = 1
+        decode = override_decode(decode.model_copy(update=defaults), settings)
         if "alignments" in names:
             problems.append("alignments has no effect, because requests set it; leave out alignments")
         elif "n_best" in names and (decode.mbr_metric == "none" or decode.n_best == 1):
@@ -132,40 +136,46 @@ def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[Dec
             problems.append(f"{ineffective[1]}; add that, or leave out {ineffective[0]}")
         else:
             problems.append(None)
-        found.append(decode)
+        search_options.append(decode)
     if all(problems):
         raise typer.BadParameter(f"--set {problems[0]}")
-    return found
+    return search_options
 
 
-def _load(
-    name: str,
-    path: Path,
-    batching: BatchingOptions,
-    decode: DecodeRecipe,
-    processes: int,
-    memory: Path | None,
-    memory_limit: int | None,
-    device: str,
-    precision: SearchPrecision,
-    engine: Engine,
-) -> ServedModel:
-    """Load a model; `decode` has the defaults of requests."""
-    run, path = path, find_model(path)  # only once: a run that is still training saves newer checkpoints
-    metadata, digest = read_model_metadata(path), manifest_digest(path)
-    warn_of_run(run, metadata)
-    load = partial(load_translator, [path], device, decode, processes, True)
-    chosen = choose_engine(engine, precision, device, decode, [path], load, required=False)
-    return ServedModel(
-        name,
-        (metadata.src_lang, metadata.tgt_lang),
-        decode,
-        load(chosen),
-        partial(_load_scorer, path, digest, device, decode.tag),
-        batching,
-        f"{chosen.engine}, {chosen.precision}",
-        None if memory is None else ServedMemory(memory, memory_limit, model_settings([path], decode, chosen)[0]),
-    )
+@dataclass(frozen=True)
+class _ModelLoader:
+    """Loads the models of a server with the options that they share."""
+
+    batching: BatchingOptions
+    processes: int
+    memory: Path | None
+    memory_limit: int | None
+    device: str
+    precision: SearchPrecision
+    engine: Engine
+
+    def load(self, name: str, path: Path, decode: DecodeRecipe) -> ServedModel:
+        """Load a model; `decode` has the defaults of requests."""
+        model = find_model(path)  # only once: a run that is still training saves newer checkpoints
+        metadata = read_model_metadata(model)
+        digest = manifest_digest(model)
+        warn_of_run(path, metadata)
+        request = TranslatorRequest([model], decode, self.device, self.processes, scores=True)
+        choice = choose_engine(self.engine, self.precision, request, required=False)
+        memory = None
+        if self.memory is not None:
+            model_and_engine, _ = model_settings([model], decode, choice)
+            memory = ServedMemory(self.memory, self.memory_limit, model_and_engine)
+        return ServedModel(
+            name,
+            (metadata.src_lang, metadata.tgt_lang),
+            decode,
+            load_translator(request, choice),
+            partial(_load_scorer, model, digest, self.device, decode.tag),
+            self.batching,
+            f"{choice.engine}, {choice.precision}",
+            memory,
+        )
 
 
 def _load_scorer(model: Path, digest: str, device: str, tag: str | None) -> TextScorer:

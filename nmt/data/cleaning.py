@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.duplicates import Bitmap, DuplicateFinder
 from nmt.data.encoding import PairEncoder
 from nmt.data.frames import Frame, compress_pairs, decompress_pairs, pack_tokens, read_frames
 from nmt.data.mixture import Mixture
@@ -22,6 +21,7 @@ from nmt.processes.parallel import map_in_order
 from nmt.recipe import DataRecipe
 from nmt.text.clean import Cleaner, DropReason, Pair
 from nmt.text.context import clean_joined, find_separators
+from nmt.text.duplicates import Bitmap, DuplicateFinder
 from nmt.text.tokenizer import Tokenizers
 
 
@@ -51,19 +51,18 @@ class CleanText:
 
     def sample(self, num_pairs: int, mixture: Mixture) -> Iterator[Pair]:
         """Yield pairs evenly spaced over an epoch of the mixture, which may repeat or skip pairs."""
-        epoch_pairs, starts = sum(mixture.pairs_per_epoch), list(accumulate(mixture.pairs_per_epoch, initial=0))
+        starts = list(accumulate(mixture.pairs_per_epoch, initial=0))
+        epoch_pairs = starts.pop()
         seen = [0] * len(mixture.sizes)
         for frame, mask in self.frames():
             index = frame.corpus
             start, shown, size = starts[index], mixture.pairs_per_epoch[index], mixture.sizes[index]
             for pair in compress(decompress_pairs(frame.content), mask):
                 # The pair occupies [start + seen * shown / size, start + (seen + 1) * shown / size) of the epoch.
-                first, last = (
-                    (start * size + position * shown) * num_pairs // (size * epoch_pairs)
-                    for position in (seen[index], seen[index] + 1)
-                )
-                yield from repeat(pair, last - first)
+                first = (start * size + seen[index] * shown) * num_pairs // (size * epoch_pairs)
                 seen[index] += 1
+                end = (start * size + seen[index] * shown) * num_pairs // (size * epoch_pairs)
+                yield from repeat(pair, end - first)
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,9 @@ class ChunkCleaner:
 
     def __init__(self, data: DataRecipe, src_lang: str, tgt_lang: str, tokenizer_directory: Path | None = None) -> None:
         clean: Callable[[str, str], Pair | DropReason] = Cleaner(data, src_lang, tgt_lang).clean
-        if data.context:  # each pair is cleaned again as context of later pairs
-            clean = partial(clean_joined, lru_cache(2 * data.context)(clean), data.context_options)
+        if data.context:
+            cached = lru_cache(2 * data.context)(clean)  # each pair is cleaned again as context of later pairs
+            clean = partial(clean_joined, cached, data.context_options)
         self._clean = clean
         self._drop_duplicates = data.drop_duplicates
         self._encode = None

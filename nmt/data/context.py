@@ -47,13 +47,14 @@ def fit_context(
     dropped = np.zeros((2, len(src.lengths)), np.int64)
     src_ends, tgt_ends = np.cumsum(src.lengths), np.cumsum(tgt.lengths)
     for i in np.flatnonzero((src.lengths > max_src) | (tgt.lengths > max_tgt)):
-        own_src = src.tokens[src_ends[i] - src.lengths[i] : src_ends[i]]
-        own_tgt = tgt.tokens[tgt_ends[i] - tgt.lengths[i] : tgt_ends[i]]
-        src_starts = [0, *(np.flatnonzero(own_src == separators.src) + 1)]
+        src_tokens = src.tokens[src_ends[i] - src.lengths[i] : src_ends[i]]
+        tgt_tokens = tgt.tokens[tgt_ends[i] - tgt.lengths[i] : tgt_ends[i]]
+        src_starts = [0, *(np.flatnonzero(src_tokens == separators.src) + 1)]
         tgt_starts = [0] * len(src_starts)
         if separators.tgt is not None:
-            tgt_starts = [0, *(np.flatnonzero(own_tgt == separators.tgt) + 1)]
-        starts = list(zip(src_starts, tgt_starts, strict=True))
-        fitting = ((s, t) for s, t in starts if len(own_src) - s <= max_src and len(own_tgt) - t <= max_tgt)
-        dropped[:, i] = next(fitting, starts[-1])
+            tgt_starts = [0, *(np.flatnonzero(tgt_tokens == separators.tgt) + 1)]
+        for starts in zip(src_starts, tgt_starts, strict=True):
+            dropped[:, i] = starts
+            if len(src_tokens) - starts[0] <= max_src and len(tgt_tokens) - starts[1] <= max_tgt:
+                break
     return src.drop_first(dropped[0]), tgt.drop_first(dropped[1])

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate, islice, pairwise, repeat
 from pathlib import Path
 from typing import Any, Literal, assert_never
@@ -42,9 +42,10 @@ from nmt.storage.shards import require_all_shards
 from nmt.text.clean import Pair
 from nmt.text.context import join_lines, last_lines
 from nmt.text.json_fields import parse_json, text_field
-from nmt.text.lines import InvalidUtf8, TsvCheck, count_lines, decompressed, read_lines, reject_pipe, unreadable
+from nmt.text.lines import InvalidUtf8, count_lines, decompressed, read_lines, reject_pipe, unreadable
 from nmt.text.sacrebleu_sets import sacrebleu_documents, sacrebleu_files
 from nmt.text.trees import read_treebank
+from nmt.text.tsv import TsvCheck
 from nmt.text.wmt_files import check_language, check_same_order, sgm_documents, sgm_segments, xml_documents
 
 Labels = tuple[str, ...]
@@ -221,7 +222,8 @@ def count_pairs(corpus: Corpus, root: Path) -> int | None:
                 raise _unequal_sides(src, src_count, tgt, tgt_count)
             return src_count
         case TsvCorpus():
-            return max(count_lines(_existing(corpus.path, root)) - corpus.has_header, 0)
+            num_lines = count_lines(_existing(corpus.path, root))
+            return max(num_lines - 1, 0) if corpus.has_header else num_lines
         case JsonLinesCorpus() | MonolingualCorpus():
             return count_lines(_existing(corpus.path, root))
         case ParquetCorpus():
@@ -239,12 +241,11 @@ def pair_location(corpus: Corpus, root: Path, number: int, side: Side) -> str:
     """Return the location of pair `number` of a corpus, counted from 1, such as file and line."""
     files = input_files(corpus, root)
     match corpus:
-        case TextCorpus() | MonolingualCorpus():
-            return f"{files[side == 'tgt' and len(files) > 1]}:{number}"
+        case TextCorpus() | MonolingualCorpus() | SgmCorpus():
+            file = files[1] if side == "tgt" and len(files) > 1 else files[0]
+            return f"{file}, segment {number}" if isinstance(corpus, SgmCorpus) else f"{file}:{number}"
         case TsvCorpus():
-            return f"{files[0]}:{number + corpus.has_header}"
-        case SgmCorpus():
-            return f"{files[side == 'tgt' and len(files) > 1]}, segment {number}"
+            return f"{files[0]}:{number + 1 if corpus.has_header else number}"
         case TreesCorpus():
             return f"{files[0]}, tree {number}"
         case JsonLinesCorpus() if files[0].exists():
@@ -266,7 +267,7 @@ def pair_location(corpus: Corpus, root: Path, number: int, side: Side) -> str:
 
 def resolve(path: Path, root: Path) -> Path:
     """Expand ~ and ~USER in a path relative to `root`; without such a user, ~USER is a file name."""
-    return Path(*map(os.path.expanduser, (root, path)))
+    return Path(os.path.expanduser(root), os.path.expanduser(path))  # noqa: PTH111 - pathlib raises an error
 
 
 def _existing(path: Path, root: Path) -> Path:
@@ -291,7 +292,8 @@ def _zip_sides(src: Iterable[str], tgt: Iterable[str], src_path: Path, tgt_path:
     src_lines, tgt_lines = iter(src), iter(tgt)
     count = 0
     while True:
-        src_batch, tgt_batch = (list(islice(lines, _LINES_PER_BATCH)) for lines in (src_lines, tgt_lines))
+        src_batch = list(islice(src_lines, _LINES_PER_BATCH))
+        tgt_batch = list(islice(tgt_lines, _LINES_PER_BATCH))
         yield from zip(src_batch, tgt_batch, strict=False)
         if len(src_batch) != len(tgt_batch):
             src_count = count + len(src_batch) + sum(1 for _ in src_lines)
@@ -311,26 +313,34 @@ def _read_text(src: Path, tgt: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair
 
 def _read_tsv(corpus: TsvCorpus, path: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
     lines = enumerate(read_lines(path, invalid_utf8), start=1)
-    header = next(lines, (1, ""))[1].removesuffix("\r").split("\t") if corpus.has_header else []
-    src, tgt = (_column_index(column, header, path) for column in (corpus.src_column, corpus.tgt_column))
-    needed = max(src, tgt) + 1
-    checked = TsvCheck(path, len(header))
+    header: list[str] = []
+    if corpus.has_header:
+        _, first_line = next(lines, (1, ""))
+        header = first_line.removesuffix("\r").split("\t")
+    src = _column_index(corpus.src_column, header, path)
+    tgt = _column_index(corpus.tgt_column, header, path)
+    min_columns = max(src, tgt) + 1
+    check = TsvCheck(path, len(header))
     for number, line in lines:
-        columns = line.split("\t") if line.strip("\r") else [""] * needed  # an empty line ends a document
-        checked.add(number, columns if line.strip("\r") else ())
-        if len(columns) < needed:
+        if not line.strip("\r"):  # an empty line ends a document
+            yield "", ""
+            continue
+        columns = line.split("\t")
+        check.add(number, columns)
+        if len(columns) < min_columns:
             wrong = f"{path}, line {number} has {counted(len(columns), 'column')}"
-            raise UserError(f"{wrong}; expected at least {needed}; correct the line, or the columns in the recipe")
+            raise UserError(f"{wrong}; expected at least {min_columns}; correct the line, or the columns in the recipe")
         yield columns[src], columns[tgt]
-    checked.warn()
+    check.warn()
 
 
 def _column_index(column: int | str, header: Sequence[str], path: Path) -> int:
     """Return the index of a column; raise UserError unless its name occurs exactly once in the header."""
     if isinstance(column, int):
         return column
-    if header.count(column) != 1:
-        names, count = ", ".join(map(repr, header)), header.count(column)
+    count = header.count(column)
+    if count != 1:
+        names = ", ".join(map(repr, header))
         found = f"{count} columns" if count else "no column"
         raise UserError(
             f"{path}, line 1 has {found} {column!r}; its columns are {names}; "
@@ -340,13 +350,13 @@ def _column_index(column: int | str, header: Sequence[str], path: Path) -> int:
 
 
 def _read_sgm(src: Path, tgt: Path, options: ReadOptions) -> Iterator[Pair]:
-    texts = ["\n".join(read_lines(path, options.invalid_utf8)) for path in (src, tgt)]
-    src_lines, tgt_lines = (sgm_segments(text, path) for text, path in zip(texts, (src, tgt), strict=True))
-    check_language(texts[0], src, options.src_lang, options.tgt_lang)
-    check_language(texts[1], tgt, options.tgt_lang, options.src_lang)
-    if len(src_lines) == len(tgt_lines):
-        check_same_order(texts[0], src, texts[1], tgt)
-    return _zip_sides(src_lines, tgt_lines, src, tgt)
+    src_text, tgt_text = ("\n".join(read_lines(path, options.invalid_utf8)) for path in (src, tgt))
+    src_segments, tgt_segments = sgm_segments(src_text, src), sgm_segments(tgt_text, tgt)
+    check_language(src_text, src, options.src_lang, options.tgt_lang)
+    check_language(tgt_text, tgt, options.tgt_lang, options.src_lang)
+    if len(src_segments) == len(tgt_segments):
+        check_same_order(src_text, src, tgt_text, tgt)
+    return _zip_sides(src_segments, tgt_segments, src, tgt)
 
 
 def _read_xml(path: Path, options: ReadOptions) -> Iterator[Pair]:
@@ -421,9 +431,11 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, StopIteration):
             reason = "its files are empty"
-        remedy = "without network access, copy it (hf download --repo-type dataset) and set `dataset` to its path"
-        remedy = "" if folder else f"; {remedy}"
-        raise UserError(f"dataset {name} cannot be read ({reason}); check files, config and split{remedy}") from error
+        remedy = "check files, config and split"
+        if folder is None:
+            local = "copy it (hf download --repo-type dataset) and set `dataset` to its path"
+            remedy += f"; without network access, {local}"
+        raise UserError(f"dataset {name} cannot be read ({reason}); {remedy}") from error
 
 
 def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
@@ -444,5 +456,6 @@ def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
 
 
 def _fields(record: Any, src_field: str, tgt_field: str, where: str, options: ReadOptions) -> Pair:
-    text = partial(text_field, record, where=where, accept_integers=options.accept_integers)
-    return text(src_field), text(tgt_field)
+    src = text_field(record, src_field, where, accept_integers=options.accept_integers)
+    tgt = text_field(record, tgt_field, where, accept_integers=options.accept_integers)
+    return src, tgt

@@ -59,7 +59,7 @@ class _WordCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._indices: defaultdict[str, int] = defaultdict(count().__next__)
+        self._indices: defaultdict[str, int] = defaultdict(count().__next__)  # a new word gets the next index
         self._tokens, self._lengths = _encode(tokenizer, [])
         self._starts = np.empty(0, dtype=np.int64)
 
@@ -70,8 +70,10 @@ class _WordCache:
     def encode(self, words: Sequence[str]) -> tuple[Tokens, NDArray[np.int32]]:
         """Return the tokens `(total,)` of all words and the number of tokens of each `(num_words,)`."""
         indices = np.fromiter(map(self._indices.__getitem__, words), np.int64, len(words))
-        if num_new := len(self._indices) - len(self._lengths):
-            new_words = list(islice(reversed(self._indices), num_new))[::-1]
+        num_new = len(self._indices) - len(self._lengths)
+        if num_new:
+            newest_first = list(islice(reversed(self._indices), num_new))
+            new_words = newest_first[::-1]
             tokens, lengths = _encode(self._tokenizer, new_words)
             self._tokens = np.concatenate([self._tokens, tokens])
             self._lengths = np.concatenate([self._lengths, lengths])
@@ -130,21 +132,22 @@ class PairFormat:
     def apply(self, corpus: int, src: Sentences, tgt: Sentences) -> EncodedChunk:
         """Drop pairs outside the limits and convert the others to their stored form."""
         tag = self.tags.get(corpus)
+        tag_length = 0 if tag is None else 1
         if self.separators is not None:
-            src, tgt = fit_context(src, tgt, self.separators, self.max_tokens - (tag is not None), self.max_tokens)
+            src, tgt = fit_context(src, tgt, self.separators, self.max_tokens - tag_length, self.max_tokens)
         if self.truncates_src:
-            src = src.truncate(self.max_tokens - (tag is not None))
+            src = src.truncate(self.max_tokens - tag_length)
+        limit = self.max_tokens if self.limit is None else self.limit
         empty = (src.lengths < self.min_tokens[0]) | (tgt.lengths < self.min_tokens[1])
-        too_long = np.maximum(src.lengths + (tag is not None), tgt.lengths) > (self.limit or self.max_tokens)
+        too_long = ~empty & ((src.lengths + tag_length > limit) | (tgt.lengths > limit))
+        drops = Counter({"empty": int(empty.sum()), "too many tokens": int(too_long.sum())})
         fits = ~(empty | too_long)
-        drops = Counter({"empty": int(empty.sum()), "too many tokens": int((too_long & ~empty).sum())})
         src, tgt = src.select(fits), tgt.select(fits)
-        return EncodedChunk(
-            corpus,
-            src if tag is None else src.prepend(tag),
-            tgt.reverse() if self.reverse_target else tgt,
-            drops,
-        )
+        if tag is not None:
+            src = src.prepend(tag)
+        if self.reverse_target:
+            tgt = tgt.reverse()
+        return EncodedChunk(corpus, src, tgt, drops)
 
 
 def encode_frames(

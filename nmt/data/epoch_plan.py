@@ -72,7 +72,8 @@ class EpochPlan:
         """
         ids = _by_length(self.sentences(update), self.src_lengths, self.tgt_lengths)
         src, tgt = _ends(self.src_lengths[ids]), _ends(self.tgt_lengths[ids])
-        num_bands = len(_split_greedily(src, tgt, *[self.micro_batch_tokens * self.multiple] * 2))
+        budget = self.micro_batch_tokens * self.multiple
+        num_bands = len(_split_greedily(src, tgt, budget, budget))
         while True:
             ends = _split_evenly(src, tgt, num_bands)
             bands = [self._balance(band) for band in np.split(ids, ends[:-1])]
@@ -124,9 +125,8 @@ def plan_epoch(
     random.shuffle(order)  # in place: a copy of millions of pairs costs memory in every process
     src_ends, tgt_ends = _ends(src_lengths[order]), _ends(tgt_lengths[order])
     src_budget = int(src_ends[-1:].sum()) if src_batch_tokens is None else src_batch_tokens
-    starts = np.array(
-        [first_pair, *_split_greedily(src_ends, tgt_ends, src_budget, batch_tokens, first_pair)], dtype=np.int64
-    )
+    ends = _split_greedily(src_ends, tgt_ends, src_budget, batch_tokens, first_pair)
+    starts = np.array([first_pair, *ends], dtype=np.int64)
     return EpochPlan(order, starts, src_lengths, tgt_lengths, micro_batch_tokens, shape, multiple)
 
 
@@ -163,12 +163,12 @@ def _split_greedily(
     Returns the end of each part.
     """
     ends: list[int] = []
-    src_base, tgt_base = (int(sums[start - 1]) if start else 0 for sums in (src_ends, tgt_ends))
     while start < len(tgt_ends):
-        src_fit = src_ends.searchsorted(src_base + src_budget, "right")
-        tgt_fit = tgt_ends.searchsorted(tgt_base + tgt_budget, "right")
+        src_before = int(src_ends[start - 1]) if start else 0
+        tgt_before = int(tgt_ends[start - 1]) if start else 0
+        src_fit = src_ends.searchsorted(src_before + src_budget, "right")
+        tgt_fit = tgt_ends.searchsorted(tgt_before + tgt_budget, "right")
         start = max(int(min(src_fit, tgt_fit)), start + 1)
-        src_base, tgt_base = int(src_ends[start - 1]), int(tgt_ends[start - 1])
         ends.append(start)
     return ends
 

@@ -69,14 +69,14 @@ def preparation_options(recipe: Recipe) -> dict[str, Any]:
 def recorded_options(recipe: Recipe, report: dict[str, Any]) -> dict[str, Any]:
     """Return `preparation_options`; omits the mixture if the report is from a version that did not record it."""
     options = preparation_options(recipe)
-    return options if "mixture" in report["recipe"] else {k: v for k, v in options.items() if k != "mixture"}
+    if "mixture" not in report["recipe"]:
+        del options["mixture"]
+    return options
 
 
 def text_identity(report: dict[str, Any], recipe: Recipe) -> str:
     """Return the SHA-256 of everything that determines the prepared training text and its tokenizers."""
-    num_train = report["train"].get("input_files", len(_files(recipe.data.train, recipe)))  # absent in early versions
-    inputs = report["inputs"][:num_train]
-    content = [_training_options(report["recipe"]), inputs, report["tokenizers"]]
+    content = [_training_options(report["recipe"]), _training_inputs(report, recipe), report["tokenizers"]]
     if report.get("commits", {}).get("train"):  # the same text may be in several commits
         content.append({name: digest for name, digest in report["sha256"].items() if name.startswith("train.")})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -101,15 +101,17 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
     recorded = _read_stamps(directory, files)
     stamps = {str(stamp[2]): stamp for stamp in recorded}
     contents = dict(zip((str(stamp[2]) for stamp in recorded), report["inputs"], strict=False))
-    missing = [path for path in (*files, *tokenizer_sources(recipe)) if not path.exists()]
-    if any(str(path) not in contents for path in missing if path in files):
+    missing_files = [path for path in files if not path.exists()]
+    missing_models = [path for path in tokenizer_sources(recipe) if not path.exists()]
+    if any(str(path) not in contents for path in missing_files):
         return both  # a wrong path; reading it raises an error
+    missing = missing_files + missing_models
     if missing and warns:
         warn(f"{missing[0].absolute()} no longer exists; using the text prepared from it in {directory}")
-    tokenizers = reused_tokenizers(recipe) if set(missing) <= set(files) else None
+    tokenizers = None if missing_models else reused_tokenizers(recipe)
     if tokenizers is not None and report["tokenizers"] != tokenizers.digests():
         return both
-    changed = [path for path in files if path not in missing and _stamp(path) != stamps.get(str(path))]
+    changed = [path for path in files if path not in missing_files and _stamp(path) != stamps.get(str(path))]
     read = _read_files(changed)
     contents |= {str(file.path): file.report() for file in read}
     inputs = [contents[str(path)] for path in files]
@@ -117,12 +119,13 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
         stamps |= {str(file.path): file.stamp() for file in read}
         with suppress(OSError):  # the directory may be read-only
             write_stamps([stamps[str(path)] for path in files], directory)
-    num_train = len(_files(recipe.data.train, recipe))
-    recorded_inputs = report["inputs"][: report["train"].get("input_files", num_train)]
-    if inputs[:num_train] != recorded_inputs or (asks_hub and _changed_on_hub("train", recipe, report)):
+    if inputs[: len(_files(recipe.data.train, recipe))] != _training_inputs(report, recipe):
         return both
-    is_same = (options, inputs) == (report["recipe"], report["inputs"])
-    return set() if is_same and not (asks_hub and _changed_on_hub("valid", recipe, report)) else {"valid"}
+    if asks_hub and _changed_on_hub("train", recipe, report):
+        return both
+    if options != report["recipe"] or inputs != report["inputs"]:
+        return {"valid"}
+    return {"valid"} if asks_hub and _changed_on_hub("valid", recipe, report) else set()
 
 
 def describe_change(recipe: Recipe, directory: Path) -> str:
@@ -130,18 +133,19 @@ def describe_change(recipe: Recipe, directory: Path) -> str:
 
     Raises UserError for a damaged report and an unreadable input file.
     """
-    report, files = read_report(directory), _files(recipe.data.train, recipe)
-    num_train = 0 if report is None else report["train"].get("input_files", len(files))
-    before = [] if report is None else report["inputs"][:num_train]
+    report = read_report(directory)
+    before = [] if report is None else _training_inputs(report, recipe)
+    files = _files(recipe.data.train, recipe)
     has_dataset = any(isinstance(corpus, HuggingFaceCorpus) for corpus in recipe.data.train)
     note = " (all files of a local dataset count as input)" if has_dataset else ""
     for file in _read_files(files):
         if file.report() not in before:
             return f"{file.path}{note}"
     names = {path.name for path in files}
-    missing = (one["name"] for one in before if one["name"] not in names)
-    where = f", which is not in data.root ({recipe.data.root}){note},"
-    return next((f"the location of {name}{where}" for name in missing), "data.train")
+    for entry in before:
+        if entry["name"] not in names:
+            return f"the location of {entry['name']}, which is not in data.root ({recipe.data.root}){note},"
+    return "data.train"
 
 
 def hub_commits(recipe: Recipe, split: Split) -> dict[str, str]:
@@ -152,13 +156,14 @@ def hub_commits(recipe: Recipe, split: Split) -> dict[str, str]:
 
 def unpinned_datasets(recipe: Recipe, corpora: Iterable[Corpus]) -> dict[str, HuggingFaceCorpus]:
     """Return the datasets on the Hub whose revision may change, by name and revision."""
-    found: dict[str, HuggingFaceCorpus] = {}
+    datasets: dict[str, HuggingFaceCorpus] = {}
     for corpus in corpora:
         if not isinstance(corpus, HuggingFaceCorpus) or re.fullmatch("[0-9a-f]{40}", corpus.revision or ""):
             continue
         if not resolve(Path(corpus.dataset), recipe.data.root).is_dir():
-            found[corpus.dataset + (f"@{corpus.revision}" if corpus.revision else "")] = corpus
-    return found
+            name = f"{corpus.dataset}@{corpus.revision}" if corpus.revision else corpus.dataset
+            datasets[name] = corpus
+    return datasets
 
 
 def _hub_commit(dataset: str, revision: str | None) -> str:
@@ -245,6 +250,12 @@ def _training_options(options: dict[str, Any]) -> dict[str, Any]:
     return {**others, "data": data}
 
 
+def _training_inputs(report: dict[str, Any], recipe: Recipe) -> list[Any]:
+    """Return the recorded input files of the training text; early versions did not record their number."""
+    num_files = report["train"].get("input_files", len(_files(recipe.data.train, recipe)))
+    return list(report["inputs"][:num_files])
+
+
 def _mixture_options(recipe: Recipe) -> dict[str, Any] | None:
     """Return the options of the mixture; None if an epoch shows every pair once, regardless of corpus sizes."""
     weights = [corpus.weight for corpus in recipe.data.train]
@@ -276,9 +287,11 @@ def _portable(corpus: Corpus, exclude: set[str]) -> dict[str, Any]:
     for name in ("revision", "label_column", "label_field", "document_column", "document_field", "documents"):
         if values.get(name) is None or values[name] is False:  # column 0 is not False
             values.pop(name, None)  # absent from corpora prepared before the option existed
-    given = {name: getattr(corpus, name) for name in values}
-    paths = {name: Path(value) for name, value in given.items() if name == "dataset" or isinstance(value, Path)}
-    return values | {name: path.name for name, path in paths.items() if resolve(path, Path()).is_absolute()}
+    for name in values:
+        value = getattr(corpus, name)
+        if (name == "dataset" or isinstance(value, Path)) and resolve(Path(value), Path()).is_absolute():
+            values[name] = Path(value).name
+    return values
 
 
 def _read_stamps(directory: Path, files: Sequence[Path]) -> list[Stamp]:

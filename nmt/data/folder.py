@@ -33,18 +33,21 @@ def replacing(directory: Path) -> Iterator[Path]:
     Raises UserError if the directory cannot be written, contains other files, or belongs to another trained run.
     """
     require_own_text(directory)
-    run_dir, directory = Path(os.path.realpath(directory.parent)), Path(os.path.realpath(directory))
+    run_dir = Path(os.path.realpath(directory.parent))
+    directory = Path(os.path.realpath(directory))
     replaced = directory.with_name(f".{directory.name}.replaced")
     needed = "preparation needs about as much space as the uncompressed text"
     errors = reporting_disk_errors(directory, needed=needed, alternative="set run_dir to another disk")
-    with run_lock(directory.parent) if directory.parent != run_dir else nullcontext(), errors:
+    lock = run_lock(directory.parent) if directory.parent != run_dir else nullcontext()
+    with lock, errors:
         if replaced.exists() and not directory.exists():
             replaced.rename(directory)  # the process was killed between the two renames below
         if directory.exists() and not (directory / REPORT_FILE).exists() and any(directory.iterdir()):
             raise UserError(f"{directory} exists but is not a prepared corpus; it is not overwritten; move it away")
         _require_no_other_files(directory)
-        for leftover in filter(Path.exists, (replaced, *directory.parent.glob(f".{escape(directory.name)}.part-*"))):
-            shutil.rmtree(leftover)
+        for leftover in (replaced, *directory.parent.glob(f".{escape(directory.name)}.part-*")):
+            if leftover.exists():
+                shutil.rmtree(leftover)
         with new_directory(directory) as new:
             yield new
             for path in new.iterdir():
@@ -62,11 +65,3 @@ def _require_no_other_files(directory: Path) -> None:
         raise UserError(
             f"{directory / others[0]} is not part of the prepared corpus and would be lost; move it away, then rerun"
         )
-
-
-def link_or_copy(source: Path | str, target: Path | str) -> None:
-    """Hard-link a file, or copy it if the file system has no hard links."""
-    try:
-        Path(target).hardlink_to(source)
-    except OSError:
-        shutil.copyfile(source, target)

@@ -121,9 +121,10 @@ class SetLeaks:
 
     def counts(self) -> LeakCounts:
         """Count leaked sentences by part and kind."""
-        both = self._count("both")
-        source, reference = self._count("source", "both"), self._count("reference", "both")
-        return LeakCounts(self.sentences, source, reference, both, self._count("source", "reference", "both"))
+        source = self._count("source", "both")
+        reference = self._count("reference", "both")
+        any_part = self._count("source", "reference", "both")
+        return LeakCounts(self.sentences, source, reference, both=self._count("both"), any=any_part)
 
     def clean(self) -> list[int]:
         """Return the indices, from 0, of the sentences without an occurrence of either side."""
@@ -143,12 +144,15 @@ class LeakFinder:
         self.sets = tuple(sets)
         self.num_read: Counter[int] = Counter()
         """Training pairs searched so far, by corpus index."""
-        # Equal sentences, such as short replies, are searched once: sentence by source and references.
-        numbers: dict[tuple[str, ...], int] = {}
-        rows = (row for searched in self.sets for row in zip(searched.src, *searched.refs, strict=True))
-        self._numbers = [numbers.setdefault(row, len(numbers)) for row in rows]
-        self._sides = _Side([[src] for src, *_ in numbers]), _Side([refs for _, *refs in numbers])
-        self._found: dict[Part, defaultdict[int, _Occurrences]] = {
+        # Equal sentences, such as short replies, are searched once: index by source and references.
+        indices: dict[tuple[str, ...], int] = {}
+        self._sentences: list[list[int]] = []  # of each set
+        for searched in self.sets:
+            rows = zip(searched.src, *searched.refs, strict=True)
+            self._sentences.append([indices.setdefault(row, len(indices)) for row in rows])
+        self._src = _Side([[src] for src, *_ in indices])
+        self._ref = _Side([refs for _, *refs in indices])
+        self._occurrences: dict[Part, defaultdict[int, _Occurrences]] = {
             part: defaultdict(_Occurrences) for part in ("source", "reference", "both")
         }
 
@@ -156,31 +160,31 @@ class LeakFinder:
         """Search the next pairs of the training corpus with index `corpus`."""
         first = self.num_read[corpus] + 1
         self.num_read[corpus] += len(pairs)
-        lines = [src for src, _ in pairs], [tgt for _, tgt in pairs]
-        src, ref = (side.matches(side_lines) for side, side_lines in zip(self._sides, lines, strict=True))
+        src_lines = [src for src, _ in pairs]
+        tgt_lines = [tgt for _, tgt in pairs]
+        src, ref = self._src.matches(src_lines), self._ref.matches(tgt_lines)
         both = {match: exact and ref[match] for match, exact in src.items() if match in ref}
-        matches: tuple[tuple[Part, dict[tuple[int, int], bool], list[str]], ...]
-        matches = ("source", src, lines[0]), ("reference", ref, lines[1]), ("both", both, lines[0])
-        for part, part_matches, text in matches:
+        matches: dict[Part, dict[tuple[int, int], bool]] = {"source": src, "reference": ref, "both": both}
+        for part, part_matches in matches.items():
+            lines = tgt_lines if part == "reference" else src_lines
             for (offset, sentence), exact in part_matches.items():
                 kind: Kind = "exact" if exact else "near"
-                self._found[part][sentence].add(kind, (corpus, first + offset, text[offset]))
+                self._occurrences[part][sentence].add(kind, (corpus, first + offset, lines[offset]))
 
     def leaks(self) -> list[SetLeaks]:
         """Return the leaks of each set."""
-        result, first = [], 0
-        for searched in self.sets:
-            size = len(searched.src)
-            numbered = enumerate(self._numbers[first : first + size], start=1)
-            leaks = [leak for line, sentence in numbered for leak in self._sentence_leaks(sentence, line)]
-            result.append(SetLeaks(searched.name, size, tuple(leaks)))
-            first += size
+        result = []
+        for searched, sentences in zip(self.sets, self._sentences, strict=True):
+            leaks: list[Leak] = []
+            for line, sentence in enumerate(sentences, start=1):
+                leaks += self._sentence_leaks(sentence, line)
+            result.append(SetLeaks(searched.name, len(sentences), tuple(leaks)))
         return result
 
     def _sentence_leaks(self, sentence: int, line: int) -> Iterator[Leak]:
-        both = self._found["both"].get(sentence)
-        for part, found in self._found.items():
-            occurrences = found.get(sentence)
+        both = self._occurrences["both"].get(sentence)
+        for part, by_sentence in self._occurrences.items():
+            occurrences = by_sentence.get(sentence)
             if occurrences is None:
                 continue
             kind = occurrences.kind
@@ -216,7 +220,7 @@ class _Side:
         numbered = [(sentence, line) for sentence, lines in enumerate(self._lines) for line in lines]
         for (sentence, _), form in zip(numbered, normal_forms([line for _, line in numbered]), strict=True):
             sentences = self._sentences_of.setdefault(form, [])
-            if sentence not in sentences[-1:]:
+            if not sentences or sentences[-1] != sentence:
                 sentences.append(sentence)
 
     def matches(self, lines: Sequence[str]) -> dict[tuple[int, int], bool]:
@@ -274,7 +278,7 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
     if isinstance(finder, UserError):
         _warn(finder, path)
         return
-    key = _key(text_identity(prepare_report, recipe), finder.sets)
+    key = _digest([_FORMAT, text_identity(prepare_report, recipe), *map(asdict, finder.sets)])
     if not finder.num_read:
         known = read_json_object(path)
         digest = _digest(known.get("sets"))
@@ -293,8 +297,8 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
                 f"{set_leaks.name}: exact matches in the training text for {count.exact:,} of "
                 f"{counted(set_leaks.sentences, 'sentence')}, near matches for {count.near:,}; `nmt leaks` lists them"
             )
-    found = list(map(asdict, leaks))
-    record = {"key": key, "sha256": _digest(found), "sets": found}
+    sets = [asdict(set_leaks) for set_leaks in leaks]
+    record = {"key": key, "sha256": _digest(sets), "sets": sets}
     write_file(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
 
 
@@ -305,11 +309,6 @@ def read_leaks(run_dir: Path) -> dict[str, SetLeaks]:
         entry["name"]: SetLeaks(entry["name"], entry["sentences"], tuple(Leak(**leak) for leak in entry["leaks"]))
         for entry in sets
     }
-
-
-def _key(text: str, sets: tuple[SearchedSet, ...]) -> str:
-    """Return the SHA-256 of the identity of the training text and of the searched sets."""
-    return _digest([_FORMAT, text, *map(asdict, sets)])
 
 
 def _digest(tree: object) -> str:

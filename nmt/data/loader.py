@@ -98,8 +98,9 @@ def _token_links(
     links: SideStore, ids: NDArray[np.integer[Any]], tgt_lengths: NDArray[np.int64], src_lengths: NDArray[np.int64]
 ) -> TokenLinks:
     packed, counts = links.gather(ids)
-    tgt, src = (np.repeat(np.cumsum(lengths) - lengths, counts) for lengths in (tgt_lengths, src_lengths))
-    return TokenLinks.from_arrays(tgt + (packed & 0xFFFF), src + (packed >> 16))
+    tgt_starts = np.repeat(np.cumsum(tgt_lengths) - tgt_lengths, counts)
+    src_starts = np.repeat(np.cumsum(src_lengths) - src_lengths, counts)
+    return TokenLinks.from_arrays(tgt_starts + (packed & 0xFFFF), src_starts + (packed >> 16))
 
 
 def empty_batch() -> Batch:
@@ -230,14 +231,16 @@ class TrainingBatches:
         """Return update `index` of the plan, which starts after `updates_before` updates of the epoch."""
         parts = self._plan.micro_batches(index)
         ids = self._plan.sentences(index)
-        own = range(self._rank, len(parts), self._world_size)
         following = DataPosition(epoch, updates_before + index + 1, int(self._plan.starts[index + 1]))
+        if index + 1 == len(self._plan):
+            following = DataPosition(epoch + 1)
+        numbers = range(self._rank, len(parts), self._world_size)
         return Update(
             epoch=epoch,
             index=updates_before + index,
             updates_in_epoch=updates_before + len(self._plan),
-            next=DataPosition(epoch + 1) if index + 1 == len(self._plan) else following,
-            micro_batches=[self._micro_batch(number, parts[number]) for number in own],
+            next=following,
+            micro_batches=[self._micro_batch(number, parts[number]) for number in numbers],
             tgt_tokens=self._plan.tgt_tokens(index),
             num_sentences=len(ids),
             sentence_ids=ids,

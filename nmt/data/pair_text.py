@@ -45,10 +45,13 @@ def decode_pairs(prepared: Prepared, recipe: Recipe, ids: Iterable[int]) -> list
     for pair in ids:
         (src, _), (tgt, _) = (side.gather(np.array([pair])) for side in (store.src, store.tgt))
         corpus = int(np.searchsorted(ends, pair, side="right"))
-        src, tgt = src[1 if corpus in tags else 0 :], tgt[::-1] if recipe.data.reverse_target else tgt
+        if corpus in tags:
+            src = src[1:]
+        if recipe.data.reverse_target:
+            tgt = tgt[::-1]
         if separators is not None:
-            starts = after_last(src.tolist(), separators.src), after_last(tgt.tolist(), separators.tgt)
-            src, tgt = src[starts[0] :], tgt[starts[1] :]
+            src = src[after_last(src.tolist(), separators.src) :]
+            tgt = tgt[after_last(tgt.tolist(), separators.tgt) :]
         pairs.append(
             StoredPair(int(pair), corpus, tokenizers.src.decode(src.tolist()), tokenizers.tgt.decode(tgt.tolist()))
         )
@@ -60,8 +63,10 @@ def locate_pairs(prepared: Prepared, recipe: Recipe, pairs: Sequence[StoredPair]
 
     A pair that occurs several times in a corpus gets the lowest number. Raises UserError if a corpus is unreadable.
     """
-    tokenizer, data, lowercases = prepared.tokenizers.src, recipe.data, prepared.tokenizers.tgt.lowercases()
-    form, tags = data.unicode_form, tag_ids(data.train, tokenizer)
+    data, form = recipe.data, recipe.data.unicode_form
+    tokenizer = prepared.tokenizers.src
+    tags = tag_ids(data.train, tokenizer)
+    lowercases = prepared.tokenizers.tgt.lowercases()
 
     def target(text: str) -> str:
         return text.replace("\u0130", "i").casefold() if lowercases else text  # I with dot, as the tokenizer lowercases
@@ -71,13 +76,15 @@ def locate_pairs(prepared: Prepared, recipe: Recipe, pairs: Sequence[StoredPair]
         limit = data.max_tokens - (index in tags) if data.long_sources == "truncate" else None
         missing = {(pair.src, target(pair.tgt)) for pair in pairs if pair.corpus == index}
         targets = {tgt for _, tgt in missing}
-        corpus_pairs = enumerate(read_pairs(data.train[index], ReadOptions.from_recipe(recipe)), start=1)
-        while missing and (found := next(corpus_pairs, None)) is not None:
-            number, (src, tgt) = found
-            if (tgt := target(normalize(tgt, form))) not in targets:
+        corpus_pairs = read_pairs(data.train[index], ReadOptions.from_recipe(recipe))
+        for number, (src, tgt) in enumerate(corpus_pairs, start=1):
+            tgt = target(normalize(tgt, form))
+            if tgt not in targets:
                 continue
             text = tokenizer.decode(tokenizer.encode(normalize(src, form))[:limit]), tgt  # as stored
             if text in missing:
                 missing.remove(text)
                 numbers[index, text] = number
+            if not missing:
+                break
     return [replace(pair, number=numbers.get((pair.corpus, (pair.src, target(pair.tgt))))) for pair in pairs]

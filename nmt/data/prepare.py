@@ -11,13 +11,11 @@ Corpora are consecutive in the store; the report has the number of pairs of each
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -38,16 +36,17 @@ from nmt.data.fingerprint import (
     recorded_options,
     write_stamps,
 )
-from nmt.data.folder import link_or_copy, replacing
+from nmt.data.folder import replacing
 from nmt.data.mixture import Mixture
 from nmt.data.reused_tokenizers import reused_tokenizers
 from nmt.data.store import PairStore, PairWriter, Split, token_dtype
 from nmt.data.test_sets import TestSet, warn_of_swapped_sides
 from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.cores import num_cores
-from nmt.recipe import NO_LANGUAGE, SEPARATOR, TERM_MARKERS, Corpus, Recipe, TreesCorpus, UserError
-from nmt.special_ids import EOS_ID, UNK_ID
+from nmt.recipe import Corpus, Recipe, TreesCorpus, UserError
+from nmt.special_ids import EOS_ID
 from nmt.storage.checksums import require_undamaged, sha256_of, write_checked
+from nmt.storage.sealed import link_or_copy
 from nmt.text.clean import DROP_REASONS, Pair, normalize, warn_of_form, warn_of_unknown_scripts
 from nmt.text.context import (
     count_previous,
@@ -59,7 +58,7 @@ from nmt.text.context import (
     say_documents,
 )
 from nmt.text.lines import read_lines, warn_of_sides, with_format_warnings
-from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizers
+from nmt.text.tokenizer import Tokenizer, Tokenizers, planned_symbols, train_tokenizers
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
 _VALID_FILES = ("valid.src.txt", "valid.tgt.txt")
@@ -84,8 +83,9 @@ class Prepared:
     def valid_set(self) -> TestSet:
         """Return the unmodified validation text, including pairs too long for the model."""
         src, tgt = (list(read_lines(self.directory / name)) for name in _VALID_FILES)
-        counts = self.directory / _VALID_PREVIOUS
-        return TestSet("valid", src, [tgt], previous=list(map(int, read_lines(counts))) if counts.exists() else None)
+        path = self.directory / _VALID_PREVIOUS
+        previous = [int(count) for count in read_lines(path)] if path.exists() else None
+        return TestSet("valid", src, [tgt], previous=previous)
 
     def valid_identity(self) -> str:
         """Return the SHA-256 of the validation text and of the lengths of its context."""
@@ -105,10 +105,11 @@ class Prepared:
     def mixture(self, recipe: Recipe) -> Mixture:
         """Return the mixture of the training corpora; `recipe` must be the recipe of this corpus."""
         sizes = [corpus["pairs"] for corpus in self.report["train"]["corpora"]]
-        if sum(sizes) != (stored := len(PairStore(self.directory, "train"))):
+        num_stored = len(PairStore(self.directory, "train"))
+        if sum(sizes) != num_stored:
             raise UserError(
                 f"{self.directory / REPORT_FILE} is damaged: it has {sum(sizes):,} training pairs and the token store "
-                f"{stored:,}; remove {self.directory}, then rerun to prepare the text again"
+                f"{num_stored:,}; remove {self.directory}, then rerun to prepare the text again"
             )
         return _mixture(recipe, sizes)
 
@@ -123,7 +124,8 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
     Raises UserError for unreadable or inconsistent input, if no training pair is left, and if the directory cannot be
     written.
     """
-    directory, started = recipe.data_directory, monotonic()
+    started = monotonic()
+    directory = recipe.data_directory
     _warn_of_unused_documents(recipe)
     outdated = outdated_splits(recipe, directory)
     if "train" in outdated:
@@ -135,8 +137,9 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
     elif outdated:
         with replacing(directory) as new:
             report = _prepare_valid(recipe, directory, new)
-            for folder in filter(Path.is_dir, (directory / "alignment", directory / "markup")):  # of the training text
-                shutil.copytree(folder, new / folder.name, copy_function=link_or_copy)
+            for name in ("alignment", "markup"):  # of the training text
+                if (directory / name).is_dir():
+                    shutil.copytree(directory / name, new / name, copy_function=link_or_copy)
         say(f"prepared {report['valid']['pairs']:,} new validation pairs; the training text is up to date")
     else:
         say(f"{directory} is up to date")
@@ -157,10 +160,12 @@ def tag_ids(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> dict[int, int]:
     Raises UserError for a tag that is not a single token of the source tokenizer.
     """
     tags = {index: corpus.tag for index, corpus in enumerate(corpora) if corpus.tag is not None}
-    ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))} if tags else {}
+    if not tags:
+        return {}
+    ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}
     for index, tag in tags.items():
         # Special tokens and bytes are written like tags, but `encode` never returns them for their written form.
-        if ids.get(tag, UNK_ID) <= EOS_ID or ids[tag] not in tokenizer.encode(tag):
+        if tag not in ids or ids[tag] <= EOS_ID or ids[tag] not in tokenizer.encode(tag):
             raise UserError(
                 f"data.train.{index}.tag is {tag}, which is not a single token of the tokenizer; "
                 "it must be one of its user symbols; choose another, or train a tokenizer with it"
@@ -205,38 +210,21 @@ class _SplitCounts:
 
 def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dict[str, Any]:
     """Prepare both splits in an empty directory and return the report."""
-    data, options = recipe.data, ReadOptions.from_recipe(recipe)
+    data = recipe.data
     tokenizers = reused_tokenizers(recipe)
     reuse = tokenizers is not None
     if tokenizers is not None:
         say(f"reusing the tokenizer of {tokenizers.src.path.parent}, {tokenizers.src.vocab_size:,} tokens")
-        tag_ids(data.train, tokenizers.src)  # fails early for an unknown tag
-        find_separators(tokenizers, data.context_options)
+        _pair_format(recipe, tokenizers)  # fails early for an unknown tag and without a separator
         tokenizers.save(directory)
     num_pairs = _count_training_pairs(recipe)
     _require_valid(recipe)
-    inputs, commits = read_inputs(recipe), {split: hub_commits(recipe, split) for split in get_args(Split)}
+    inputs = read_inputs(recipe)
+    commits = {split: hub_commits(recipe, split) for split in get_args(Split)}
     workers = data.workers or (1 if num_pairs is not None and num_pairs < _MIN_PAIRS_FOR_PROCESSES else num_cores())
-
-    # Read and clean.
-    chunks = read_chunks(data.train, options, with_format_warnings("data.train", on_read), data.context_options)
-    text = clean_corpora(
-        say_documents(chunks, data.context_options, "data.train"),
-        partial(ChunkCleaner, data, recipe.src_lang, recipe.tgt_lang, directory if reuse else None),
-        directory,
-        num_corpora=len(data.train),
-        drop_duplicates=data.drop_duplicates,
-        workers=workers,
-        total=num_pairs,
-    )
-    _require_pairs(text.kept.num_kept, text, text.drops)
-
-    # Tokenize, encode and store.
+    text = _clean(recipe, directory, on_read, encodes=reuse, workers=workers, total=num_pairs)
     tokenizers = tokenizers or _train_tokenizers(recipe, text, directory)
-    tags = tag_ids(data.train, tokenizers.src)
-    separators = find_separators(tokenizers, data.context_options)
-    min_tokens, truncates = (int(recipe.src_lang != NO_LANGUAGE), 1), data.long_sources == "truncate"
-    pair_format = PairFormat(min_tokens, data.max_tokens, tags, data.reverse_target, separators, truncates)
+    pair_format = _pair_format(recipe, tokenizers)
     encoded = encode_frames(text.frames(), directory, pair_format, workers=workers, already_encoded=reuse)
     with progress("encoding", text.kept.num_kept, "pairs") as bar:
         train = _store(directory, "train", tokenizers, encoded, bar.advance)
@@ -260,16 +248,51 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
         "valid": _valid_report(valid),
         "vocab_size": {"src": tokenizers.src.vocab_size, "tgt": tokenizers.tgt.vocab_size},
         "tokenizers": tokenizers.digests(),
-        **({"commits": commits} if any(commits.values()) else {}),
     }
+    if any(commits.values()):
+        report["commits"] = commits
     return _write_report(report, inputs, directory)
+
+
+def _clean(
+    recipe: Recipe, directory: Path, on_read: OnRead | None, *, encodes: bool, workers: int, total: int | None
+) -> CleanText:
+    """Read and clean the training text. encodes: whether to also encode it, with the tokenizers in `directory`"""
+    data, context = recipe.data, recipe.data.context_options
+    on_read = with_format_warnings("data.train", on_read)
+    chunks = read_chunks(data.train, ReadOptions.from_recipe(recipe), on_read, context)
+    text = clean_corpora(
+        say_documents(chunks, context, "data.train"),
+        partial(ChunkCleaner, data, recipe.src_lang, recipe.tgt_lang, directory if encodes else None),
+        directory,
+        num_corpora=len(data.train),
+        drop_duplicates=data.drop_duplicates,
+        workers=workers,
+        total=total,
+    )
+    _require_pairs(text.kept.num_kept, text, text.drops)
+    return text
+
+
+def _pair_format(recipe: Recipe, tokenizers: Tokenizers) -> PairFormat:
+    """Return the length limits and stored form of training pairs."""
+    data = recipe.data
+    return PairFormat(
+        min_tokens=(0 if recipe.is_language_model else 1, 1),
+        max_tokens=data.max_tokens,
+        tags=tag_ids(data.train, tokenizers.src),
+        reverse_target=data.reverse_target,
+        separators=find_separators(tokenizers, data.context_options),
+        truncates_src=data.long_sources == "truncate",
+    )
 
 
 def _prepare_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, Any]:
     """Prepare only the validation text in an empty directory; reuse the other files of `current`."""
     report = load_prepared(current).report
     _require_valid(recipe)
-    inputs, commits = read_inputs(recipe), hub_commits(recipe, "valid")
+    inputs = read_inputs(recipe)
+    commits = hub_commits(recipe, "valid")
     for name in report["files"]:
         if not name.startswith("valid."):
             link_or_copy(current / name, directory / name)
@@ -282,10 +305,12 @@ def _prepare_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, 
 
 
 def _warn_of_unused_documents(recipe: Recipe) -> None:
-    sets = {f"train.{index}": corpus for index, corpus in enumerate(recipe.data.train)}
-    sets |= {f"valid.{index}": corpus for index, corpus in enumerate(recipe.data.valid)}
-    sets |= {f"test.{name}": corpus for name, corpus in recipe.data.test.items()}
-    for name, corpus in sets.items() if recipe.data.context == 0 else ():
+    if recipe.data.context:
+        return
+    corpora = {f"train.{index}": corpus for index, corpus in enumerate(recipe.data.train)}
+    corpora |= {f"valid.{index}": corpus for index, corpus in enumerate(recipe.data.valid)}
+    corpora |= {f"test.{name}": corpus for name, corpus in recipe.data.test.items()}
+    for name, corpus in corpora.items():
         for option in ("document_column", "document_field"):
             if getattr(corpus, option, None) is not None:
                 warn(f"data.{name}.{option} has no effect if data.context is 0; remove {option}, or raise data.context")
@@ -303,8 +328,10 @@ def _require_valid(recipe: Recipe) -> None:
     """Raise UserError for validation corpora that are empty or cannot be read, before preparing the training text."""
     data = recipe.data
     chunks = read_chunks(data.valid, ReadOptions.from_recipe(recipe), context=data.context_options)
-    if empty := sorted(set(range(len(data.valid))) - {index for index, _ in chunks}):
-        raise UserError(f"data.valid.{empty[0]} has no sentences; it must have at least one; correct or remove it")
+    nonempty = {index for index, _ in chunks}
+    for index in range(len(data.valid)):
+        if index not in nonempty:
+            raise UserError(f"data.valid.{index} has no sentences; it must have at least one; correct or remove it")
 
 
 def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Tokenizers:
@@ -314,12 +341,10 @@ def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Token
     mixture = _mixture(recipe, text.num_kept)
 
     def sample() -> Iterator[Pair]:
-        pairs = text.sample(num_pairs, mixture)
-        return ((last_sentence(src), last_sentence(tgt)) for src, tgt in pairs) if recipe.data.context else pairs
+        for src, tgt in text.sample(num_pairs, mixture):
+            yield last_sentence(src), last_sentence(tgt)
 
-    symbols = (SEPARATOR,) if recipe.data.context else TERM_MARKERS if recipe.train.glossary_markup else ()
-    symbols = tuple(dict.fromkeys((*recipe.tokenizer.user_symbols, *symbols)))
-    options = recipe.tokenizer.model_copy(update={"user_symbols": symbols})
+    options = recipe.tokenizer.model_copy(update={"user_symbols": planned_symbols(recipe)})
     only_trees = all(isinstance(corpus, TreesCorpus) for corpus in recipe.data.train)
     tree_tokens = {token for _, tree in sample() for token in tree.split()} if only_trees else ()
     return train_tokenizers(sample, options, directory, tuple(tags), sorted(tree_tokens))
@@ -346,15 +371,14 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
 
 def _valid_chunks(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> Iterator[EncodedChunk]:
     data, form, context = recipe.data, recipe.data.unicode_form, recipe.data.context_options
-    separators = find_separators(tokenizers, context)
-    encode, limit = PairEncoder(tokenizers, separators), recipe.model.max_positions - 1  # 1 position for EOS
-    truncates = data.long_sources == "truncate"
-    pair_format = PairFormat((0, 0), data.max_tokens, {}, data.reverse_target, separators, truncates, limit)
+    max_length = recipe.model.max_positions - 1  # one position is for EOS
+    pair_format = replace(_pair_format(recipe, tokenizers), min_tokens=(0, 0), tags={}, limit=max_length)
+    encode = PairEncoder(tokenizers, pair_format.separators)
     src_path, tgt_path = (directory / name for name in _VALID_FILES)
+    previous: list[int] = []
     with (
         src_path.open("w", encoding="utf-8", newline="\n") as src_file,
         tgt_path.open("w", encoding="utf-8", newline="\n") as tgt_file,
-        (directory / _VALID_PREVIOUS).open("w") if context.size else nullcontext(io.StringIO()) as previous_file,
     ):
         chunks = read_chunks(data.valid, ReadOptions.from_recipe(recipe), context=context)
         for corpus, pairs in say_documents(chunks, context, "data.valid"):
@@ -363,9 +387,11 @@ def _valid_chunks(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> It
             tgt_file.writelines(f"{tgt}\n" for _, tgt in current)
             normalized = [(normalize(src, form), normalize(tgt, form)) for src, tgt in current]
             if context.size:
-                previous_file.writelines(f"{count_previous(pair)}\n" for pair in pairs)
+                previous += map(count_previous, pairs)
                 normalized = [normalize_joined(pair, form, context) for pair in pairs if not is_blank_pair(pair)]
             yield pair_format.apply(corpus, *encode(normalized))
+    if context.size:
+        (directory / _VALID_PREVIOUS).write_text("".join(f"{count}\n" for count in previous))
 
 
 def _store(

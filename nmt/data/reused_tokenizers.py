@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nmt.recipe import SEPARATOR, TERM_MARKERS, Recipe, UserError, has_tree_vocabulary
+from nmt.recipe import Recipe, UserError, has_tree_vocabulary
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, read_manifest
 from nmt.text.term_markup import TermMarkers
-from nmt.text.tokenizer import Tokenizers, planned_vocab_size
+from nmt.text.tokenizer import Tokenizers, planned_symbols, planned_vocab_size
 
 
 def tokenizer_sources(recipe: Recipe) -> list[Path]:
@@ -50,12 +50,10 @@ def expected_vocab_sizes(recipe: Recipe) -> tuple[int, int]:
     tokenizers = reused_tokenizers(recipe) if all_exist else None
     if tokenizers is not None:
         return tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
-    markers = (SEPARATOR,) if recipe.data.context else TERM_MARKERS if recipe.train.glossary_markup else ()
-    symbols = {*recipe.tokenizer.user_symbols, *markers}
+    symbols = set(planned_symbols(recipe))
     with_tags = symbols | {corpus.tag for corpus in recipe.data.train if corpus.tag is not None}
-    sides = (with_tags, with_tags if recipe.tokenizer.joint else symbols)
-    src, tgt = (planned_vocab_size(recipe.tokenizer, len(side)) for side in sides)
-    return src, tgt
+    src = planned_vocab_size(recipe.tokenizer, len(with_tags))
+    return src, src if recipe.tokenizer.joint else planned_vocab_size(recipe.tokenizer, len(symbols))
 
 
 def is_vocab_size_known(recipe: Recipe) -> bool:

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from nmt.data.folder import link_or_copy
 from nmt.data.store import PairStore, PairWriter, Part, Side
 from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
 from nmt.processes.cores import num_cores
@@ -35,7 +34,7 @@ from nmt.processes.parallel import map_in_order
 from nmt.recipe import TrainRecipe, UserError
 from nmt.storage.checksums import damaged_files, sha256_of
 from nmt.storage.run_folder import read_json_object
-from nmt.storage.sealed import new_directory, reporting_disk_errors, sync
+from nmt.storage.sealed import link_or_copy, new_directory, reporting_disk_errors, sync
 from nmt.text.segmentation import Ints, SubwordSampler, Tokens, gather, reverse_each
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 
@@ -109,7 +108,7 @@ class SampledEpochs:
         self._closed = threading.Event()
         self._first_kept = 0
         self._fraction_done = 0.0
-        self._key = {
+        self._key: dict[str, Any] = {
             "format": _FORMAT,
             "seed": seed,
             "subword_sampling": recipe.subword_sampling,
@@ -118,8 +117,9 @@ class SampledEpochs:
             "pairs_per_shard": _PAIRS_PER_SHARD,
             "text": report.get("sha256") or _sizes(directory),
             "tokenizers": Tokenizers.load(directory).digests(),
-            **({"truncated": "src"} if truncates else {}),
         }
+        if truncates:
+            self._key["truncated"] = "src"
         if is_builder:
             self._remove_leftovers()
 
@@ -189,8 +189,8 @@ class SampledEpochs:
 
     def _write(self, epoch: int, directory: Path) -> None:
         dtypes: dict[Part, np.dtype[Any]] = {side: self._base.side(side).tokens.dtype for side in self._sides}
-        make = self._make_sampler if self._workers == 1 else partial(_with_low_priority, self._make_sampler)
-        results = map_in_order(make, self._shards(epoch), self._workers)
+        make_sampler = self._make_sampler if self._workers == 1 else partial(_with_low_priority, self._make_sampler)
+        results = map_in_order(make_sampler, self._shards(epoch), self._workers)
         with PairWriter(directory, "train", dtypes) as writer, closing(results):
             for number, sampled in enumerate(results):
                 if self._closed.is_set():
@@ -209,14 +209,17 @@ class SampledEpochs:
 
     def _shards(self, epoch: int) -> Iterator[_Shard]:
         for number, start in enumerate(range(0, len(self._base), _PAIRS_PER_SHARD)):
+            stop = min(start + _PAIRS_PER_SHARD, len(self._base))
             for side in self._sides:
-                stop = min(start + _PAIRS_PER_SHARD, len(self._base))
                 # The last number separates this stream from the others of the run; NumPy ignores trailing zeros.
-                yield _Shard(side, start, stop, (self._seed % (1 << 64), epoch, number, 1 if side == "src" else 2))
+                stream = 1 if side == "src" else 2
+                yield _Shard(side, start, stop, (self._seed % (1 << 64), epoch, number, stream))
 
     def _growth(self, sampler: _ShardSampler, side: Side) -> float:
-        shards = [shard for shard in self._shards(epoch=0) if shard.side == side]  # none for a side that is not sampled
-        sample = shards[:: math.ceil(len(shards) / _SHARDS_TO_MEASURE) or 1]
+        if side not in self._sides:
+            return 1.0
+        shards = [shard for shard in self._shards(epoch=0) if shard.side == side]
+        sample = shards[:: math.ceil(len(shards) / _SHARDS_TO_MEASURE)]
         after = sum(len(sampler(shard).tokens) for shard in sample)
         before = sum(int(self._base.side(side).lengths[shard.start : shard.stop].sum()) for shard in sample)
         return after / before if before else 1.0
@@ -236,12 +239,12 @@ class SampledEpochs:
         Compares sizes only, because files are synced before the directory gets its name.
         """
         report = read_json_object(directory / _REPORT_FILE)
-        recorded = {"epoch": report.get("epoch"), "sha256": report.get("sha256")}
+        if report.keys() != {"made_from", "epoch", "bytes", "sha256"} or directory != self._path(report["epoch"]):
+            return False
         try:
-            expected = {"made_from": self._key, "bytes": _sizes(directory), **recorded}
+            return bool(report["made_from"] == self._key and report["bytes"] == _sizes(directory))
         except FileNotFoundError:  # rank 0 is removing the directory
             return False
-        return report == expected and directory == self._path(report["epoch"])
 
     def _remove_leftovers(self) -> None:
         """Remove text that is incomplete, damaged or built from other data or options."""
@@ -301,28 +304,31 @@ class _ShardSampler:
         self._base = PairStore(directory, "train")
         tokenizers = Tokenizers.load(directory)
         by_side: Mapping[Side, Tokenizer] = {"src": tokenizers.src, "tgt": tokenizers.tgt}
-        samplers = {one: SubwordSampler(one.vocabulary(), alpha) for one in {by_side[side] for side in sides}}
+        distinct = {by_side[side] for side in sides}
+        samplers = {tokenizer: SubwordSampler(tokenizer.vocabulary(), alpha) for tokenizer in distinct}
         self._samplers = {side: samplers[by_side[side]] for side in sides}
         self._max_tokens = max_tokens
-        self._reversed: tuple[Side, ...] = ("tgt",) if reverse_target else ()
-        self._truncated: tuple[Side, ...] = ("src",) if truncates else ()
+        self._reverse_target = reverse_target
+        self._truncates = truncates
 
     def __call__(self, shard: _Shard) -> _SampledShard:
         random = np.random.Generator(np.random.PCG64(shard.seed))
         tokens, lengths = self._base.side(shard.side).gather(np.arange(shard.start, shard.stop))
-        is_reversed = shard.side in self._reversed
+        is_reversed = self._reverse_target and shard.side == "tgt"
         in_order = reverse_each(tokens, lengths) if is_reversed else tokens
-        sampled, new_lengths = self._samplers[shard.side].resegment(in_order, lengths, random)
-        new_tokens = reverse_each(sampled, new_lengths) if is_reversed else sampled
-        both = np.concatenate([new_tokens, tokens])
-        starts, new_starts = np.cumsum(lengths) - lengths + len(new_tokens), np.cumsum(new_lengths) - new_lengths
-        if shard.side in self._truncated:
-            new_lengths = np.minimum(new_lengths, self._max_tokens)
-        fits = new_lengths <= self._max_tokens
-        chosen_lengths = np.where(fits, new_lengths, lengths)
-        return _SampledShard(
-            shard.side, gather(both, np.where(fits, new_starts, starts), chosen_lengths), chosen_lengths
-        )
+        sampled, sampled_lengths = self._samplers[shard.side].resegment(in_order, lengths, random)
+        if is_reversed:
+            sampled = reverse_each(sampled, sampled_lengths)
+        # Select each sentence from both segmentations.
+        both = np.concatenate([sampled, tokens])
+        sampled_starts = np.cumsum(sampled_lengths) - sampled_lengths
+        starts = np.cumsum(lengths) - lengths + len(sampled)
+        if self._truncates and shard.side == "src":
+            sampled_lengths = np.minimum(sampled_lengths, self._max_tokens)
+        fits = sampled_lengths <= self._max_tokens
+        starts = np.where(fits, sampled_starts, starts)
+        lengths = np.where(fits, sampled_lengths, lengths)
+        return _SampledShard(shard.side, gather(both, starts, lengths), lengths)
 
 
 def _with_low_priority(make_sampler: partial[_ShardSampler]) -> _ShardSampler:

@@ -50,11 +50,13 @@ class TestSet:
 
         Any translation of a sentence whose references are empty, such as null in JSON Lines, counts as wrong.
         """
-        where, known = f"data.test.{self.name}", {"the source": self.src}
+        where = f"data.test.{self.name}"
+        known = {"the source": self.src}
         warn_of_fields(f"the source of {where}", self.src, translations=self.ref)
         warn_of_empty(f"the source of {where}", self.src, self.refs, "their translations are empty; correct them")
-        several = "translations count as wrong only if all references are empty; correct them"
-        remark = several if len(self.refs) > 1 else "their translations count as wrong; correct them"
+        remark = "their translations count as wrong; correct them"
+        if len(self.refs) > 1:
+            remark = "translations count as wrong only if all references are empty; correct them"
         for number, stream in enumerate(self.refs, start=1):
             name = f"reference {number}" if len(self.refs) > 1 else "the reference"
             warn_of_fields(f"{name} of {where}", stream)
@@ -74,8 +76,10 @@ def test_sets(recipe: Recipe) -> dict[str, TestSet]:
 
 def warn_of_swapped_tests(recipe: Recipe, tokenizers: Tokenizers) -> None:
     """Warn of test sets whose source and target are swapped, see `warn_of_swapped_sides`."""
+    if not tokenizers.joint:
+        return
     form = recipe.data.unicode_form
-    for name, test in test_sets(recipe).items() if tokenizers.joint else ():
+    for name, test in test_sets(recipe).items():
         texts = ([normalize(line, form) for line in side] for side in (test.src, test.ref))
         src, tgt = (np.array(list(chain.from_iterable(tokenizers.src.encode_batch(text))), np.int64) for text in texts)
         warn_of_swapped_sides(f"data.test.{name}", (src, tgt), recipe, recipe.data_directory)
@@ -103,14 +107,16 @@ def _read(name: str, corpus: Corpus, options: ReadOptions, context_size: int) ->
         raise UserError(f"data.test.{name} has no sentences; it must have at least one; correct or remove the set")
     labels = read_labels(corpus, options)
     src = [src for src, _ in by_reference[0]]
-    documents = read_documents(corpus, options) if context_size else None
-    previous = [len(found) for _, found in with_previous(src, context_size, is_blank, documents)]
+    previous = None
+    if context_size:
+        documents = read_documents(corpus, options)
+        previous = [len(context) for _, context in with_previous(src, context_size, is_blank, documents)]
     return TestSet(
         name=name,
         src=src,
         refs=[[ref for _, ref in pairs] for pairs in by_reference],
         labels=None if labels is None else list(labels),
-        previous=previous if context_size else None,
+        previous=previous,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from nmt.decode.glossary import Glossary, Required
 from nmt.decode.task import Previous, TranslatorInput
@@ -30,18 +30,25 @@ def translator_inputs(
     if context is not None:
         require_context(context)
     glossaries = [glossary] * len(lines) if isinstance(glossary, Glossary) else glossary
-    for given, kind, empty in (
+    for values, kind, default in (
         (prefixes, "prefixes", "empty ones"),
         (required, "lists of required phrases", "[]"),
         (context, "lists of previous sentences", "[]"),
         (glossaries, "glossaries", "None"),
     ):
-        if given is not None and len(given) != len(lines):
-            fix = f"add {empty}" if len(given) < len(lines) else "remove the extra ones"
-            raise UserError(f"got {len(given)} {kind} for {counted(len(lines), 'line')}; expected one per line; {fix}")
-    fields = ((prefixes, ""), (required, ()), (context, ()), (glossaries, None))
-    columns: Any = [[empty] * len(lines) if values is None else values for values, empty in fields]
-    return [TranslatorInput(*row) for row in zip(lines, *columns, strict=True)]
+        if values is not None and len(values) != len(lines):
+            fix = f"add {default}" if len(values) < len(lines) else "remove the extra ones"
+            raise UserError(f"got {len(values)} {kind} for {counted(len(lines), 'line')}; expected one per line; {fix}")
+    return [
+        TranslatorInput(
+            line,
+            prefix="" if prefixes is None else prefixes[i],
+            required=() if required is None else required[i],
+            context=() if context is None else context[i],
+            glossary=None if glossaries is None else glossaries[i],
+        )
+        for i, line in enumerate(lines)
+    ]
 
 
 def _require_texts(lines: object, prefixes: object, required: object, glossary: object) -> None:
@@ -91,8 +98,10 @@ class PerLine(Generic[Item]):
 
     def __init__(self, name: str, items: Iterable[Item] | None, of: str = "strings") -> None:
         """Raises TypeError unless `items` is an iterable. of: noun for the items in errors"""
-        require_list(name, [] if items is None else items, of)
-        self._name, self._items = name, None if items is None else iter(items)
+        if items is not None:
+            require_list(name, items, of)
+        self._name = name
+        self._items = None if items is None else iter(items)
 
     def take(self, count: int) -> list[Item] | None:
         """Return the items of the next `count` lines, fewer at the end."""

@@ -68,23 +68,18 @@ class ContextEncoder:
             return list(tasks)
         sentences = [sentence for line in previous for sentence in self._sentences(line, split)]
         encoded = [self._encode(sentence) for sentence in sentences[-self.context.size :]]
-        separator, added = self._separators.src, []
+        separator = self._separators.src
+        tasks_with_context = []
         for task in tasks:
             if self.tgt_separator in task.prefix:
                 raise UserError(f"the prefix contains {SEPARATOR}, which ends the context of this model; remove it")
             sentence = [UNK_ID if token == separator else token for token in task.sentence]
-            src: list[int] = []
-            tgt: list[int] = []
-            for own_src, own_tgt in reversed(encoded[-self.context.size :]):
-                if len(own_src) + len(src) + len(sentence) > limit or (
-                    own_tgt and len(own_tgt) + len(tgt) + max(2 * len(sentence), len(task.prefix)) > limit
-                ):
-                    break
-                src, tgt = own_src + src, own_tgt + tgt
-            added.append(task._replace(sentence=src + sentence, prefix=tgt + task.prefix))
+            expected_tgt_len = max(2 * len(sentence), len(task.prefix))
+            src, tgt = _newest_that_fit(encoded[-self.context.size :], limit - len(sentence), limit - expected_tgt_len)
+            tasks_with_context.append(task._replace(sentence=src + sentence, prefix=tgt + task.prefix))
             if not self.context.has_target:
                 encoded.append(([*sentence, separator], []))
-        return added
+        return tasks_with_context
 
     def _sentences(self, previous: Previous, split: bool) -> list[Previous]:
         if isinstance(previous, str) == self.context.has_target:
@@ -114,7 +109,12 @@ class ContextEncoder:
         if on_tokens is None or self.tgt_separator is None or len(tasks) != 1:
             return on_tokens
         start = after_last(tasks[0].prefix, self.tgt_separator)
-        return lambda tokens: on_tokens(tokens[start:]) if len(tokens) > start else None
+
+        def without_previous(tokens: list[int]) -> None:
+            if len(tokens) > start:
+                on_tokens(tokens[start:])
+
+        return without_previous
 
     def search_options(self, options: SearchOptions) -> SearchOptions:
         """Return options that keep the whole beam if `remove` reranks it without previous translations."""
@@ -134,11 +134,28 @@ class ContextEncoder:
         start = after_last(hypothesis.tokens, self.tgt_separator)
         if not start:
             return hypothesis
-        tokens, log_probs = hypothesis.tokens[start:], hypothesis.token_log_probs[start:]
-        name, alpha, log_prob = options.length_penalty, options.length_alpha, sum(log_probs)
+        tokens = hypothesis.tokens[start:]
+        log_probs = hypothesis.token_log_probs[start:]
+        log_prob = sum(log_probs)
+        name, alpha = options.length_penalty, options.length_alpha
         bias = hypothesis.score * length_penalty(len(hypothesis.tokens) + 1, name, alpha) - hypothesis.log_prob
         score = (log_prob + bias) / length_penalty(len(tokens) + 1, name, alpha)
         return replace(hypothesis, tokens=tokens, score=score, log_prob=log_prob, token_log_probs=log_probs)
+
+
+def _newest_that_fit(
+    previous: Sequence[tuple[list[int], list[int]]], max_src_len: int, max_tgt_len: int
+) -> tuple[list[int], list[int]]:
+    """Concatenate the newest previous sentences that fit these lengths, and their translations."""
+    src: list[int] = []
+    tgt: list[int] = []
+    for previous_src, previous_tgt in reversed(previous):
+        if len(previous_src) + len(src) > max_src_len:
+            break
+        if previous_tgt and len(previous_tgt) + len(tgt) > max_tgt_len:
+            break
+        src, tgt = previous_src + src, previous_tgt + tgt
+    return src, tgt
 
 
 def document_rounds(continues: Sequence[int]) -> list[list[int]]:
@@ -176,14 +193,16 @@ def translate_documents(
             advance(1)
         return outputs
     has_target = translator.context.has_target
-    for indices in document_rounds(previous) if has_target else [list(range(len(lines)))]:
+    rounds = document_rounds(previous) if has_target else [list(range(len(lines)))]
+    for indices in rounds:
         for start in range(0, len(indices), window):
             batch = indices[start : start + window]
-            contexts: list[list[Previous]] = [
-                [(lines[j], outputs[j]) if has_target else lines[j] for j in range(i - previous[i], i)] for i in batch
-            ]
-            found = translator.translate_n_best([lines[i] for i in batch], context=contexts)
-            for i, translations in zip(batch, found, strict=True):
+            contexts: list[list[Previous]] = []
+            for i in batch:
+                before = slice(i - previous[i], i)
+                contexts.append([*zip(lines[before], outputs[before], strict=True)] if has_target else [*lines[before]])
+            n_best_lists = translator.translate_n_best([lines[i] for i in batch], context=contexts)
+            for i, translations in zip(batch, n_best_lists, strict=True):
                 outputs[i] = translations[0].text
             advance(len(batch))
     return outputs

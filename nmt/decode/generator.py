@@ -51,8 +51,8 @@ class TextGenerator(Translator):
         return super().unsupported | reasons | {"alignments": "a language model has no source"}
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
-        of_sources = ("alignments", "shortlist", "split_sentences", "min_length_ratio", "max_length_ratio")
-        for name in (*of_sources, "fusion"):
+        names = ("alignments", "shortlist", "split_sentences", "min_length_ratio", "max_length_ratio", "fusion")
+        for name in names:
             if getattr(decode, name):
                 markup = ", or markup from --keep" if name == "alignments" else ""  # needs alignments
                 raise UserError(

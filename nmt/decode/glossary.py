@@ -67,11 +67,13 @@ class Term:
         """
         forms = target.split("|") if isinstance(target, str) else target
         for text in (source, *forms):
-            if _CONTROL.search(shown := " ".join(text.split())):
+            shown = " ".join(text.split())
+            if _CONTROL.search(shown):
                 raise UserError(
                     f"{where}: {shown!r} has a control character; terms must have none; remove the character"
                 )
-        source, *forms = (normalize(text, "none") for text in (source, *forms))
+        source = normalize(source, "none")
+        forms = [normalize(form, "none") for form in forms]
         if not split_words(source):
             raise UserError(f"{where}: the source term is empty; it must have text; fix the term, or remove it")
         if not forms or not all(map(split_words, forms)):
@@ -107,11 +109,11 @@ class Glossary:
         for term in terms:
             if not isinstance(term, Term):
                 raise TypeError(f"a glossary needs Term objects, got {type(term).__name__}; use Term(source, (form,))")
-            words = split_words(term.source)
-            folded = list(map(_folded, words))
-            same, key = (self._cased_terms, words) if term.is_cased else (self._terms, folded)
-            forms = (*same[tuple(key)].forms, *term.forms) if tuple(key) in same else term.forms
-            same[tuple(key)] = replace(term, forms=tuple(dict.fromkeys(forms)))
+            words = tuple(split_words(term.source))
+            folded = tuple(map(_folded, words))
+            same_case, key = (self._cased_terms, words) if term.is_cased else (self._terms, folded)
+            forms = (*same_case[key].forms, *term.forms) if key in same_case else term.forms
+            same_case[key] = replace(term, forms=tuple(dict.fromkeys(forms)))
             self._lengths[folded[0]].add(len(words))
         self._fallback = fallback
         self._find_items: Callable[[str], Sequence[Span]] = _no_items
@@ -123,7 +125,8 @@ class Glossary:
         Warns if the first line looks like a header or a term is quoted. Raises UserError, with the line number, for
         a line with missing, extra or invalid columns, or an empty term.
         """
-        terms, quoted = [], ""
+        terms: list[Term] = []
+        quoted = ""
         for number, line in enumerate(read_lines(Path(path)), start=1):
             where = f"{path}, line {number}"
             columns = line.removesuffix("\r").split("\t")
@@ -132,12 +135,13 @@ class Glossary:
             if not 2 <= len(columns) <= 4:
                 has = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
                 raise UserError(f"{where} has {has}; expected {_COLUMNS}; separate them by tabs")
-            source, target, case, _ = (*columns, "", "")[:4]
+            source, target, *optional = columns
+            case = optional[0] if optional else ""
             if case.strip().lower() not in _CASE:
                 raise UserError(f"{where}: the third column is {case!r}; expected {_COLUMNS}; fix the line")
             terms.append(Term.parse(source, target, where, is_cased=_CASE[case.strip().lower()]))
-            if all(len(column) > 1 and column[0] == column[-1] == '"' for column in (source, target)):
-                quoted = quoted or where
+            if not quoted and _is_quoted(source) and _is_quoted(target):
+                quoted = where
             if len(terms) == 1 and _are_column_names(source, target):
                 warn(f"{where} looks like a header, and counts as a term; a glossary has no header; remove the line")
         if not terms:
@@ -163,26 +167,26 @@ class Glossary:
     def locate(self, text: str) -> list[tuple[Span, Term]]:
         """Return the terms in a line with their character spans, in order."""
         words = find_words(text)
-        found = sorted(self._matches([word.text for word in words]), key=lambda match: match[0])
-        located = [((words[start].start, words[end - 1].end), term) for (start, end), term in found]
         items = self._find_items(text)
-        return [
-            ((start, end), term)
-            for (start, end), term in located
-            if not any(first <= start and end <= last for first, last in items)
-        ]
+        located: list[tuple[Span, Term]] = []
+        for (first, after), term in sorted(self._matches([word.text for word in words]), key=lambda match: match[0]):
+            start, end = words[first].start, words[after - 1].end
+            if not any(item_start <= start and end <= item_end for item_start, item_end in items):
+                located.append(((start, end), term))
+        return located
 
     def check(self, text: str, translation: str) -> list[TermUse]:
         """Return the terms of a line and the forms that its translation uses, ignoring case."""
-        if not (terms := self.find(text)):
+        terms = self.find(text)
+        if not terms:
             return []
-        outside = translation
+        without_items = translation
         for start, end in reversed(self._find_items(translation)):
-            outside = f"{outside[:start]}\ue000{outside[end:]}"
-        everything, outside = _delimited(translation), _delimited(outside)
+            without_items = f"{without_items[:start]}\ue000{without_items[end:]}"
+        all_words, words_outside_items = _delimited(translation), _delimited(without_items)
 
         def is_used(form: str) -> bool:
-            return _delimited(form) in (everything if self._find_items(form) else outside)
+            return _delimited(form) in (all_words if self._find_items(form) else words_outside_items)
 
         return [TermUse(term, next(filter(is_used, term.forms), "")) for term in terms]
 
@@ -190,7 +194,7 @@ class Glossary:
         """Return the selected matches: the span of word indices, and the term."""
         selected: list[tuple[Span, Term]] = []
         covered = [False] * len(words)
-        matches = sorted(self._candidates(words), key=lambda match: match[0][0] - match[0][1])
+        matches = sorted(self._candidates(words), key=lambda match: match[0][0] - match[0][1])  # longest first
         fallback_matches = [] if self._fallback is None else self._fallback._matches(words)
         for (start, end), term in (*matches, *fallback_matches):
             if not any(covered[start:end]):
@@ -200,12 +204,18 @@ class Glossary:
 
     def _candidates(self, words: Sequence[str]) -> Iterator[tuple[Span, Term]]:
         """Yield all matches, from left to right; case-sensitive terms precede others with the same words."""
-        folded = list(map(_folded, words))
-        for start, first in enumerate(folded):
-            for end in (start + length for length in self._lengths.get(first, ()) if start + length <= len(words)):
-                term = self._cased_terms.get(tuple(words[start:end])) or self._terms.get(tuple(folded[start:end]))
-                if term is not None:
+        words = tuple(words)
+        folded = tuple(map(_folded, words))
+        for start, first_word in enumerate(folded):
+            for length in self._lengths.get(first_word, ()):
+                end = start + length
+                term = self._cased_terms.get(words[start:end]) or self._terms.get(folded[start:end])
+                if term is not None and end <= len(words):
                     yield (start, end), term
+
+
+def _is_quoted(column: str) -> bool:
+    return len(column) > 1 and column[0] == column[-1] == '"'
 
 
 def forms_of(required: Required) -> Sequence[str]:

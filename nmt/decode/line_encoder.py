@@ -50,9 +50,11 @@ class LineEncoder:
         self._unicode_form, self._reverse_target = unicode_form, reverse_target
         annotates = decode.glossary_mode == "annotate"
         self._markers = TermMarkers.find(tokenizers, "glossary_mode 'annotate'") if annotates else None
+        forbidden_tokens = [*TermMarkers.ids_of(tokenizers.tgt), *context.reserved]
+        if not allows_digits:
+            forbidden_tokens += tokenizers.tgt.tokens_with_digits()
         forbidden = [tokens for phrase in decode.forbid for tokens in self._phrase(phrase, is_forbidden=True)]
-        forbidden += [[token] for token in (*TermMarkers.ids_of(tokenizers.tgt), *context.reserved)]
-        forbidden += [] if allows_digits else [[token] for token in tokenizers.tgt.tokens_with_digits()]
+        forbidden += [[token] for token in forbidden_tokens]
         bias = [(tokens, value) for phrase, value in decode.bias.items() for tokens in self._phrase(phrase)]
         self.options = SearchOptions.from_recipe(decode, max_positions - 1, forbidden, bias, context.tgt_separator)
         self.tag = [] if decode.tag is None else [tokenizers.src.tag_id(decode.tag)]
@@ -87,9 +89,10 @@ class LineEncoder:
 
     def tasks(self, item: TranslatorInput, parts: Sequence[Part], *, partial_word: bool) -> list[Task]:
         """Return the tasks of a line with its prefix and context; phrases and terms are still to be added."""
-        tasks = [Task(part.tokens, [], []) for part in parts]
         prefix, partial = self._prefix(item.prefix, partial_word=partial_word)
-        tasks[:1] = [task._replace(prefix=prefix, partial=partial) for task in tasks[:1]]
+        tasks = [Task(part.tokens, [], []) for part in parts]
+        if tasks:
+            tasks[0] = tasks[0]._replace(prefix=prefix, partial=partial)
         return self._context.add(tasks, item.context, self.max_tokens, split=self._decode.split_sentences)
 
     def required(self, required: Sequence[Required]) -> list[list[list[int]]]:
@@ -98,21 +101,22 @@ class LineEncoder:
             raise UserError(
                 "sampling does not support required phrases; they need beam search; set decode.sampling to false"
             )
-        phrases, max_tokens = (*self._decode.require, *required), max_output_length(self.options)
-        encoded = list(map(self._forms, phrases))
-        if num_required_tokens(encoded) > max_tokens:
+        phrases = (*self._decode.require, *required)
+        encoded = [self._forms(phrase) for phrase in phrases]
+        num_tokens, max_tokens = num_required_tokens(encoded), max_output_length(self.options)
+        if num_tokens > max_tokens:
             shown = ", ".join(" or ".join(map(repr, forms_of(phrase))) for phrase in phrases)
             raise UserError(
-                f"the required phrases {shown} have {num_required_tokens(encoded)} tokens; an output has at most "
-                f"{max_tokens}; require fewer"
+                f"the required phrases {shown} have {num_tokens} tokens; an output has at most {max_tokens}; require "
+                "fewer"
             )
         return encoded
 
     def add_terms(self, tasks: Sequence[Task], parts: Sequence[Part], glossary: Glossary) -> list[Task]:
         """Require the terms of each part of a line, as many as fit the maximum output length, or annotate them."""
-        if (markers := self._markers) is not None:
+        if self._markers is not None:
             return [
-                task._replace(sentence=self._mark_terms(task.sentence, part, glossary, markers))
+                task._replace(sentence=self._mark_terms(task.sentence, part, glossary, self._markers))
                 for task, part in zip(tasks, parts, strict=True)
             ]
         if self._decode.sampling:
@@ -121,19 +125,23 @@ class LineEncoder:
 
     def _require_terms(self, task: Task, part: Part, glossary: Glossary) -> Task:
         """Require the terms of a part, as many as fit the maximum output length."""
-        required, limit = task.required, max_output_length(self.options, task.prefix) - len(task.prefix)
+        required = task.required
+        limit = max_output_length(self.options, task.prefix) - len(task.prefix)
         _, starts = self._tokenizers.src.encode_with_starts(part.text)
-        text = part.text[: [*starts, len(part.text)][len(part.tokens)]]  # differs from `part.text` if truncated
+        text = part.text
+        if len(part.tokens) < len(starts):  # truncated
+            text = text[: starts[len(part.tokens)]]
         for forms in glossary.required(text):
-            more = [*required, self._forms(forms)]
-            if num_required_tokens(more) <= limit:
-                required = more
+            extended = [*required, self._forms(forms)]
+            if num_required_tokens(extended) <= limit:
+                required = extended
         return task._replace(required=required)
 
     def _mark_terms(self, tokens: list[int], part: Part, glossary: Glossary, markers: TermMarkers) -> list[int]:
         """Insert the first form of each term after its words in a part, for as many terms as fit the maximum length."""
         _, starts = self._tokenizers.src.encode_with_starts(part.text)
-        marks, capacity = list[Mark](), self.max_tokens - len(tokens)
+        marks: list[Mark] = []
+        capacity = self.max_tokens - len(tokens)
         for span, term in glossary.locate(part.text):
             translation = self._tokenizers.src.encode(normalize(term.forms[0], self._unicode_form))
             mark = Mark(*token_span(starts, span), translation)
@@ -162,11 +170,13 @@ class LineEncoder:
             raise UserError(f"{RIGHT_TO_LEFT}; remove the prefixes")
         if not prefix.strip():
             return [], b""
-        tokens, partial = self._tokenizers.tgt.encode(normalize(prefix, self._unicode_form)), b""
+        tokens = self._tokenizers.tgt.encode(normalize(prefix, self._unicode_form))
+        partial = b""
         if partial_word and prefix[-1].isspace():
             partial = b" "
         elif partial_word:
             pieces = self._tokenizers.tgt.pieces(tokens)
             start = max((i for i, piece in enumerate(pieces) if piece.startswith(SPACE)), default=0)
-            tokens, partial = tokens[:start], b"".join(map(spell, pieces[start:]))
+            tokens = tokens[:start]
+            partial = b"".join(map(spell, pieces[start:]))
         return require_fit(tokens, self.options), partial

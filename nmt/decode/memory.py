@@ -207,9 +207,12 @@ class MemoryTranslator:
     ) -> MemoryTranslator:
         """See `TextTranslator.with_constraints`."""
         settings = {**self._settings, "decode.forbid": [*self._settings.get("decode.forbid", ()), *forbidden]}
-        settings |= {} if tag is None else {"decode.tag": tag}
-        settings |= {} if digits else {"digits": False}
-        settings |= {} if requires else {"decode.require": []}
+        if tag is not None:
+            settings["decode.tag"] = tag
+        if not digits:
+            settings["digits"] = False
+        if not requires:
+            settings["decode.require"] = []
         translator = self._translator.with_constraints(tag, forbidden, digits=digits, requires=requires)
         return MemoryTranslator(translator, self._memory, settings)
 
@@ -228,8 +231,8 @@ class MemoryTranslator:
         reused = self._memory.find(keys)
         missing = {key: item for key, item in zip(keys, inputs, strict=True) if key not in reused}
         self.lines_reused += len(inputs) - len(missing)
-        reused_items = (item for key, item in zip(keys, inputs, strict=True) if missing.get(key) is not item)
-        self._translator.count_long(item.text for item in reused_items)
+        reused_lines = [item.text for key, item in zip(keys, inputs, strict=True) if missing.get(key) is not item]
+        self._translator.count_long(reused_lines)
         finish = self._translator.start_translation(list(missing.values()), n_best)
 
         def result() -> list[list[Translation]]:
@@ -245,9 +248,12 @@ class MemoryTranslator:
         annotates = self._settings.get("decode.glossary_mode") == "annotate"
         terms = [[span, term.forms[0] if annotates else term.required] for span, term in located]
         content: list[object] = [self._settings_json, item.text, item.prefix, item.required]
-        content += [terms] if terms or item.context else []
-        content += [item.context] if item.context else []
-        content += [] if n_best is None else [{"n_best": n_best}]
+        if terms or item.context:
+            content.append(terms)
+        if item.context:
+            content.append(item.context)
+        if n_best is not None:
+            content.append({"n_best": n_best})
         return _sha256(json.dumps(content).encode())
 
 

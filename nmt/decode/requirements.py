@@ -33,10 +33,11 @@ def require_decoding_inputs(recipe: Recipe) -> None:
             require_language(decode.fusion, recipe.tgt_lang)
         except UserError as error:
             raise UserError(f"decode.fusion is {decode.fusion.absolute()}: {error}") from error
-    sources = tokenizer_sources(recipe)
-    is_new = read_report(recipe.data_directory) is None  # prepared text has its own tokenizers
-    if is_new and all(path.exists() for path in sources) and (tokenizers := reused_tokenizers(recipe)) is not None:
-        require_decoding(recipe, tokenizers)
+    is_prepared = read_report(recipe.data_directory) is not None  # prepared text has its own tokenizers
+    if not is_prepared and all(path.exists() for path in tokenizer_sources(recipe)):
+        tokenizers = reused_tokenizers(recipe)
+        if tokenizers is not None:
+            require_decoding(recipe, tokenizers)
 
 
 def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:

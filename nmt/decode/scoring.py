@@ -163,27 +163,29 @@ class TextScorer:
             return []
         pairs = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]
         self._encoder.require_fit(pairs, first_line, names)
-        tasks = [Task([*src], [], []) for src, _ in pairs]
-        if context is not None:
-            given = zip(tasks, context, pairs, strict=True)
-            tasks = [self._add_context(task, previous, len(tgt)) for task, previous, (_, tgt) in given]
-        ordered = [
-            self._encoder.in_model_order((task.sentence, tgt)) for task, (_, tgt) in zip(tasks, pairs, strict=True)
-        ]
-        batch = Batch.from_lists(
-            [src for src, _ in ordered],
-            [[*task.prefix, *tgt] for task, (_, tgt) in zip(tasks, ordered, strict=True)],
-        ).to(self._device)
+        tasks, src_tokens, tgt_tokens = [], [], []
+        for i, (src, tgt) in enumerate(pairs):
+            task = Task([*src], [], [])
+            if context is not None:
+                task = self._add_context(task, context[i], len(tgt))
+            ordered_src, ordered_tgt = self._encoder.in_model_order((task.sentence, tgt))
+            tasks.append(task)
+            src_tokens.append(ordered_src)
+            tgt_tokens.append([*task.prefix, *ordered_tgt])
+        scores = score_pairs(self._model, Batch.from_lists(src_tokens, tgt_tokens).to(self._device))
         return [
             self._text_score(score, len(task.prefix), tgt)
-            for score, task, (_, tgt) in zip(score_pairs(self._model, batch), tasks, pairs, strict=True)
+            for score, task, (_, tgt) in zip(scores, tasks, pairs, strict=True)
         ]
 
     def _add_context(self, task: Task, previous: Sequence[Previous], tgt_len: int) -> Task:
         """Add previous sentences to a task; none if the target does not fit the model's positions after them."""
         limit = self._max_tokens - len(self._encoder.tag)
-        with_context, alone = (self._context.add([task], lines, limit)[0] for lines in (previous, ()))
-        return with_context if len(with_context.prefix) + tgt_len <= self._encoder.limit else alone
+        (with_context,) = self._context.add([task], previous, limit)
+        if len(with_context.prefix) + tgt_len <= self._encoder.limit:
+            return with_context
+        (without_context,) = self._context.add([task], (), limit)
+        return without_context
 
     def _text_score(self, score: PairScore, num_previous: int, tgt: Sequence[int]) -> TextScore:
         """Return the score of a target without the previous translations before it."""

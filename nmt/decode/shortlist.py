@@ -62,10 +62,10 @@ class Shortlist:
         candidates = np.zeros((len(sentences), self.tgt_vocab_size), dtype=np.bool_)
         candidates[:, self.frequent] = True
         candidates[:, EOS_ID] = True
-        for row, sentence, more in zip(candidates, sentences, needed, strict=True):
+        for row, sentence, needed_tokens in zip(candidates, sentences, needed, strict=True):
             for token in set(sentence):
                 row[self.pieces[self.offsets[token] : self.offsets[token + 1]]] = True
-            row[list(more)] = True
+            row[list(needed_tokens)] = True
         return torch.from_numpy(candidates)
 
     def save(self, path: Path, tokenizers: Tokenizers, languages: tuple[str, str] | None = None) -> None:
@@ -75,7 +75,8 @@ class Shortlist:
         """
         arrays = {name: np.ascontiguousarray(getattr(self, name), dtype=np.int32) for name in _ARRAYS}
         metadata = {"format": _FORMAT, "sha256": _digest(arrays), "tokenizers": _fingerprint(tokenizers)}
-        metadata |= {} if languages is None else {"languages": " to ".join(languages)}
+        if languages is not None:
+            metadata["languages"] = " to ".join(languages)
         write_file(path, save(arrays, metadata=metadata))
 
     @classmethod
@@ -107,14 +108,14 @@ def require_languages(path: Path, languages: tuple[str, str]) -> None:
     """
     try:
         with safe_open(reject_pipe(path), framework="numpy") as file:
-            found = (file.metadata() or {}).get("languages")
+            stored = (file.metadata() or {}).get("languages")
     except (SafetensorError, OSError):  # reported by `Shortlist.load`
         return
     expected = " to ".join(languages)
-    if found is not None and found != expected:
+    if stored is not None and stored != expected:
         raise UserError(
-            f"{path} was made from a run that translates from {found}; the model translates from {expected}; create it "
-            "from the model's run"
+            f"{path} was made from a run that translates from {stored}; the model translates from {expected}; create "
+            "it from the model's run"
         )
 
 
@@ -158,18 +159,20 @@ def make_shortlist(
     offsets = np.searchsorted(keys, np.arange(src_size + 1) * vocab)
     counts = _count(store.tgt, tgt_size)
     by_count = np.argsort(-counts, kind="stable")[: min(frequent, np.count_nonzero(counts))]
-    return Shortlist(tgt_size, *(array.astype(np.int32) for array in (by_count, offsets, keys % vocab)))
+    pieces = keys % vocab
+    return Shortlist(tgt_size, by_count.astype(np.int32), offsets.astype(np.int32), pieces.astype(np.int32))
 
 
 def coverage(shortlist: Shortlist, store: PairStore) -> tuple[float, float]:
     """Return the mean number of candidates per sentence, and the fraction of target tokens that are candidates."""
-    sizes, covered, total = 0, 0, 0
+    num_candidates = num_covered = num_tokens = 0
     for chunk in in_chunks(store, np.arange(len(store))):
         for src, tgt in read_pairs(store, chunk):
             is_candidate = shortlist.candidates([src], [()])[0]
-            sizes, total = sizes + int(is_candidate.sum()), total + len(tgt)
-            covered += int(is_candidate[list(tgt)].sum())
-    return sizes / max(len(store), 1), covered / max(total, 1)
+            num_candidates += int(is_candidate.sum())
+            num_covered += int(is_candidate[list(tgt)].sum())
+            num_tokens += len(tgt)
+    return num_candidates / max(len(store), 1), num_covered / max(num_tokens, 1)
 
 
 def _count(side: SideStore, vocab_size: int) -> Ints:

@@ -106,7 +106,8 @@ class TextTranslator(ABC):
         """Return a translator with another tag, more forbidden phrases, and optionally no digits or no `require`."""
         require_list("forbidden", forbidden)
         changes = {"tag": self._decode.tag if tag is None else tag, "forbid": (*self._decode.forbid, *forbidden)}
-        changes |= {} if requires else {"require": ()}
+        if not requires:
+            changes["require"] = ()
         other = copy(self)
         other._allows_digits &= digits
         return other.with_decode(self._decode.model_copy(update=changes), scores=self._shows_scores)
@@ -114,7 +115,8 @@ class TextTranslator(ABC):
     def _set_decode(self, decode: DecodeRecipe) -> None:
         """Set everything that depends on `decode`."""
         require_options(decode)
-        self._decode, self.require, self.forbid = decode, decode.require, decode.forbid
+        self._decode = decode
+        self.require, self.forbid = decode.require, decode.forbid
         self._context.require_supported(decode)
         self._encoder = LineEncoder(
             self._tokenizers,
@@ -210,24 +212,26 @@ class TextTranslator(ABC):
         require_flag("partial_word", partial_word)
         if n_best is not None:
             require_count("n_best", n_best)
-        count = n_best or self._options.n_best
-        kept = count if self._utility is None else max(count, self._options.n_best)  # MBR needs the recipe's candidates
-        beam_size = kept if self._decode.sampling else self._options.beam_size
-        options = replace(self._options, n_best=kept, beam_size=beam_size)
+        num_translations = num_candidates = n_best or self._options.n_best
+        if self._utility is not None:  # MBR needs the recipe's candidates
+            num_candidates = max(num_translations, self._options.n_best)
+        if self._decode.sampling:
+            options = replace(self._options, n_best=num_candidates, beam_size=num_candidates)
+        else:
+            options = self._context.search_options(replace(self._options, n_best=num_candidates))
         parts_of_lines = [self._split(item.text) for item in inputs]
         tasks = [
             task
             for item, parts in zip(inputs, parts_of_lines, strict=True)
             for task in self._tasks(item, parts, partial_word=partial_word)
         ]
-        search_options = options if self._decode.sampling else self._context.search_options(options)
-        finish_search = self._start_search(tasks, search_options)
+        finish_search = self._start_search(tasks, options)
 
         def finish() -> list[list[Translation]]:
-            outputs = [hypotheses[: options.n_best] for hypotheses in finish_search()]
+            outputs = [hypotheses[:num_candidates] for hypotheses in finish_search()]
             translations = [self._translations(hypotheses) for hypotheses in outputs]
             aligned = iter(self._align([item.text for item in inputs], parts_of_lines, outputs, translations))
-            return [self._combine([next(aligned) for _ in parts])[:count] for parts in parts_of_lines]
+            return [self._combine(list(islice(aligned, len(parts))))[:num_translations] for parts in parts_of_lines]
 
         return finish
 
@@ -265,13 +269,15 @@ class TextTranslator(ABC):
             for token in self._next_tokens(first, count)
         ]
         outputs = self._search([*branches, *others], replace(self._options, n_best=1))
-        possible = [hypotheses for hypotheses in outputs[: len(branches)] if hypotheses]
-        outputs = [*possible, *outputs[len(branches) :]]
-        parts_of_lines = [parts[:1] for _ in possible] + [[part] for part in parts[1:]]
-        translations = self._align([line] * len(outputs), parts_of_lines, outputs, [*map(self._translations, outputs)])
+        branch_outputs = [hypotheses for hypotheses in outputs[: len(branches)] if hypotheses]
+        outputs = [*branch_outputs, *outputs[len(branches) :]]
+        parts_of_outputs = [[parts[0]] for _ in branch_outputs] + [[part] for part in parts[1:]]
+        translations = [self._translations(hypotheses) for hypotheses in outputs]
+        aligned = self._align([line] * len(outputs), parts_of_outputs, outputs, translations)
+        rest_of_line = aligned[len(branch_outputs) :]
         distinct: dict[str, Translation] = {}
-        for first_translations in translations[: len(possible)]:
-            (joined,) = join_ranks([first_translations, *translations[len(possible) :]])  # no choice by MBR
+        for beginning in aligned[: len(branch_outputs)]:
+            (joined,) = join_ranks([beginning, *rest_of_line])  # no choice by MBR
             distinct.setdefault(joined.text, joined)
         return list(distinct.values())
 
@@ -297,13 +303,14 @@ class TextTranslator(ABC):
         require_list("lines", lines)
         if glossary is not None and not isinstance(glossary, Glossary):
             raise TypeError(f"glossary must be one Glossary for all lines, got {type(glossary).__name__}")
-        source, own_prefixes = iter(lines), PerLine("prefixes", prefixes)
-        own_required = PerLine("required", required, "lists of phrases")
-        while batch := list(islice(source, window)):
-            arguments = own_prefixes.take(len(batch)), own_required.take(len(batch))
-            yield from self.translate_n_best(batch, None, *arguments, glossary=glossary)
-        own_prefixes.require_end()
-        own_required.require_end()
+        line_iterator = iter(lines)
+        prefix_iterator = PerLine("prefixes", prefixes)
+        required_iterator = PerLine("required", required, "lists of phrases")
+        while batch := list(islice(line_iterator, window)):
+            batch_prefixes, batch_required = prefix_iterator.take(len(batch)), required_iterator.take(len(batch))
+            yield from self.translate_n_best(batch, None, batch_prefixes, batch_required, glossary=glossary)
+        prefix_iterator.require_end()
+        required_iterator.require_end()
 
     def batch_key(self, line: str) -> int | None:
         """Return a key (the length) that all lines of a batch must share; None if any lines can share a batch."""
@@ -317,10 +324,10 @@ class TextTranslator(ABC):
     def _split(self, line: str) -> list[Part]:
         """Return the parts of a line, see `LineEncoder.split`, and count it if it is long."""
         parts, length = self._encoder.split(line)
-        is_too_long = length > self._encoder.max_tokens
-        longest = (self.longest_source or self._max_tokens) - len(self._tag)
-        self.lines_split += is_too_long
-        self.lines_longer += length > longest and not is_too_long
+        if length > self._encoder.max_tokens:
+            self.lines_split += 1
+        elif length > (self.longest_source or self._max_tokens) - len(self._tag):
+            self.lines_longer += 1
         return parts
 
     def _tasks(self, item: TranslatorInput, parts: Sequence[Part], *, partial_word: bool) -> list[Task]:
@@ -337,12 +344,16 @@ class TextTranslator(ABC):
         options = replace(self._options, n_best=1)
 
         def search(pairs: list[tuple[int, Alternatives]]) -> list[float]:
-            constrained = self._search([tasks[i]._replace(required=as_lists([forms])) for i, forms in pairs], options)
-            return [best[0].log_prob if best else -math.inf for best in constrained]
+            constrained = [tasks[i]._replace(required=as_lists([forms])) for i, forms in pairs]
+            return [best[0].log_prob if best else -math.inf for best in self._search(constrained, options)]
 
-        unconstrained = [(best or [Hypothesis([], 0.0, -math.inf, [])])[0] for best in self._search(tasks, options)]
-        outputs = [tuple(best.tokens[::-1] if self._reverse_target else best.tokens) for best in unconstrained]
-        assigned = assign_phrases(phrases, outputs, [best.log_prob for best in unconstrained], search)
+        outputs: list[tuple[int, ...]] = []
+        log_probs: list[float] = []
+        for hypotheses in self._search(tasks, options):
+            best = hypotheses[0] if hypotheses else Hypothesis([], 0.0, -math.inf, [])
+            outputs.append(tuple(best.tokens[::-1] if self._reverse_target else best.tokens))
+            log_probs.append(best.log_prob)
+        assigned = assign_phrases(phrases, outputs, log_probs, search)
         return [task._replace(required=as_lists(part)) for task, part in zip(tasks, assigned, strict=True)]
 
     def _combine(self, parts: Sequence[list[Translation]]) -> list[Translation]:
@@ -385,8 +396,8 @@ class TextTranslator(ABC):
         if not self._reverse_target:
             return self._context.remove(hypotheses, self._options, sorts=not self._decode.sampling)
         return [
-            replace(one, tokens=one.tokens[::-1], token_log_probs=in_reading_order(one.token_log_probs))
-            for one in hypotheses
+            replace(output, tokens=output.tokens[::-1], token_log_probs=in_reading_order(output.token_log_probs))
+            for output in hypotheses
         ]
 
     def _translations(self, hypotheses: list[Hypothesis]) -> list[Translation]:
@@ -396,10 +407,14 @@ class TextTranslator(ABC):
                 "diverged, or fp16 overflows above 65,504); relax the constraints, use another precision or "
                 "checkpoint, or train with a lower train.learning_rate"
             )
-        decode, pieces = self._tokenizers.tgt.decode, self._tokenizers.tgt.pieces
+        tokenizer = self._tokenizers.tgt
         return [
             Translation(
-                without_breaks(decode(one.tokens)), one.score, one.log_prob, pieces(one.tokens), one.token_log_probs
+                text=without_breaks(tokenizer.decode(hypothesis.tokens)),
+                score=hypothesis.score,
+                log_prob=hypothesis.log_prob,
+                pieces=tokenizer.pieces(hypothesis.tokens),
+                token_log_probs=hypothesis.token_log_probs,
             )
-            for one in hypotheses
+            for hypothesis in hypotheses
         ]

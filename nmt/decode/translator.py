@@ -112,7 +112,8 @@ class Translator(TextTranslator):
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
         members = self._model.models if isinstance(self._model, Ensemble) else [self._model]
         recipes = [member.recipe for member in members if isinstance(member, SearchModel)]
-        recipes += [] if self._language_model is None else [self._language_model.recipe]
+        if self._language_model is not None:
+            recipes.append(self._language_model.recipe)
         sizes = [(recipe, self._tokenizers.tgt.vocab_size) for recipe in recipes]
         self._batching = Batching(choose_batch_tokens(decode, self._device, sizes), self._device)
         self._aligner = self._make_aligner(decode) if decode.alignments else None
@@ -165,12 +166,13 @@ class Translator(TextTranslator):
         require_list("ensemble", ensemble, "paths")
         torch_device = choose_device(device)
         loaded = [load_model(Path(member), torch_device) for member in (path, *ensemble)]
-        first, metadata = loaded[0], loaded[0].metadata
+        first = loaded[0]
+        metadata = first.metadata
         for member in loaded:
             require_kind(member.directory, member.metadata, language_model=not cls.has_source)
         tokenizers = Tokenizers.load(first.directory, metadata.tgt_lang)
-        for other in loaded[1:]:
-            _require_same_ensemble(other, first)
+        for member in loaded[1:]:
+            _require_same_ensemble(member, first)
         options = metadata.decode
         if decode is not None:
             options = require_options(decode).over(metadata.decode, has_ensemble=bool(ensemble))
@@ -192,9 +194,10 @@ class Translator(TextTranslator):
             precision=precision,
             context=metadata.context,
         )
-        translator.num_parameters, translator._languages = num_parameters, (metadata.src_lang, metadata.tgt_lang)
-        known = (member.metadata.longest_source for member in loaded)
-        translator.longest_source = min((length for length in known if length is not None), default=None)
+        translator.num_parameters = num_parameters
+        translator._languages = metadata.src_lang, metadata.tgt_lang
+        longest_sources = [member.metadata.longest_source for member in loaded]
+        translator.longest_source = min((length for length in longest_sources if length is not None), default=None)
         if torch_device.type == "cpu":
             keep_freed_memory()
         return translator
@@ -205,11 +208,10 @@ class Translator(TextTranslator):
             other = copy(self)
             other._on_tokens = None
             return other._search(tasks, options)
-        rows = max(1, options.n_best // max(self._decode.beam_size, self._decode.n_best))  # more samples than planned
-        lengths = [rows * (len(self._tag) + len(task.sentence) + 1) for task in tasks]
-        is_plain = self._shortlist is None and self._on_tokens is None and not any(task.partial for task in tasks)
-        models = [self._model, *([] if self._language_model is None else [self._language_model.model])]
-        refillable = self._sampling is None and is_plain and all(map(is_refillable, models))
+        # A translation may request more samples than the recipe, for which the batch size is chosen.
+        factor = max(1, options.n_best // max(self._decode.beam_size, self._decode.n_best))
+        lengths = [factor * (len(self._tag) + len(task.sentence) + 1) for task in tasks]
+        plan = continuous_batches if self._can_refill(tasks) else static_batches
 
         def search(ids: list[int], batch_size: int, results: dict[int, list[Hypothesis]]) -> None:
             finished: dict[int, list[Hypothesis]] = {}
@@ -218,7 +220,16 @@ class Translator(TextTranslator):
             finally:
                 results |= {ids[i]: self._in_reading_order(hypotheses) for i, hypotheses in finished.items()}
 
-        return self._batching.run(continuous_batches if refillable else static_batches, lengths, search)
+        return self._batching.run(plan, lengths, search)
+
+    def _can_refill(self, tasks: Sequence[Task]) -> bool:
+        """Return whether a search for these tasks supports continuous batching."""
+        if any(option is not None for option in (self._sampling, self._shortlist, self._on_tokens)):
+            return False
+        if any(task.partial for task in tasks):
+            return False
+        language_model = self._language_model
+        return is_refillable(self._model) and (language_model is None or is_refillable(language_model.model))
 
     def _search_batch(
         self, tasks: Sequence[Task], options: SearchOptions, batch_size: int, finished: dict[int, list[Hypothesis]]
@@ -226,18 +237,19 @@ class Translator(TextTranslator):
         """Search sentences, `batch_size` at a time; `finished` receives the hypotheses of each by its index."""
         model = self._model_for(tasks, options)
         src = PackedSequences.from_lists([[*self._tag, *task.sentence, EOS_ID] for task in tasks]).to(self._device)
-        # A partial word has at most as many tokens as bytes.
-        prefixes = [
-            [*prefix, *[ANY_TOKEN] * len(partial)][: max_output_length(options, prefix)]
-            for _, prefix, _, partial in tasks
-        ]
+        prefixes = []
+        for task in tasks:
+            # A partial word has at most as many tokens as bytes.
+            prefix = [*task.prefix, *[ANY_TOKEN] * len(task.partial)]
+            prefixes.append(prefix[: max_output_length(options, task.prefix)])
         if self._sampling is not None:
             results = sample(model, src, options, self._sampling, prefixes, finished)
         else:
-            trees = None if self._tree_tokens is None else Trees(self._tree_tokens, [*map(self._num_words, tasks)])
-            results = beam_search(
-                model, src, options, prefixes, [task.required for task in tasks], batch_size, finished, trees
-            )
+            trees = None
+            if self._tree_tokens is not None:
+                trees = Trees(self._tree_tokens, [self._num_words(task) for task in tasks])
+            required = [task.required for task in tasks]
+            results = beam_search(model, src, options, prefixes, required, batch_size, finished, trees)
         finished.update(enumerate(results))
 
     def _num_words(self, task: Task) -> int:
@@ -248,23 +260,25 @@ class Translator(TextTranslator):
         """Return the model with shortlist, fusion, callback and partial words of these sentences."""
         model = self._model
         if self._shortlist is not None:
-            spelling = [self._spelling.agreeing(task.partial) if task.partial else [] for task in tasks]
-            needed = [
-                chain(task.prefix, partial_tokens, *chain.from_iterable(task.required), self._preferred)
-                for task, partial_tokens in zip(tasks, spelling, strict=True)
-            ]
+            needed = [self._constraint_tokens(task) for task in tasks]
             candidates = self._shortlist.candidates([task.sentence for task in tasks], needed)
             model = restrict(model, to_device(candidates, self._device))
         if self._language_model is not None:
-            fused = self._language_model
-            model = Fusion(model, fused.model, self._decode.fusion_weight, fused.source)
+            language_model = self._language_model
+            model = Fusion(model, language_model.model, self._decode.fusion_weight, language_model.source)
         on_tokens = self._context.without_previous(self._on_tokens, tasks)
         if on_tokens is not None and options.beam_size == len(tasks) == 1:
             model = CallbackModel(model, on_tokens)
         if any(task.partial for task in tasks):
-            prefixes, texts = [task.prefix for task in tasks], [task.partial for task in tasks]
-            model = PartialWordModel(model, self._spelling, prefixes, texts)
+            prefixes = [task.prefix for task in tasks]
+            model = PartialWordModel(model, self._spelling, prefixes, [task.partial for task in tasks])
         return model
+
+    def _constraint_tokens(self, task: Task) -> list[int]:
+        """Return the tokens that a shortlist needs for the constraints and biases of a task."""
+        required_tokens = chain.from_iterable(chain.from_iterable(task.required))
+        partial_tokens = self._spelling.agreeing(task.partial) if task.partial else []
+        return [*task.prefix, *partial_tokens, *required_tokens, *self._preferred]
 
     @torch.inference_mode()
     def _next_tokens(self, task: Task, count: int) -> list[int]:
@@ -334,11 +348,12 @@ class Translator(TextTranslator):
 
 def _require_same_ensemble(member: LoadedModel, first: LoadedModel) -> None:
     """Raise UserError unless `member` can form an ensemble with `first`."""
-    own, other = ((one.metadata.src_lang, one.metadata.tgt_lang) for one in (member, first))
-    if own != other:
+    languages = f"{member.metadata.src_lang} to {member.metadata.tgt_lang}"
+    first_languages = f"{first.metadata.src_lang} to {first.metadata.tgt_lang}"
+    if languages != first_languages:
         raise UserError(
-            f"{member.directory} translates from {' to '.join(own)}, and {first.directory} from {' to '.join(other)}; "
-            "ensemble members must have the same languages; leave one out"
+            f"{member.directory} translates from {languages}, and {first.directory} from {first_languages}; ensemble "
+            "members must have the same languages; leave one out"
         )
     if Tokenizers.load(member.directory).files() != Tokenizers.load(first.directory).files():
         raise UserError(

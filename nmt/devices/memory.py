@@ -31,6 +31,6 @@ def explained_out_of_memory(device: torch.device) -> Iterator[None]:
             raise
         amount = _AMOUNT.search(str(error))
         raise UserError(
-            f"{device} has not enough memory{amount[0] if amount else ''}; the job must fit; use smaller batches "
+            f"{device} does not have enough memory{amount[0] if amount else ''}; the job must fit; use smaller batches "
             "(train.micro_batch_tokens, decode.batch_tokens) or another device, or end other programs"
         ) from error

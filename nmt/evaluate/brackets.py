@@ -31,8 +31,9 @@ class BracketScore(Score):
 
     def __init__(self, counts: Counts, sentences: int) -> None:
         super().__init__("BracketF1", float(f1(counts)))
-        matched, found, expected, exact, malformed = counts.tolist()
-        precision, recall = 100 * matched / max(found, 1), 100 * matched / max(expected, 1)
+        matched, predicted, gold, exact, malformed = counts.tolist()
+        precision = 100 * matched / max(predicted, 1)
+        recall = 100 * matched / max(gold, 1)
         self._verbose = (
             f"P {precision:.2f}, R {recall:.2f}, exact {100 * exact / max(sentences, 1):.1f} %, "
             f"malformed {malformed:,.0f} of {sentences:,}"
@@ -98,18 +99,20 @@ class BracketF1(Metric):
 
 def f1(counts: ArrayLike) -> Counts:
     """Return F1, 0 to 100, of counts (..., 5)."""
-    matched, found, expected, *_ = np.moveaxis(np.asarray(counts, dtype=np.float64), -1, 0)
-    score: Counts = 200.0 * matched / np.maximum(found + expected, 1.0)
+    matched, predicted, gold, *_ = np.moveaxis(np.asarray(counts, dtype=np.float64), -1, 0)
+    score: Counts = 200.0 * matched / np.maximum(predicted + gold, 1.0)
     return score
 
 
 def _count(hypothesis: str, reference: str) -> list[int]:
-    expected, words = brackets(reference)
+    gold, num_words = brackets(reference)
+    malformed = [0, 0, len(gold), 0, 1]
     try:
-        found, found_words = brackets(hypothesis)
+        predicted, num_predicted_words = brackets(hypothesis)
     except ValueError:
-        found, found_words = [], -1
-    if found_words != words:
-        return [0, 0, len(expected), 0, 1]
-    matched = (Counter(found) & Counter(expected)).total()
-    return [matched, len(found), len(expected), int(Counter(found) == Counter(expected)), 0]
+        return malformed
+    if num_predicted_words != num_words:
+        return malformed
+    matched = (Counter(predicted) & Counter(gold)).total()
+    is_exact = Counter(predicted) == Counter(gold)
+    return [matched, len(predicted), len(gold), int(is_exact), 0]

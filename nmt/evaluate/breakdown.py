@@ -50,10 +50,7 @@ def length_classes(sources: Sequence[str]) -> list[list[str]]:
 
 def count_words(lines: Iterable[str], words: Callable[[str], Sequence[str]]) -> Counter[str]:
     """Count the words of a text; `words` tokenizes a line."""
-    counts: Counter[str] = Counter()
-    for line in lines:
-        counts.update(words(line))
-    return counts
+    return Counter(word for line in lines for word in words(line))
 
 
 def read_word_counts(lines: Iterable[str], name: str) -> Counter[str]:
@@ -65,12 +62,13 @@ def read_word_counts(lines: Iterable[str], name: str) -> Counter[str]:
     """
     counts: Counter[str] = Counter()
     for number, line in enumerate(lines, start=1):
-        word, count = line.split() if len(line.split()) == 2 else ("", "")
-        if not count.isascii() or not count.isdigit():
+        fields = line.split()
+        if len(fields) != 2 or not (fields[1].isascii() and fields[1].isdigit()):
             raise UserError(
                 f"{name}, line {number}: invalid word count {line[:40]!r}; each line must be WORD COUNT; "
                 "fix the line, or give the training text instead (--train-tgt)"
             )
+        word, count = fields
         counts[word] += int(count)
     return counts
 
@@ -84,15 +82,16 @@ def training_frequencies(
 
     Warns of text in another format. Raises UserError if there are no words, or a text is given twice.
     """
-    if same := [path for path in train_tgt if list(train_tgt).count(path) > 1]:
-        raise UserError(f"--train-tgt {same[0]} is given twice; its words would count twice; remove one")
+    if repeated := [path for path in train_tgt if list(train_tgt).count(path) > 1]:
+        raise UserError(f"--train-tgt {repeated[0]} is given twice; its words would count twice; remove one")
     frequencies = count_words(chain.from_iterable(read_plain_text(path, allow_pipe=True) for path in train_tgt), words)
     if word_counts is not None:
         lines = read_lines(word_counts, allow_pipe=True)
         for word, count in read_word_counts(lines, input_name(word_counts)).items():
             frequencies[word.lower() if lowercase else word] += count
     if not any(frequencies.values()):
-        names = ", ".join(map(str, [*train_tgt, *([word_counts] if word_counts else [])]))
+        files = train_tgt if word_counts is None else [*train_tgt, word_counts]
+        names = ", ".join(map(str, files))
         raise UserError(f"no words in {names}; expected training text; check the files")
     return frequencies
 
@@ -123,7 +122,8 @@ def _length_class(words: int) -> str:
     index = bisect_left(_MAX_LENGTHS, words)
     if index == len(_MAX_LENGTHS):
         return f"over {_MAX_LENGTHS[-1]}"
-    return f"{_MAX_LENGTHS[index - 1] + 1 if index else 0} to {_MAX_LENGTHS[index]}"
+    shortest = _MAX_LENGTHS[index - 1] + 1 if index else 0
+    return f"{shortest} to {_MAX_LENGTHS[index]}"
 
 
 def _frequency_class(index: int) -> str:

@@ -60,15 +60,16 @@ def score_classes(
     confusion = np.zeros((len(names), len(names)), dtype=np.int64)
     np.add.at(confusion, (labels, predictions), 1)
     correct, gold, predicted = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
-    precision, recall = correct / np.maximum(predicted, 1), correct / np.maximum(gold, 1)
+    precision = correct / np.maximum(predicted, 1)
+    recall = correct / np.maximum(gold, 1)
     f1 = 2 * correct / np.maximum(gold + predicted, 1)
-    chosen = probabilities[np.arange(len(labels)), labels]
+    of_labels = probabilities[np.arange(len(labels)), labels]
     return ClassificationScore(
         examples=len(labels),
         accuracy=float(correct.sum() / len(labels)),
         macro_f1=float(f1[gold + predicted > 0].mean()),
         calibration=calibration_error(probabilities.max(axis=1), predictions == labels),
-        nll=float(-np.log(np.maximum(chosen, np.finfo(np.float64).tiny)).mean()),
+        nll=float(-np.log(np.maximum(of_labels, np.finfo(np.float64).tiny)).mean()),
         majority=float(gold.max() / len(labels)),
         classes=tuple(
             ClassScore(name, int(gold[i]), float(precision[i]), float(recall[i]), float(f1[i]))
@@ -87,19 +88,13 @@ def calibration_error(confidence: NDArray[np.floating], correct: NDArray[np.bool
 
 def score_tables(title: str, score: ClassificationScore) -> list[Table]:
     """Return the scores of a test set: all examples, and each class with its predictions."""
-    overall = (
-        f"{score.accuracy:.4f}",
-        f"{score.macro_f1:.4f}",
-        f"{score.calibration:.4f}",
-        f"{score.nll:.4f}",
-        f"{score.majority:.4f}",
-    )
+    overall = (score.accuracy, score.macro_f1, score.calibration, score.nll, score.majority)
     return [
         Table(
             f"{title}: {score.examples:,} examples",
             "rrrrr",
             ("accuracy", "macro F1", "calibration error", "nll", "majority class"),
-            (overall,),
+            (tuple(f"{value:.4f}" for value in overall),),
             notes=(
                 f"expected calibration error: {NUM_BINS} bins of equal width; nll in nats",
                 "majority class: accuracy of always choosing the most frequent label",
@@ -111,16 +106,17 @@ def score_tables(title: str, score: ClassificationScore) -> list[Table]:
 
 def _class_table(title: str, score: ClassificationScore) -> Table:
     """Return the scores of each class, and how its examples are classified."""
-    names = [one.label for one in score.classes]
-    header, columns = tuple(f"as {name}" for name in names), "r" * len(names)
-    predictions = [tuple(map(str, row)) for row in score.confusion]
+    names = [row.label for row in score.classes]
     if len(names) > _MAX_COLUMNS:
-        header, columns = ("most frequent errors",), "l"
-        predictions = [(_most_frequent_errors(row, index, names),) for index, row in enumerate(score.confusion)]
-    rows = (
-        (one.label, f"{one.examples:,}", f"{one.precision:.4f}", f"{one.recall:.4f}", f"{one.f1:.4f}", *predicted)
-        for one, predicted in zip(score.classes, predictions, strict=True)
-    )
+        columns, header = "l", ["most frequent errors"]
+        predictions = [[_most_frequent_errors(row, index, names)] for index, row in enumerate(score.confusion)]
+    else:
+        columns, header = "r" * len(names), [f"as {name}" for name in names]
+        predictions = [[str(count) for count in row] for row in score.confusion]
+    rows = [
+        (row.label, f"{row.examples:,}", f"{row.precision:.4f}", f"{row.recall:.4f}", f"{row.f1:.4f}", *predicted)
+        for row, predicted in zip(score.classes, predictions, strict=True)
+    ]
     return Table(
         f"{title}: classes, and examples by predicted class",
         "lrrrr" + columns,
@@ -131,6 +127,6 @@ def _class_table(title: str, score: ClassificationScore) -> Table:
 
 def _most_frequent_errors(row: Sequence[int], label: int, names: Sequence[str]) -> str:
     """List the most frequent wrong predictions of a class with their counts. row: predictions of its examples"""
-    wrong = [prediction for prediction, count in enumerate(row) if count and prediction != label]
-    most = sorted(wrong, key=lambda prediction: -row[prediction])[:_SHOWN_ERRORS]
-    return ", ".join(f"{names[prediction]} ({row[prediction]:,})" for prediction in most)
+    errors = [(prediction, count) for prediction, count in enumerate(row) if count and prediction != label]
+    errors.sort(key=lambda error: -error[1])
+    return ", ".join(f"{names[prediction]} ({count:,})" for prediction, count in errors[:_SHOWN_ERRORS])

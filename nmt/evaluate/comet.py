@@ -44,14 +44,14 @@ def comet_scores(
         }
         arguments = ["-s", source_file, "-t", *files.values(), "-r", reference_file, "--quiet", "--only_system"]
         output = _run([*words, *map(str, arguments)])
-    found = {Path(match["file"].strip()).name: float(match["score"]) for match in _SCORE.finditer(output)}
-    if missing := [name for name, file in files.items() if file.name not in found]:
+    scores = {Path(match["file"].strip()).name: float(match["score"]) for match in _SCORE.finditer(output)}
+    if missing := [name for name, file in files.items() if file.name not in scores]:
         raise UserError(
             f"{words[0]} printed no score for {missing[0]}; it must print FILE<tab>score: NUMBER per system; "
             "check that it is comet-score of unbabel-comet 2"
         )
     signature = _signature(words)
-    return {name: Score("comet", found[file.name], signature) for name, file in files.items()}
+    return {name: Score("comet", scores[file.name], signature) for name, file in files.items()}
 
 
 def _write(path: Path, lines: Sequence[str]) -> Path:
@@ -76,8 +76,12 @@ def _run(words: Sequence[str]) -> str:
 
 def _signature(words: Sequence[str]) -> str:
     """Return model and version, without which a COMET score is meaningless (Zouhar et al. 2024)."""
-    model = next((after for word, after in pairwise(words) if word == "--model"), None)
-    model = model or next((word.partition("=")[2] for word in words if word.startswith("--model=")), "default")
+    model = "default"
+    for word, following in pairwise([*words, ""]):
+        if word.startswith("--model="):
+            model = word.removeprefix("--model=")
+        elif word == "--model":
+            model = following
     try:  # the Python interpreter of the environment is beside the program, which may be a link
         program = Path(shutil.which(words[0]) or words[0]).resolve()
         command = [str(program.with_name("python")), "-c", _PRINT_VERSION]

@@ -39,14 +39,15 @@ def largest_differences(
 
     Both lists are sorted by descending difference in chrF2, lowercased if `lowercase`.
     """
-    chrf, metric = CHRF(lowercase=lowercase), "lowercased chrF2" if lowercase else "chrF2"
-    found = []
-    for index, (one, other, *refs) in enumerate(zip(first, second, *references, strict=True)):
-        if one != other:
-            scores = (chrf.sentence_score(one, refs).score, chrf.sentence_score(other, refs).score)
-            src = sources[index] if sources is not None else None
-            found.append(Difference(index + 1, metric, scores, src, tuple(refs), (one, other)))
-    found.sort(key=lambda difference: difference.scores[1] - difference.scores[0])
-    ahead = [difference for difference in found if difference.scores[0] > difference.scores[1]]
-    behind = [difference for difference in reversed(found) if difference.scores[0] < difference.scores[1]]
+    chrf = CHRF(lowercase=lowercase)
+    metric = "lowercased chrF2" if lowercase else "chrF2"
+    differences = []
+    for index, (line, other_line, *refs) in enumerate(zip(first, second, *references, strict=True)):
+        if line != other_line:
+            scores = (chrf.sentence_score(line, refs).score, chrf.sentence_score(other_line, refs).score)
+            src = None if sources is None else sources[index]
+            differences.append(Difference(index + 1, metric, scores, src, tuple(refs), (line, other_line)))
+    differences.sort(key=lambda difference: difference.scores[1] - difference.scores[0])
+    ahead = [difference for difference in differences if difference.scores[0] > difference.scores[1]]
+    behind = [difference for difference in reversed(differences) if difference.scores[0] < difference.scores[1]]
     return ahead[:number], behind[:number]

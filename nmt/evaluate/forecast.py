@@ -107,10 +107,10 @@ def read_forecast(run_dir: Path) -> Forecast | None:
 
 
 def _parse(tree: Mapping[str, Any]) -> Forecast:
-    text, speed = tree.get("text"), tree.get("speed")
-    parts = {
-        "text": text and TextForecast(**text),
-        "work": tuple(WorkForecast(**one) for one in tree.get("work", ())),
-        "speed": speed and SpeedForecast(**speed),
-    }
-    return Forecast(**{**tree, **parts})
+    fields = dict(tree)
+    if fields.get("text"):
+        fields["text"] = TextForecast(**fields["text"])
+    if fields.get("speed"):
+        fields["speed"] = SpeedForecast(**fields["speed"])
+    fields["work"] = tuple(WorkForecast(**work) for work in fields.get("work", ()))
+    return Forecast(**fields)

@@ -6,7 +6,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,11 +47,11 @@ class ReferenceSet:
         Warns of lines that are empty on one side, and of references that are equal to the source.
         """
         files = tuple(ref)
-        if same := [path for path in files if files.count(path) > 1]:
-            raise UserError(f"--ref {same[0]} is given twice; references must be different files; remove one")
+        if repeated := [path for path in files if files.count(path) > 1]:
+            raise UserError(f"--ref {repeated[0]} is given twice; references must be different files; remove one")
         references = {input_name(path): list(read_lines(path, allow_pipe=True)) for path in files}
         source = None if src is None else list(read_lines(src, allow_pipe=True))
-        check_aligned(references | ({input_name(src): source} if src is not None and source is not None else {}))
+        check_aligned(references if src is None or source is None else {**references, input_name(src): source})
         remark = "any translation of them counts as wrong; is it the right file?"
         if len(files) > 1:
             remark = "translations count as wrong only if all references are empty; is it the right file?"
@@ -60,10 +59,9 @@ class ReferenceSet:
             warn_of_fields(name, lines)
             warn_of_csv(name, lines)
             warn_of_empty(name, lines, [] if source is None else [source], remark)
-        for path, lines in zip(files, references.values(), strict=True):
-            if src is not None and source is not None:
-                warn_of_equal(src, source, path, lines)
         if src is not None and source is not None:
+            for path, lines in zip(files, references.values(), strict=True):
+                warn_of_equal(src, source, path, lines)
             warn_of_fields(input_name(src), source)
             warn_of_csv(input_name(src), source)
             warn_of_empty(input_name(src), source, [*references.values()], "is it the right file?")
@@ -87,8 +85,7 @@ def read_systems(files: Sequence[Path], text: ReferenceSet) -> dict[str, list[st
         warn_of_fields(system, lines)
         warn_of_csv(system, lines)
         warn_of_empty(system, lines, text.streams, "is it the right file, and complete?")
-        known = {**text.references, **({"the source": text.source} if text.source is not None else {})}
-        for name, others in known.items():
+        for name, others in {**text.references, "the source": text.source}.items():
             if lines == others:
                 warn(f"{system} is identical to {name}; is it the right file?")
         systems[system] = lines
@@ -173,13 +170,17 @@ def _hint_at_missing_spaces(
     """Log a hint if a reference has no spaces and a metric splits words at spaces. remedies: advice by metric"""
     unsplit = [scorer.name for scorer in scorers if scorer.name in remedies and _separates_at_spaces(scorer)]
     if unsplit and not has_spaces(reference):
-        metrics, advice = " and ".join(unsplit), ", and ".join(dict.fromkeys(remedies[name] for name in unsplit))
+        metrics = " and ".join(unsplit)
+        advice = ", and ".join(dict.fromkeys(remedies[metric] for metric in unsplit))
         say(f"hint: {name} has no spaces between words, so whole clauses are words for {metrics}; {advice}")
 
 
 def hint_at_unicode_form(name: str, lines: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     """Log a hint if translations are in a different Unicode form than their references."""
-    count = sum(any(map(partial(_differ_in_form, line), refs)) for line, *refs in zip(lines, *references, strict=True))
+    count = 0
+    for line, *line_references in zip(lines, *references, strict=True):
+        if any(_differ_in_form(line, reference) for reference in line_references):
+            count += 1
     if count > _MAX_OTHER_FORMS * len(lines):
         say(
             f"hint: in {count:,} of {counted(len(lines), 'line')}, {name} and the reference have the same letters in "
@@ -194,10 +195,11 @@ def _separates_at_spaces(scorer: Scorer) -> bool:
 
 def _differ_in_form(first: str, second: str) -> bool:
     """Return whether two lines have a character in common only after normalization."""
-    if all(unicodedata.is_normalized("NFC", line) for line in (first, second)):
+    if unicodedata.is_normalized("NFC", first) and unicodedata.is_normalized("NFC", second):
         return False
-    first_nfc, second_nfc = (set(unicodedata.normalize("NFC", line)) for line in (first, second))
-    return not first_nfc & second_nfc <= set(first) & set(second)
+    common = set(first) & set(second)
+    common_in_nfc = set(unicodedata.normalize("NFC", first)) & set(unicodedata.normalize("NFC", second))
+    return not common_in_nfc <= common
 
 
 def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, case_sensitive: Sequence[str]) -> None:
@@ -220,8 +222,10 @@ def hint_at_form_of_training(
 ) -> None:
     """Log hints if the training text is lowercased or in a different Unicode form than the words of the reference."""
     unseen = Counter(word for line in text.streams[0] for word in words(line) if word not in frequencies)
-    known = {unicodedata.normalize("NFC", word) for word in frequencies if not word.isascii()} if unseen else set()
-    count = sum(number for word, number in unseen.items() if unicodedata.normalize("NFC", word) in known)
+    count = 0
+    if unseen:
+        known = {unicodedata.normalize("NFC", word) for word in frequencies if not word.isascii()}
+        count = sum(number for word, number in unseen.items() if unicodedata.normalize("NFC", word) in known)
     if count > _MAX_OTHER_FORMS * len(text.streams[0]):
         say(
             f"hint: the training text has {counted(count, 'word')} of the reference in another Unicode form, which "
@@ -243,7 +247,8 @@ def _is_lowered(lines: Sequence[str], references: Sequence[Sequence[str]]) -> bo
         return False
     for line, *line_references in zip(lines, *references, strict=True):
         words = {word for reference in line_references for word in reference.split()}
-        if not {word.lower() for word in words if word != word.lower()}.isdisjoint(line.split()):
+        lowered = {word.lower() for word in words if word != word.lower()}
+        if not lowered.isdisjoint(line.split()):
             return True
     return False
 

@@ -107,7 +107,8 @@ class Scorer:
         self.metric.n_bootstrap = self.metric.seed = None  # otherwise the signature shows those of an earlier call
         result, bootstrap = _corpus_score(self.metric, hyps, refs, resamples)
         signature = self.metric.get_signature()
-        fields = json.loads(result.format(width=_EXACT_DECIMALS, signature=str(signature), is_json=True)) | bootstrap
+        fields = json.loads(result.format(width=_EXACT_DECIMALS, signature=str(signature), is_json=True))
+        fields |= bootstrap
         return Score(
             self.name,
             float(result.score),
@@ -183,9 +184,10 @@ def score_corpus(
     """
     if not re.fullmatch(LANGUAGE_PATTERN, tgt_lang) and any(name.startswith("bleu") for name in metrics):
         raise UserError(f"tgt_lang is {tgt_lang!r}; it must be an ISO 639 code such as de")
-    streams = (("each reference stream", stream) for stream in references)
-    for name, strings in (("metrics", metrics), ("hypotheses", hypotheses), *streams):
-        require_strings(name, strings)
+    require_strings("metrics", metrics)
+    require_strings("hypotheses", hypotheses)
+    for stream in references:
+        require_strings("each reference stream", stream)
     scorers = [make_scorer(name, tgt_lang=tgt_lang, tokenize=tokenize, lowercase=lowercase) for name in metrics]
     return [scorer.score(hypotheses, references, resamples=resamples) for scorer in scorers]
 
@@ -227,14 +229,14 @@ def score_groups(
     def normalize(line: str) -> str:  # like sacreBLEU, ignore white space at the end
         return line.rstrip().lower() if lowercase else line.rstrip()
 
-    equal = [
+    is_exact = [
         normalize(hypothesis) in map(normalize, refs) for hypothesis, *refs in zip(hypotheses, *references, strict=True)
     ]
     result = []
     for name, sentences in sorted(members.items()):
         hyps = [hypotheses[i] for i in sentences]
         refs = [[stream[i] for i in sentences] for stream in references]
-        exact = 100.0 * sum(equal[i] for i in sentences) / len(sentences)
+        exact = 100.0 * sum(is_exact[i] for i in sentences) / len(sentences)
         result.append(GroupScore(name, len(sentences), exact, tuple(scorer.score(hyps, refs) for scorer in scorers)))
     return result
 
@@ -286,9 +288,11 @@ def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
     try:
         return BLEU(tokenize=tokenize, lowercase=lowercase, trg_lang=lang)
     except (RuntimeError, OSError, ImportError) as error:  # the tokenizer needs a package or a download
-        reason, name = " ".join(str(error).split()), tokenize or f"{lang}-mecab"
-        remedy = "or use another one, such as char (--tokenize, or evaluate.tokenize of a recipe)"
-        raise UserError(f"tokenizer {name!r} is not available: {reason}; {remedy}") from error
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"tokenizer {tokenize or f'{lang}-mecab'!r} is not available: {reason}; or use another one, such as char "
+            "(--tokenize, or evaluate.tokenize of a recipe)"
+        ) from error
 
 
 def _corpus_score(
@@ -302,9 +306,10 @@ def _corpus_score(
         # others are float32. Its paired test can, and resamples its baseline, here this system, in the same way. The
         # failed call has already set n_bootstrap and seed for the signature.
         test = PairedTest([("", lines)], {"": metric}, references, test_type="bs", n_samples=resamples)
-        (found,) = (row for rows in test()[1].values() for row in rows if isinstance(row, Result))
-        assert found.mean is not None and found.ci is not None
-        bootstrap = {"confidence_mean": float(found.mean), "confidence_var": float(found.ci)}
+        _, columns = test()
+        (baseline,) = (cell for cells in columns.values() for cell in cells if isinstance(cell, Result))
+        assert baseline.mean is not None and baseline.ci is not None
+        bootstrap = {"confidence_mean": float(baseline.mean), "confidence_var": float(baseline.ci)}
         return metric.corpus_score(lines, references), bootstrap
 
 

@@ -73,9 +73,10 @@ def _test_section(test: ScoredTestSet, start_from: str | None) -> Iterator[str]:
     if test.leaks is not None and start_from is not None:
         yield f"The training text of the initial model, {escape_markdown(start_from)}, was not searched."
     if test.groups:
-        yield _table(group_header(test.groups, "label"), ([*map(escape_markdown, group_row(g))] for g in test.groups))
+        rows = [[escape_markdown(cell) for cell in group_row(group)] for group in test.groups]
+        yield _table(group_header(test.groups, "label"), rows)
         shown = {score.name for score in test.scores}
-        yield from (f"{one.name}: `{one.signature}`" for one in test.groups[0].scores if one.name not in shown)
+        yield from (f"{score.name}: `{score.signature}`" for score in test.groups[0].scores if score.name not in shown)
 
 
 def _score_table(test: ScoredTestSet) -> str:
@@ -129,17 +130,20 @@ def _training_section(report: RunReport) -> Iterator[str]:
         }
     )
     if report.changes:
-        values = ((change.step, change.option, change.before, change.now) for change in report.changes)
-        rows = (
-            (f"{step:,}", *(escape_markdown("not set" if value is None else str(value)) for value in changed))
-            for step, *changed in values
-        )
+        rows = [
+            (f"{change.step:,}", _option(change.option), _option(change.before), _option(change.now))
+            for change in report.changes
+        ]
         yield _table(("changed after update", "option", "before", "after"), rows)
     if report.forecast is not None:
         yield from _forecast(report, report.forecast)
     if report.curves:
         yield f"![Curves of the training run]({report.curves})"
     yield from (f"{escape_markdown(note)}." for note in report.notes)
+
+
+def _option(value: object) -> str:
+    return "not set" if value is None else escape_markdown(str(value))
 
 
 def _forecast(report: RunReport, forecast: Forecast) -> Iterator[str]:
@@ -187,11 +191,12 @@ def _validation(training: TrainingSummary) -> str:
 
 
 def _data_section(data: DataSummary) -> Iterator[str]:
-    has_omitted = data.valid_read not in (None, data.valid_pairs)
-    valid = f"{data.valid_pairs:,}{f' of {data.valid_read:,}' if has_omitted else ''}"
+    valid, searched = f"{data.valid_pairs:,}", "them"
+    if data.valid_read not in (None, data.valid_pairs):
+        valid += f" of {data.valid_read:,}"
+        searched = f"all {data.valid_read:,}"
     if data.valid_leaks is not None:
-        them = f"all {data.valid_read:,}" if has_omitted else "them"
-        valid += f", {data.valid_leaks:,} of {them} with a match in the training text"
+        valid += f", {data.valid_leaks:,} of {searched} with a match in the training text"
     yield "## Data"
     yield _pairs(
         {

@@ -84,12 +84,14 @@ def score_cell(score: Score) -> str:
 def score_notes(scores: Sequence[Score]) -> tuple[str, ...]:
     """Explain intervals and metrics that are not comparable with the others."""
     notes = []
-    if offsets := [abs(score.value - score.mean) for score in scores if score.mean is not None]:
+    offsets = [abs(score.value - score.mean) for score in scores if score.mean is not None]
+    if offsets:
         notes.append(
             "±: half width of the 95 % interval over bootstrap resamples (bs) of sentences. Its center, the mean of "
             f"the resamples, is within {max(offsets):.2f} of the score."
         )
-    if others := [name for name in dict.fromkeys(score.name for score in scores) if name.startswith("bleu-")]:
+    others = dict.fromkeys(score.name for score in scores if score.name.startswith("bleu-"))
+    if others:
         notes.append(f"{', '.join(others)}: computed as in older papers; not comparable with bleu, which is sacreBLEU.")
     return tuple(notes)
 
@@ -137,7 +139,9 @@ def leak_list_table(rows: Sequence[tuple[str, ...]]) -> Table:
 def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     """Return a table per metric: scores, differences from the baseline, intervals and p-values."""
     tables = [_comparison_table(comparison) for comparison in comparisons]
-    return [*tables[:-1], *(replace(table, notes=(_P_VALUE_NOTE,)) for table in tables[-1:])]
+    if tables:
+        tables[-1] = replace(tables[-1], notes=(_P_VALUE_NOTE,))
+    return tables
 
 
 def _score_table(systems: Mapping[str, Sequence[Score]]) -> Table:
@@ -163,8 +167,8 @@ def _length_table(system: str, groups: Sequence[GroupScore]) -> Table:
 
 def _word_table(systems: Mapping[str, Sequence[WordScore]], words: str) -> Table:
     by_system = [{score.frequency: score for score in scores} for scores in systems.values()]
-    classes = {score.frequency: score for scores in systems.values() for score in scores}
-    order = sorted(classes, key=lambda frequency: int(frequency.split()[0].replace(",", "")))
+    in_reference = {score.frequency: score.in_reference for scores in systems.values() for score in scores}
+    order = sorted(in_reference, key=lambda frequency: int(frequency.split()[0].replace(",", "")))
     return Table(
         title="F-measure of words (percent), by frequency in the training text",
         columns="lr" + "r" * len(systems),
@@ -172,7 +176,7 @@ def _word_table(systems: Mapping[str, Sequence[WordScore]], words: str) -> Table
         rows=tuple(
             (
                 frequency,
-                f"{classes[frequency].in_reference:,}",
+                f"{in_reference[frequency]:,}",
                 *(f"{scores[frequency].f_measure:.2f}" if frequency in scores else "" for scores in by_system),
             )
             for frequency in order
@@ -183,14 +187,15 @@ def _word_table(systems: Mapping[str, Sequence[WordScore]], words: str) -> Table
 
 def _difference_table(names: tuple[str, str], better: str, rank: int, difference: Difference) -> Table:
     scores = " and ".join(f"{score:.2f}" for score in difference.scores)
-    src = [] if difference.src is None else [("source", difference.src)]
-    number = len(difference.references)
-    refs = [(f"reference {n}" if number > 1 else "reference", ref) for n, ref in enumerate(difference.references, 1)]
+    rows = [] if difference.src is None else [("source", difference.src)]
+    for number, reference in enumerate(difference.references, start=1):
+        rows.append((f"reference {number}" if len(difference.references) > 1 else "reference", reference))
+    rows += zip(names, difference.translations, strict=True)
     return Table(
         title=f"{better} is ahead, {rank}: line {difference.line:,}, {difference.metric} {scores}",
         columns="lp",
         header=(),
-        rows=(*src, *refs, *zip(names, difference.translations, strict=True)),
+        rows=tuple(rows),
     )
 
 

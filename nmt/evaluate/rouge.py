@@ -25,7 +25,6 @@ Counts = NDArray[np.float64]
 # The names of rouge-score.
 _TYPES = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL", "rouge-lsum": "rougeLsum"}
 
-
 _WORD = re.compile("[a-z0-9]", re.IGNORECASE)
 _MAX_LOST = 0.1  # fraction of references without words
 
@@ -45,7 +44,7 @@ class _RougeSignature(Signature):
             "refs": args["num_refs"] if args["num_refs"] >= 0 else "var",
             "stem": "porter",
             "tok": "a-z0-9",
-            **({"sents": "nmt"} if args["type"] == "rougeLsum" else {}),
+            "sents": "nmt" if args["type"] == "rougeLsum" else None,  # None is omitted
             "bs": args["n_bootstrap"],
             "ar": None,
             "seed": args["seed"],
@@ -76,7 +75,8 @@ class Rouge(Metric):
 
     def _cache_references(self, references: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         texts = [text for stream in references for text in stream if text]
-        if (lost := sum(_WORD.search(text) is None for text in texts)) > _MAX_LOST * len(texts):
+        lost = sum(_WORD.search(text) is None for text in texts)
+        if lost > _MAX_LOST * len(texts):
             warn(
                 f"{self.type} reads only the letters a to z and digits, which are absent in {lost:,} of {len(texts):,} "
                 "references; use a metric such as chrf"
@@ -88,8 +88,8 @@ class Rouge(Metric):
         return {"references": refs}
 
     def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[float]:
-        found = (self._scorer.score(reference, hypothesis)[self.type] for reference in ref_kwargs["references"])
-        best = max(found, key=lambda score: score.fmeasure)
+        scores = [self._scorer.score(reference, hypothesis)[self.type] for reference in ref_kwargs["references"]]
+        best = max(scores, key=lambda score: score.fmeasure)
         return [best.fmeasure, best.precision, best.recall, 1.0]
 
     def _compute_score_from_stats(self, stats: ArrayLike) -> RougeScore:

@@ -33,10 +33,10 @@ def sentence_counts(metric: SentenceMetric, hypotheses: Sequence[str], reference
             bleu = copy.copy(metric)
             bleu.effective_order = True  # suppresses a warning; the counts are the same
             scores = [bleu.sentence_score(hypothesis, refs) for hypothesis, refs in pairs]
-            rows = [[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in scores]
+            rows = [[score.sys_len, score.ref_len, *score.counts, *score.totals] for score in scores]
         case TER():
             edits = [metric.sentence_score(hypothesis, refs) for hypothesis, refs in pairs]
-            rows = [[one.num_edits, one.ref_length] for one in edits]
+            rows = [[score.num_edits, score.ref_length] for score in edits]
         case BracketF1() | Rouge():
             return metric.count(hypotheses, references)
         case CHRF():
@@ -82,13 +82,15 @@ def _bleu(metric: BLEU, counts: list[int]) -> float:
 
 def _chrf_counts(metric: CHRF, hypothesis: str, references: Sequence[str]) -> list[int]:
     """Count n-grams of the hypothesis, of its best reference and of both, for each order."""
-    own = _ngrams(metric, hypothesis)
-    found = []
+    hyp_ngrams = _ngrams(metric, hypothesis)
+    rows = []
     for reference in references:
-        orders = zip(own, _ngrams(metric, reference), strict=True)
-        # If the reference is too short for an order, the n-grams of the hypothesis do not count either.
-        found.append([n for one, ref in orders for n in (one.total() * bool(ref), ref.total(), (one & ref).total())])
-    return found[int(score_of_counts("chrf", np.array(found, dtype=np.float64)).argmax())]
+        row = []
+        for hyp, ref in zip(hyp_ngrams, _ngrams(metric, reference), strict=True):
+            # If the reference is too short for an order, the n-grams of the hypothesis do not count either.
+            row += [hyp.total() if ref else 0, ref.total(), (hyp & ref).total()]
+        rows.append(row)
+    return rows[int(score_of_counts("chrf", np.array(rows, dtype=np.float64)).argmax())]
 
 
 def _ngrams(metric: CHRF, line: str) -> list[Counter[Any]]:

@@ -82,8 +82,9 @@ def compare_systems(
     check_aligned({**systems, **{f"reference {n}": lines for n, lines in enumerate(references, start=1)}})
     prepared = [(name, [scorer.prepare(line) for line in lines]) for name, lines in systems.items()]
     refs = [[scorer.prepare(line) for line in stream] for stream in references]
-    none: list[Result | None] = [None] * len(systems)
-    signatures, bootstrap, randomization = [], none, none
+    signatures: list[str] = []
+    bootstrap: list[Result | None] = [None] * len(systems)
+    randomization: list[Result | None] = [None] * len(systems)
     if resamples:
         signature, bootstrap = _bootstrap(prepared, refs, scorer, resamples)
         signatures.append(signature)
@@ -136,17 +137,19 @@ def _randomization(
     generator = np.random.default_rng(None if seed.lower() == "none" else int(seed))
     swapped = generator.integers(2, size=(trials, len(counts[0])), dtype=bool)
     scores = [metric.corpus_score(lines, references) for _, lines in systems]
-    results: list[Result | None] = [Result(float(scores[0].score))]
-    for score, own in zip(scores[1:], counts[1:], strict=True):
+    baseline, baseline_counts = scores[0], counts[0]
+    results: list[Result | None] = [Result(float(baseline.score))]
+    for score, system_counts in zip(scores[1:], counts[1:], strict=True):
         # (trials, counts), from the system to the baseline; in parts, because matmul converts `swapped` to float64.
-        moved = np.concatenate([part @ (own - counts[0]) for part in np.array_split(swapped, _PARTS)])
-        first, second = (score_from_counts(metric, sums) for sums in (counts[0].sum(0) + moved, own.sum(0) - moved))
-        extreme = np.abs(first - second) >= abs(score.score - scores[0].score) - _TOLERANCE
-        results.append(Result(float(score.score), (int(extreme.sum()) + 1) / (trials + 1)))
+        moved = np.concatenate([part @ (system_counts - baseline_counts) for part in np.array_split(swapped, _PARTS)])
+        baseline_scores = score_from_counts(metric, baseline_counts.sum(axis=0) + moved)
+        system_scores = score_from_counts(metric, system_counts.sum(axis=0) - moved)
+        is_extreme = np.abs(baseline_scores - system_scores) >= abs(score.score - baseline.score) - _TOLERANCE
+        results.append(Result(float(score.score), (int(is_extreme.sum()) + 1) / (trials + 1)))
     signature = metric.get_signature()
     signature.update("seed", seed.lower())
     signature.update("ar", trials)
-    return scorer.sign(scores[0].name, signature, ties="counted"), results
+    return scorer.sign(baseline.name, signature, ties="counted"), results
 
 
 def _get(result: Result | None, field: str) -> float | None:

@@ -34,13 +34,12 @@ class EvaluatedSystems:
         by_comet: dict[str, Score] = {}
         if comet is not None:
             by_comet = comet_scores(comet, self.systems, self._known_sources, self.references[0])
-        return {
-            name: [
-                *(scorer.score(lines, self.references, resamples=resamples) for scorer in self.scorers),
-                *([by_comet[name]] if by_comet else []),
-            ]
-            for name, lines in self.systems.items()
-        }
+        scores = {}
+        for name, lines in self.systems.items():
+            scores[name] = [scorer.score(lines, self.references, resamples=resamples) for scorer in self.scorers]
+            if comet is not None:
+                scores[name].append(by_comet[name])
+        return scores
 
     def by_length(self) -> dict[str, list[GroupScore]]:
         """Score by length of the source sentence; log a hint if its words are not separated by spaces."""

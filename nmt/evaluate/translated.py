@@ -57,8 +57,8 @@ def has_other_output(run: Path, name: str, path: Path) -> bool:
 
 def _recorded(run: Path, name: str, key: str) -> str:
     try:
-        tests = json.loads((run / "report.json").read_bytes())["tests"]
-        return str({test["name"]: test.get(key) or "" for test in tests}.get(name, ""))
+        tests = {test["name"]: test for test in json.loads((run / "report.json").read_bytes())["tests"]}
+        return str(tests[name].get(key) or "")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no report, or a damaged one
         return ""
 

@@ -69,25 +69,30 @@ def score_runs(
 ) -> RunScores:
     """Score the translations of several runs; the resamples depend only on the number of sentences."""
     refs = [[scorer.prepare(line) for line in stream] for stream in references]
-    generator, size = np.random.default_rng(_SEED), len(refs[0])
+    generator = np.random.default_rng(_SEED)
+    size = len(refs[0])
     counts = [sentence_counts(scorer.metric, [scorer.prepare(line) for line in lines], refs) for lines in runs]
-    sums = [[own.sum(axis=0, keepdims=True)] for own in counts]  # of each run, in parts (n, counts)
+    sums = [[run_counts.sum(axis=0, keepdims=True)] for run_counts in counts]  # of each run, in parts (n, counts)
     for first in range(0, resamples, _RESAMPLES_PER_PART):
         number = min(_RESAMPLES_PER_PART, resamples - first)
         weights = generator.multinomial(size, np.full(size, 1 / size), size=number)  # (n, sentences)
-        for parts, own in zip(sums, counts, strict=True):
-            parts.append(weights @ own)
+        for parts, run_counts in zip(sums, counts, strict=True):
+            parts.append(weights @ run_counts)
     table: Floats = np.array([score_from_counts(scorer.metric, np.vstack(parts)) for parts in sums], dtype=np.float64)
     return RunScores(table[:, 0], table[:, 1:])
 
 
 def estimate(system: RunScores, baseline: RunScores | None = None) -> Estimate:
     """Estimate the mean score of a system, or its difference from a baseline, with its interval."""
-    groups = [system] if baseline is None else [system, baseline]
-    value = system.mean - (0.0 if baseline is None else baseline.mean)
+    groups = [system]
+    value = system.mean
+    resampled = system.resampled.mean(axis=0)
+    if baseline is not None:
+        groups.append(baseline)
+        value -= baseline.mean
+        resampled = resampled - baseline.resampled.mean(axis=0)
     if any(len(group.whole) < 2 for group in groups):
         return Estimate(value, math.nan)
-    resampled = system.resampled.mean(axis=0) - (0.0 if baseline is None else baseline.resampled.mean(axis=0))
     over_sentences = max(0.0, float(resampled.var(ddof=1)) - sum(map(_interaction_variance, groups)))
     over_seeds, seed_degrees = _seed_variance(groups)
     variance = over_seeds + over_sentences

@@ -21,7 +21,7 @@ import torch
 from nmt.alignment.training import require_alignment_files
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import outdated_splits, preparation_options, read_report
-from nmt.data.folder import link_or_copy, replacing
+from nmt.data.folder import replacing
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.test_sets import test_sets
 from nmt.decode.requirements import require_decoding_inputs
@@ -33,6 +33,7 @@ from nmt.processes.distributed import choose_device
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.recipe import CommandError, Recipe, UserError, parse_saved_recipe
 from nmt.storage.run_folder import MODEL
+from nmt.storage.sealed import link_or_copy
 from nmt.train.warm_start import require_start_model, with_start_model
 
 _POLL_SECONDS = 0.2
@@ -119,32 +120,42 @@ class _Slot:
         return merge_overrides(run.overrides, [f"train.threads={self.threads}"])
 
 
+@dataclass(frozen=True)
+class _Job:
+    """A process that executes a run in a slot. started: time in seconds on the monotonic clock"""
+
+    process: subprocess.Popen[bytes]
+    run: Run
+    slot: _Slot
+    started: float
+
+
 def _execute(runs: Sequence[Run], slots: Sequence[_Slot], bar: ProgressBar) -> list[Run]:
     """Execute the runs, one at a time in each slot; return those that failed."""
-    pending, free = list(runs), list(slots)
-    active: list[tuple[subprocess.Popen[bytes], Run, _Slot, float]] = []
+    pending = list(runs)
+    free = list(slots)
+    active: list[_Job] = []
     failed: list[Run] = []
     try:
         while pending or active:
             while pending and free:
                 run, slot = pending.pop(0), free.pop(0)
                 say(f"{run.name}: {run.recipe.directory}")
-                active.append((_start("run", run, slot), run, slot, time.monotonic()))
+                active.append(_Job(_start("run", run, slot), run, slot, time.monotonic()))
             time.sleep(_POLL_SECONDS)
-            for entry in [one for one in active if one[0].poll() is not None]:
-                process, run, slot, started = entry
-                active.remove(entry)
-                free.append(slot)
-                if _succeeds(process, run):
-                    say(f"{run.name}: complete after {format_duration(time.monotonic() - started)}")
+            for job in [job for job in active if job.process.poll() is not None]:
+                active.remove(job)
+                free.append(job.slot)
+                if _succeeds(job.process, job.run):
+                    say(f"{job.run.name}: complete after {format_duration(time.monotonic() - job.started)}")
                     bar.advance(1)
                 else:
-                    failed.append(run)
+                    failed.append(job.run)
     except BaseException as error:
-        for process, *_ in active:
-            process.send_signal(signal.SIGTERM)  # saves a checkpoint
-        for process, *_ in active:
-            process.wait()
+        for job in active:
+            job.process.send_signal(signal.SIGTERM)  # saves a checkpoint
+        for job in active:
+            job.process.wait()
         if isinstance(error, Interrupted):
             raise Interrupted(
                 f"interrupted; incomplete: {counted(len(pending) + len(active), 'run')}; rerun the command to continue",
@@ -211,7 +222,8 @@ def _slots(recipe: Recipe, jobs: int | None, runs: int) -> list[_Slot]:
     count = min(jobs or len(gpus) or 1, runs)
     if gpus:
         return [_Slot({"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]}) for index in range(count)]
-    return [_Slot({}, max(1, num_cores() // count) if count > 1 else None)] * count
+    threads = max(1, num_cores() // count) if count > 1 else None
+    return [_Slot({}, threads)] * count
 
 
 def _gpus() -> list[str]:
@@ -222,7 +234,8 @@ def _gpus() -> list[str]:
 
 def _require_one_process() -> None:
     """Raise CommandError under torchrun, whose processes would start every run several times."""
-    if (size := os.environ.get("WORLD_SIZE", "1")) != "1":
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size != "1":
         raise CommandError(f"nmt repeat uses one process, which starts the runs, got {size}; run it without torchrun")
 
 
@@ -249,9 +262,9 @@ def _identify_tokenizers(recipe: Recipe) -> dict[str, str] | list[str]:
 
 def _is_prepared(run: Run) -> bool:
     directory = run.recipe.data_directory
-    return read_report(directory) is not None and not outdated_splits(
-        with_start_model(run.recipe), directory, warns=False
-    )
+    if read_report(directory) is None:
+        return False
+    return not outdated_splits(with_start_model(run.recipe), directory, warns=False)
 
 
 def _copy_data(source: Path, target: Path) -> None:
@@ -272,9 +285,11 @@ def _has_same_text(recipe: Recipe) -> bool:
     prepared, run = recipe.data_directory, recipe.directory
     if read_report(prepared) is not None and outdated_splits(recipe, prepared, warns=False, asks_hub=False):
         return False
-    outputs = {name: run / "translations" / f"{name}.{recipe.tgt_lang}" for name in recipe.data.test}
-    if not (run / "model" / MODEL).is_file() or any(has_other_output(run, *one) for one in outputs.items()):
+    if not (run / "model" / MODEL).is_file():
         return False
+    for name in recipe.data.test:
+        if has_other_output(run, name, run / "translations" / f"{name}.{recipe.tgt_lang}"):
+            return False
     with suppress(UserError):  # a deleted test set; reading the results raises this error
         return not any(
             has_other_source(run, name, test.src) or has_other_context(run, name, test.previous)

@@ -12,6 +12,7 @@ from typing import Any
 
 from nmt.data.fingerprint import unpinned_datasets
 from nmt.data.test_sets import TestSet, test_sets
+from nmt.evaluate.inputs import scoring_options
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.evaluate.result_tables import metric_heading
 from nmt.evaluate.tables import Table
@@ -83,9 +84,10 @@ def require_comparable(runs: Sequence[Run], metric: str | None) -> None:
                 "be compared; give absolute paths to its files"
             )
     signatures = [_signature(recipe, metric, next(iter(tests[0].values())).refs) for recipe in recipes if tests[0]]
-    if differing := [one for one in signatures if one != signatures[0]]:
+    distinct = list(dict.fromkeys(signatures))
+    if len(distinct) > 1:
         raise UserError(
-            f"variants use different metrics, {signatures[0]} and {differing[0]}; they must use the same one to be "
+            f"variants use different metrics, {distinct[0]} and {distinct[1]}; they must use the same one to be "
             "compared; select a --metric, or set evaluate.metrics, evaluate.tokenize, tokenizer.lowercase or tgt_lang "
             "to the same value in all variants"
         )
@@ -105,7 +107,8 @@ def warn_of_replaced(folder: Path, runs: Sequence[Run]) -> None:
     earlier: list[str] = []
     with suppress(KeyError, TypeError):  # of another version
         for test in read_json_object(folder / "report.json")["tests"]:
-            earlier += [f"{one['name']}, seed {seed}" for one in test["variants"] for seed in one["seeds"]]
+            for variant in test["variants"]:
+                earlier += [f"{variant['name']}, seed {seed}" for seed in variant["seeds"]]
     known = {run.name for run in runs}
     if lost := dict.fromkeys(name for name in earlier if name not in known):
         warn(
@@ -161,8 +164,10 @@ def notes_on_training(runs: Sequence[Run]) -> Iterator[str]:
 
 def warn_of_unpinned(runs: Sequence[Run]) -> None:
     """Warn of Hub datasets without a fixed revision."""
-    corpora = ((run.recipe, [*run.recipe.data.train, *run.recipe.data.valid]) for run in runs)
-    if unpinned := {name for recipe, its_corpora in corpora for name in unpinned_datasets(recipe, its_corpora)}:
+    unpinned: set[str] = set()
+    for run in runs:
+        unpinned.update(unpinned_datasets(run.recipe, [*run.recipe.data.train, *run.recipe.data.valid]))
+    if unpinned:
         warn(
             f"no fixed revision of dataset {', '.join(sorted(unpinned))}; the runs may have been trained on different "
             "text; set `revision` to a commit to pin it"
@@ -211,17 +216,23 @@ def _score_test(test: TestSet, complete: Mapping[str, Sequence[Run]], metric: st
 
 def describe_leaks(test: str, runs: Sequence[Run]) -> str:
     """State how many sentences of a test set occur in the training text, according to the reports of the runs."""
-    found: dict[str, list[str]] = {}
+    runs_by_counts: dict[str, list[str]] = {}
     for run in runs:
-        leaks = next((one.get("leaks") for one in _report(run)["tests"] if one["name"] == test), None)
-        counts = "unknown"
-        if leaks is not None:
-            exact, near, total = leaks["any"]["exact"], leaks["any"]["near"], f"of {leaks['sentences']:,}"
-            matches = f"{exact:,} exact and {near:,} near {total}; the report of the run has scores without them"
-            counts = matches if exact or near else f"none {total}"
-        found.setdefault(counts, []).append(run.name)
-    texts = [counts if len(found) == 1 else f"{counts} ({', '.join(names)})" for counts, names in found.items()]
-    return f"Sentences with a match in the training text: {'; '.join(texts)}."
+        leaks = next((entry.get("leaks") for entry in _report(run)["tests"] if entry["name"] == test), None)
+        runs_by_counts.setdefault(_leak_counts(leaks), []).append(run.name)
+    counts = list(runs_by_counts)
+    if len(counts) > 1:
+        counts = [f"{text} ({', '.join(names)})" for text, names in runs_by_counts.items()]
+    return f"Sentences with a match in the training text: {'; '.join(counts)}."
+
+
+def _leak_counts(leaks: Mapping[str, Any] | None) -> str:
+    if leaks is None:
+        return "unknown"
+    exact, near, total = leaks["any"]["exact"], leaks["any"]["near"], leaks["sentences"]
+    if not exact and not near:
+        return f"none of {total:,}"
+    return f"{exact:,} exact and {near:,} near of {total:,}; the report of the run has scores without them"
 
 
 def _variant_result(name: str, runs: Sequence[Run], scores: RunScores, baseline: RunScores | None) -> VariantResult:
@@ -251,7 +262,7 @@ def _scorer(recipe: Recipe, metric: str | None) -> Scorer:
 
 def _make_scorer(recipe: Recipe, metric: str | None, lowercase: bool) -> Scorer:
     name = metric or recipe.evaluate.metrics[0]
-    return make_scorer(name, tgt_lang=recipe.tgt_lang, tokenize=recipe.evaluate.tokenize, lowercase=lowercase)
+    return make_scorer(name, **scoring_options(recipe, lowercase))
 
 
 def _test_options(recipe: Recipe) -> dict[str, Any]:
@@ -276,6 +287,6 @@ def _row(variant: VariantResult) -> tuple[str, ...]:
     )
 
 
-def _cell(found: Estimate, style: str) -> str:
-    interval = "" if math.isnan(found.half_width) else f" ± {found.half_width:.2f}"
-    return f"{found.value:{style}}{interval}"
+def _cell(score: Estimate, style: str) -> str:
+    interval = "" if math.isnan(score.half_width) else f" ± {score.half_width:.2f}"
+    return f"{score.value:{style}}{interval}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.test_sets import TestSet, test_sets
-from nmt.evaluate.inputs import hint_at_lowercase_output, warn_of_case, warn_of_identical
+from nmt.evaluate.inputs import hint_at_lowercase_output, scoring_options, warn_of_case, warn_of_identical
 from nmt.evaluate.metrics import check_aligned, make_scorer
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
@@ -43,16 +43,18 @@ class ComparedRun:
         recipe = load_saved_recipe(path)
         report = read_json_object(directory / "report.json")
         try:
-            reported, step = parse_saved_recipe(report["recipe"]), report["training"]["steps"]
+            reported = parse_saved_recipe(report["recipe"])
+            step = report["training"]["steps"]
         except (ValueError, KeyError, TypeError):  # no report, or one of an earlier version
             return cls(str(directory), directory, recipe)
-        now, then = (dict(_flatten(one.model_dump(mode="json"))) for one in (recipe, reported))
-        names = [name for name in now | then if now.get(name) != then.get(name)]
-        names = [name for name in names if name not in _IDENTITY_OPTIONS | _RESOURCE_OPTIONS]
-        if names:
+        now = _options(recipe)
+        then = _options(reported)
+        changed = [name for name in now | then if now.get(name) != then.get(name)]
+        changed = [name for name in changed if name not in _IDENTITY_OPTIONS | _RESOURCE_OPTIONS]
+        if changed:
             warn(
                 f"{directory} was trained with different options after its test sets were translated "
-                f"({', '.join(names)}); options and scores are those of its report, at step {step:,}; "
+                f"({', '.join(changed)}); options and scores are those of its report, at step {step:,}; "
                 "`nmt run` updates them"
             )
         return cls(str(directory), directory, reported)
@@ -60,9 +62,9 @@ class ComparedRun:
 
 def difference_table(runs: Sequence[ComparedRun]) -> Table:
     """List the options in which the recipes differ, with a column per run."""
-    options = [dict(_flatten(run.recipe.model_dump(mode="json"))) for run in runs]
-    names = [name for name in dict.fromkeys(name for own in options for name in own) if name not in _IDENTITY_OPTIONS]
-    rows = [(name, *(own.get(name, _UNSET) for own in options)) for name in names]
+    options = [_options(run.recipe) for run in runs]
+    names = dict.fromkeys(name for run_options in options for name in run_options if name not in _IDENTITY_OPTIONS)
+    rows = [(name, *(run_options.get(name, _UNSET) for run_options in options)) for name in names]
     return Table(
         title="options that differ",
         columns="l" * (1 + len(runs)),
@@ -91,11 +93,7 @@ def compare_runs(
         systems = {run.name: read_translations(run.recipe, run.directory, test) for run in runs}
         warn_of_identical(systems, f"{test.name}: ")
         lowercase = _lowercases(runs, test.name)
-        options: dict[str, Any] = {
-            "tgt_lang": first.tgt_lang,
-            "tokenize": first.evaluate.tokenize,
-            "lowercase": lowercase,
-        }
+        options = scoring_options(first, lowercase)
         names = metrics or first.evaluate.metrics
         scorers = [make_scorer(name, **options) for name in names]
         for run, lines in systems.items():
@@ -131,12 +129,14 @@ def read_translations(recipe: Recipe, directory: Path, test: TestSet) -> list[st
 def _common_test_sets(runs: Sequence[ComparedRun]) -> Mapping[str, TestSet]:
     """Return the test sets that all recipes name, with the same text."""
     names = set.intersection(*(set(run.recipe.data.test) for run in runs))
-    sets = [test_sets(_select_test_sets(run.recipe, names)) for run in runs]
-    texts = {name: [(one[name].src, one[name].refs) for one in sets] for name in sets[0]}
-    differing = [name for name, found in texts.items() if any(text != found[0] for text in found)]
-    for name in differing:
-        warn(f"data.test.{name} is left out: its text is not the same in all runs")
-    return {name: test for name, test in sets[0].items() if name not in differing}
+    first, *others = [test_sets(_select_test_sets(run.recipe, names)) for run in runs]
+    common = {}
+    for name, test in first.items():
+        if all((tests[name].src, tests[name].refs) == (test.src, test.refs) for tests in others):
+            common[name] = test
+        else:
+            warn(f"data.test.{name} is left out: its text is not the same in all runs")
+    return common
 
 
 def _select_test_sets(recipe: Recipe, names: set[str]) -> Recipe:
@@ -146,19 +146,26 @@ def _select_test_sets(recipe: Recipe, names: set[str]) -> Recipe:
 
 def _lowercases(runs: Sequence[ComparedRun], test: str) -> bool:
     """Return whether the models write lowercase text; raises UserError if only some do."""
-    found = {Tokenizers.load(run.directory / "model").tgt.lowercases() for run in runs}
-    if len(found) > 1:
+    lowercases = [Tokenizers.load(run.directory / "model").tgt.lowercases() for run in runs]
+    if any(lowercases) and not all(lowercases):
         raise UserError(
             f"only some of these models write lowercase text, so their scores on {test} are not comparable; compare "
             "their translations with --lowercase instead"
         )
-    return found.pop()
+    return all(lowercases)
 
 
-def _flatten(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield dotted names and values, as text, of nested options."""
-    items = list(tree.items()) if isinstance(tree, dict) else list(enumerate(tree)) if isinstance(tree, list) else []
-    if not items:
-        yield name, _UNSET if tree in (None, [], {}) else str(tree)
-    for key, value in items:
-        yield from _flatten(value, f"{name}.{key}" if name else str(key))
+def _options(recipe: Recipe) -> dict[str, str]:
+    """Return all options by dotted name, with values as text."""
+    return dict(_flatten(recipe.model_dump(mode="json"), ""))
+
+
+def _flatten(tree: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield dotted names and values, as text, of nested options. prefix: of names, with a dot at the end"""
+    if isinstance(tree, list):
+        tree = dict(enumerate(tree))
+    if isinstance(tree, dict) and tree:
+        for key, value in tree.items():
+            yield from _flatten(value, f"{prefix}{key}.")
+    else:
+        yield prefix.removesuffix("."), _UNSET if tree in (None, {}) else str(tree)

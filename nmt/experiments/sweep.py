@@ -72,25 +72,25 @@ class Sweep:
         if len({folder.casefold() for folder in folders.values()}) < len(folders):
             raise RecipeError(f"variants {', '.join(folders)} map to the same directory name; rename one")
         recipes = {name: self._load(name)[1] for name in self.variants}
-        for (name, one), (other, recipe) in combinations(recipes.items(), 2):
-            if one.model_dump() == recipe.model_dump():
+        for name, other in combinations(recipes, 2):
+            if recipes[name].model_dump() == recipes[other].model_dump():
                 raise RecipeError(f"variants {name} and {other} have the same options; correct or remove one of them")
-        runs = []
-        for number, (index, name) in enumerate(product(range(self.seeds), self.variants), start=1):
-            seed = recipes[name].seed + index
-            overrides, recipe = self._load(
-                name, f"seed={seed}", f"run_dir={directory / folders[name] / f'seed-{seed}'}"
-            )
-            runs.append(Run(number, name, self.recipe_file, overrides, recipe))
+        runs: list[Run] = []
+        for index in range(self.seeds):
+            for name in self.variants:
+                seed = recipes[name].seed + index
+                run_dir = directory / folders[name] / f"seed-{seed}"
+                overrides, recipe = self._load(name, f"seed={seed}", f"run_dir={run_dir}")
+                runs.append(Run(len(runs) + 1, name, self.recipe_file, overrides, recipe))
         return runs
 
     def _load(self, variant: str, *more: str) -> tuple[tuple[str, ...], Recipe]:
-        given = merge_overrides(self.overrides, self.variants[variant])
-        if "run_dir" in map(_key, given):
+        overrides = merge_overrides(self.overrides, self.variants[variant])
+        if "run_dir" in map(_key, overrides):
             raise RecipeError(
                 "run_dir cannot be set; each run has its own directory; choose the parent directory with -o"
             )
-        overrides = merge_overrides(given, more)
+        overrides = merge_overrides(overrides, more)
         try:
             return overrides, load_recipe(self.recipe_file, overrides)
         except RecipeError as error:
@@ -124,7 +124,7 @@ def load_sweep(path: Path, find_recipe: Callable[[str], Path], seeds: int | None
         ) from error
     relative = path.parent / file.recipe
     recipe = relative if relative.is_file() else find_recipe(file.recipe)
-    variants = {name: tuple(own) for name, own in file.variants.items()}
+    variants = {name: tuple(options) for name, options in file.variants.items()}
     _require_effect(overrides, variants)
     return Sweep(recipe, seeds or file.seeds, merge_overrides(file.overrides, overrides), variants)
 
@@ -134,13 +134,13 @@ def make_sweep(recipe: Path, seeds: int, overrides: Sequence[str], varied: Seque
 
     Raises RecipeError for a malformed entry or a repeated key.
     """
-    choices = [_split_values(one) for one in varied]
-    keys = [choice[0].partition("=")[0] for choice in choices]
+    choices = [_split_values(text) for text in varied]
+    keys = [_key(text) for text in varied]
     if repeated := {key for key in keys if keys.count(key) > 1}:
         raise RecipeError(f"--vary {min(repeated)} is given twice; give all its values at once, as KEY=A,B")
     if "seed" in keys:
         raise RecipeError("--vary seed is not supported; each variant has the same seeds; use --seeds N")
-    variants = {" ".join(map(_short_name, one)) or recipe.stem: one for one in product(*choices)}
+    variants = {" ".join(map(_short_name, options)) or recipe.stem: options for options in product(*choices)}
     _require_effect(overrides, variants)
     return Sweep(recipe, seeds, tuple(overrides), variants)
 
@@ -148,7 +148,7 @@ def make_sweep(recipe: Path, seeds: int, overrides: Sequence[str], varied: Seque
 def _require_effect(overrides: Sequence[str], variants: Mapping[str, Sequence[str]]) -> None:
     """Log which variants set an overridden option themselves; raise RecipeError if all do."""
     for override in overrides:
-        setting = [name for name, own in variants.items() if _key(override) in map(_key, own)]
+        setting = [name for name, options in variants.items() if _key(override) in map(_key, options)]
         if len(setting) == len(variants):
             raise RecipeError(f"{override} has no effect, because every variant sets {_key(override)}; leave it out")
         if setting:
@@ -158,7 +158,7 @@ def _require_effect(overrides: Sequence[str], variants: Mapping[str, Sequence[st
 def merge_overrides(earlier: Sequence[str], later: Sequence[str]) -> tuple[str, ...]:
     """Concatenate overrides; later ones replace earlier ones of the same key."""
     keys = set(map(_key, later))
-    return (*(one for one in earlier if _key(one) not in keys), *later)
+    return (*(override for override in earlier if _key(override) not in keys), *later)
 
 
 def _key(override: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from nmt.export.packages import load_package
+from nmt.processes.cores import num_cores
 from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, UserError
 from nmt.search.options import SearchOptions
 
@@ -74,6 +75,13 @@ def select_device(device: str) -> EngineDevice:
     if name == "cuda" and re.fullmatch("[0-9]+", index):
         return EngineDevice("cuda", int(index))
     raise UserError(f"device {device!r} is unknown; it must be auto, cpu, cuda or cuda:N; choose one")
+
+
+def default_translators(device: EngineDevice) -> int:
+    """Return the number of batches to decode in parallel: one per core of this process on a CPU, one on a GPU."""
+    if device.kind == "cuda":
+        return 1
+    return max(1, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def enable_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> None:

@@ -52,10 +52,8 @@ class Card:
 
 def write_card(loaded: LoadedModel, card: Card) -> str:
     """Return the text of README.md."""
-    metadata, report = loaded.metadata, find_report(loaded.directory)
-    src_lang, tgt_lang, form = metadata.src_lang, metadata.tgt_lang, metadata.unicode_form
-    tokenizers = Tokenizers.load(loaded.directory, loaded.metadata.tgt_lang)
-    context, longest = metadata.context, min(metadata.max_tokens, loaded.model.recipe.max_positions - 1)
+    metadata = loaded.metadata
+    src_lang, tgt_lang = metadata.src_lang, metadata.tgt_lang
     lines = [
         "---",
         f"language: {json.dumps([src_lang, tgt_lang])}",  # quoted, because `no`, Norwegian, is false in YAML
@@ -73,23 +71,35 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         card.usage,
         "```",
         "",
-        f"Input is one sentence at a time{'' if form == 'none' else f', in Unicode form {form}'}. "
-        + _LIMITS.format({"split": "splits", "truncate": "truncates"}[metadata.decode.long_lines], longest),
-        *([_CONTEXT.format(context.size, _BOTH_SIDES if context.has_target else "")] if context.size else []),
-        *(["The model ignores case, and translations are in lower case."] if tokenizers.tgt.lowercases() else []),
-        *([_MARKUP] if TermMarkers.ids_of(tokenizers.src) else []),
+        *_input_notes(loaded),
         "",
     ]
+    report = find_report(loaded.directory)
     if report is not None:
         lines += [*_scores(report), *_training(report, _corpora(loaded.directory))]
     recipe = loaded.model.recipe
     lines += ["## Architecture", "", *_table(recipe.model_dump(mode="json", exclude=recipe.ineffective_options)), ""]
     local = {"shortlist", "fusion"}  # paths
-    search = {"search": metadata.decode.description}
-    search |= metadata.decode.model_dump(mode="json", exclude_defaults=True, exclude=local)
-    lines += ["## Search", "", *_table(search), ""]
+    options = metadata.decode.model_dump(mode="json", exclude_defaults=True, exclude=local)
+    lines += ["## Search", "", *_table({"search": metadata.decode.description, **options}), ""]
     lines += ["## This export", "", *(f"- {note}" for note in card.notes), ""]
     return "\n".join(lines)
+
+
+def _input_notes(loaded: LoadedModel) -> Iterator[str]:
+    """Describe the input that the model expects and the usage program does not produce."""
+    metadata, context = loaded.metadata, loaded.metadata.context
+    form = "" if metadata.unicode_form == "none" else f", in Unicode form {metadata.unicode_form}"
+    action = "splits" if metadata.decode.long_lines == "split" else "truncates"
+    max_tokens = min(metadata.max_tokens, loaded.model.recipe.max_positions - 1)
+    yield f"Input is one sentence at a time{form}. {_LIMITS.format(action, max_tokens)}"
+    if context.size:
+        yield _CONTEXT.format(context.size, _BOTH_SIDES if context.has_target else "")
+    tokenizers = Tokenizers.load(loaded.directory, metadata.tgt_lang)
+    if tokenizers.tgt.lowercases():
+        yield "The model ignores case, and translations are in lower case."
+    if TermMarkers.ids_of(tokenizers.src):
+        yield _MARKUP
 
 
 def _corpora(model: Path) -> str | None:
@@ -118,15 +128,16 @@ def _scores(report: dict[str, Any]) -> Iterator[str]:
             yield f"| {test['name']} | {score['name']} | {score['value']:.2f} | `{signature}` |"
     yield ""
     for test in report.get("tests", []):
-        found, total = (test.get("leaks") or {}).get("any"), test.get("sentences")
-        if found and (leaked := found["exact"] + found["near"]):
+        matches = (test.get("leaks") or {}).get("any") or {"exact": 0, "near": 0}
+        leaked = matches["exact"] + matches["near"]
+        if leaked:
             clean = ", ".join(f"{score['name']} {score['value']:.2f}" for score in test.get("clean_scores", []))
             others = f"; scores of the others: {clean}" if clean else ""
-            yield from (
-                f"{leaked:,} of the {total:,} sentences of {test['name']} occur exactly or nearly in the training "
-                f"text{others}.",
-                "",
+            yield (
+                f"{leaked:,} of the {test['sentences']:,} sentences of {test['name']} occur exactly or nearly in the "
+                f"training text{others}."
             )
+            yield ""
 
 
 def _training(report: dict[str, Any], corpora: str | None) -> Iterator[str]:

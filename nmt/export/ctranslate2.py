@@ -46,7 +46,8 @@ def ctranslate2_files(
     unk, bos, eos = tokenizers.tgt.pieces([UNK_ID, BOS_ID, EOS_ID])
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = unk, bos, eos
     spec.config.decoder_start_token = bos
-    spec.config.add_source_bos, spec.config.add_source_eos = False, True
+    spec.config.add_source_bos = False
+    spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = model.encoder.layers[0].attention_residual.norm.eps
     spec.validate()
     spec.optimize(quantization=quantization)
@@ -67,7 +68,8 @@ def _all_pieces(tokenizer: Tokenizer) -> list[str]:
 
 def _build_spec(model: Transformer) -> Any:
     """Build the TransformerSpec of a model, without vocabularies or configuration."""
-    specs, recipe = load_package("ctranslate2", "specs"), model.recipe
+    specs = load_package("ctranslate2", "specs")
+    recipe = model.recipe
     options = {
         "pre_norm": recipe.norm_order == "pre",
         "activation": getattr(specs.Activation, _ACTIVATIONS[recipe.activation]),
@@ -135,7 +137,8 @@ def _fill_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) ->
 
 def _fill_linear(spec: Any, layer: nn.Linear, chunk: int = 0, chunks: int = 1) -> None:
     """Copy a layer, or one of `chunks` equal blocks of its rows."""
-    spec.weight, spec.bias = (_array(tensor.chunk(chunks)[chunk]) for tensor in (layer.weight, layer.bias))
+    spec.weight = _array(layer.weight.chunk(chunks)[chunk])
+    spec.bias = _array(layer.bias.chunk(chunks)[chunk])
 
 
 def _fill_norm(spec: Any, norm: nn.Module) -> None:

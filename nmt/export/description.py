@@ -40,8 +40,9 @@ def describe_model(directory: Path) -> dict[str, Any]:
     Raises CorruptError if a file does not match its SHA-256.
     """
     files = verify_directory(directory)
-    recipe, metadata, report = read_model_recipe(directory), read_model_metadata(directory), find_report(directory)
-    tests = (report or {}).get("tests", [])
+    recipe = read_model_recipe(directory)
+    metadata = read_model_metadata(directory)
+    report = find_report(directory) or {}
     return {
         "model": str(directory),
         "languages": {"src": metadata.src_lang, "tgt": metadata.tgt_lang},
@@ -55,10 +56,13 @@ def describe_model(directory: Path) -> dict[str, Any]:
         "max_tokens": metadata.max_tokens,
         "context": metadata.context._asdict() if metadata.context.size else None,
         "training": _training(directory, metadata, report),
-        "scores": [{"test_set": test["name"], **score} for test in tests for score in test["scores"]],
+        "scores": [{"test_set": test["name"], **score} for test in report.get("tests", []) for score in test["scores"]],
         "files": {name: {"bytes": size, "sha256": digest} for name, (size, digest) in files.items()},
         "conversions": {path.name: _size(path) for path in sorted(directory.glob("ctranslate2-*"))},
-        "engines": _engines(recipe, metadata),
+        "engines": {
+            "torch": ["fp32", "bf16", "fp16", "int8"],
+            "ctranslate2": _ctranslate2_precisions(recipe, metadata),
+        },
     }
 
 
@@ -72,23 +76,29 @@ def _count_parameters(path: Path) -> int:
         raise CorruptError(f"{path} is not a readable safetensors file; copy it again") from error
 
 
-def _training(directory: Path, metadata: ModelMetadata, report: Mapping[str, Any] | None) -> dict[str, Any]:
+def _training(directory: Path, metadata: ModelMetadata, report: Mapping[str, Any]) -> dict[str, Any]:
     """Collect training metadata from the checkpoint of the weights, or else from the report; None if unknown."""
     origin = metadata.origin
     averaged = origin.get("averaged", [])
     newest = averaged[-1] if averaged else origin.get("moving_average")
     checkpoint = directory if newest is None else directory.resolve().parent / "checkpoints" / str(newest)
-    training: dict[str, Any] = {**origin, "summary": (report or {}).get("summary")}
-    training["start_from"] = (report or {}).get("start_from")
+    training = {**origin, "summary": report.get("summary"), "start_from": report.get("start_from")}
     if (checkpoint / "state.json").is_file() and _is_source(checkpoint, origin):
         state = TrainState.load(checkpoint)
-        best = {name.removeprefix("valid/"): value for name, value in state.best_validation.items()}
-        training |= {"step": state.step, "epochs": state.epochs, "tgt_tokens": state.tgt_tokens}
-        return training | {"seconds": state.seconds, "best_validation": {"step": state.best_step, **best}}
-    reported = (report or {}).get("training", {})
-    best = {"step": reported.get("valid_step"), "nll": reported.get("valid_nll")}
-    training |= {"step": reported.get("steps", origin.get("step")), "best_validation": best}
-    return training | {name: reported.get(name) for name in ("epochs", "tgt_tokens", "seconds")}
+        values = {name.removeprefix("valid/"): value for name, value in state.best_validation.items()}
+        return training | {
+            "step": state.step,
+            "epochs": state.epochs,
+            "tgt_tokens": state.tgt_tokens,
+            "seconds": state.seconds,
+            "best_validation": {"step": state.best_step, **values},
+        }
+    reported = report.get("training", {})
+    return training | {
+        "step": reported.get("steps", origin.get("step")),
+        "best_validation": {"step": reported.get("valid_step"), "nll": reported.get("valid_nll")},
+        **{name: reported.get(name) for name in ("epochs", "tgt_tokens", "seconds")},
+    }
 
 
 def _is_source(checkpoint: Path, origin: Mapping[str, Any]) -> bool:
@@ -97,22 +107,19 @@ def _is_source(checkpoint: Path, origin: Mapping[str, Any]) -> bool:
     return not weights or weights[0] in {digest for _, digest in read_manifest(checkpoint).values()}
 
 
-def _engines(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
-    """Return the precisions of each engine for this model on a CPU, or why the engine cannot run it."""
-    decode = metadata.decode.model_copy(update={"alignments": False})  # as in `nmt translate`
-    has_blocked_context = decode.no_repeat_ngram > 0 and metadata.context.has_target
+def _ctranslate2_precisions(recipe: ModelRecipe, metadata: ModelMetadata) -> list[str] | str:
+    """Return the precisions of CTranslate2 for this model on a CPU, or why it cannot run the model."""
     if not is_installed("ctranslate2"):
-        ctranslate2: list[str] | str = "not installed"
-    elif reasons := [
-        *(["it is a language model"] if metadata.is_language_model else []),
-        *unsupported_architecture(recipe, supported=SUPPORTED),
-        *(f"no support for {name}" for name in unsupported_options(decode)),
-        *(["no support for decode.no_repeat_ngram with previous translations"] if has_blocked_context else []),
-    ]:
-        ctranslate2 = f"cannot run this model: {'; '.join(reasons)}"
-    else:
-        ctranslate2 = supported_precisions(EngineDevice("cpu"))
-    return {"torch": ["fp32", "bf16", "fp16", "int8"], "ctranslate2": ctranslate2}
+        return "not installed"
+    decode = metadata.decode.model_copy(update={"alignments": False})  # as in `nmt translate`
+    reasons = ["it is a language model"] if metadata.is_language_model else []
+    reasons += unsupported_architecture(recipe, supported=SUPPORTED)
+    reasons += [f"no support for {name}" for name in unsupported_options(decode)]
+    if decode.no_repeat_ngram > 0 and metadata.context.has_target:
+        reasons.append("no support for decode.no_repeat_ngram with previous translations")
+    if reasons:
+        return f"cannot run this model: {'; '.join(reasons)}"
+    return supported_precisions(EngineDevice("cpu"))
 
 
 def _size(directory: Path) -> int:
@@ -180,6 +187,9 @@ def _training_rows(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "pruned", "attention heads, after training and validation"
     best = training["best_validation"]
     if best["step"]:
-        names = {name: name.replace("average_", "EMA ") for name in best if name != "step"}
-        values = [f"{names[name]} {value:.4g}" for name, value in best.items() if name in names and value is not None]
+        values = [
+            f"{name.replace('average_', 'EMA ')} {value:.4g}"
+            for name, value in best.items()
+            if name != "step" and value is not None
+        ]
         yield "best validation", f"update {best['step']:,}: {', '.join(values)}"

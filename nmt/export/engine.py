@@ -21,9 +21,8 @@ Padding  Attention over a padded source is rounded differently, which int8 ampli
 from __future__ import annotations
 
 import math
-import os
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,6 +37,7 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.export.cache import open_conversion
 from nmt.export.capabilities import (
     EngineDevice,
+    default_translators,
     enable_avx512,
     engine_errors,
     length_exponent,
@@ -47,7 +47,6 @@ from nmt.export.capabilities import (
     select_device,
 )
 from nmt.export.packages import load_package
-from nmt.processes.cores import num_cores
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UserError
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.limits import max_output_length, output_limits
@@ -78,12 +77,7 @@ class CTranslate2Engine:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        tokenizers: Tokenizers,
-        device: EngineDevice,
-        compute_type: str,
-        translators: int = 1,
+        self, directory: Path, tokenizers: Tokenizers, device: EngineDevice, compute_type: str, translators: int = 1
     ) -> None:
         """Load the CTranslate2 model in `directory`; raises UserError if that fails.
 
@@ -139,15 +133,12 @@ class CTranslate2Engine:
         groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
         for i, prefix in enumerate(prefixes):
             groups[limits[i], minimums[i], bool(prefix)].append(i)
-
-        def start(indices: list[int]) -> _Search:
-            first = indices[0]  # all tasks of a group have the same limits
-            arguments = self._arguments(options, limits[first], minimums[first], bool(prefixes[first]))
+        searches = []
+        for (longest, shortest, has_prefix), indices in groups.items():
+            arguments = self._arguments(options, longest, shortest, all_hypotheses=has_prefix)
             if on_tokens is not None and options.beam_size == len(tasks) == 1:
                 arguments["callback"] = self._reporter(on_tokens)
-            return self._start([tasks[i] for i in indices], arguments, batch_tokens)
-
-        searches = [start(indices) for indices in groups.values()]
+            searches.append(self._start([tasks[i] for i in indices], arguments, batch_tokens))
 
         def finish() -> list[list[Hypothesis]]:
             outputs: dict[int, list[_Output]] = {}
@@ -159,7 +150,7 @@ class CTranslate2Engine:
                 raise
             suppresses = options.forbidden or options.no_repeat_ngram or options.min_tokens or options.min_length_ratio
             if scores or suppresses or any(prefixes):
-                self._rescore(tasks, outputs, batch_tokens)
+                outputs = self._rescore(tasks, outputs, batch_tokens)
             return [_rank(outputs[i], options) for i in range(len(tasks))]
 
         return finish
@@ -204,15 +195,17 @@ class CTranslate2Engine:
             _poll(lambda: all(result.done() for result in pending.values()))
             return [list(pending[i].result().log_probs) for i in range(len(pairs))]
 
-    def _rescore(self, tasks: Sequence[Task], outputs: dict[int, list[_Output]], batch_tokens: int) -> None:
-        """Set the true log-probabilities of the outputs of each task, which do not depend on the batch on a CPU."""
-        pairs = [(tasks[i].sentence, output.tokens) for i, found in outputs.items() for output in found]
-        log_probs = iter(self.score(pairs, 0 if self._scores_alone else batch_tokens))
-        for i, found in outputs.items():
-            outputs[i] = [
-                output._replace(log_prob=math.fsum(scores), token_log_probs=scores)
-                for output, scores in zip(found, log_probs, strict=False)
-            ]
+    def _rescore(
+        self, tasks: Sequence[Task], outputs: Mapping[int, list[_Output]], batch_tokens: int
+    ) -> dict[int, list[_Output]]:
+        """Return the outputs of each task with true log-probabilities, which do not depend on the batch on a CPU."""
+        candidates = [(i, output) for i, task_outputs in outputs.items() for output in task_outputs]
+        pairs = [(tasks[i].sentence, output.tokens) for i, output in candidates]
+        rescored: dict[int, list[_Output]] = {i: [] for i in outputs}
+        scores = self.score(pairs, 0 if self._scores_alone else batch_tokens)
+        for (i, output), log_probs in zip(candidates, scores, strict=True):
+            rescored[i].append(_Output(output.tokens, math.fsum(log_probs), log_probs))
+        return rescored
 
     def _arguments(self, options: SearchOptions, longest: int, shortest: int, all_hypotheses: bool) -> dict[str, Any]:
         """Return the arguments of translate_batch. longest: maximum output length including EOS"""
@@ -392,7 +385,8 @@ class CTranslate2Translator(TextTranslator):
 
         Raises UserError with all search options that CTranslate2 does not support.
         """
-        self._engine, self._shows_scores = engine, scores
+        self._engine = engine
+        self._shows_scores = scores
         self.max_threads = 2 * engine.num_translators  # half of them prepare the next batches
         super().__init__(
             tokenizers,
@@ -441,17 +435,17 @@ class CTranslate2Translator(TextTranslator):
         metadata = read_model_metadata(find_model(Path(path)))
         if metadata.is_language_model:
             raise UserError(f"{path} is a language model; CTranslate2 only supports translation; use --engine torch")
-        own, several = metadata.decode, bool(ensemble)
-        options = own if decode is None else require_options(decode).over(own, has_ensemble=several)
+        options = metadata.decode
+        if decode is not None:
+            options = require_options(decode).over(options, has_ensemble=bool(ensemble))
         require_supported(options, precision, engine_device, ensemble)
         compute_type = select_compute_type(precision, engine_device)
-        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        count = translators or (max(1, num_cores() // processes) if engine_device.kind == "cpu" else 1)
-        require_count("translators", count)
+        translators = translators or default_translators(engine_device)
+        require_count("translators", translators)
         with open_conversion(Path(path), "int8" if compute_type == "int8" else "float32") as conversion:
             tokenizers = Tokenizers.load(conversion.model, conversion.metadata.tgt_lang)
             translator = cls(
-                CTranslate2Engine(conversion.directory, tokenizers, engine_device, compute_type, count),
+                CTranslate2Engine(conversion.directory, tokenizers, engine_device, compute_type, translators),
                 tokenizers,
                 options,
                 max_positions=conversion.recipe.max_positions,
@@ -475,7 +469,8 @@ class CTranslate2Translator(TextTranslator):
     def unsupported(self) -> dict[str, str]:
         """See `TextTranslator.unsupported`."""
         names = ["required", "preferred", "partial_word", "alignments", "attention"]
-        names += [] if self._decode.glossary_mode == "annotate" else ["glossary"]
+        if self._decode.glossary_mode != "annotate":
+            names.append("glossary")
         return super().unsupported | dict.fromkeys(names, "CTranslate2 does not support it; use --engine torch")
 
     def _next_tokens(self, task: Task, count: int) -> list[int]:
@@ -483,8 +478,9 @@ class CTranslate2Translator(TextTranslator):
         if task.partial:
             raise UserError(_NO_PARTIAL_WORDS)
         forbidden = {PAD_ID, BOS_ID, *self._options.forbidden_after(task.prefix)}
-        found = self._engine.next_tokens(task._replace(sentence=[*self._tag, *task.sentence]), count + len(forbidden))
-        return [token for token in found if token not in forbidden][:count]
+        tagged = task._replace(sentence=[*self._tag, *task.sentence])
+        tokens = self._engine.next_tokens(tagged, count + len(forbidden))
+        return [token for token in tokens if token not in forbidden][:count]
 
     def _start_search(self, tasks: Sequence[Task], options: SearchOptions) -> Callable[[], list[list[Hypothesis]]]:
         """Start a search of all tasks, which CTranslate2 batches itself."""

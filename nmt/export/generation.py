@@ -50,7 +50,7 @@ _NOT_READ: Mapping[str, Any] = {
     "max_time": None,
 }
 
-_THEIR_NAMES = {
+_HUGGINGFACE_NAMES = {
     "beam_size": "num_beams",
     "length_alpha": "length_penalty",
     "no_repeat_ngram": "no_repeat_ngram_size",
@@ -72,7 +72,8 @@ def to_generation_config(
     max_tokens: maximum length of training sentences
     forbidden:  token ids of the phrases in `decode.forbid`
     """
-    limits = [max_tokens + decode.max_extra_tokens] + ([] if decode.max_tokens is None else [decode.max_tokens])
+    longest = max_tokens + decode.max_extra_tokens
+    limit = longest if decode.max_tokens is None else min(longest, decode.max_tokens)
     config: dict[str, Any] = {
         "pad_token_id": PAD_ID,
         "bos_token_id": BOS_ID,
@@ -82,7 +83,7 @@ def to_generation_config(
         "suppress_tokens": [PAD_ID, UNK_ID, BOS_ID],
         "num_beams": 1 if decode.sampling else decode.beam_size,
         "early_stopping": "never" if decode.stop == "exact" else True,
-        "max_length": min(max_positions, min(limits) + 2),
+        "max_length": min(max_positions, limit + 2),
         "length_penalty": 0.0 if decode.length_penalty == "none" else decode.length_alpha,
     }
     lost = []
@@ -93,7 +94,8 @@ def to_generation_config(
         lost.append(f"patience {decode.patience:g} (replaced by decode.stop 'first')")
     if decode.sampling:
         config |= {"do_sample": True, "temperature": decode.temperature, "top_k": decode.top_k, "top_p": decode.top_p}
-        config |= {"min_p": decode.min_p} if decode.min_p else {}
+        if decode.min_p:
+            config["min_p"] = decode.min_p
         lost.append("the sampling seed")
     if decode.n_best > 1:
         config["num_return_sequences"] = decode.n_best
@@ -105,11 +107,11 @@ def to_generation_config(
         config["bad_words_ids"] = sequences
     if decode.mbr_metric != "none":
         lost.append("minimum Bayes risk")
-    if min(limits) < limits[0]:
+    if limit < longest:
         lost.append("the log-probability of EOS after decode.max_tokens tokens (replaced by 0)")
     if decode.max_tokens is None or decode.max_tokens > decode.max_extra_tokens:
-        limit = f"the limit of the longest input, {config['max_length']}"
-        lost.append(f"decode.max_extra_tokens (replaced by {limit}; the example applies it)")
+        replacement = f"the limit of the longest input, {config['max_length']}"
+        lost.append(f"decode.max_extra_tokens (replaced by {replacement}; the example applies it)")
     return config, lost + changed_options(decode, (*_UNSUPPORTED, *NOT_SEARCHED))
 
 
@@ -133,12 +135,14 @@ def ignored_options(config: Mapping[str, Any], markup: Collection[int] = ()) -> 
 
     markup: token ids that nmt never outputs
     """
-    names = [name for name, neutral in _NOT_READ.items() if config.get(name) not in (None, neutral)]
-    never = [[config.get("pad_token_id")], *([token] for token in markup)]
-    forbidden = [sequence for sequence in config.get("bad_words_ids") or () if sequence not in never]
-    never_output = {UNK_ID, *(config.get(f"{name}_token_id") for name in ("pad", "bos", "decoder_start"))}
-    suppressed = set(config.get("suppress_tokens") or ()) - never_output
-    return [*names, *(["bad_words_ids"] if forbidden else []), *(["suppress_tokens"] if suppressed else [])]
+    ignored = [name for name, neutral in _NOT_READ.items() if config.get(name) not in (None, neutral)]
+    forbidden_anyway = [[config.get("pad_token_id")], *([token] for token in markup)]
+    if any(sequence not in forbidden_anyway for sequence in config.get("bad_words_ids") or ()):
+        ignored.append("bad_words_ids")
+    suppressed_anyway = {UNK_ID, *(config.get(f"{name}_token_id") for name in ("pad", "bos", "decoder_start"))}
+    if not suppressed_anyway.issuperset(config.get("suppress_tokens") or ()):
+        ignored.append("suppress_tokens")
+    return ignored
 
 
 def from_generation_config(config: Mapping[str, Any], max_positions: int) -> DecodeRecipe:
@@ -159,15 +163,16 @@ def from_generation_config(config: Mapping[str, Any], max_positions: int) -> Dec
             }
         )
     except ValidationError as error:
-        names = re.compile(rf"\b({'|'.join(_THEIR_NAMES)}) = ")
-        reasons = names.sub(lambda found: f"{_THEIR_NAMES[found[1]]} = ", explain(error))
+        names = re.compile(rf"\b({'|'.join(_HUGGINGFACE_NAMES)}) = ")
+        reasons = names.sub(lambda match: f"{_HUGGINGFACE_NAMES[match[1]]} = ", explain(error))
         raise UserError(f"nmt does not support the generation configuration ({reasons}); correct it") from error
 
 
 def _max_tokens(config: Mapping[str, Any], max_positions: int) -> Any:
     """Return the maximum number of tokens without BOS and EOS, None if it has no effect, or an invalid value."""
-    if (new := config.get("max_new_tokens")) is not None:  # takes precedence, and excludes BOS
-        return new - 1 if isinstance(new, int) else new
+    new_tokens = config.get("max_new_tokens")
+    if new_tokens is not None:  # takes precedence, and excludes BOS
+        return new_tokens - 1 if isinstance(new_tokens, int) else new_tokens
     length = config.get("max_length")
     if not isinstance(length, int):
         return length

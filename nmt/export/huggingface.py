@@ -129,19 +129,17 @@ def _config(model: Transformer) -> dict[str, Any]:
 
 def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights with their names in transformers."""
-    match model.recipe.tied_embeddings:
-        case "three-way":
-            yield "model.shared.weight", model.tgt_embedding.weight
-        case tying:
-            yield "model.encoder.embed_tokens.weight", model.src_embedding.weight
-            yield "model.decoder.embed_tokens.weight", model.tgt_embedding.weight
-            if tying == "none":
-                yield "lm_head.weight", model.output.weight
-    vocab = model.output.weight.shape[0]
-    yield (
-        "final_logits_bias",
-        torch.zeros(1, vocab) if model.output.bias is None else model.output.bias.detach().unsqueeze(0),
-    )
+    if model.recipe.tied_embeddings == "three-way":
+        yield "model.shared.weight", model.tgt_embedding.weight
+    else:
+        yield "model.encoder.embed_tokens.weight", model.src_embedding.weight
+        yield "model.decoder.embed_tokens.weight", model.tgt_embedding.weight
+    if model.recipe.tied_embeddings == "none":
+        yield "lm_head.weight", model.output.weight
+    if model.output.bias is not None:
+        yield "final_logits_bias", model.output.bias.detach().unsqueeze(0)
+    else:
+        yield "final_logits_bias", torch.zeros(1, model.output.weight.shape[0])
     for name, parameter in model.named_parameters():
         if name.startswith(("encoder.", "decoder.")):
             names = marian_names(name)
@@ -202,7 +200,9 @@ def _tokenizer_files(tokenizers: Tokenizers, metadata: ModelMetadata, max_positi
         "target.spm": tokenizers.tgt.model,
         "vocab.json": _json(_vocabulary(tokenizers.src)),
     }
-    return files if tokenizers.joint else files | {"target_vocab.json": _json(_vocabulary(tokenizers.tgt))}
+    if not tokenizers.joint:
+        files["target_vocab.json"] = _json(_vocabulary(tokenizers.tgt))
+    return files
 
 
 def _vocabulary(tokenizer: Tokenizer) -> dict[str, int]:

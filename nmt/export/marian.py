@@ -87,37 +87,35 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
     src, tgt = read_sides(source, config)
     tensors, recipe = _convert(weights, config, src, tgt)
     _check_positions(source, weights, recipe)
-    path = source / "generation_config.json"
-    generation = read_json(path) if path.exists() else config
+    generation = _read_optional(source / "generation_config.json", default=config)
     markup = [i for i, piece in enumerate(read_pieces(tgt.subword_model)) if piece.text in (*TERM_MARKERS, SEPARATOR)]
     for option in ignored_options(generation, markup if tgt.is_nmt else ()):
         warn(f"{source} has {option} = {generation[option]}, which nmt does not read; translations may differ")
-    names = read_json(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
+    tokenizer_config = _read_optional(source / "tokenizer_config.json", default={})
     metadata = ModelMetadata(
-        src_lang=src_lang or _language(names, "source_lang", "--src-lang"),
-        tgt_lang=tgt_lang or _language(names, "target_lang", "--tgt-lang"),
+        src_lang=src_lang or _language(tokenizer_config, "source_lang", "--src-lang"),
+        tgt_lang=tgt_lang or _language(tokenizer_config, "target_lang", "--tgt-lang"),
         src_vocab_size=len(src.rows),
         tgt_vocab_size=len(tgt.rows),
         decode=from_generation_config(generation, recipe.max_positions),
         origin={"imported": source.resolve().name},
         **_text_options(source, config, is_nmt=src.is_nmt),
     )
-    files = (
-        {"tokenizer.model": src.subword_model}
-        if src.subword_model == tgt.subword_model
-        else {"tokenizer.src.model": src.subword_model, "tokenizer.tgt.model": tgt.subword_model}
-    )
+    if src.subword_model == tgt.subword_model:
+        files = {"tokenizer.model": src.subword_model}
+    else:
+        files = {"tokenizer.src.model": src.subword_model, "tokenizer.tgt.model": tgt.subword_model}
     return Imported(recipe, tensors, files, metadata)
 
 
 def _text_options(source: Path, config: Config, *, is_nmt: bool) -> dict[str, Any]:
     """Return the text options that an nmt export records, or else their defaults. Raises UserError."""
-    own = config.get(TEXT_OPTIONS)
-    if own is None:  # another program, or an earlier version of nmt
+    exported = config.get(TEXT_OPTIONS)
+    if exported is None:  # another program, or an earlier version of nmt
         return {"unicode_form": "NFC" if is_nmt else "none"}
     try:
-        options = {name: own[name] for name in ("unicode_form", "max_tokens", "longest_source")}
-        options["context"] = Context(**own["context"])
+        options = {name: exported[name] for name in ("unicode_form", "max_tokens", "longest_source")}
+        options["context"] = Context(**exported["context"])
         numbers = (options["max_tokens"], options["context"].size, options["longest_source"] or 0)
         if options["unicode_form"] in get_args(UnicodeForm) and all(type(number) is int for number in numbers):
             return options
@@ -149,6 +147,10 @@ def read_json(path: Path) -> Config:
     return tree
 
 
+def _read_optional(path: Path, default: Config) -> Config:
+    return read_json(path) if path.exists() else default
+
+
 def _require_files(source: Path) -> None:
     needed = ("config.json", "model.safetensors", "source.spm", "target.spm", "vocab.json")
     missing = [name for name in needed if not (source / name).is_file()]
@@ -159,8 +161,11 @@ def _require_files(source: Path) -> None:
             "AutoModelForSeq2SeqLM.from_pretrained(OLD).save_pretrained(NEW)"
         )
     if missing:
-        problem = f"lacks {', '.join(missing)}" if source.is_dir() else "is not a directory"
-        problem = problem if source.exists() else "does not exist"
+        problem = f"lacks {', '.join(missing)}"
+        if not source.exists():
+            problem = "does not exist"
+        elif not source.is_dir():
+            problem = "is not a directory"
         raise UserError(f"{source} {problem}; it must be a Hugging Face Marian model; download all its files")
 
 
@@ -169,12 +174,13 @@ _REQUIRED = ("d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "
 
 def _check_config(source: Path, config: Config) -> None:
     """Raise UserError with all options that nmt does not support."""
-    kind = config.get("model_type")
+    model_type = config.get("model_type")
     reasons = [f"{name} is missing" for name in _REQUIRED if not isinstance(config.get(name), int)]
-    if not isinstance(size := config.get("decoder_vocab_size") or 0, int):
-        reasons.append(f"decoder_vocab_size is {size!r}, not a number")
-    if kind not in ("marian", "pegasus"):
-        reasons.append(f"model_type is {kind!r}, not 'marian'")
+    decoder_size = config.get("decoder_vocab_size") or 0
+    if not isinstance(decoder_size, int):
+        reasons.append(f"decoder_vocab_size is {decoder_size!r}, not a number")
+    if model_type not in ("marian", "pegasus"):
+        reasons.append(f"model_type is {model_type!r}, not 'marian'")
     for name in ("ffn_dim", "attention_heads"):
         encoder, decoder = config.get(f"encoder_{name}"), config.get(f"decoder_{name}")
         if encoder != decoder:
@@ -182,7 +188,7 @@ def _check_config(source: Path, config: Config) -> None:
     if config.get("activation_function", "gelu") not in _ACTIVATIONS:
         reasons.append(f"activation_function is {config['activation_function']!r}, not {' or '.join(_ACTIVATIONS)}")
     required = {"normalize_embedding": False, "static_position_embeddings": True}
-    if kind == "marian":
+    if model_type == "marian":
         required |= {"normalize_before": False, "add_final_layer_norm": False}
     reasons += [
         f"{name} is {config[name]!r}, not {value}"
@@ -200,18 +206,13 @@ def _convert(
     weights: Mapping[str, Tensor], config: Config, src: Side, tgt: Side
 ) -> tuple[dict[str, Tensor], ModelRecipe]:
     """Return the weights, under nmt's names, and the architecture."""
-    shared = weights.get("model.shared.weight")
-    src_table = _first(weights, "model.encoder.embed_tokens.weight", "model.shared.weight")
-    tgt_table = _first(weights, "model.decoder.embed_tokens.weight", "model.shared.weight", "lm_head.weight")
-    tied = bool(config.get("tie_word_embeddings", True))
-    out_table = tgt_table if tied else _first(weights, "lm_head.weight")
-    if shared is not None and config.get("share_encoder_decoder_embeddings", True):
-        src_table = tgt_table = shared
-        out_table = shared if tied else out_table
+    is_tied = bool(config.get("tie_word_embeddings", True))
     is_scaled = bool(config.get("scale_embedding", False))
-    is_joint = src_table is tgt_table and src.rows == tgt.rows
+    src_table, tgt_table = _embedding_tables(weights, config)
+    out_table = tgt_table if is_tied else _first(weights, "lm_head.weight")
     tying: Literal["three-way", "decoder", "none"] = "none"
-    if tied and is_scaled:
+    if is_tied and is_scaled:
+        is_joint = src_table is tgt_table and src.rows == tgt.rows
         tying = "three-way" if is_joint else "decoder"
     bias = weights.get("final_logits_bias", torch.zeros(1, len(out_table))).flatten().float()
     bias = _select_rows(bias, tgt.rows, missing=_MASKED_LOGIT)
@@ -227,20 +228,27 @@ def _convert(
     with torch.device("meta"):
         parameters = dict(Transformer(recipe, len(src.rows), len(tgt.rows)).named_parameters())
     _check_names(weights, parameters.keys() - tensors.keys())
-    converted = {
-        name: tensors[name]
-        if name in tensors
-        else torch.cat([_first(weights, foreign).float() for foreign in marian_names(name)])
-        for name in parameters
-    }
+    for name in parameters:
+        if name not in tensors:
+            tensors[name] = torch.cat([_first(weights, foreign).float() for foreign in marian_names(name)])
     mismatches = [
-        f"{name} is {tuple(converted[name].shape)}"
+        f"{name} is {tuple(tensors[name].shape)}"
         for name, parameter in parameters.items()
-        if converted[name].shape != parameter.shape
+        if tensors[name].shape != parameter.shape
     ]
     if mismatches:
         raise UserError(f"the weights do not match config.json: {'; '.join(mismatches)}; download the model again")
-    return {name: tensor.contiguous() for name, tensor in converted.items()}, recipe
+    return {name: tensors[name].contiguous() for name in parameters}, recipe
+
+
+def _embedding_tables(weights: Mapping[str, Tensor], config: Config) -> tuple[Tensor, Tensor]:
+    """Return the source and target embeddings; the same tensor if they are shared."""
+    shared = weights.get("model.shared.weight")
+    if shared is not None and config.get("share_encoder_decoder_embeddings", True):
+        return shared, shared
+    src_table = _first(weights, "model.encoder.embed_tokens.weight", "model.shared.weight")
+    tgt_table = _first(weights, "model.decoder.embed_tokens.weight", "model.shared.weight", "lm_head.weight")
+    return src_table, tgt_table
 
 
 def _check_values(weights: Mapping[str, Tensor]) -> None:

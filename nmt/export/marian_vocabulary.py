@@ -73,7 +73,9 @@ def read_sides(source: Path, config: Mapping[str, Any]) -> tuple[Side, Side]:
     for name, model, vocab in (("source.spm", src_model, src_vocab), ("target.spm", tgt_model, tgt_vocab)):
         _warn_of_missing_pieces(source / name, model, vocab)
     if _is_nmt(src_model, src_vocab) and _is_nmt(tgt_model, tgt_vocab):
-        return Side(src_model, [*range(src_vocab.size)], True), Side(tgt_model, [*range(tgt_vocab.size)], True)
+        src_side = Side(src_model, list(range(src_vocab.size)), is_nmt=True)
+        tgt_side = Side(tgt_model, list(range(tgt_vocab.size)), is_nmt=True)
+        return src_side, tgt_side
     return _source_side(src_model, src_vocab), _target_side(tgt_model, tgt_vocab)
 
 
@@ -139,16 +141,16 @@ def _is_nmt(model: bytes, vocab: _Vocabulary) -> bool:
 
 def _source_side(model: bytes, vocab: _Vocabulary) -> Side:
     """Keep all pieces, to preserve segmentation, and add characters and language codes of `vocab.json`."""
-    kept = [piece for piece in read_pieces(model) if piece.kind not in (PieceKind.control, PieceKind.unknown)]
-    texts = {marian_name(piece.text) for piece in kept} | _SPECIAL_TEXTS
-    lowest = min((piece.score for piece in kept if piece.kind == PieceKind.ordinary), default=0.0)
+    subwords = [piece for piece in read_pieces(model) if piece.kind not in (PieceKind.control, PieceKind.unknown)]
+    texts = {marian_name(piece.text) for piece in subwords} | _SPECIAL_TEXTS
+    lowest = min((piece.score for piece in subwords if piece.kind == PieceKind.ordinary), default=0.0)
     rare = [text for text in vocab.ids if len(text) == 1 and text not in texts]
     codes = [text for text in vocab.ids if _LANGUAGE_CODE.fullmatch(text) and text not in texts]
-    pieces = [*kept, *(Piece(text, lowest - _UNKNOWN_PENALTY) for text in rare)]
+    pieces = [*subwords, *(Piece(text, lowest - _UNKNOWN_PENALTY) for text in rare)]
     # Codes are at the beginning of a line, where SentencePiece adds a space.
     pieces += [Piece(f"▁{code}", kind=PieceKind.user_symbol) for code in codes]
     rows: list[int | None] = [vocab.pad, vocab.unk, vocab.bos, vocab.eos]
-    rows += [vocab.ids.get(marian_name(piece.text), vocab.unk) for piece in kept]
+    rows += [vocab.ids.get(marian_name(piece.text), vocab.unk) for piece in subwords]
     rows += [vocab.ids[text] for text in (*rare, *codes)]
     return Side(with_pieces(model, [*_SPECIAL, *pieces]), rows, is_nmt=False)
 
@@ -158,7 +160,8 @@ def _target_side(model: bytes, vocab: _Vocabulary) -> Side:
     piece_of = {piece.text: piece for piece in read_pieces(model) if piece.text not in _SPECIAL_TEXTS}
     text_of = {token: text for text, token in vocab.ids.items()}
     rows: list[int | None] = [vocab.pad, vocab.unk, vocab.bos, vocab.eos]
-    special, pieces = set(rows), list(_SPECIAL)
+    special = set(rows)
+    pieces = list(_SPECIAL)
     if vocab.pad == vocab.bos:
         rows[PAD_ID] = None
     for row in range(vocab.size):

@@ -76,10 +76,10 @@ def default_sample(loaded: LoadedModel, tokenizer: Tokenizer) -> Sample:
         return Sample(list(dict.fromkeys(lines)), "the validation text")
     ordinary = [i for i, piece in enumerate(read_pieces(tokenizer.model)) if piece.kind == PieceKind.ordinary]
     rng = random.Random(1)
-    lines = [
-        tokenizer.decode(rng.choices(ordinary, k=rng.randint(1, _MAX_RANDOM_PIECES)))
-        for _ in range(NUM_SENTENCES if ordinary else 0)
-    ]
+    lines = []
+    if ordinary:
+        for _ in range(NUM_SENTENCES):
+            lines.append(tokenizer.decode(rng.choices(ordinary, k=rng.randint(1, _MAX_RANDOM_PIECES))))
     return Sample(lines, "random pieces of the source tokenizer")
 
 
@@ -98,7 +98,8 @@ class _Reference:
         self.model = model
         form = cast(UnicodeForm, loaded.metadata.unicode_form)
         max_tokens = min(loaded.metadata.max_tokens, model.recipe.max_positions - 1)
-        encoded = {text: tokenizers.src.encode(text) for text in (normalize(line, form) for line in lines)}
+        normalized = [normalize(line, form) for line in lines]
+        encoded = {text: tokenizers.src.encode(text) for text in normalized}
         self.lines = [text for text, tokens in encoded.items() if 0 < len(tokens) <= max_tokens]
         if not self.lines:
             raise UserError(
@@ -159,8 +160,7 @@ def check_ctranslate2(
     summary += (
         "; in CTranslate2's compute type on a CPU, log-probabilities differ from those of the unrounded model by "
         f"{quantized.mean_difference:.2g} on average (limit {limit:g}) and by at most {quantized.max_difference:.2g}, "
-        f"and {quantized.num_equal} of "
-        f"{quantized.total} greedy translations are the same"
+        f"and {quantized.num_equal} of {quantized.total} greedy translations are the same"
     )
     return Parity(passed and quantized.mean_difference <= limit, summary)
 
@@ -176,12 +176,7 @@ class _Comparison:
 
 
 def _compare(
-    loaded: LoadedModel,
-    tokenizers: Tokenizers,
-    exported: Path,
-    sample: Sample,
-    model: Transformer,
-    compute_type: str,
+    loaded: LoadedModel, tokenizers: Tokenizers, exported: Path, sample: Sample, model: Transformer, compute_type: str
 ) -> _Comparison:
     """Compare the model of `loaded`, or a copy with rounded weights, with the export in a compute type.
 
@@ -287,7 +282,7 @@ def check_huggingface(loaded: LoadedModel, tokenizers: Tokenizers, exported: Pat
 
 @torch.inference_mode()
 def _max_log_prob_difference(model: Any, reference: _Reference, selected: slice) -> float:
-    """Compare the log-probabilities of nmt and transformers, given the same tokens; NaN differs infinitely."""
+    """Compare the log-probabilities of nmt and transformers, given the same tokens; NaN counts as infinite."""
     batch = reference.batch(selected, reference.translations[selected])
     expected = reference.model.logits(reference.model(batch.src, batch.tgt)).log_softmax(dim=-1)  # (total, vocab)
     inputs, mask = _pad(batch.src)

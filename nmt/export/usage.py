@@ -59,13 +59,16 @@ def ctranslate2_usage(
 
     repository: Hugging Face repository of the export; None for the local folder; max_positions: of the model
     """
-    source, target = ("tokenizer.model",) * 2 if tokenizers.joint else ("tokenizer.src.model", "tokenizer.tgt.model")
+    source = "tokenizer.model" if tokenizers.joint else "tokenizer.src.model"
+    target = "tokenizer.model" if tokenizers.joint else "tokenizer.tgt.model"
     tag = f"[{metadata.decode.tag!r}] + " if metadata.decode.tag else ""
     options = "".join(f"        {line},\n" for line in _ctranslate2_options(metadata, tokenizers))
     (eos,) = tokenizers.tgt.pieces([EOS_ID])
-    imports, location = "", repr(str(folder))
+    imports = ""
+    location = repr(str(folder))
     if repository is not None:
-        imports, location = "from huggingface_hub import snapshot_download\n", f"snapshot_download({repository!r})"
+        imports = "from huggingface_hub import snapshot_download\n"
+        location = f"snapshot_download({repository!r})"
     return f"""\
 {_unicode_import(metadata.unicode_form)}import ctranslate2
 import sentencepiece
@@ -118,7 +121,8 @@ def _ctranslate2_options(metadata: ModelMetadata, tokenizers: Tokenizers) -> lis
 
 
 def _max_length(metadata: ModelMetadata, max_positions: int) -> str:
-    decode, largest = metadata.decode, max_positions - 1  # EOS needs a position, too
+    decode = metadata.decode
+    largest = max_positions - 1  # EOS needs a position, too
     limits = [f"len(pieces) + {decode.max_extra_tokens}"]
     if decode.max_length_ratio is not None:
         limits.append(f"-int(-round({decode.max_length_ratio} * len(pieces), 6) // 1)")  # rounded up
@@ -146,6 +150,8 @@ def lost_by_ctranslate2(decode: DecodeRecipe) -> list[str]:
     lost += [f"{name} without renormalizing the probabilities of the other tokens" for name in excluding]
     limiting = changed_options(decode, ("max_tokens", "max_extra_tokens", "max_length_ratio"))
     lost += [f"the log-probability of EOS at the limit of {name} (replaced by 0)" for name in limiting]
-    names = unsupported_search_options(decode) + (["mbr_metric"] if decode.mbr_metric != "none" else [])
-    lost += [f"decode.{name}" + (" 'exact'" if name == "stop" else "") for name in names]
+    unsupported = unsupported_search_options(decode)
+    if decode.mbr_metric != "none":
+        unsupported.append("mbr_metric")
+    lost += ["decode.stop 'exact'" if name == "stop" else f"decode.{name}" for name in unsupported]
     return lost + [name for name in changed_options(decode, NOT_SEARCHED) if name not in lost]

@@ -104,18 +104,19 @@ class Analysis:
 
     def _row(self, head: Head) -> tuple[str, ...]:
         behavior = self.behavior[head]
-        change = [f"{self.bleu_change[head]:+.2f}" if head in self.bleu_change else ""] if self.bleu_change else []
-        values = (behavior.previous, behavior.same, behavior.next, behavior.distance, behavior.boundary, behavior.rare)
-        return (
+        cells = [
             head.attention.kind,
             str(head.attention.layer),
             str(head.index),
             f"{self.sensitivity[head]:.4f}",
             f"{self.removal[head]:+.4f}",
-            *change,
-            *("" if value is None else f"{value:.2f}" for value in (*values, behavior.entropy, behavior.alignment)),
-            behavior.role,
-        )
+        ]
+        if self.bleu_change:
+            cells.append(f"{self.bleu_change[head]:+.2f}" if head in self.bleu_change else "")
+        for name in ("previous", "same", "next", "distance", "boundary", "rare", "entropy", "alignment"):
+            value = getattr(behavior, name)
+            cells.append("" if value is None else f"{value:.2f}")
+        return (*cells, behavior.role)
 
 
 class MaskedBleu:
@@ -124,7 +125,7 @@ class MaskedBleu:
     def __init__(
         self, loaded: LoadedModel, tokenizers: Tokenizers, sources: Sequence[str], references: Sequence[str]
     ) -> None:
-        metadata, device = loaded.metadata, loaded.model.tgt_embedding.weight.device
+        metadata = loaded.metadata
         self._model = prepack(deepcopy(loaded.transformer))
         self._masks = HeadMasks(self._model)
         self._translator = Translator(
@@ -133,12 +134,13 @@ class MaskedBleu:
             DecodeRecipe(alignments=False).over(metadata.decode),
             max_positions=loaded.model.recipe.max_positions,
             unicode_form=cast(UnicodeForm, metadata.unicode_form),
-            device=device,
+            device=loaded.model.tgt_embedding.weight.device,
             reverse_target=metadata.reverse_target,
             max_tokens=metadata.max_tokens,
         )
         self._scorer = make_scorer("bleu", tgt_lang=metadata.tgt_lang, lowercase=tokenizers.tgt.lowercases())
-        self._sources, self._references = sources, references
+        self._sources = sources
+        self._references = references
         self.signature = ""
 
     def without(self, heads: Sequence[Head]) -> float:
@@ -157,10 +159,8 @@ def removal_steps(importance: Mapping[Head, float]) -> dict[str, list[list[Head]
     """
     ascending = sorted(importance, key=lambda head: (importance[head], head))
     counts = sorted({round(len(ascending) * step / _CURVE_STEPS) for step in range(_CURVE_STEPS)})
-    encoder, decoder = (
-        1 + max(head.index for head in importance if (head.attention.kind == "encoder") == is_encoder)
-        for is_encoder in (True, False)
-    )
+    encoder = 1 + max(head.index for head in importance if head.attention.kind == "encoder")
+    decoder = 1 + max(head.index for head in importance if head.attention.kind != "encoder")
 
     def removed(encoder_heads: int, decoder_heads: int) -> list[Head]:
         keep = most_important(importance, encoder_heads, decoder_heads)
@@ -191,13 +191,15 @@ def measure_curves(
 
 def analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu: int, *, plots: bool) -> Analysis:
     """Measure all heads. bleu: number of heads to remove, one at a time, to measure their effect on BLEU"""
-    model, tokenizers = loaded.transformer, Tokenizers.load(loaded.directory, loaded.metadata.tgt_lang)
+    model = loaded.transformer
+    tokenizers = Tokenizers.load(loaded.directory, loaded.metadata.tgt_lang)
     if loaded.metadata.context.size:
         warn("the model was trained with context; its heads are measured on single lines, without context")
     device = model.tgt_embedding.weight.device
     pairs = Pairs.encode(loaded, tokenizers, sources, references)
     measure_bleu = MaskedBleu(loaded, tokenizers, sources, references) if bleu or plots else None
-    masks, heads = HeadMasks(model), all_heads(model)
+    masks = HeadMasks(model)
+    heads = all_heads(model)
     batches = [batch for _, batch in pairs.batches(device)]
     with progress("measuring heads", 3 * len(batches), "batches") as bar:
         importance = sensitivity(model, masks, batches, bar.advance)

@@ -25,7 +25,8 @@ from nmt.packing.packed import PackedSequences
 from nmt.special_ids import BOS_ID, EOS_ID
 
 # A positional head attends to one offset from 90 % of the positions (Voita et al.). The other roles need half.
-POSITIONAL, MOSTLY = 0.9, 0.5
+POSITIONAL = 0.9
+MOSTLY = 0.5
 _OFFSETS = {"previous": -1, "same": 0, "next": 1}
 Role = Literal["previous token", "same token", "next token", "boundary", "alignment", "rare tokens", ""]
 
@@ -80,14 +81,13 @@ def measure_behavior(
             model(batch.src, batch.tgt)
             advance()
     links = _reference_links(pairs)
-    found: dict[Head, Behavior] = {}
+    behavior: dict[Head, Behavior] = {}
     for key, means in collected.means().items():
         for index, measured in enumerate(means):
             if key.kind == "cross":
-                alignment, at = _agreement(pairs, links, collected.attended[key], index)
-                measured = measured | {"alignment": alignment, "at": at}
-            found[Head(key, index)] = Behavior(**measured)
-    return found
+                measured["alignment"], measured["at"] = _agreement(pairs, links, collected.attended[key], index)
+            behavior[Head(key, index)] = Behavior(**measured)
+    return behavior
 
 
 class _Collector:
@@ -110,7 +110,8 @@ class _Collector:
         """Add the weights of an attention layer, (num_sentences, num_heads, queries, keys), to the sums."""
         query = torch.arange(weights.shape[2], device=weights.device)
         position = torch.arange(weights.shape[3], device=weights.device)
-        is_decoder, lengths = key.kind == "decoder", keys.lengths[:, None]
+        is_decoder = key.kind == "decoder"
+        lengths = keys.lengths[:, None]
         # The first query of the decoder's self-attention has only one key, itself.
         counted = (query < queries.lengths[:, None]) & (query >= int(is_decoder))  # (num_sentences, queries)
         is_word = (position > 0) & (position < lengths) if is_decoder else position < lengths - 1
@@ -145,22 +146,20 @@ class _Collector:
             rarest = frequency.cummin(dim=1).values
         else:
             rarest = frequency.min(dim=1, keepdim=True).values.expand_as(counted)
-        found = frequency.gather(1, most.flatten(1)).view_as(most)
-        return found == rarest[:, None], counted & rarest.isfinite()
+        attended = frequency.gather(1, most.flatten(1)).view_as(most)
+        return attended == rarest[:, None], counted & rarest.isfinite()
 
     def means(self) -> dict[AttentionId, list[dict[str, Any]]]:
         """Return the means of each head; None where nothing was counted."""
         names = ("previous", "same", "next", "distance", "boundary", "rare", "entropy")
-        return {
-            key: [
-                {
-                    name: float(sums[name][head]) / count if (count := self._counts[key].get(name)) else None
-                    for name in names
-                }
+        means: dict[AttentionId, list[dict[str, Any]]] = {}
+        for key, sums in self._sums.items():
+            counts = self._counts[key]
+            means[key] = [
+                {name: float(sums[name][head]) / counts[name] if counts.get(name) else None for name in names}
                 for head in range(len(sums["entropy"]))
             ]
-            for key, sums in self._sums.items()
-        }
+        return means
 
 
 def _weights_of_key(weights: Tensor, key: Tensor) -> Tensor:
@@ -189,13 +188,19 @@ def _agreement(
     pairs: Pairs, links: Sequence[LinkSet], attended: Mapping[int, list[list[int]]], head: int
 ) -> tuple[float, AlignmentAt]:
     """Return the agreement of a head's links with the reference at the better position, and that position."""
-    found: dict[AlignmentAt, list[LinkSet]] = {"output": [], "input": []}
-    for number in range(len(links)):
-        sources, tag, last = attended[number][head], pairs.tag_length, len(pairs.targets[number]) - 1
-        has_source = len(pairs.sources[number]) > tag
-        for first, head_links in enumerate(found.values()):
-            linked = enumerate(sources[first : first + last + 1] if has_source else [])
-            head_links.append(
-                {(source - tag, last - target if pairs.reverse_target else target) for target, source in linked}
-            )
-    return max((agreement(head_links, links), at) for at, head_links in found.items())
+    first_queries: dict[AlignmentAt, int] = {"output": 0, "input": 1}  # of the first target token
+    results = []
+    for at, first in first_queries.items():
+        head_links = [_head_links(pairs, number, attended[number][head][first:]) for number in range(len(links))]
+        results.append((agreement(head_links, links), at))
+    return max(results)
+
+
+def _head_links(pairs: Pairs, number: int, attended: Sequence[int]) -> LinkSet:
+    """Return the (source, target) links of a pair in reading order. attended: source position of each target token"""
+    tag = pairs.tag_length
+    last = len(pairs.targets[number]) - 1
+    if len(pairs.sources[number]) <= tag:
+        return set()
+    linked = enumerate(attended[: last + 1])
+    return {(source - tag, last - target if pairs.reverse_target else target) for target, source in linked}

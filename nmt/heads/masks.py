@@ -38,11 +38,11 @@ class Head:
 
 def attentions(model: Transformer) -> dict[AttentionId, SelfAttention | CrossAttention]:
     """Return all attention layers of a model: of the encoder, of the decoder, and from decoder to encoder."""
-    encoder, decoder = enumerate(model.encoder.layers), list(enumerate(model.decoder.layers))
+    encoder, decoder = model.encoder.layers, model.decoder.layers
     return {
-        **{AttentionId("encoder", number): layer.attention for number, layer in encoder},
-        **{AttentionId("decoder", number): layer.attention for number, layer in decoder},
-        **{AttentionId("cross", number): layer.cross_attention for number, layer in decoder},
+        **{AttentionId("encoder", number): layer.attention for number, layer in enumerate(encoder)},
+        **{AttentionId("decoder", number): layer.attention for number, layer in enumerate(decoder)},
+        **{AttentionId("cross", number): layer.cross_attention for number, layer in enumerate(decoder)},
     }
 
 

@@ -55,7 +55,8 @@ def self_attention_weights(attention: SelfAttention, x: Tensor, sentences: Packe
     if attention.rotary is not None:
         qk = rotate(qk, F.embedding(sentences.positions, attention.rotary))
     q, k = (pad(part, sentences.one_per_row) for part in qk.unbind(1))  # (num_sentences, num_heads, width, d_head)
-    scores, position = q @ k.transpose(-2, -1), torch.arange(q.shape[2], device=q.device)
+    scores = q @ k.transpose(-2, -1)
+    position = torch.arange(q.shape[2], device=q.device)
     if attention.relative is not None:
         keys = attention.relative.vectors(position - position[:, None])[0]  # (width, width, d_head)
         scores = scores + torch.einsum("shid,ijd->shij", q, keys.to(q.dtype))

@@ -180,7 +180,9 @@ class CapturedModel(WrappedModel[Transformer]):
     def refill(self, src: PackedSequences, state: StaticState, steps: int) -> None:
         """See `RefillableModel.refill`. New sentences take idle rows, or a larger shape."""
         self._check(state)
-        encoded, shape, state.steps = self._model.start(src, state.step.shape.beam), state.step.shape, steps
+        shape = state.step.shape
+        encoded = self._model.start(src, shape.beam)
+        state.steps = steps
         sentences, src_len = len(state.rows) + src.num_sentences, encoded.memory_mask.shape[3]
         if sentences > shape.batch or src_len > shape.src_len:
             capacity = (steps + 1) * shape.beam
@@ -207,7 +209,8 @@ class CapturedModel(WrappedModel[Transformer]):
             step.run = self._recorder.record(step.run)
         step.run()
         buffers.advance(state.rows)
-        state.steps, state.ring_end = state.steps + 1, state.ring_end + step.shape.beam
+        state.steps += 1
+        state.ring_end += step.shape.beam
         return buffers.hidden.index_select(0, state.rows)
 
     def _check(self, state: StaticState) -> None:

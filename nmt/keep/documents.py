@@ -40,7 +40,9 @@ class Segment(NamedTuple):
         if len(words) < self.num_lines:
             return self.before + translation
         lengths = [len(TAG.sub("", word)) + 1 for word in words]
-        target, length, lines = sum(lengths) / self.num_lines, 0, [""]
+        target = sum(lengths) / self.num_lines
+        length = 0
+        lines = [""]
         for word, word_length in zip(words, lengths, strict=True):
             if lines[-1] and len(lines) < self.num_lines and length + word_length / 2 > target * len(lines):
                 lines.append("")
@@ -109,5 +111,6 @@ def _start_of_identifier(document: str, start: int) -> int:
     """Return the start of the identifier of the cue whose timing line starts at `start`; `start` if it has none."""
     line = document.rfind("\n", 0, start - 1) + 1
     line_before = document.rfind("\n", 0, max(line - 1, 0)) + 1
-    is_number, follows_blank = document[line:start].strip().isdecimal(), not document[line_before:line].strip()
+    is_number = document[line:start].strip().isdecimal()
+    follows_blank = not document[line_before:line].strip()
     return line if is_number or follows_blank else start

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Literal, NamedTuple
+from functools import cache, partial
+from itertools import chain
+from typing import Literal, NamedTuple, TypeAlias
 
 from nmt.text.clean import normalize
 from nmt.text.words import FRACTIONS, UNSPACED
 
 Kind = Literal["markup", "numbers", "urls", "emails", "placeholders"]
+_Key: TypeAlias = "Callable[[Item], str]"
 
 _SPACES = " \u00a0\u202f"
 _SIGNS = "+\u00b1\u2013\u2212-"
@@ -83,6 +85,10 @@ class Pairing(NamedTuple):
     missing: list[Item]
     extra: list[Item]
 
+    def extended(self, rest: Pairing) -> Pairing:
+        """Add the pairing of `missing` and `extra`."""
+        return Pairing([*self.pairs, *rest.pairs], rest.missing, rest.extra)
+
 
 @dataclass(frozen=True)
 class ItemGrammar:
@@ -124,26 +130,14 @@ class ItemGrammar:
 
         Then pair numbers separated only by spaces, which may look like one number of the target language.
         """
-        pairs, missing, extra = list[tuple[Item, Item]](), list(sources), list(targets)
-        keys: list[tuple[Callable[[Item], str], Callable[[Item], str]]] = [
-            (self.written, lambda target: target.text),
-            (lambda source: _value(source, self.src_lang), lambda target: _value(target, self.tgt_lang)),
-            (lambda source: _value(source, self.src_lang), lambda target: _value(target, self.src_lang)),
-        ]
-        for source_key, target_key in keys:
-            equal = defaultdict[tuple[str, str], list[Item]](list)
-            for item in reversed(extra):
-                equal[item.kind, target_key(item)].append(item)
-            candidates = ((source, equal[source.kind, source_key(source)]) for source in missing)
-            found = {source: items.pop() for source, items in candidates if items}
-            pairs += found.items()
-            missing = [item for item in missing if item not in found]
-            extra = sorted((item for items in equal.values() for item in items), key=lambda item: item.start)
-        parts = [part for item in extra for part in _groups(item)]
-        if not missing or parts == extra:
-            return Pairing(pairs, missing, extra)
-        rest = self.pair(missing, parts)
-        return Pairing([*pairs, *rest.pairs], rest.missing, rest.extra)
+        result = _pair_equal(sources, targets, self.written, lambda target: target.text)
+        source_value = partial(_value, language=self.src_lang)
+        for target_value in (partial(_value, language=self.tgt_lang), source_value):
+            result = result.extended(_pair_equal(result.missing, result.extra, source_value, target_value))
+        groups = [group for item in result.extra for group in _groups(item)]
+        if not result.missing or groups == result.extra:
+            return result
+        return result.extended(self.pair(result.missing, groups))
 
     def holds(self, sources: Sequence[Item], text: str, requested: Sequence[Item] = ()) -> bool:
         """Return whether a translation has each item of its source as often as the source, and no others.
@@ -151,12 +145,12 @@ class ItemGrammar:
         requested: additional items that it may have
         """
         expected = Counter((item.kind, self.written(item)) for item in sources)
-        possible = Counter((item.kind, item.text) for item in requested)
-        found = Counter[tuple[str, str]]()
+        allowed = expected + Counter((item.kind, item.text) for item in requested)
+        counts = Counter[tuple[str, str]]()
         for item in self.find_target(text):
-            is_possible = item[:2] in expected or item[:2] in possible
-            found.update(part[:2] for part in ([item] if is_possible else _groups(item)))
-        return not expected - found and not found - expected - possible
+            parts = [item] if (item.kind, item.text) in allowed else _groups(item)
+            counts.update((part.kind, part.text) for part in parts)
+        return expected <= counts <= allowed
 
 
 def is_newly_joined(source: Item, line: str, target: Item, translation: str) -> bool:
@@ -174,6 +168,22 @@ def _neighbors(item: Item, text: str) -> str:
     return text[max(item.start - 1, 0) : item.start] + text[item.end : item.end + 1]
 
 
+def _pair_equal(sources: Sequence[Item], targets: Sequence[Item], source_key: _Key, target_key: _Key) -> Pairing:
+    """Pair items of the same kind with equal keys, in order."""
+    unpaired: defaultdict[tuple[str, str], deque[Item]] = defaultdict(deque)
+    for target in targets:
+        unpaired[target.kind, target_key(target)].append(target)
+    pairs: list[tuple[Item, Item]] = []
+    missing: list[Item] = []
+    for source in sources:
+        equal = unpaired[source.kind, source_key(source)]
+        if equal:
+            pairs.append((source, equal.popleft()))
+        else:
+            missing.append(source)
+    return Pairing(pairs, missing, sorted(chain(*unpaired.values()), key=lambda item: item.start))
+
+
 @cache
 def _pattern(language: str) -> re.Pattern[str]:
     spaced = _SPACED_NUMBER if _SEPARATORS.get(language, _POINT)[1] == _SPACES else ""
@@ -185,13 +195,14 @@ def _pattern(language: str) -> re.Pattern[str]:
 def _find(text: str, kinds: Collection[str], language: str) -> list[Item]:
     if not kinds:
         return []
-    matches = _pattern(language).finditer(text)
-    found = ((str(match.lastgroup), match) for match in matches if match.lastgroup in kinds)
-    items = [
-        Item(kind, match[0].translate(_FULL_WIDTH_DIGITS) if kind == "numbers" else match[0], *match.span())
-        for kind, match in found
-    ]
-    return [part for item in items for part in ([item] if _parse(item.text, language) else _groups(item))]
+    items: list[Item] = []
+    for match in _pattern(language).finditer(text):
+        kind = str(match.lastgroup)
+        if kind in kinds:
+            content = match[0].translate(_FULL_WIDTH_DIGITS) if kind == "numbers" else match[0]
+            item = Item(kind, content, *match.span())
+            items += [item] if _parse(content, language) else _groups(item)
+    return items
 
 
 def _groups(item: Item) -> list[Item]:
@@ -219,8 +230,10 @@ def _value(item: Item, language: str) -> str:
     text = item.text
     if item.kind == "numbers":
         decimal, _ = _SEPARATORS.get(language, _POINT)
-        text = re.sub(r"^(\W?)\.", rf"\g<1>0{decimal}", re.sub("^[\u2013\u2212]", "-", text))
-        if (number := _parse(text, language)) is not None:
+        text = re.sub("^[\u2013\u2212]", "-", text)
+        text = re.sub(r"^(\W?)\.", rf"\g<1>0{decimal}", text)
+        number = _parse(text, language)
+        if number is not None:
             sign, whole, fraction = number
             return f"{sign}{re.sub('[^0-9]', '', whole)}.{fraction}"
     return normalize(text, "NFKC").casefold()

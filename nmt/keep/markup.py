@@ -140,7 +140,9 @@ def apply_edits(text: str, edits: Sequence[tuple[int, int, str]], offsets: Seque
 
     An offset inside a replaced part moves to its end.
     """
-    pieces, shifted, done, length = [], [], 0, 0
+    pieces: list[str] = []
+    shifted: list[int] = []
+    done = length = 0  # characters of the text and of the result so far
     waiting = list(offsets)[::-1]
     for start, end, replacement in [*edits, (len(text), len(text), "")]:
         while waiting and waiting[-1] <= start:
@@ -232,9 +234,12 @@ class _Placement:
     """
 
     def __init__(self, text: str, translation: str, links: Links) -> None:
-        self._text, self._translation = text, translation
-        self._src, self._tgt = word_spans(text), word_spans(translation)
-        self._src_starts, self._src_ends = [start for start, _ in self._src], [end for _, end in self._src]
+        self._text = text
+        self._translation = translation
+        self._src = word_spans(text)
+        self._tgt = word_spans(translation)
+        self._src_starts = [start for start, _ in self._src]
+        self._src_ends = [end for _, end in self._src]
         self._targets: defaultdict[int, list[int]] = defaultdict(list)  # by source word
         for source, target in links:
             self._targets[source].append(target)
@@ -260,11 +265,12 @@ class _Placement:
         nonempty = sorted((*interval, index) for index, interval in intervals.items() if interval.start < interval.end)
         starts = [start for start, _, _ in nonempty]
         for index, words in enumerate(source_words):
-            if index not in intervals:
+            if index not in intervals:  # a mark
                 point = self._point(words.start, src, tgt)
-                if before := bisect_left(starts, point):
+                before = bisect_left(starts, point)
+                if before > 0:
                     start, end, other = nonempty[before - 1]
-                    if point < end:
+                    if point < end:  # keep marks outside their siblings
                         point = end if other < index else start
                 intervals[index] = Interval(point, point)
         for index in sorted(intervals, key=lambda index: (*intervals[index], index)):
@@ -278,8 +284,9 @@ class _Placement:
         """Return the source words of an element; for a mark, an empty range before the next word."""
         if not element.closing and not element.children and element.start == element.end:
             start = bisect_right(self._src_ends, element.start)
-            inside = start < len(self._src) and self._src[start][0] < element.start
-            return Interval(start + inside, start + inside)
+            if start < len(self._src) and self._src[start][0] < element.start:  # inside a word
+                start += 1
+            return Interval(start, start)
         return Interval(bisect_right(self._src_ends, element.start), bisect_left(self._src_starts, element.end))
 
     def _interval(
@@ -294,7 +301,7 @@ class _Placement:
         inside = Counter(target for source in range(*words) for target in self._targets.get(source, ()))
         linked = [target for target in inside if target in range(*tgt) and target not in used]
         best, best_weight = Interval(0, 0), 0
-        start, weight = 0, 0
+        start, weight = 0, 0  # of the best interval that ends at the previous word
         # The best interval starts and ends with words that have a link.
         for word in range(min(linked, default=0), max(linked, default=-1) + 1):
             if weight <= 0:
@@ -330,11 +337,14 @@ class _Placement:
             return tgt.start
         if word >= src.end:
             return tgt.end
-        for neighbor, shift in ((word, 0), (word - 1, 1)):
-            linked = [target for target in self._targets.get(neighbor, ()) if target in range(*tgt)]
-            if linked:
-                return (max(linked) if shift else min(linked)) + shift
+        if after := self._linked(word, tgt):
+            return min(after)
+        if before := self._linked(word - 1, tgt):
+            return max(before) + 1
         return round(self._project(word, src, tgt))
+
+    def _linked(self, word: int, tgt: Interval) -> list[int]:
+        return [target for target in self._targets.get(word, ()) if target in range(*tgt)]
 
     @staticmethod
     def _project(word: float, src: Interval, tgt: Interval) -> float:

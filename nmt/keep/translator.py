@@ -78,7 +78,8 @@ class Fallbacks:
 
 def warn_of_unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) -> None:
     """Warn if markup is kept in a language without spaces between words."""
-    if problem := unspaced_markup(kinds, languages):
+    problem = unspaced_markup(kinds, languages)
+    if problem:
         warn(f"{problem}; --keep markup places tags only at spaces")
 
 
@@ -139,7 +140,9 @@ class PreservingTranslator:
         self.lines_split = self.lines_longer = self.lines_reused = 0
         self._translator = translator
         self._grammar = ItemGrammar(kinds, *languages)
-        self._keeps_markup, self._keeps_numbers, self._entities = "markup" in kinds, "numbers" in kinds, entities
+        self._keeps_markup = "markup" in kinds
+        self._keeps_numbers = "numbers" in kinds
+        self._entities = entities
         self._aligns_jointly = aligns_jointly
         self._variants: dict[tuple[bool, bool], TextTranslator | MemoryTranslator] = {(True, True): translator}
 
@@ -151,7 +154,8 @@ class PreservingTranslator:
     def with_constraints(self, tag: str | None, forbidden: Sequence[str]) -> PreservingTranslator:
         """See `TextTranslator.with_constraints`."""
         other = copy(self)
-        other._translator, other.fallbacks = self._translator.with_constraints(tag, forbidden), Fallbacks()
+        other.fallbacks = Fallbacks()
+        other._translator = self._translator.with_constraints(tag, forbidden)
         other._variants = {(True, True): other._translator}
         return other
 
@@ -174,7 +178,7 @@ class PreservingTranslator:
         Pieces and scores are those of the text without tags. A line that is split at its items is translated without
         context.
         """
-        lines = list(map(self._read, inputs))
+        lines = [self._read(item) for item in inputs]
         first = self._translator
         split, longer, reused = first.lines_split, first.lines_longer, first.lines_reused
         finish_first = first.start_translation([line.plain for line in lines])
@@ -183,10 +187,10 @@ class PreservingTranslator:
         self.lines_reused += first.lines_reused - reused
 
         def finish() -> list[list[Translation]]:
-            found = finish_first()
+            n_best_lists = finish_first()
             self.fallbacks += Fallbacks(copied=sum(line.marked.too_deep for line in lines))
-            kept = self._with_items(lines, found)
-            self._search_again(lines, found, kept)
+            kept = self._with_items(lines, n_best_lists)
+            self._search_again(lines, n_best_lists, kept)
             self._split(lines, kept)
             return kept
 
@@ -194,8 +198,8 @@ class PreservingTranslator:
 
     def _read(self, item: TranslatorInput) -> _Line:
         marked = self._parse(item.text)
-        context, glossary = tuple(map(self._plain, item.context)), self.own_glossary(item.glossary)
-        plain = item._replace(text=marked.text, context=context, glossary=glossary)
+        context = tuple(map(self._plain, item.context))
+        plain = item._replace(text=marked.text, context=context, glossary=self.own_glossary(item.glossary))
         requested = self._grammar.find_target(self._requested(plain, self._translator.require))
         return _Line(marked, self._grammar.find_source(marked.text), plain, requested)
 
@@ -215,32 +219,28 @@ class PreservingTranslator:
         return self.without_tags(previous[0]), self.without_tags(previous[1])
 
     def _with_items(
-        self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]], *, allow_joined: bool = True
+        self, lines: Sequence[_Line], n_best_lists: Sequence[Sequence[Translation]], *, allow_joined: bool = True
     ) -> list[list[Translation]]:
         """Return the translations of each line that have its items, with its tags. allow_joined: see `_insert`"""
-        links = self._links(lines, found)
+        translations = [(number, translation) for number, n_best in enumerate(n_best_lists) for translation in n_best]
+        links = self._links([(lines[number], translation) for number, translation in translations])
         kept: list[list[Translation]] = [[] for _ in lines]
-        for kept_of_line, line, translations, links_of_line in zip(kept, lines, found, links, strict=True):
-            for translation, own_links in zip(translations, links_of_line, strict=True):
-                text = self._insert(line, translation.text, own_links, allow_joined=allow_joined)
-                if text is not None:
-                    kept_of_line.append(replace(translation, text=text, alignment=None))
+        for (number, translation), own_links in zip(translations, links, strict=True):
+            text = self._insert(lines[number], translation.text, own_links, allow_joined=allow_joined)
+            if text is not None:
+                kept[number].append(replace(translation, text=text, alignment=None))
         return kept
 
-    def _links(self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]]) -> list[list[Links]]:
-        """Return the word links of each translation: the engine's, or those of an aligner trained on these lines."""
-        if not any(line.marked.elements for line in lines):
-            return [[()] * len(translations) for translations in found]
-        if all(translation.alignment is not None for translations in found for translation in translations):
-            return [[translation.alignment or () for translation in translations] for translations in found]
-        pairs = [
-            (line.marked.text, translation.text)
-            for line, translations in zip(lines, found, strict=True)
-            for translation in translations
-        ]
-        groups = [pairs] if self._aligns_jointly else [[pair] for pair in pairs]
-        links = iter([links_of_pair for group in groups for links_of_pair in _statistical_links(group)])
-        return [[sorted(next(links)) for _ in translations] for translations in found]
+    def _links(self, pairs: Sequence[tuple[_Line, Translation]]) -> Sequence[Links]:
+        """Return the word links of each pair: the engine's, or those of an aligner trained on these pairs."""
+        if not any(line.marked.elements for line, _ in pairs):
+            return [()] * len(pairs)
+        if all(translation.alignment is not None for _, translation in pairs):
+            return [translation.alignment or () for _, translation in pairs]
+        texts = [(line.marked.text, translation.text) for line, translation in pairs]
+        if self._aligns_jointly:
+            return [sorted(links) for links in _statistical_links(texts)]
+        return [sorted(links) for pair in texts for links in _statistical_links([pair])]
 
     def _insert(self, line: _Line, translation: str, links: Links, *, allow_joined: bool) -> str | None:
         """Return a translation with the tags of its line and items in their written form; None if items differ.
@@ -261,35 +261,39 @@ class PreservingTranslator:
         return line.marked.insert(translation, links, edits)
 
     def _search_again(
-        self, lines: Sequence[_Line], found: Sequence[Sequence[Translation]], kept: list[list[Translation]]
+        self, lines: Sequence[_Line], n_best_lists: Sequence[Sequence[Translation]], kept: list[list[Translation]]
     ) -> None:
         """Search lines without a translation in `kept` again, with the items that the best translation lacks."""
         can_require = "required" not in self._translator.unsupported
         inputs: dict[int, TranslatorInput] = {}
-        for i in [i for i, result in enumerate(kept) if not result]:
-            pairing = self._grammar.pair(lines[i].items, self._grammar.find_target(found[i][0].text))
+        for i, line in enumerate(lines):
+            if kept[i]:
+                continue
+            pairing = self._grammar.pair(line.items, self._grammar.find_target(n_best_lists[i][0].text))
             missing = list(map(self._grammar.written, pairing.missing)) if can_require else []
-            item = lines[i].plain._replace(required=(*lines[i].plain.required, *missing))
+            item = line.plain._replace(required=(*line.plain.required, *missing))
             adds_numbers = any(extra.kind == "numbers" for extra in pairing.extra)
             if missing or (adds_numbers and not self._may_have_digits(item, self._translator.require)):
                 inputs[i] = item
         results = self._search_possible(inputs)
-        with_items = self._with_items([lines[i] for i in results], [*results.values()], allow_joined=False)
-        kept_again = dict(zip(results, with_items, strict=True))
-        for i, result in kept_again.items():
-            kept[i] = result
-        self.fallbacks += Fallbacks(searched=sum(map(bool, kept_again.values())))
+        with_items = self._with_items([lines[i] for i in results], list(results.values()), allow_joined=False)
+        for i, translations in zip(results, with_items, strict=True):
+            kept[i] = translations
+            if translations:
+                self.fallbacks += Fallbacks(searched=1)
 
     def _search_possible(self, inputs: Mapping[int, TranslatorInput]) -> dict[int, list[Translation]]:
         """Translate inputs; leave out those without an output that contains all required phrases."""
         try:
-            return dict(zip(inputs, self._search([*inputs.values()]), strict=True))
+            return dict(zip(inputs, self._search(list(inputs.values())), strict=True))
         except MemoryFileError:
             raise
         except UserError:
-            items, half = [*inputs.items()], len(inputs) // 2
-            parts = (items[:half], items[half:]) if half else ()
-            return {i: result for part in parts for i, result in self._search_possible(dict(part)).items()}
+            if len(inputs) == 1:
+                return {}
+            items = list(inputs.items())
+            half = len(items) // 2
+            return self._search_possible(dict(items[:half])) | self._search_possible(dict(items[half:]))
 
     def _search(
         self, inputs: Sequence[TranslatorInput], n_best: int | None = None, *, requires: bool = True
@@ -301,10 +305,10 @@ class PreservingTranslator:
         require = self._translator.require if requires else ()
         results: dict[int, list[Translation]] = {}
         for digits in (True, False):
-            own = [i for i, item in enumerate(inputs) if self._may_have_digits(item, require) is digits]
-            if own:
+            indices = [i for i, item in enumerate(inputs) if self._may_have_digits(item, require) is digits]
+            if indices:
                 translator = self._variant(digits=digits, requires=requires)
-                results |= zip(own, translator.translate_inputs([inputs[i] for i in own], n_best), strict=True)
+                results |= zip(indices, translator.translate_inputs([inputs[i] for i in indices], n_best), strict=True)
         return [results[i] for i in range(len(inputs))]
 
     def _may_have_digits(self, item: TranslatorInput, require: Sequence[Required]) -> bool:
@@ -312,33 +316,36 @@ class PreservingTranslator:
         return not self._keeps_numbers or has_digits(item.text + self._requested(item, require))
 
     def _variant(self, *, digits: bool, requires: bool) -> TextTranslator | MemoryTranslator:
-        key = digits, requires or not self._translator.require
-        if key not in self._variants:
-            self._variants[key] = self._translator.with_constraints(None, digits=digits, requires=key[1])
-        return self._variants[key]
+        requires = requires or not self._translator.require  # the same without required phrases
+        if (digits, requires) not in self._variants:
+            self._variants[digits, requires] = self._translator.with_constraints(None, digits=digits, requires=requires)
+        return self._variants[digits, requires]
 
     def _split(self, lines: Sequence[_Line], kept: list[list[Translation]]) -> None:
-        """Translate the text between the items of the lines without a translation in `kept`.
-
-        The first text of a line gets its prefix, and its required phrases except those that are items.
-        """
-        split = [i for i, result in enumerate(kept) if not result]
-        segments = {i: _segments(lines[i]) for i in split}
-        inputs: list[TranslatorInput] = []
-        for i in split:
-            written = set(map(self._grammar.written, lines[i].items))
-            phrases = (*self._translator.require, *lines[i].plain.required)
-            required = tuple(phrase for phrase in phrases if written.isdisjoint(forms_of(phrase)))
-            first = lines[i].plain._replace(context=(), required=required)
-            texts = [segment.text for segment in segments[i] if segment.is_translated]
-            inputs += [first._replace(text=text) for text in texts[:1]]
-            inputs += [TranslatorInput(text, glossary=first.glossary) for text in texts[1:]]
+        """Translate the text between the items of the lines without a translation in `kept`."""
+        segments = {i: _segments(line) for i, line in enumerate(lines) if not kept[i]}
+        inputs = [item for i in segments for item in self._inputs_of_segments(lines[i], segments[i])]
         results = iter(self._search(inputs, 1, requires=False))
-        for i in split:
-            translations = [next(results)[0] for segment in segments[i] if segment.is_translated]
-            kept[i] = [self._join_segments(lines[i], segments[i], translations)]
-            if not self._meets_constraints(lines[i], kept[i][0].text):
+        for i, segments_of_line in segments.items():
+            translations = [next(results)[0] for segment in segments_of_line if segment.is_translated]
+            joined = self._join_segments(lines[i], segments_of_line, translations)
+            kept[i] = [joined]
+            if not self._meets_constraints(lines[i], joined.text):
                 self.fallbacks += Fallbacks(unmet=1)
+
+    def _inputs_of_segments(self, line: _Line, segments: Sequence[_Segment]) -> list[TranslatorInput]:
+        """Return an input for each text to translate.
+
+        The first has the prefix of the line, and its required phrases except those that are items.
+        """
+        texts = [segment.text for segment in segments if segment.is_translated]
+        inputs = [TranslatorInput(text, glossary=line.plain.glossary) for text in texts]
+        if inputs:
+            written = set(map(self._grammar.written, line.items))
+            phrases = (*self._translator.require, *line.plain.required)
+            required = tuple(phrase for phrase in phrases if written.isdisjoint(forms_of(phrase)))
+            inputs[0] = line.plain._replace(text=texts[0], context=(), required=required)
+        return inputs
 
     def _meets_constraints(self, line: _Line, translation: str) -> bool:
         """Return whether a translation has the prefix and required phrases, and none of the forbidden ones."""
@@ -384,23 +391,23 @@ class PreservingTranslator:
         text = ""
         joined: list[tuple[_Segment, int, Links]] = []
         for segment in segments:
-            start, own_links = len(text), [(0, 0)]
+            links: Links = [(0, 0)]
             if segment.is_translated:
                 translation = _without_added_stop(next(results), segment.text)
-                found = self._grammar.find_target(translation.text)
-                removed = [item for item in found if removes_items and (item.kind, item.text) not in requested]
-                output = apply_edits(translation.text, [(item.start, item.end, "") for item in removed])[0]
-                own_links = [] if removed else list(translation.alignment or ())
+                items = self._grammar.find_target(translation.text) if removes_items else []
+                removed = [item for item in items if (item.kind, item.text) not in requested]
+                output, _ = apply_edits(translation.text, [(item.start, item.end, "") for item in removed])
+                links = () if removed else translation.alignment or ()
             else:
                 output = self._grammar.written(segment.item) if segment.item else segment.text
+            joined.append((segment, len(text), links))
             text += output
-            joined.append((segment, start, own_links))
         src_starts = [start for start, _ in word_spans(line.marked.text)]
         tgt_starts = [start for start, _ in word_spans(text)]
         return text, [
             (bisect_right(src_starts, segment.start) - 1 + source, bisect_right(tgt_starts, start) - 1 + target)
-            for segment, start, own_links in joined
-            for source, target in own_links
+            for segment, start, links in joined
+            for source, target in links
         ]
 
 
@@ -410,28 +417,34 @@ def _segments(line: _Line) -> list[_Segment]:
     Next to an item, punctuation and white space are copied; next to a number, also up to four letters with case, as in
     10km, 4th and A4.
     """
-    text, segments, end = line.marked.text, list[_Segment](), 0
+    text = line.marked.text
+    segments: list[_Segment] = []
     before: Item | None = None
+    end = 0
     for item in (*line.items, None):
         gap = text[end : item.start if item else len(text)]
         first = 0 if before is None else _length_of_copied(gap, before)
         last = len(gap.rstrip()) if item is None else len(gap) - _length_of_copied(gap[::-1], item)
         if any(map(str.isalpha, gap[first:last])):
-            parts = [(0, first, False), (first, last, True), (last, len(gap), False)]
+            segments.append(_Segment(end, gap[:first]))
+            segments.append(_Segment(end + first, gap[first:last], is_translated=True))
+            segments.append(_Segment(end + last, gap[last:]))
         else:
-            parts = [(0, len(gap), False)]
-        segments += [_Segment(end + a, gap[a:b], None, translated) for a, b, translated in parts if a < b]
+            segments.append(_Segment(end, gap))
         if item:
             segments.append(_Segment(item.start, item.text, item))
-            before, end = item, item.end
-    return segments
+            before = item
+            end = item.end
+    return [segment for segment in segments if segment.text]
 
 
 def _length_of_copied(text: str, item: Item) -> int:
     """Return the number of characters from an item to the first one to translate."""
-    letters = sum(1 for _ in takewhile(lambda character: character.lower() != character.upper(), text))
-    start = letters if item.kind == "numbers" and letters <= _MAX_UNIT else 0
-    return start + len(text[start:]) - len(re.sub(r"^\W+", "", text[start:]))
+    num_letters = sum(1 for _ in takewhile(lambda character: character.lower() != character.upper(), text))
+    length = num_letters if item.kind == "numbers" and num_letters <= _MAX_UNIT else 0
+    while length < len(text) and re.match(r"\W", text[length]):
+        length += 1
+    return length
 
 
 def _folded(text: str) -> str:

@@ -133,7 +133,7 @@ def _packed_mask(queries: PackedSequences, keys: PackedSequences, *, causal: boo
 def attention_weights(q: Tensor, k: Tensor, queries: PackedSequences, keys: PackedSequences) -> Tensor:
     """Return the non-causal weights of `attend`, (num_sentences, num_heads, tgt_len, src_len), padded."""
     q, k = pad(q, queries.one_per_row), pad(k, keys.one_per_row)
-    weights = scaled_dot_product(q, k, k, keys.padding_mask[:, None, None, :])[1]
+    _, weights = scaled_dot_product(q, k, k, keys.padding_mask[:, None, None, :])
     return weights[:, :, : queries.max_length, : keys.max_length].to(torch.promote_types(q.dtype, torch.float32))
 
 
@@ -148,7 +148,8 @@ def attend_cached(q: Tensor, cached: Tensor, mask: Tensor) -> Tensor:
     Returns:
         (batch, hypotheses, num_heads, d_head).
     """
-    heads, (k, v) = q.transpose(1, 2).to(cached.dtype), cached.unbind(0)
+    heads = q.transpose(1, 2).to(cached.dtype)
+    k, v = cached.unbind(0)
     # In bf16 on a CPU without AMX, torch's fused kernel takes three times as long as two matmuls.
     if cached.dtype == torch.bfloat16 and not cached.is_cuda and not torch.cpu._is_amx_tile_supported():
         out, _ = scaled_dot_product(heads, k, v, mask)

@@ -45,11 +45,16 @@ class Slots:
 
     def extend(self, hypotheses: int, mask: Tensor) -> None:
         """Add a slot per hypothesis, and unmask it for the hypothesis. mask: as in `DecoderState`, wide enough."""
-        first, self.width = self.width, self.width + hypotheses
+        first = self.width
+        self.width += hypotheses
         if self._ends is None:
-            self.steps += [self.steps[-1] + 1 if self.steps else 0] * hypotheses
+            step = self.steps[-1] + 1 if self.steps else 0
+            self.steps += [step] * hypotheses
             new = mask[:, 0, :, first : self.width]  # (batch, beam, hypotheses)
-            (new if hypotheses == 1 else new.diagonal(dim1=1, dim2=2)).zero_()
+            if hypotheses == 1:  # all hypotheses share the slot
+                new.zero_()
+            else:
+                new.diagonal(dim1=1, dim2=2).zero_()
             return
         index = self._ends[:, None] + torch.arange(hypotheses, device=mask.device)
         mask.scatter_(3, index[:, None, :, None], 0.0)
@@ -177,7 +182,7 @@ class DecoderState:
         if self.can_compact and self.length and self.length % _COMPACTION_INTERVAL == 0:
             self._compact()
         width = padded_width(self.slots.width + hypotheses)
-        if width > self.mask.shape[3]:
+        if width > self.mask.shape[3]:  # extra capacity, to copy the mask rarely
             self.mask = F.pad(self.mask, (0, 4 * width - self.mask.shape[3]), value=float("-inf"))
         self.slots.extend(hypotheses, self.mask)
         self.length += 1
@@ -201,7 +206,9 @@ class DecoderState:
 
         The slots that a sentence keeps, and their order, depend only on the sentence, and so does rounding.
         """
-        index = self.slots.compact((self.mask[:, 0, :, : self.layers[0].cache.stored.shape[3]] == 0).any(dim=1))
+        capacity = self.layers[0].cache.stored.shape[3]
+        is_used = (self.mask[:, 0, :, :capacity] == 0).any(dim=1)  # (batch, slots)
+        index = self.slots.compact(is_used)
         self.mask = self.mask.gather(3, index[:, None, None].expand(-1, -1, self.mask.shape[2], -1))
         for layer in self.layers:
             layer.cache.select_slots(index)

@@ -42,8 +42,8 @@ def dropout(x: Tensor, p: float) -> Tensor:
         return F.dropout(x, p)
     dropped_levels = round(p * _LEVELS)
     samples = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
-    kept = samples.view(torch.int16)[: x.numel()].view(x.shape).ge_(dropped_levels - _LEVELS // 2)  # 1 or 0
+    mask = samples.view(torch.int16)[: x.numel()].view(x.shape).ge_(dropped_levels - _LEVELS // 2)  # 1 or 0
     scale = torch.tensor(_LEVELS / (_LEVELS - dropped_levels), dtype=x.dtype)
-    if x.dtype.itemsize == kept.dtype.itemsize:
-        return x * kept.mul_(scale.view(kept.dtype)).view(x.dtype)  # the bits of the scale, or of 0
-    return x * kept.to(x.dtype).mul_(scale)
+    if x.dtype.itemsize == mask.dtype.itemsize:
+        return x * mask.mul_(scale.view(mask.dtype)).view(x.dtype)  # the bits of the scale, or of 0
+    return x * mask.to(x.dtype).mul_(scale)

@@ -93,7 +93,8 @@ class CrossAttention(MultiHeadAttention):
 
     def forward(self, x: Tensor, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Tensor:
         """x: (tgt.total, d_model), encoder output: (src.total, d_model) -> (tgt.total, d_model)."""
-        q, (k, v) = self._queries(x), self.split_heads(self.kv(memory), 2).unbind(1)
+        q = self._queries(x)
+        k, v = self.split_heads(self.kv(memory), 2).unbind(1)
         heads = attend(q, k, v, tgt, src, causal=False, p=self.dropout.current_p, kernel=self.kernel)
         return self.out(heads.flatten(-2))
 

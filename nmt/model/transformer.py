@@ -160,7 +160,7 @@ def initialize(model: nn.Module, recipe: ModelRecipe, embeddings: Iterable[Tenso
         if isinstance(module, RelativePositions):
             nn.init.xavier_uniform_(module.keys)
             nn.init.xavier_uniform_(module.values)
-    for weight in {id(weight): weight for weight in embeddings}.values():
+    for weight in {id(weight): weight for weight in embeddings}.values():  # tied ones once
         nn.init.normal_(weight, std=0.5 * recipe.d_model**-0.5)
     for name, weight in model.named_parameters():
         if name.endswith("embedding.positions"):

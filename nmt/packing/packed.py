@@ -50,11 +50,9 @@ class PackedSequences:
     @classmethod
     def from_lists(cls, sentences: Sequence[Sequence[int]]) -> PackedSequences:
         """Pack token lists; a sentence may be empty."""
-        lengths = np.fromiter((len(sentence) for sentence in sentences), dtype=np.int64, count=len(sentences))
-        tokens = np.concatenate(
-            [np.asarray(sentence, dtype=np.int64) for sentence in sentences] or [np.empty(0, np.int64)]
-        )
-        return cls.from_arrays(tokens, lengths)
+        lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
+        arrays = [np.asarray(sentence, dtype=np.int64) for sentence in sentences]
+        return cls.from_arrays(np.concatenate([np.empty(0, np.int64), *arrays]), lengths)
 
     @classmethod
     def from_arrays(cls, tokens: np.ndarray, lengths: np.ndarray) -> PackedSequences:
@@ -117,14 +115,16 @@ class PackedSequences:
 
     def select(self, sentences: Sequence[int]) -> PackedSequences:
         """Select sentences, in this order."""
-        device, starts, sizes = self.tokens.device, np.cumsum(self.sizes) - self.sizes, self.sizes[list(sentences)]
-        indices = [np.arange(starts[i], starts[i] + self.sizes[i]) for i in sentences]
-        index = to_device(np.concatenate([np.empty(0, np.int64), *indices]), device)
-        ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        device = self.tokens.device
+        ends = np.cumsum(self.sizes)
+        ranges = [np.arange(ends[i] - self.sizes[i], ends[i]) for i in sentences]
+        index = to_device(np.concatenate([np.empty(0, np.int64), *ranges]), device)
+        sizes = self.sizes[list(sentences)]
+        cu_seqlens = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
         return PackedSequences(
             tokens=self.tokens[index],
             positions=self.positions[index],
-            cu_seqlens=to_device(ends, device),
+            cu_seqlens=to_device(cu_seqlens, device),
             sizes=sizes,
             max_length=int(sizes.max(initial=0)),
         )
@@ -158,7 +158,7 @@ class PackedSequences:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> PackedSequences:
         """Apply a function to each tensor, such as a copy to another device."""
-        tokens, positions, cu_seqlens = map(function, (self.tokens, self.positions, self.cu_seqlens))
+        tokens, positions, cu_seqlens = function(self.tokens), function(self.positions), function(self.cu_seqlens)
         return replace(self, tokens=tokens, positions=positions, cu_seqlens=cu_seqlens)
 
     def to_lists(self) -> list[list[int]]:
@@ -207,11 +207,13 @@ class TokenLinks:
     @classmethod
     def from_arrays(cls, tgt: NDArray[np.int64], src: NDArray[np.int64]) -> TokenLinks:
         """Count the links of each target token."""
-        return cls(*map(torch.from_numpy, (tgt, src, np.bincount(tgt)[tgt])))
+        counts = np.bincount(tgt)[tgt]
+        return cls(torch.from_numpy(tgt), torch.from_numpy(src), torch.from_numpy(counts))
 
     def repeated(self, tgt_total: int, src_total: int) -> TokenLinks:
         """Return the links of sentences that `PackedSequences.repeated` repeats, with twice the counts."""
-        tgt, src = torch.cat([self.tgt, self.tgt + tgt_total]), torch.cat([self.src, self.src + src_total])
+        tgt = torch.cat([self.tgt, self.tgt + tgt_total])
+        src = torch.cat([self.src, self.src + src_total])
         return TokenLinks(tgt, src, 2 * self.counts.repeat(2))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> TokenLinks:
@@ -239,9 +241,10 @@ class Batch:
     @classmethod
     def from_lists(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
         """Pack pairs of token lists without BOS and EOS, on the CPU."""
+        src = PackedSequences.from_lists([[*source, EOS_ID] for source in sources])
+        tgt = PackedSequences.from_lists([[BOS_ID, *target] for target in targets])
         labels = PackedSequences.from_lists([[*target, EOS_ID] for target in targets]).tokens
-        src, tgt = [[*source, EOS_ID] for source in sources], [[BOS_ID, *target] for target in targets]
-        return cls(PackedSequences.from_lists(src), PackedSequences.from_lists(tgt), labels)
+        return cls(src, tgt, labels)
 
     @property
     def num_sentences(self) -> int:
@@ -262,15 +265,17 @@ class Batch:
         """Pad to `shape` with pairs of pad tokens, then with empty pairs."""
         counts = self.src.total, self.tgt.total, self.num_sentences
         assert shape.holds(*counts), f"{shape} does not hold {counts}"
-        padding = shape.padding_pairs(*counts[:2])
-        empty = [0] * (shape.num_sentences - self.num_sentences - padding)
-        missing = shape.src_tokens - self.src.total, shape.tgt_tokens - self.tgt.total
-        src, tgt = (
-            side.append_padding(_split_evenly(tokens, padding) + empty, shape.max_length)
-            for tokens, side in zip(missing, (self.src, self.tgt), strict=True)
+        pairs = shape.padding_pairs(self.src.total, self.tgt.total)
+        empty = [0] * (shape.num_sentences - self.num_sentences - pairs)
+        src_padding = shape.src_tokens - self.src.total
+        tgt_padding = shape.tgt_tokens - self.tgt.total
+        return replace(
+            self,
+            src=self.src.append_padding(_split_evenly(src_padding, pairs) + empty, shape.max_length),
+            tgt=self.tgt.append_padding(_split_evenly(tgt_padding, pairs) + empty, shape.max_length),
+            labels=torch.cat([self.labels, self.labels.new_full((tgt_padding,), PAD_ID)]),
+            padding=self.padding + tgt_padding,
         )
-        labels = torch.cat([self.labels, self.labels.new_full((missing[1],), PAD_ID)])
-        return replace(self, src=src, tgt=tgt, labels=labels, padding=self.padding + missing[1])
 
     def pad_to_multiple(self, step: int) -> Batch:
         """Append padding pairs until each side has a multiple of `step` tokens, to limit the matmul shapes.
@@ -278,19 +283,23 @@ class Batch:
         `labels` are unchanged: decoder output after the last label is ignored. Returns this batch if its sentences are
         too short, or too unequal in length, for such padding.
         """
-        sides = (self.src, self.tgt)
-        missing = [-side.total % step for side in sides]
-        added = max(math.ceil(tokens / side.max_length) for tokens, side in zip(missing, sides, strict=True))
-        if not added:
+        src, tgt = self.src, self.tgt
+        src_padding, tgt_padding = -src.total % step, -tgt.total % step
+        pairs = max(math.ceil(src_padding / src.max_length), math.ceil(tgt_padding / tgt.max_length))
+        if pairs == 0:
             return self
-        # Both sides need the same number of sentences, each with a token to attend to.
-        missing = [tokens if tokens >= added else tokens + math.ceil(added / step) * step for tokens in missing]
-        if any(tokens > added * side.max_length for tokens, side in zip(missing, sides, strict=True)):
+        # Each padding pair needs a token to attend to on both sides.
+        if src_padding < pairs:
+            src_padding += math.ceil(pairs / step) * step
+        if tgt_padding < pairs:
+            tgt_padding += math.ceil(pairs / step) * step
+        if src_padding > pairs * src.max_length or tgt_padding > pairs * tgt.max_length:
             return self
-        src, tgt = (
-            side.append_padding(_split_evenly(tokens, added)) for tokens, side in zip(missing, sides, strict=True)
+        return replace(
+            self,
+            src=src.append_padding(_split_evenly(src_padding, pairs)),
+            tgt=tgt.append_padding(_split_evenly(tgt_padding, pairs)),
         )
-        return replace(self, src=src, tgt=tgt)
 
     def to(self, device: torch.device) -> Batch:
         """Copy to `device` without blocking the host."""

@@ -83,18 +83,19 @@ def shared_rows(queries: Lengths, keys: Lengths, *, causal: bool, device: torch.
         queries, keys: lengths (num_sentences,) of both sides
         causal: a query attends only to keys up to its own column.
     """
-    widths = row_width(int(queries.max(initial=0))), row_width(int(keys.max(initial=0)))
-    row_of = _pack_rows(np.stack([queries, keys], axis=1), widths)
-    as_queries, as_keys = (_layout(side, row_of, width) for side, width in zip((queries, keys), widths, strict=True))
-    columns = np.arange(widths[1])
-    visible = as_queries.sentences[:, :, None] == as_keys.sentences[:, None, :]  # (rows, query width, key width)
-    visible &= (columns < as_keys.ends)[:, None, :]
+    query_width, key_width = row_width(int(queries.max(initial=0))), row_width(int(keys.max(initial=0)))
+    row_of = _pack_rows(np.stack([queries, keys], axis=1), (query_width, key_width))
+    query_layout = _layout(queries, row_of, query_width)
+    key_layout = _layout(keys, row_of, key_width)
+    query_columns, key_columns = np.arange(query_width), np.arange(key_width)
+    visible = query_layout.sentences[:, :, None] == key_layout.sentences[:, None, :]  # (rows, query width, key width)
+    visible &= (key_columns < key_layout.ends)[:, None, :]
     if causal:
-        visible &= columns <= np.arange(widths[0])[:, None]
+        visible &= key_columns <= query_columns[:, None]
     # Padding queries see every key. Without any key, their softmax and the gradient of the keys would be NaN.
-    visible |= (np.arange(widths[0]) >= as_queries.ends)[:, :, None]
+    visible |= (query_columns >= query_layout.ends)[:, :, None]
     mask = np.where(visible, np.float32(0.0), np.float32("-inf"))[:, None]
-    return AttentionRows(as_queries.to(device), as_keys.to(device), to_device(mask, device))
+    return AttentionRows(query_layout.to(device), key_layout.to(device), to_device(mask, device))
 
 
 def row_width(longest: int) -> int:
@@ -148,13 +149,15 @@ def _layout(lengths: Lengths, row_of: Lengths, width: int) -> _Layout:
     ends = np.zeros(num_rows, dtype=np.int64)
     np.add.at(ends, row_of, lengths)
     order = np.argsort(row_of, kind="stable")
-    starts = np.empty_like(lengths)  # slot of the first token of each sentence
-    before = np.cumsum(lengths[order]) - lengths[order]  # tokens in previous rows and to the left
-    starts[order] = before + (np.arange(num_rows) * width - (np.cumsum(ends) - ends))[row_of[order]]
-    slots = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(total)
+    tokens_before = np.cumsum(lengths[order]) - lengths[order]  # in previous rows and to the left
+    padding_before = np.arange(num_rows) * width - (np.cumsum(ends) - ends)  # in previous rows
+    first_slots = np.empty_like(lengths)  # slot of the first token of each sentence
+    first_slots[order] = tokens_before + padding_before[row_of[order]]
+    first_tokens = np.cumsum(lengths) - lengths
+    slots = np.arange(total) + np.repeat(first_slots - first_tokens, lengths)
     token_at = np.zeros(num_rows * width, dtype=np.int64)
     token_at[slots] = np.arange(total)
-    columns = np.minimum(np.arange(width), ends[:, None] - 1).clip(min=0)
+    columns = np.minimum(np.arange(width), ends[:, None] - 1).clip(min=0)  # padding has that of the last token
     tokens = np.take_along_axis(token_at.reshape(num_rows, width), columns, axis=1)
     sentence_of = np.repeat(np.arange(len(lengths)), lengths)
     return _Layout(tokens, slots, sentence_of[tokens] if total else tokens, ends[:, None])

@@ -123,7 +123,7 @@ def pack_pairs(
     fewest = max(math.ceil(total / capacity) for total, capacity in zip(totals, capacities, strict=True))
     parts = _round_up(fewest, multiple)
     while True:
-        for weight in _TGT_WEIGHTS[: None if parts > 1 else 1]:
+        for weight in _TGT_WEIGHTS if parts > 1 else (1.0,):  # one part needs no balance
             part_of = balance(src, tgt, parts, weight)[order]
             members = [order[part_of == part] for part in range(parts)]
             if all(shape.holds(int(src[part].sum()), int(tgt[part].sum()), len(part)) for part in members):

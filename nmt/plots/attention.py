@@ -41,13 +41,15 @@ def read_panels(
     if not all(pair) or not encoder.fits(pair):
         raise UserError("a side of this pair is empty or too long for the model; select another line")
     (layers,) = aligner.maps([pair])
-    chosen = [aligner.attention]
+    attentions = [aligner.attention]
     if each_layer:
-        chosen = [replace(chosen[0], layer=layer, heads=()) for layer in range(layers.shape[1])]
-    panels = [
-        Panel(_title(one), one.weights(layers[:, one.layer]), one.attended(layers[:, one.layer])) for one in chosen
-    ]
-    src, tgt = encoder.tokenizers.src.pieces(pair[0]), encoder.tokenizers.tgt.pieces(pair[1])
+        attentions = [replace(aligner.attention, layer=layer, heads=()) for layer in range(layers.shape[1])]
+    panels = []
+    for attention in attentions:
+        weights = layers[:, attention.layer]
+        panels.append(Panel(_title(attention), attention.weights(weights), attention.attended(weights)))
+    src = encoder.tokenizers.src.pieces(pair[0])
+    tgt = encoder.tokenizers.tgt.pieces(pair[1])
     return [*src, "</s>"], tgt, panels
 
 
@@ -65,6 +67,6 @@ def draw_attention(src: Sequence[str], tgt: Sequence[str], panels: Sequence[Pane
     save_figure(figure, path, dpi=120)
 
 
-def _title(chosen: AlignmentAttention) -> str:
-    heads = "all heads" if not chosen.heads else f"heads {', '.join(map(str, chosen.heads))}"
-    return f"layer {chosen.layer}, {heads}, by {chosen.at}"
+def _title(attention: AlignmentAttention) -> str:
+    heads = f"heads {', '.join(map(str, attention.heads))}" if attention.heads else "all heads"
+    return f"layer {attention.layer}, {heads}, by {attention.at}"

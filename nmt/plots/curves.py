@@ -121,8 +121,8 @@ def draw_runs(runs: Sequence[tuple[str, Path]], out: Path) -> None:
         axes = figure.add_subplot(1, len(shown), column)
         for number, (name, series) in enumerate(all_series):
             steps, values = zip(*series.get(metric, [(0, math.nan)]), strict=True)
-            color, marker = PALETTE[number % len(PALETTE)], _marker(steps)
-            axes.plot(steps, values, label=name, color=color, marker=marker, markersize=3.5, linewidth=1.5)
+            color = PALETTE[number % len(PALETTE)]
+            axes.plot(steps, values, label=name, color=color, marker=_marker(steps), markersize=3.5, linewidth=1.5)
         style_axes(axes, _COMPARED_METRICS[metric])
         axes.set_xlabel("updates", fontsize=9)
         axes.legend(frameon=False, fontsize=9)
@@ -200,7 +200,8 @@ def _draw_panel(panel: _Panel, axes: Axes, series: Mapping[str, Points], train: 
     curves = [(curve, series[curve.metric]) for curve in panel.curves if curve.metric in series]
     for curve, points in curves:
         steps, values = zip(*points, strict=True)
-        marker, label = curve.marker or _marker(points), curve.label + remark * (curve.metric == "train/loss")
+        marker = curve.marker or _marker(points)
+        label = f"{curve.label}{remark}" if curve.metric == "train/loss" else curve.label
         axes.plot(steps, values, color=curve.color, label=label, marker=marker, markersize=3.5, linewidth=1.6)
     breaks = {step for _, step in series.get("valid/scored_from", ())} if panel in _QUALITY_ROW else set()
     for index, step in enumerate(sorted(breaks)):
@@ -254,8 +255,9 @@ def _mark_best(
     axes: Axes, best: Literal["lowest", "highest"], curve: _Curve, points: Points, best_step: int | None
 ) -> None:
     """Mark the point of the run's best step with its value; without such a point, mark the best of the curve."""
-    chosen = [point for point in points if point[0] == best_step] or points
-    step, value = (min if best == "lowest" else max)(chosen, key=lambda point: point[1])
+    candidates = [point for point in points if point[0] == best_step] or points
+    choose = min if best == "lowest" else max
+    step, value = choose(candidates, key=lambda point: point[1])
     axes.plot([step], [value], marker="o", markersize=9, fillstyle="none", color=curve.color, linestyle="")
     axes.annotate(
         f"{value:.2f}",

@@ -1,1 +1,1 @@
-"""Multi-process execution: process group, failure detection, worker pools, run locks, interruption."""
+"""Multi-process execution: process group, failure detection, worker pools, run locks, memory, interruption."""

@@ -105,9 +105,11 @@ class World:
     def require_same_options(self, options: Mapping[str, Any]) -> None:
         """Raise UserError on a process whose options, JSON values by section and name, differ from those of rank 0."""
         text = json.dumps(options)
-        if differing := sorted(_differing(json.loads(text), json.loads(self.broadcast_text(text)))):
+        text_of_main = self.broadcast_text(text)
+        names = sorted(_differing_names(json.loads(text), json.loads(text_of_main)))
+        if names:
             raise UserError(
-                f"rank {self.rank} has different options than rank 0: {', '.join(differing)}; all must be equal; start "
+                f"rank {self.rank} has different options than rank 0: {', '.join(names)}; all must be equal; start "
                 "all processes with the same recipe and command line"
             )
 
@@ -132,10 +134,10 @@ class World:
         """Gather the lines of every process in rank order on rank 0; None elsewhere."""
         encoded = [line.encode("utf-8", "surrogatepass") for line in lines]
         lengths = self.gather(torch.tensor([len(line) for line in encoded], dtype=torch.int64))
-        text = self.gather(_bytes_tensor(b"".join(encoded)))
-        if lengths is None or text is None:
+        texts = self.gather(_bytes_tensor(b"".join(encoded)))
+        if lengths is None or texts is None:
             return None
-        return [_split_text(*parts) for parts in zip(text, lengths, strict=True)]
+        return [_split_text(text, line_lengths) for text, line_lengths in zip(texts, lengths, strict=True)]
 
 
 def choose_device(name: str) -> torch.device:
@@ -252,12 +254,13 @@ def _split_text(text: Tensor, lengths: Tensor) -> list[str]:
     return [content[start:end].decode("utf-8", "surrogatepass") for start, end in bounds]
 
 
-def _differing(own: Any, first: Any, name: str = "") -> Iterator[str]:
+def _differing_names(options: Any, main_options: Any, name: str = "") -> Iterator[str]:
     """Yield the dotted names of the values that differ."""
-    if isinstance(own, dict) and isinstance(first, dict):
-        for key in own | first:
-            yield from _differing(own.get(key), first.get(key), f"{name}.{key}" if name else key)
-    elif own != first:
+    if isinstance(options, dict) and isinstance(main_options, dict):
+        for key in options | main_options:
+            full_name = f"{name}.{key}" if name else key
+            yield from _differing_names(options.get(key), main_options.get(key), full_name)
+    elif options != main_options:
         yield name
 
 
@@ -266,7 +269,7 @@ def _local_rank() -> int:
 
 
 def _number(variable: str, default: float) -> float:
-    """Return the number in an environment variable, positive or `default`; raises UserError for any other value."""
+    """Return the number in an environment variable: positive, or equal to `default`; else raise UserError."""
     value = os.environ.get(variable, "")
     with suppress(ValueError):
         number = float(value or default)

@@ -183,18 +183,19 @@ class FailureDetector:
                 self._conclude(str(error) if self._rank == 0 else f"{self._me.name}: {error}")
             else:
                 # Ctrl-C and a closed output pipe need no message.
-                if is_failure := isinstance(error, Exception) and not isinstance(error, BrokenPipeError):
+                is_failure = isinstance(error, Exception) and not isinstance(error, BrokenPipeError)
+                if is_failure:
                     os.write(2, "".join(traceback.format_exception(error)).encode())
-                what = f"{type(error).__name__}: {_first_line(error)}"
-                self._conclude(f"{self._me.name} failed: {what}; {self._remedy}", is_shown=is_failure)
+                cause = f"{type(error).__name__}: {_first_line(error)}"
+                self._conclude(f"{self._me.name} failed: {cause}; {self._remedy}", is_shown=is_failure)
         return JobEnded(self.verdict)
 
     def leave(self) -> None:
         """Announce the exit of this process; wait for the others while they need the store or the verdict."""
         self._is_leaving.set()
         self._heartbeat_thread.join()
-        seconds = EXIT_SECONDS if self.verdict else self.patience if self._serves_store else 0.0
-        deadline = time.monotonic() + seconds
+        patience = self.patience if self._serves_store else 0.0
+        deadline = time.monotonic() + (EXIT_SECONDS if self.verdict else patience)
         with suppress(RuntimeError):  # the store may be gone
             self._store.set(self._keys[self._rank], LEFT)
             while time.monotonic() < deadline and not self._is_last():
@@ -269,7 +270,8 @@ class FailureDetector:
         furthest = max(peer.synchronizations for peer in self._peers if not peer.has_left)
         for peer in self._peers:
             peer.behind = peer.behind + 1 if peer.synchronizations < furthest else 0
-        if (cause := self._failure(self.patience)) and self._conclude(cause):
+        cause = self._failure(self.patience)
+        if cause and self._conclude(cause):
             time.sleep(VERDICT_HEARTBEATS * self._interval)
             os._exit(1)  # the main thread may block in a collective that nothing else interrupts
 

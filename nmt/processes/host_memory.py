@@ -27,8 +27,10 @@ def free_host_memory(root: Path = Path("/")) -> int | None:
 def _free_in_control_groups(root: Path) -> list[int]:
     """Return the free bytes of each limited control group (v1, v2) of this process, including inactive page cache."""
     membership = root / "proc/self/cgroup"
+    if not membership.exists():
+        return []
     free_bytes: list[int] = []
-    for line in membership.read_text().split("\n")[:-1] if membership.exists() else []:
+    for line in membership.read_text().split("\n")[:-1]:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
@@ -46,6 +48,7 @@ def _free_in_control_groups(root: Path) -> list[int]:
 
 
 def _free_in_control_group(folder: Path, limit: str, usage: str, cache: str) -> list[int]:
+    """Return the free bytes of a group, in a list that is empty if the group is not limited or cannot be read."""
     try:
         maximum, used = (folder / limit).read_text().strip(), int((folder / usage).read_text())
         statistics = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().split("\n")[:-1])

@@ -61,9 +61,12 @@ def map_in_order(
     pending: deque[Future[Result]] = deque()
     try:
         for job in jobs:
-            if job is not None:
+            if job is None:
+                max_pending = 0
+            else:
                 pending.append(_submit(executor, job))
-            while len(pending) >= (num_processes * _JOBS_PER_PROCESS if job is not None else 1):
+                max_pending = num_processes * _JOBS_PER_PROCESS - 1
+            while len(pending) > max_pending:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
@@ -98,9 +101,10 @@ def _close_results(executor: ProcessPoolExecutor) -> None:
     The thread of the pool waits for the rest of a result. If its worker exited while writing, the wait ends only when
     no process can write to the pipe anymore. The pool has no public function for this.
     """
-    results = getattr(executor, "_result_queue", None)
-    if (end := getattr(results, "_writer", None)) is not None:
-        end.close()
+    result_queue = getattr(executor, "_result_queue", None)
+    writer = getattr(result_queue, "_writer", None)
+    if writer is not None:
+        writer.close()
 
 
 def _context(modules: Iterable[str]) -> BaseContext:

@@ -41,12 +41,14 @@ def run_lock(run_dir: Path) -> Iterator[None]:
     Raises:
         UserError: another process holds the lock, or another thread of this one; the message names the process.
     """
-    path, real_path = run_dir / LOCK_FILE, Path(os.path.realpath(run_dir))
+    path = run_dir / LOCK_FILE
+    real_path = Path(os.path.realpath(run_dir))
     with _changes:
         _require_not_locked_here(real_path)
         created = [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
         try:
-            _locked[real_path] = file = _lock(path)
+            file = _lock(path)
+            _locked[real_path] = file
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}; set run_dir to a writable folder") from error
     try:

@@ -56,8 +56,8 @@ class Attention(nn.Module):
     def memory(self, encoded: Tensor, src: PackedSequences) -> Memory:
         """Return the memory of encoder outputs (src.total, d_model)."""
         longest = src.max_length  # not the padded width: additive scores would be mostly padding
-        padded = (pad(tensor[:, None], src.one_per_row) for tensor in (self.key(encoded), encoded))
-        keys, values = (tensor.squeeze(1)[:, :longest].contiguous() for tensor in padded)
+        keys = pad(self.key(encoded)[:, None], src.one_per_row).squeeze(1)[:, :longest].contiguous()
+        values = pad(encoded[:, None], src.one_per_row).squeeze(1)[:, :longest].contiguous()
         columns = torch.arange(longest, device=keys.device)
         return Memory(keys, values, (columns >= src.lengths[:, None])[:, None])
 

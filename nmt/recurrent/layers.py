@@ -120,11 +120,13 @@ class Decoder(nn.Module):
         states = rows.to_packed(self.stack(rows.from_packed(x), rows.batch_sizes, initial))
         padded = pad(states[:, None], tgt.one_per_row).squeeze(1)  # (num_sentences, padded tgt_len, d_model)
         memory = self.attention.memory(encoded, src)
-        results = self.attention(padded[:, : tgt.max_length], memory, (tgt.sizes, src.sizes))
-        missing = padded.shape[1] - results[0].shape[1]
-        padded_results = (F.pad(tensor, (0, 0, 0, missing))[:, None] for tensor in results)
-        outputs, weights = (unpad(tensor, tgt.one_per_row).squeeze(1) for tensor in padded_results)
-        return outputs, weights
+        outputs, weights = self.attention(padded[:, : tgt.max_length], memory, (tgt.sizes, src.sizes))
+        missing = padded.shape[1] - outputs.shape[1]
+
+        def to_packed(result: Tensor) -> Tensor:
+            return unpad(F.pad(result, (0, 0, 0, missing))[:, None], tgt.one_per_row).squeeze(1)
+
+        return to_packed(outputs), to_packed(weights)
 
     def _forward_by_position(
         self, x: Tensor, encoded: Tensor, tgt: PackedSequences, src: PackedSequences
@@ -137,10 +139,10 @@ class Decoder(nn.Module):
         for embedded in rows.from_packed(x).split(rows.batch_sizes.tolist()):
             n = len(embedded)  # sentences that have this position
             memory = Memory(*(part[:n] for part in memory))
-            result, states, own_weights = self.step(embedded[:, None], output[:n, None], states[:, :n, None], memory)
+            result, states, step_weights = self.step(embedded[:, None], output[:n, None], states[:, :n, None], memory)
             output, states = result[:, 0], states[:, :, 0]
             outputs.append(output)
-            weights.append(own_weights[:, 0])
+            weights.append(step_weights[:, 0])
         return rows.to_packed(torch.cat(outputs)), rows.to_packed(torch.cat(weights))
 
     def step(self, x: Tensor, output: Tensor, states: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 CorpusMetric = Literal["bleu", "chrf"]
 Counts = NDArray[np.floating[Any]]
 
-_BLEU_ORDER, _CHRF_BETA = 4, 2.0
+_BLEU_ORDER = 4
+_CHRF_BETA = 2.0
 
 
 def score_of_counts(metric: CorpusMetric, counts: Counts) -> Counts:

@@ -66,7 +66,8 @@ def tune(lists: TuningSet, start: Floats, *, restarts: int = 10, seed: int = 1) 
     optima = []
     for number in range(restarts + 1):  # separate generators: more restarts do not change the first ones
         random = np.random.Generator(np.random.PCG64((seed, number)))
-        optima.append(_climb(scaled, random.normal(size=len(start)) if number else start * spread, random))
+        initial = start * spread if number == 0 else random.normal(size=len(start))
+        optima.append(_climb(scaled, initial, random))
     best, score = max(optima, key=lambda optimum: optimum[1])
     weights = best / spread
     return weights / np.abs(weights).sum(), score
@@ -94,16 +95,19 @@ def tune_from_list_score(lists: TuningSet, *, restarts: int, seed: int) -> Tuned
 
 def _climb(lists: TuningSet, weights: Floats, random: np.random.Generator) -> tuple[Floats, float]:
     """Move to the best point on the best line until no line improves the score."""
-    score, size = lists.score(weights), len(weights)
+    score = lists.score(weights)
+    size = len(weights)
     while True:
         weights = weights / max(np.abs(weights).sum(), _ROUNDING)
         directions = [*np.eye(size), *random.normal(size=(size, size))]
-        steps = [search_line(lists, weights, direction) for direction in directions]
-        (step, expected), direction = max(zip(steps, directions, strict=True), key=lambda item: item[0][1])
-        moved = weights + step * direction
-        if expected <= score + _ROUNDING or lists.score(moved) <= score + _ROUNDING:
+        optima = [search_line(lists, weights, direction) for direction in directions]
+        best = max(range(len(optima)), key=lambda i: optima[i][1])
+        step, expected_score = optima[best]
+        moved = weights + step * directions[best]
+        moved_score = lists.score(moved)
+        if min(expected_score, moved_score) <= score + _ROUNDING:
             return weights, score
-        weights, score = moved, lists.score(moved)
+        weights, score = moved, moved_score
 
 
 def search_line(lists: TuningSet, weights: Floats, direction: Floats) -> tuple[float, float]:
@@ -137,22 +141,23 @@ def _intervals(lists: TuningSet, offsets: Floats, slopes: Floats) -> tuple[Float
     crossings: list[Floats] = [np.zeros(0)]
     changes: list[Counts] = [np.zeros((0, len(start)))]
     while len(sentences):
-        own_offsets, own_slopes, counts = offsets[sentences], slopes[sentences], lists.counts[sentences]
-        rows = np.arange(len(sentences))
-        lead = own_offsets[rows, best][:, None] - own_offsets
-        faster = own_slopes - own_slopes[rows, best][:, None]
-        overtakes = lists.exists[sentences] & (faster > 0)
-        overtaken_at = np.where(overtakes, lead / np.where(overtakes, faster, 1.0), np.inf)
+        # The best candidate of each sentence is overtaken by candidates with a larger slope.
+        lead = offsets[sentences, best][:, None] - offsets[sentences]
+        extra_slope = slopes[sentences] - slopes[sentences, best][:, None]
+        overtakes = lists.exists[sentences] & (extra_slope > 0)
+        overtaken_at = np.where(overtakes, lead / np.where(overtakes, extra_slope, 1.0), np.inf)
         next_at = overtaken_at.min(axis=1)
-        # Of candidates that overtake at the same step, the fastest is best from there on.
-        following = np.where(overtaken_at == next_at[:, None], own_slopes, -np.inf).argmax(axis=1)
+        # Of candidates that overtake at the same step, the one with the largest slope is best from there on.
+        following = np.where(overtaken_at == next_at[:, None], slopes[sentences], -np.inf).argmax(axis=1)
+        change = lists.counts[sentences, following] - lists.counts[sentences, best]
         continues = np.isfinite(next_at)
         crossings.append(next_at[continues])
-        changes.append((counts[rows, following] - counts[rows, best])[continues])
+        changes.append(change[continues])
         sentences, best = sentences[continues], following[continues]
-    order = np.argsort(np.concatenate(crossings), kind="stable")
+    all_crossings = np.concatenate(crossings)
+    order = np.argsort(all_crossings, kind="stable")
     sums = np.vstack([start, start + np.cumsum(np.concatenate(changes)[order], axis=0)])
-    return np.concatenate(crossings)[order], sums
+    return all_crossings[order], sums
 
 
 def _pad(lists: Sequence[Floats], longest: int) -> Floats:

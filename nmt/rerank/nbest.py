@@ -57,8 +57,8 @@ def _columns(line: str, where: str) -> tuple[int, float, str]:
         raise UserError(f"{where}, is in Moses format; {expected}")
     try:
         number, score, text = int(columns[0]), float(columns[1]), columns[2]
+        if math.isfinite(score):
+            return number, score, text
     except (ValueError, IndexError):
-        number, score, text = 0, math.nan, ""
-    if not math.isfinite(score):
-        raise UserError(f"{where}, is malformed; {expected}")
-    return number, score, text
+        pass
+    raise UserError(f"{where}, is malformed; {expected}")

@@ -31,7 +31,8 @@ Floats = NDArray[np.floating[Any]]
 # Number of pairs in a batch.
 _BATCH_PAIRS = 64
 
-GIVEN, LENGTH = "given", "length"
+GIVEN = "given"
+LENGTH = "length"
 
 
 @dataclass(frozen=True)
@@ -87,15 +88,13 @@ def best_first(candidates: Sequence[Candidate], values: Floats, weights: Floats)
 
     values: (candidates, features); weights: (features,)
     """
-    scored = [Candidate(old.text, float(score)) for old, score in zip(candidates, values @ weights, strict=True)]
-    return sorted(scored, key=lambda candidate: -candidate.score)
+    scores = (values @ weights).tolist()
+    rescored = [Candidate(candidate.text, score) for candidate, score in zip(candidates, scores, strict=True)]
+    return sorted(rescored, key=lambda candidate: -candidate.score)
 
 
 def _log_probs(
-    model: FeatureModel,
-    sources: Sequence[str],
-    lists: Sequence[Sequence[Candidate]],
-    progress: Callable[[int], None],
+    model: FeatureModel, sources: Sequence[str], lists: Sequence[Sequence[Candidate]], progress: Callable[[int], None]
 ) -> list[float]:
     """Return the log-probability of every candidate, concatenated over lines."""
     scores: list[float] = []
@@ -147,10 +146,10 @@ def load_weights(path: Path, names: Sequence[str], models: Sequence[FeatureModel
     """
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        weights = {str(name): float(value) for name, value in tree["weights"].items()}
+        weights = {name: float(value) for name, value in tree["weights"].items()}
         if not all(map(math.isfinite, weights.values())):
             raise ValueError
-        tuned = {str(name): (str(one["path"]), str(one["sha256"])) for name, one in tree.get("models", {}).items()}
+        tuned = {name: (str(model["path"]), str(model["sha256"])) for name, model in tree.get("models", {}).items()}
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -174,10 +173,10 @@ def load_weights(path: Path, names: Sequence[str], models: Sequence[FeatureModel
 
 def _check_models(path: Path, models: Sequence[FeatureModel], tuned: Mapping[str, tuple[str, str]]) -> None:
     """Compare models with those of tuned weights. tuned: path and digest by feature; "" if unknown"""
-    other = [model for model in models if model.name in tuned and model.digest != tuned[model.name][1]]
-    if not other:
+    changed = [model for model in models if model.name in tuned and model.digest != tuned[model.name][1]]
+    if not changed:
         return
-    names = ", ".join(f"{model.name} was {tuned[model.name][0]} and is {model.path}" for model in other)
-    if {model.digest for model in other} == {tuned[model.name][1] for model in other}:
+    names = ", ".join(f"{model.name} was {tuned[model.name][0]} and is {model.path}" for model in changed)
+    if {model.digest for model in changed} == {tuned[model.name][1] for model in changed}:
         raise UserError(f"{path} was tuned for these models in another order: {names}; give them in that order")
     warn(f"{path} was tuned for other models: {names}; tune the weights again unless the models are similar")

@@ -58,7 +58,7 @@ def choose_batch_tokens(decode: DecodeRecipe, device: torch.device, models: Sequ
         return _CPU_TOKENS * max(1, 4 // hypotheses)  # greedy search has few rows per sentence
     bytes_per_token = sum(_bytes_per_token(recipe, vocab, hypotheses) for recipe, vocab in models)
     budget = _MEMORY_FRACTION * torch.cuda.get_device_properties(device).total_memory
-    max_tokens = 1 << (max(1, int(budget / bytes_per_token)).bit_length() - 1)
+    max_tokens = _round_down(int(budget / bytes_per_token))
     return min(max(max_tokens, _CPU_TOKENS), _MAX_TOKENS)
 
 
@@ -85,16 +85,21 @@ def continuous_batches(lengths: Sequence[int], budget: int) -> Iterator[PlannedB
 
     Costs use lengths and batch sizes rounded up to powers of two, as in `nmt.inference.buffers.Shape`.
     """
-    costs = [max(_MIN_COST, _power_of_two(length)) for length in lengths]
+    costs = [max(_MIN_COST, _round_up(length)) for length in lengths]
     for cost in sorted(set(costs), reverse=True):
         ids = [sentence for sentence, sentence_cost in enumerate(costs) if sentence_cost == cost]
-        batch_size = min(1 << (max(1, budget // cost).bit_length() - 1), len(ids))
-        yield PlannedBatch(ids, batch_size, _power_of_two(batch_size) * cost)
+        batch_size = min(_round_down(budget // cost), len(ids))
+        yield PlannedBatch(ids, batch_size, _round_up(batch_size) * cost)
 
 
-def _power_of_two(number: int) -> int:
+def _round_up(number: int) -> int:
     """Round up to a power of two."""
     return 1 << (number - 1).bit_length()
+
+
+def _round_down(number: int) -> int:
+    """Round down to a power of two, at least 1."""
+    return 1 << (max(1, number).bit_length() - 1)
 
 
 class Batching:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -208,25 +208,24 @@ class Beam(Batched):
         steps = torch.arange(max(self.sentences.lengths), device=self.tokens.device)
         slots = (self.clock - self.sentences.device_lengths[:, None] + steps) % self.tokens.shape[1]
         slots = slots[:, :, None].expand(-1, -1, self.tokens.shape[2])
-        parts = [self.parents, self.tokens, self.token_log_probs, self.end_log_probs]
-        *histories, ends, scores = to_lists(*(part.gather(1, slots) for part in parts), self.ends, self.scores)
-        for sentence, history, *finished in zip(
-            self.sentences.ids, zip(*histories, strict=True), ends, scores, strict=True
-        ):
-            groups = [
-                [_trace_back(history, end, score) for end, score in zip(*group, strict=True) if math.isfinite(score)]
-                for group in zip(*finished, strict=True)
-            ]
+        buffers = [self.parents, self.tokens, self.token_log_probs, self.end_log_probs]
+        *histories, ends, scores = to_lists(*(buffer.gather(1, slots) for buffer in buffers), self.ends, self.scores)
+        for row, sentence in enumerate(self.sentences.ids):
+            history = tuple(of_batch[row] for of_batch in histories)
+            groups = []
+            for group_ends, group_scores in zip(ends[row], scores[row], strict=True):
+                finished = zip(group_ends, group_scores, strict=True)
+                groups.append([_trace_back(history, end, score) for end, score in finished if math.isfinite(score)])
             yield sentence, _merge_groups(groups, n_best)
 
 
 def _merge_groups(groups: list[list[Hypothesis]], n_best: int) -> list[Hypothesis]:
     """Take the best hypothesis of each group, then the second best, up to `n_best` distinct ones; sort them."""
-    ranks = zip_longest(*groups)
-    interleaved = chain(*(sorted(filter(None, rank), key=lambda h: h.score, reverse=True) for rank in ranks))
     distinct: dict[tuple[int, ...], Hypothesis] = {}
-    for hypothesis in interleaved:
-        distinct.setdefault(tuple(hypothesis.tokens), hypothesis)
+    for rank in zip_longest(*groups):
+        of_rank = [hypothesis for hypothesis in rank if hypothesis is not None]
+        for hypothesis in sorted(of_rank, key=lambda h: h.score, reverse=True):
+            distinct.setdefault(tuple(hypothesis.tokens), hypothesis)
     return sorted(list(distinct.values())[:n_best], key=lambda h: h.score, reverse=True)
 
 

@@ -142,7 +142,8 @@ def beam_search(
 
         is_done = beam.is_done(ranker.upper_bound(beam)).tolist()  # without bias, the only synchronization of the step
         for row, (sentence, length) in enumerate(beam.sentences.on_host()):
-            is_done[row] |= length == constraints.limits[sentence]
+            if length == constraints.limits[sentence]:
+                is_done[row] = True
         if any(is_done):
             done, active = split_rows(is_done)
             results.update(beam.select(done, to_device(done, device)).read(options.n_best))

@@ -69,7 +69,8 @@ class Bias(Batched):
         cls, biases: Biases, batch: int, beam_size: int, device: torch.device, separator: int | None = None
     ) -> Bias:
         """biases: token ids and bias of each phrase."""
-        phrases, shape = phrase_rewards(biases), (batch, beam_size)
+        phrases = phrase_rewards(biases)
+        shape = (batch, beam_size)
         return cls(
             phrases,
             device,
@@ -98,7 +99,8 @@ class Bias(Batched):
 
     def _padded(self, width: int) -> Self:
         """Pad `met` and `rewards` to at least this width."""
-        if (missing := width - self.met.shape[2]) <= 0:
+        missing = width - self.met.shape[2]
+        if missing <= 0:
             return self
         met = np.full((*self.nodes.shape, missing), self.phrases.padding, dtype=np.int32)
         rewards = np.zeros(met.shape, dtype=np.float32)
@@ -136,9 +138,10 @@ class Bias(Batched):
 
     def extend(self, parents: Tensor, tokens: Tensor) -> Bias:
         """Return the progress of hypotheses that extend `parents` by `tokens`, both (batch, beam)."""
-        phrases, (parent_lists, token_lists) = self.phrases, to_lists(parents, tokens)
-        index = np.arange(len(self.nodes))[:, None], np.array(parent_lists)
-        nodes = phrases.step(self.nodes[index].ravel(), np.array(token_lists).ravel()).reshape(self.nodes.shape)
+        phrases = self.phrases
+        parent_array, token_array = map(np.array, to_lists(parents, tokens))
+        index = np.arange(len(self.nodes))[:, None], parent_array
+        nodes = phrases.step(self.nodes[index].ravel(), token_array.ravel()).reshape(self.nodes.shape)
         met, ends = self.met[index], phrases.ends[nodes]
         is_new = (ends[..., None] != met[..., None, :]).all(axis=-1) & (ends != phrases.padding)
         gains = np.where(is_new, phrases.gains[ends], 0.0).sum(axis=-1)
@@ -151,7 +154,7 @@ class Bias(Batched):
             unmet=self.unmet[index] - gains,
         )
         if self.separator is not None:
-            extended._restart(np.array(token_lists) == self.separator)
+            extended._restart(token_array == self.separator)
         return extended._add(ends, is_new)
 
     def _restart(self, rows: NDArray[np.bool_]) -> None:
@@ -159,16 +162,16 @@ class Bias(Batched):
         self.met[rows], self.rewards[rows] = self.phrases.padding, 0.0
         self.totals[rows], self.unmet[rows] = 0.0, self.phrases.gains.sum()
 
-    def _add(self, phrases: Phrases, is_new: NDArray[np.bool_]) -> Self:
-        """Add phrases to `met`, in place where it is wide enough. phrases, is_new: (batch, beam, candidates)."""
-        rewards, counts = self.phrases, (self.met != self.phrases.padding).sum(axis=-1)
+    def _add(self, ends: Phrases, is_new: NDArray[np.bool_]) -> Self:
+        """Add new phrases to `met`, in place where it is wide enough. ends, is_new: (batch, beam, candidates)."""
+        counts = (self.met != self.phrases.padding).sum(axis=-1)
         padded = self._padded((counts + is_new.sum(axis=-1)).max())
         batch, beam, column = is_new.nonzero()
         positions = (counts[..., None] + is_new.cumsum(axis=-1) - 1)[batch, beam, column]
-        new = phrases[batch, beam, column]
+        new = ends[batch, beam, column]
         padded.met[batch, beam, positions] = new
         met = padded.met[batch, beam]  # (new, width)
         # Phrases with the same first token share its reward.
-        same, columns = rewards.same_first_token(met, new).nonzero()
-        padded.rewards[batch[same], beam[same], columns] = rewards.of_first_token(new, met)[same]
+        same, columns = self.phrases.same_first_token(met, new).nonzero()
+        padded.rewards[batch[same], beam[same], columns] = self.phrases.of_first_token(new, met)[same]
         return padded

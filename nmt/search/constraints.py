@@ -72,7 +72,6 @@ class Constraints:
         (batch, beam, n), with -1 before the first; forbidden: progress through the forbidden phrases, if there are any;
         trees: progress of trees, if outputs are trees
         """
-        longest, n = max(sentences.lengths), self._no_repeat_ngram
         if trees is not None:
             trees.apply(log_probs)  # first, because a prefix must begin a tree, but may violate the other constraints
         forced = self._forced_tokens(sentences)
@@ -83,6 +82,7 @@ class Constraints:
         self._limit_length(log_probs, sentences)
         if self._forbidden_tokens is not None:
             log_probs.index_fill_(2, self._forbidden_tokens, -math.inf)
+        longest, n = max(sentences.lengths), self._no_repeat_ngram
         if 0 < n < longest:
             _forbid_repeated(log_probs, self._without_context(outputs(longest - 1)), n)
         if forbidden is not None:

@@ -34,9 +34,10 @@ class ForbiddenPhrases:
         counts = np.zeros(len(self._matcher.suffixes), dtype=np.int64)
         offsets = np.zeros_like(counts)
         sizes = [len(last_tokens[context]) for context in contexts]
-        counts[self._matcher.trie.ends], offsets[self._matcher.trie.ends] = sizes, np.cumsum([0, *sizes[:-1]])
+        counts[self._matcher.trie.ends] = sizes
+        offsets[self._matcher.trie.ends] = np.cumsum([0, *sizes[:-1]])
         self._counts, self._offsets = to_device(counts, device), to_device(offsets, device)
-        self._last_tokens = to_device([t for context in contexts for t in sorted(last_tokens[context])], device)
+        self._last_tokens = to_device([last for context in contexts for last in sorted(last_tokens[context])], device)
         self._max_count = max(sizes)
 
     def step(self, nodes: Tensor, tokens: Tensor) -> Tensor:
@@ -49,9 +50,11 @@ class ForbiddenPhrases:
         log_probs: (batch, beam, vocab), PAD_ID already impossible; nodes: (batch, beam) of the outputs so far
         """
         suffixes = self._matcher.suffixes[nodes]  # (batch, beam, max_suffixes)
-        # On a GPU, reading the actual numbers of tokens would synchronize.
-        forbid = self.forbid_padded if log_probs.is_cuda else self.forbid_listed
-        forbid(log_probs, self._counts[suffixes], self._offsets[suffixes])
+        counts, offsets = self._counts[suffixes], self._offsets[suffixes]
+        if log_probs.is_cuda:  # reading the actual numbers of tokens would synchronize
+            self.forbid_padded(log_probs, counts, offsets)
+        else:
+            self.forbid_listed(log_probs, counts, offsets)
 
     def forbid_listed(self, log_probs: Tensor, counts: Tensor, offsets: Tensor) -> None:
         """Make listed last tokens impossible, in place. counts, offsets: of each list, (batch, beam, max_suffixes)."""
@@ -90,7 +93,8 @@ class ForbiddenProgress(Batched):
         cls, forbidden: Sequence[tuple[int, ...]], batch: int, beam_size: int, device: torch.device
     ) -> ForbiddenProgress | None:
         """Return the progress of empty outputs; None if no phrase has several tokens."""
-        if not (phrases := tuple(phrase for phrase in forbidden if len(phrase) > 1)):
+        phrases = tuple(phrase for phrase in forbidden if len(phrase) > 1)
+        if not phrases:
             return None
         nodes = torch.zeros(batch, beam_size, dtype=torch.int64, device=device)
         return cls(forbidden_phrases(phrases, device), nodes)

@@ -31,10 +31,10 @@ class Fusion:
 
     def refill(self, src: PackedSequences, state: EnsembleState, steps: int) -> None:
         """See `RefillableModel.refill`; both models must be refillable."""
-        sources = src, self._lm_sources(src)
-        for model, source, member in zip((self._model, self._language_model), sources, state.members, strict=True):
-            assert isinstance(model, RefillableModel)
-            model.refill(source, member, steps)
+        model_state, lm_state = state.members
+        assert isinstance(self._model, RefillableModel) and isinstance(self._language_model, RefillableModel)
+        self._model.refill(src, model_state, steps)
+        self._language_model.refill(self._lm_sources(src), lm_state, steps)
 
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
         """See `StepModel.step`."""

@@ -25,27 +25,27 @@ def output_limits(
     src_tokens: (num_sentences,) number of source tokens, EOS excluded; prefixes: token ids that each output begins
     with; required: requirements of each output, which may raise its limit
     """
-    limits = [
-        1 + max(_max_length(tokens, options, prefix), len(prefix), _num_needed(requirements, prefix, options))
-        for tokens, prefix, requirements in zip(src_tokens, prefixes, required or [()] * len(src_tokens), strict=True)
-    ]
-    min_lengths = [
-        min(limit - 1, minimum + (after_last(prefix, options.separator) if minimum else 0))
-        for limit, minimum, prefix in zip(limits, _min_lengths(src_tokens, options), prefixes, strict=True)
-    ]
+    limits: list[int] = []
+    min_lengths: list[int] = []
+    for tokens, prefix, requirements in zip(src_tokens, prefixes, required or [()] * len(src_tokens), strict=True):
+        longest = max(_max_length(tokens, options, prefix), len(prefix), _num_needed(requirements, prefix, options))
+        limits.append(longest + 1)
+        min_lengths.append(min(longest, _min_length(tokens, options, prefix)))
     return limits, min_lengths
 
 
 def max_output_length(options: SearchOptions, prefix: Sequence[int] = ()) -> int:
     """Return the maximum length of an output with this prefix, for any source."""
-    own = sys.maxsize if options.max_own_tokens is None else options.max_own_tokens
     limit = sys.maxsize if options.max_tokens is None else options.max_tokens
-    return min(limit, after_last(prefix, options.separator) + own)
+    if options.max_own_tokens is not None:
+        limit = min(limit, after_last(prefix, options.separator) + options.max_own_tokens)
+    return limit
 
 
 def require_fit(prefix: list[int], options: SearchOptions) -> list[int]:
     """Return the prefix of an output; raise UserError if it is longer than any output."""
-    if len(prefix) > (limit := max_output_length(options)):
+    limit = max_output_length(options)
+    if len(prefix) > limit:
         raise UserError(
             f"the prefix, or the line that a language model continues, has {len(prefix)} tokens; an output has at most "
             f"{limit}; shorten it"
@@ -75,8 +75,10 @@ def _max_length(src_tokens: int, options: SearchOptions, prefix: Sequence[int]) 
     return min(limit, max_output_length(options, prefix))
 
 
-def _min_lengths(src_tokens: Sequence[int], options: SearchOptions) -> list[int]:
-    return [max(options.min_tokens, math.floor(_multiply(options.min_length_ratio, tokens))) for tokens in src_tokens]
+def _min_length(src_tokens: int, options: SearchOptions, prefix: Sequence[int]) -> int:
+    """Return the minimum output length of a source, previous translations included; all without EOS."""
+    minimum = max(options.min_tokens, math.floor(_multiply(options.min_length_ratio, src_tokens)))
+    return minimum + after_last(prefix, options.separator) if minimum else 0
 
 
 def _multiply(ratio: float, tokens: int) -> float:

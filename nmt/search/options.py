@@ -76,7 +76,8 @@ class SearchOptions:
 
     def forbidden_after(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens that would complete a forbidden phrase or a repeated n-gram after `tokens`."""
-        output, n = tuple(tokens[after_last(tokens, self.separator) :]), self.no_repeat_ngram
+        output = tuple(tokens[after_last(tokens, self.separator) :])
+        n = self.no_repeat_ngram
         ngrams = [output[end - n : end] for end in range(n, len(output) + 1)] if n else []
         return [
             phrase[-1]

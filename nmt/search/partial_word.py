@@ -42,8 +42,9 @@ class PartialWordState:
     def select(self, sentence_index: Tensor) -> None:
         """See `StepState.select`."""
         self.inner.select(sentence_index)
-        kept = sentence_index.tolist()
-        self.starts, self.rests = [self.starts[row] for row in kept], [self.rests[row] for row in kept]
+        rows = sentence_index.tolist()
+        self.starts = [self.starts[row] for row in rows]
+        self.rests = [self.rests[row] for row in rows]
 
     @property
     def is_open(self) -> bool:
@@ -83,6 +84,6 @@ class PartialWordModel:
         """Make tokens that do not agree with `rest` impossible, in place. log_probs: (vocab,)"""
         if rest:
             possible = self._spelling.agreeing(rest)
-            kept = log_probs[possible]
+            possible_log_probs = log_probs[possible]
             log_probs.fill_(-math.inf)
-            log_probs[possible] = kept
+            log_probs[possible] = possible_log_probs

@@ -59,8 +59,9 @@ class PhraseRewards:
         phrases = [*by_phrase]
         self._trie = trie = PhraseTrie(phrases)
         self.padding = len(phrases)
-        self.gains = np.array([*(sum(max(0.0, bias) for bias in by_phrase[phrase]) for phrase in phrases), 0.0])
+        gains = [sum(max(0.0, bias) for bias in by_phrase[phrase]) for phrase in phrases]
         costs = [sum(min(0.0, bias) for bias in by_phrase[phrase]) for phrase in phrases]
+        self.gains = np.array([*gains, 0.0])
         self.costs, self.ends = self._sum_by_node(costs)
         suffixes = [[*trie.suffixes(node), 0] for node in range(len(trie.children))]
         self._suffixes = _pad_rows(suffixes, -1).astype(np.int64)
@@ -71,7 +72,9 @@ class PhraseRewards:
         self._depths = np.array(trie.depths)
         parents, self._tokens = np.zeros((2, len(suffixes)), dtype=np.int64)
         for node, children in enumerate(trie.children):
-            parents[[*children.values()]], self._tokens[[*children.values()]] = node, [*children]
+            for token, child in children.items():
+                parents[child] = node
+                self._tokens[child] = token
         nodes = np.arange(len(suffixes))
         self._edges = _PairTable(parents[1:], self._tokens[1:], nodes[1:])
         credits, best = self._credits(nodes, nodes, np.empty((len(nodes), 0), dtype=np.int32))

@@ -87,10 +87,11 @@ class PhraseMatcher:
         keys, nodes = np.ascontiguousarray(np.array(edges, dtype=np.int64).T)
         # Phrases with the same prefix are consecutive: those that begin with a node are first <= number < end.
         first, end = np.zeros((2, len(suffixes)), dtype=np.int64)
-        for number, phrase in enumerate(phrases):
-            end[trie.path(phrase)] = number + 1
-        for number, phrase in reversed([*enumerate(phrases)]):
-            first[trie.path(phrase)] = number
+        paths = [trie.path(phrase) for phrase in phrases]
+        for number, path in enumerate(paths):
+            end[path] = number + 1
+        for number in reversed(range(len(paths))):
+            first[paths[number]] = number
         self.lengths = to_device([len(phrase) for phrase in phrases], device)
         self.suffixes = to_device(np.array([[*suffix, *[0] * (width - len(suffix))] for suffix in suffixes]), device)
         self._keys, self._nodes = to_device(keys, device), to_device(nodes, device)

@@ -90,27 +90,29 @@ def _best_of_group(beam: Beam, group: slice, token_log_probs: Tensor, token_rank
     width, vocab = token_log_probs.shape[1:]
     count = 2 * width if width > 1 else 1
     log_prob = beam.log_prob[:, group]
-    rank = log_prob if beam.bias is None else log_prob + beam.bias.earned[:, group]
+    parent_rank = log_prob if beam.bias is None else log_prob + beam.bias.earned[:, group]
     # An extension is numbered by parent * vocab + token. topk does not define the order of equal values: candidates
     # are sorted by number here, and the stable sort below preserves that order.
     if beam.required is None:
-        candidates = top_indices(token_rank, rank, count).sort().values  # (batch, count)
+        candidates = top_indices(token_rank, parent_rank, count).sort().values  # (batch, count)
     else:
-        best_tokens = top_indices(token_rank.flatten(0, 1)[:, None], rank.new_zeros(rank.numel(), 1), count)
-        tokens = beam.required.add_candidates(best_tokens.unflatten(0, rank.shape))  # (batch, width, per_parent)
+        no_offsets = parent_rank.new_zeros(parent_rank.numel(), 1)
+        best_tokens = top_indices(token_rank.flatten(0, 1)[:, None], no_offsets, count)
+        tokens = beam.required.add_candidates(best_tokens.unflatten(0, parent_rank.shape))  # (batch, width, per_parent)
         candidates = (tokens + vocab * torch.arange(width, device=tokens.device)[:, None]).flatten(1).sort().values
     parents, tokens = candidates // vocab, candidates % vocab
     token_log_probs = token_log_probs.flatten(1).gather(1, candidates)
     if beam.required is not None:
         token_log_probs[:, 1:].masked_fill_(candidates[:, 1:] == candidates[:, :-1], -math.inf)  # duplicates
     log_probs = log_prob.gather(1, parents) + token_log_probs
-    rank = rank.gather(1, parents) + token_rank.flatten(1).gather(1, candidates)
+    rank = parent_rank.gather(1, parents) + token_rank.flatten(1).gather(1, candidates)
     order = rank.masked_fill_(log_probs == -math.inf, -math.inf).argsort(dim=1, descending=True, stable=True)
     parents += group.start
     if beam.required is not None:
         capacity = beam.limits - 1 - beam.sentences.device_lengths
-        by_rank = [part.gather(1, order) for part in (parents, tokens, log_probs > -math.inf)]
-        order = order.gather(1, beam.required.allocate(by_rank[0], by_rank[1], by_rank[2], capacity))
+        is_possible = (log_probs > -math.inf).gather(1, order)
+        allocated = beam.required.allocate(parents.gather(1, order), tokens.gather(1, order), is_possible, capacity)
+        order = order.gather(1, allocated)
     best = order[:, :count]
     return Extensions(*(part.gather(1, best) for part in (log_probs, parents, tokens, token_log_probs)))
 

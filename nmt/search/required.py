@@ -64,17 +64,20 @@ class RequiredPhrases(Batched):
         separator: int | None = None,
     ) -> RequiredPhrases | None:
         """required: requirements of each sentence. Returns None if there are none."""
-        by_sentence = list(map(distinct_requirements, required or ()))
+        by_sentence = [distinct_requirements(requirements) for requirements in required or ()]
         if not any(by_sentence):
             return None
-        distinct = [(), *sorted({phrase for sentence in by_sentence for phrases in sentence for phrase in phrases})]
+        distinct = [(), *sorted(set(chain.from_iterable(chain(*by_sentence))))]
         matcher = PhraseMatcher(distinct, device)
         index = {phrase: i for i, phrase in enumerate(distinct)}
-        alternatives = max(len(phrases) for sentence in by_sentence for phrases in sentence)
-        padded = [[(phrases * alternatives)[:alternatives] for phrases in sentence] for sentence in by_sentence]
-        indices = [[index[phrase] for phrases in sentence for phrase in phrases] for sentence in padded]
-        phrases = _pad(indices, index[()], device).unflatten(1, (-1, alternatives))
-        tokens = [sorted({token for phrase in chain(*sentence) for token in phrase}) for sentence in by_sentence]
+        max_alternatives = max(len(alternatives) for alternatives in chain(*by_sentence))
+        indices: list[list[int]] = []
+        tokens: list[list[int]] = []
+        for requirements in by_sentence:
+            repeated = [(alternatives * max_alternatives)[:max_alternatives] for alternatives in requirements]
+            indices.append([index[phrase] for phrase in chain(*repeated)])
+            tokens.append(sorted({token for phrase in chain(*requirements) for token in phrase}))
+        phrases = _pad(indices, index[()], device).unflatten(1, (-1, max_alternatives))
         return cls(
             matcher=matcher,
             candidates=_pad(tokens, PAD_ID, device),

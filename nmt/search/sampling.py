@@ -148,7 +148,8 @@ class _Samples(Batched):
         """Samples without tokens. random: (batch, n_best, max_length)."""
         tokens = torch.zeros_like(random, dtype=torch.int64)
         log_probs = torch.zeros_like(random, dtype=torch.float32)
-        return cls(sentences, random, tokens, log_probs, tokens[:, :, 0].bool(), forbidden)
+        has_ended = torch.zeros_like(tokens[:, :, 0], dtype=torch.bool)
+        return cls(sentences, random, tokens, log_probs, has_ended, forbidden)
 
     def outputs(self, length: int, count: int) -> Tensor:
         """Return the last `count` of the first `length` tokens, (batch, n_best, count)."""

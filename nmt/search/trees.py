@@ -74,11 +74,13 @@ class TreeConstraint:
         for word in tokens.words:
             kinds[word] = _WORD
         for label, (left, right) in enumerate(tokens.brackets):
-            kinds[left], labels[left], labels[right] = _OPENING, label, label
+            kinds[left] = _OPENING
+            labels[left] = labels[right] = label
         kinds[EOS_ID] = _END
         self.kinds, self.labels = to_device(kinds, device), to_device(labels, device)
         self.closing = to_device([right for _, right in tokens.brackets], device)
-        self._num_words, self._limits, self._capacity = to_device([*trees.num_words], device), limits, capacity
+        self._num_words = to_device([*trees.num_words], device)
+        self._limits, self._capacity = limits, capacity
 
     def start(self, sentences: Tensor, beam_size: int) -> TreeProgress:
         """Return the progress of empty outputs. sentences: (batch,) indices."""

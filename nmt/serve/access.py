@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from urllib.parse import urlsplit
 
 from fastapi import HTTPException
@@ -33,7 +32,7 @@ def check_host(name: str) -> str:
 
 
 class AccessRules:
-    """Which host names and origins requests may have."""
+    """The host names and origins that requests may have."""
 
     def __init__(self, origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)) -> None:
         """Allow these origins and host names, or all for `*`; addresses and `localhost` are always allowed as hosts."""
@@ -42,24 +41,35 @@ class AccessRules:
     def check(self, scope: Scope) -> None:
         """Raise HTTPException for a request that a page of another site may have caused."""
         headers = Headers(scope=scope)
-        host, origin = headers.get("host", ""), headers.get("origin", "")
-        if "*" not in self._hosts and not self._allows_host(host):
+        host = headers.get("host", "")
+        if not self._allows_host(host):
             problem = f"host {host!r} is not allowed; start the server with --allow-host NAME"
             raise HTTPException(421, f"{problem}, or use its address")
-        if scope["method"] in ("GET", "OPTIONS") or "*" in self._origins or origin in self._origins:
+        if scope["method"] in ("GET", "OPTIONS") or _is_same_origin(headers):
             return
-        if site := headers.get("sec-fetch-site"):  # as in Go's CrossOriginProtection; proxies may change Host
-            is_same = site in ("same-origin", "none")
-        else:
-            is_same = not origin or origin.partition("://")[2] == host.lower()
-        if not is_same:
+        origin = headers.get("origin", "")
+        if "*" not in self._origins and origin not in self._origins:
             problem = f"web pages of {origin or 'other sites'} may not use the server"
             raise HTTPException(403, f"{problem}; start it with --cors ORIGIN to allow them")
 
     def _allows_host(self, host: str) -> bool:
-        """Return whether a `Host` header cannot result from DNS rebinding, which needs a name of the attacker."""
-        with suppress(ValueError):  # raised for invalid addresses
+        """Return whether a `Host` header is allowed. DNS rebinding needs a host name, so all addresses are safe."""
+        if "*" in self._hosts or not host:  # HTTP/1.0 clients may omit it; browsers always send it
+            return True
+        try:
             name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
-            is_local = name == "localhost" or name.endswith(".localhost")
-            return is_local or name in self._hosts or bool(ipaddress.ip_address(name))
-        return not host  # HTTP/1.0, as in health checks; browsers send it
+            if name == "localhost" or name.endswith(".localhost") or name in self._hosts:
+                return True
+            ipaddress.ip_address(name)
+        except ValueError:  # a name, or an invalid address
+            return False
+        return True
+
+
+def _is_same_origin(headers: Headers) -> bool:
+    """Return whether no page of another origin caused a request, by the rules of Go's CrossOriginProtection."""
+    site = headers.get("sec-fetch-site")
+    if site:  # more reliable than Host, which proxies may change
+        return site in ("same-origin", "none")
+    origin = headers.get("origin")
+    return not origin or origin.partition("://")[2] == headers.get("host", "").lower()

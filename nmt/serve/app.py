@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from inspect import signature
-from itertools import chain, product
 from time import monotonic
 from typing import Any
 
@@ -34,6 +33,8 @@ from nmt.text.splitting import contains_phrase
 
 _MAX_N_BEST = 32  # unless the model itself has more; each alternative needs a search, and samples have no other limit
 _MAX_WEIGHTS = 5_000_000  # of attention in a response; encoding them as JSON blocks other requests for seconds
+_EXCLUDED_BY_KEEP = ("partial_word", "alternatives", "alignments", "attention", "stream_tokens")
+_EXCLUDED_BY_DOCUMENTS = (*_EXCLUDED_BY_KEEP, "prefix", "context", "scores", "stream", "n_best")
 _SERVED_WHILE_DRAINING = ("/health", "/metrics")
 _UNKNOWN = {
     "Not Found": "the path is unknown; see /openapi.json",
@@ -79,33 +80,33 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         """Translate lines, with optional scores, alignments and constraints, or documents."""
         body = await service.read_body(request, TranslateRequest)
         model = service.model(body.model)
-        texts = [body.text] if isinstance(body.text, str) else body.text
-        options = _request_options(body, model)
+        _check_combinations(body, model)
+        options = _request_options(body)
         if body.forbidden or body.required or body.preferred:
             await asyncio.to_thread(_check_phrases, body, model)  # many long phrases would block other requests
         if body.format != "text":
             return await _translate_documents(service, request, model, body, options)
-        _require_single_lines(texts)
-        service.check_size(texts)
-        lines = _make_lines(texts, body, model)
-        if body.context and len(texts) != 1:
+        _require_single_lines(body.texts)
+        service.check_size(body.texts)
+        lines = _make_lines(body.texts, body, model)
+        if body.context and len(lines) != 1:
             raise HTTPException(400, "context needs a request with one text; send each line with its own context")
-        if body.attention and (len(texts) != 1 or body.stream or body.stream_tokens):
+        if body.attention and (len(lines) != 1 or body.stream or body.stream_tokens):
             raise HTTPException(400, "attention needs a request with one text and without stream; send the text alone")
-        if body.attention and body.context:
-            raise HTTPException(400, "attention and context are mutually exclusive; send one of them")
-        if body.stream and not body.stream_tokens:
-            return await stream_events(_line_events(service.stream(request, model, options, lines), options))
+        if body.attention:
+            _require_defaults(body, ["context"], "attention")
         if body.stream_tokens:
             if (body.beam_size or model.decode.beam_size) > 1:
                 raise HTTPException(400, "stream_tokens needs greedy search; set beam_size to 1")
             partial_texts, lines = with_text_events(lines)
             chunks = service.stream(request, model, replace(options, stream_tokens=True), lines)
             return await stream_events(merge(_line_events(chunks, options), partial_texts))
+        if body.stream:
+            return await stream_events(_line_events(service.stream(request, model, options, lines), options))
         n_best_lists = await service.translate(request, model, options, lines)
         translations = [[_fields(translation, options) for translation in n_best] for n_best in n_best_lists]
         if body.attention:
-            pairs = [AttentionRequest(texts[0], translation, options) for translation in n_best_lists[0]]
+            pairs = [AttentionRequest(lines[0].text, translation, options) for translation in n_best_lists[0]]
             attentions = await _attentions(service, request, model, pairs)
             for fields, attention in zip(translations[0], attentions, strict=True):
                 fields["attention"] = vars(attention)
@@ -139,23 +140,25 @@ async def _attentions(
     service: Service, request: Request, model: ServedModel, pairs: Sequence[AttentionRequest]
 ) -> list[Attention]:
     """Compute attention one by one; raises HTTPException if the response would have too many weights."""
-    found: list[Attention] = []
+    attentions: list[Attention] = []
     num_weights = 0
     for pair in pairs:
-        found += await service.process(request, [pair.line], partial(model.batcher.submit, AttentionRequest, [pair]))
-        num_weights += len(found[-1].source) * sum(map(len, chain(*found[-1].weights)))
+        submit = partial(model.batcher.submit, AttentionRequest, [pair])
+        (attention,) = await service.process(request, [pair.line], submit)
+        attentions.append(attention)
+        num_rows = sum(len(head) for layer in attention.weights for head in layer)
+        num_weights += num_rows * len(attention.source)
         if num_weights > _MAX_WEIGHTS:
             problem = f"the attention has more than {_MAX_WEIGHTS:,} weights; reduce n_best, or send a shorter text"
             raise HTTPException(413, problem)
-    return found
+    return attentions
 
 
 async def _translate_documents(
     service: Service, request: Request, model: ServedModel, body: TranslateRequest, options: RequestOptions
 ) -> Response:
-    """Translate HTML pages or subtitle files; the response has their text without scores or other fields."""
-    texts = [body.text] if isinstance(body.text, str) else body.text
-    documents = await asyncio.to_thread(split_texts, texts, body.format, service.limits.lines)
+    """Translate HTML pages or subtitle files; the response has only the translated text, without scores."""
+    documents = await asyncio.to_thread(split_texts, body.texts, body.format, service.limits.lines)
     lines = [_make_lines([segment.text for segment in document.segments], body, model) for document in documents]
     joined = join_documents(documents, await service.translate_documents(request, model, options, lines))
     return JsonLine({"model": model.name, "translations": [[{"text": text}] for (text,) in joined]})
@@ -174,25 +177,32 @@ def _describe(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _request_options(body: TranslateRequest, model: ServedModel) -> RequestOptions:
-    own = 1 if body.alternatives else max(model.decode.n_best, model.decode.beam_size)
-    if body.n_best > (limit := max(_MAX_N_BEST, own)):
-        raise HTTPException(400, f"n_best is {body.n_best}; it must be at most {limit}; request fewer")
-    if body.alternatives and body.stream_tokens:  # each alternative is a separate search
-        raise HTTPException(400, "alternatives and stream_tokens are mutually exclusive; send one of them")
+def _check_combinations(body: TranslateRequest, model: ServedModel) -> None:
+    """Raise HTTPException for options that exclude or need each other, or that the model does not allow."""
+    max_n_best = _MAX_N_BEST
+    if not body.alternatives:
+        max_n_best = max(max_n_best, model.decode.n_best, model.decode.beam_size)
+    if body.n_best > max_n_best:
+        raise HTTPException(400, f"n_best is {body.n_best}; it must be at most {max_n_best}; request fewer")
+    if body.alternatives:  # each alternative is a separate search
+        _require_defaults(body, ["stream_tokens"], "alternatives")
     if body.partial_word and not body.prefix:
         raise HTTPException(400, "partial_word needs the beginning of a word in prefix; send both")
-    excluded = [
-        name
-        for name in ("partial_word", "alternatives", "alignments", "attention", "stream_tokens")
-        if getattr(body, name)
-    ]
-    if body.keep and excluded:
-        raise HTTPException(400, f"keep and {excluded[0]} are mutually exclusive; send one of them")
-    excluded += [name for name in ("prefix", "context", "scores", "stream") if getattr(body, name)]
-    excluded += ["n_best"] if body.n_best > 1 else []
-    if body.format != "text" and excluded:
-        raise HTTPException(400, f"format {body.format} and {excluded[0]} are mutually exclusive; send one of them")
+    if body.keep:
+        _require_defaults(body, _EXCLUDED_BY_KEEP, "keep")
+    if body.format != "text":
+        _require_defaults(body, _EXCLUDED_BY_DOCUMENTS, f"format {body.format}")
+
+
+def _require_defaults(body: TranslateRequest, names: Sequence[str], option: str) -> None:
+    """Raise HTTPException if one of these fields, which `option` excludes, does not have its default."""
+    for name in names:
+        if getattr(body, name) != TranslateRequest.model_fields[name].default:
+            raise HTTPException(400, f"{option} and {name} are mutually exclusive; send one of them")
+
+
+def _request_options(body: TranslateRequest) -> RequestOptions:
+    keep = body.keep if body.format == "text" else [*body.keep, "markup"]
     return RequestOptions(
         n_best=body.n_best,
         beam_size=body.beam_size,
@@ -202,7 +212,7 @@ def _request_options(body: TranslateRequest, model: ServedModel) -> RequestOptio
         bias=tuple(body.preferred.items()),
         partial_word=body.partial_word,
         alternatives=body.alternatives,
-        keep=tuple(dict.fromkeys([*body.keep, *(["markup"] if body.format != "text" else [])])),
+        keep=tuple(dict.fromkeys(keep)),  # without duplicates
         entities=body.format != "srt",
         alignments=body.alignments,
         scores=body.scores,
@@ -214,12 +224,14 @@ def _check_phrases(body: TranslateRequest, model: ServedModel) -> None:
     for phrase in body.forbidden:
         if contains_phrase(body.prefix, phrase, ignores_case=model.lowercases):
             raise HTTPException(400, f"prefix contains {phrase!r}, which is forbidden; change one of them")
-    wanted = dict.fromkeys((phrase for phrase, value in body.preferred.items() if value > 0), "preferred")
-    wanted |= dict.fromkeys(body.required, "required")
-    for (text, kind), phrase in product(wanted.items(), (*model.decode.forbid, *body.forbidden)):
-        if contains_phrase(text, phrase, ignores_case=model.lowercases):
-            problem = f"{kind} phrase {text!r} contains {phrase!r}, which is forbidden; change one of them"
-            raise HTTPException(400, problem)
+    kinds = {phrase: "preferred" for phrase, bias in body.preferred.items() if bias > 0}
+    for phrase in body.required:
+        kinds[phrase] = "required"
+    for phrase, kind in kinds.items():
+        for forbidden in (*model.decode.forbid, *body.forbidden):
+            if contains_phrase(phrase, forbidden, ignores_case=model.lowercases):
+                problem = f"{kind} phrase {phrase!r} contains {forbidden!r}, which is forbidden; change one of them"
+                raise HTTPException(400, problem)
 
 
 def _make_lines(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:
@@ -287,7 +299,7 @@ class _Route(APIRoute):
 
 
 class _Middleware:
-    """Rejects requests of other sites and while draining, reports internal errors, and counts all requests."""
+    """Rejects requests of other sites and requests while draining, reports internal errors, and counts all requests."""
 
     def __init__(self, app: ASGIApp, service: Service, rules: AccessRules) -> None:
         self._app, self._service, self._rules = app, service, rules
@@ -299,7 +311,9 @@ class _Middleware:
             return
         if scope["method"] == "HEAD":  # the server omits the body
             scope = {**scope, "method": "GET"}
-        service, start, status = self._service, monotonic(), 0
+        service = self._service
+        start = monotonic()
+        status = 0
 
         async def send_and_record(message: Message) -> None:
             nonlocal status
@@ -314,7 +328,7 @@ class _Middleware:
                 await response(scope, receive, send_and_record)
             else:
                 await self._app(scope, receive, send_and_record)
-        except HTTPException as error:  # of the rules; those of the application have become responses
+        except HTTPException as error:  # from the rules; the application turns its own into responses
             await _http_error(Request(scope), error)(scope, receive, send_and_record)
         except Exception as error:  # the server logs the traceback
             if not status:

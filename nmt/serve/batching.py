@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from time import monotonic
 from typing import Any
 
-_SHARE = 0.75  # of the queue, for all requests of a client; the rest is for others
+_CLIENT_SHARE = 0.75  # of the queue, for all requests of a client; the rest is for others
 
 
 class QueueFullError(Exception):
@@ -38,14 +39,14 @@ class BatchingOptions:
 class _Job:
     """Items of one caller that are processed in the same batch.
 
-    order: the queue is sorted by it (self-clocked fair queueing, Golestani 1994): number of the client's items so far,
-           plus the order of the latest job that had left the queue before the first of them
+    finish_tag: the queue is sorted by it (self-clocked fair queueing, Golestani 1994): number of items, plus the later
+                of the virtual time and the finish tag of the client's previous job
     """
 
     group: Hashable
     items: Sequence[Any]
     client: Hashable
-    order: int
+    finish_tag: int
     submitted_at: float = field(default_factory=monotonic)
     future: Future[list[Any]] = field(default_factory=Future)
 
@@ -69,9 +70,10 @@ class Batcher:
         """Start the threads. process(group, items) returns one result per item; the threads call it concurrently."""
         self.num_waiting = self.num_batches = self.num_items = 0
         self.batch_size = options.batch_size
-        self._process, self._options = process, options
-        self._jobs: list[_Job] = []
-        self._order = 0  # of the last job that left the queue
+        self._process = process
+        self._options = options
+        self._jobs: list[_Job] = []  # the queue
+        self._virtual_time = 0  # latest finish tag of the jobs that have left the queue
         self._changed = threading.Condition()
         self._is_closed = self._takes_oldest = False
         self._num_idle = num_threads
@@ -82,29 +84,26 @@ class Batcher:
     def submit(self, group: Hashable, items: Sequence[Any], client: Hashable = None) -> list[Future[list[Any]]]:
         """Queue items and return futures of their results, in order. If it raises QueueFullError, it queues none.
 
-        client: one that has items in the queue cannot fill it completely, unless it is None
+        client: if it has waiting items, all its items may fill at most 75 % of the queue; None has no such limit
         """
-        size, capacity = self._options.batch_size, self._options.queue_size
+        jobs: list[_Job] = []
         with self._changed:
-            own = [job for job in self._jobs if job.client == client]
-            num_own = sum(len(job.items) for job in own) + len(items)
-            is_greedy = own and client is not None and num_own > _SHARE * capacity
-            if is_greedy or self.num_waiting + len(items) > capacity or self._is_closed:
+            if self._is_closed or not self._has_capacity(client, len(items)):
                 raise QueueFullError
-            jobs, order = [], max([self._order, *(job.order for job in own)])
-            for start in range(0, len(items), size):
-                part = items[start : start + size]
-                order += len(part)
-                jobs.append(_Job(group, part, client, order))
-            # A thread that waits for a batch to fill only needs to know when it is full.
-            must_notify = not self._jobs or self.num_waiting + len(items) >= size
+            finish_tag = max([self._virtual_time, *(job.finish_tag for job in self._jobs if job.client == client)])
+            for start in range(0, len(items), self.batch_size):
+                part = items[start : start + self.batch_size]
+                finish_tag += len(part)
+                jobs.append(_Job(group, part, client, finish_tag))
+            was_empty = not self._jobs
             for job in jobs:
-                insort(self._jobs, job, key=attrgetter("order"))
+                insort(self._jobs, job, key=attrgetter("finish_tag"))
             self.num_waiting += len(items)
-            if must_notify:
+            # A thread that waits for a batch to fill only needs to know when it is full.
+            if was_empty or self.num_waiting >= self.batch_size:
                 self._changed.notify()
         for job in jobs:
-            job.future.add_done_callback(lambda _, job=job: self._remove_if_canceled(job))  # type: ignore[misc]
+            job.future.add_done_callback(partial(self._remove_if_canceled, job))
         return [job.future for job in jobs]
 
     def close(self) -> None:
@@ -115,8 +114,16 @@ class Batcher:
         for thread in self._threads:
             thread.join()
 
-    def _remove_if_canceled(self, job: _Job) -> None:
-        if job.future.cancelled():
+    def _has_capacity(self, client: Hashable, num_items: int) -> bool:
+        """Return whether further items of a client fit into the queue."""
+        capacity = self._options.queue_size
+        num_of_client = sum(len(job.items) for job in self._jobs if job.client == client)
+        if num_of_client and client is not None and num_of_client + num_items > _CLIENT_SHARE * capacity:
+            return False
+        return self.num_waiting + num_items <= capacity
+
+    def _remove_if_canceled(self, job: _Job, future: Future[list[Any]]) -> None:
+        if future.cancelled():
             with self._changed:
                 if job in self._jobs:
                     self._remove(job)
@@ -141,20 +148,26 @@ class Batcher:
                     return []
                 deadline = self._jobs[0].submitted_at + self._options.max_delay if self._jobs else None
                 self._changed.wait(None if deadline is None else deadline - monotonic())
-            per_thread = math.ceil(self.num_waiting / self._num_idle)
+            batch = self._take_batch()
             self._num_idle -= 1
-            batch: list[_Job] = []
-            count, group = 0, self._choose_group()
-            for job in [job for job in self._jobs if job.group == group]:
-                if batch and count + len(job.items) > min(per_thread, self._options.batch_size):
-                    break
-                count += len(job.items)
-                self._order = max(self._order, job.order)
-                batch.append(job)
-                self._remove(job)
             if self._jobs:
                 self._changed.notify()  # another thread
             return batch
+
+    def _take_batch(self) -> list[_Job]:
+        """Remove a batch from the queue; idle threads share the waiting items."""
+        max_items = min(math.ceil(self.num_waiting / self._num_idle), self.batch_size)
+        group = self._choose_group()
+        batch: list[_Job] = []
+        num_items = 0
+        for job in [job for job in self._jobs if job.group == group]:
+            if batch and num_items + len(job.items) > max_items:
+                break
+            batch.append(job)
+            num_items += len(job.items)
+            self._virtual_time = max(self._virtual_time, job.finish_tag)
+            self._remove(job)
+        return batch
 
     def _choose_group(self) -> Hashable:
         """Return the group of the first job and the largest group in turn: batches are large, and no job starves."""
@@ -170,7 +183,7 @@ class Batcher:
         if not self._jobs:
             return False
         has_waited = monotonic() - self._jobs[0].submitted_at >= self._options.max_delay
-        return self._is_closed or has_waited or self.num_waiting >= self._options.batch_size
+        return self._is_closed or has_waited or self.num_waiting >= self.batch_size
 
     def _process_jobs(self, jobs: list[_Job]) -> None:
         """Set the results or the exception of each job's future."""

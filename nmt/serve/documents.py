@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Literal, NamedTuple, assert_never
 
@@ -70,12 +70,12 @@ def join_documents(
 
 
 def _join(document: Document, n_best_lists: list[list[Translation]], limit: int) -> list[str]:
-    """Join the i-th best translations of all segments for each i."""
-
-    def texts(rank: int) -> Iterator[str]:
-        for segment, n_best in zip(document.segments, n_best_lists, strict=True):
-            yield segment.layout(n_best[min(rank, len(n_best) - 1)].text)
-        yield document.end
-
-    joined = ["".join(texts(rank)) for rank in range(max(map(len, n_best_lists), default=1))]
+    """Join the i-th best translations of all segments for each i; a segment with fewer repeats its last one."""
+    joined: list[str] = []
+    for rank in range(max(map(len, n_best_lists), default=1)):
+        texts = [
+            segment.layout(n_best[min(rank, len(n_best) - 1)].text)
+            for segment, n_best in zip(document.segments, n_best_lists, strict=True)
+        ]
+        joined.append("".join([*texts, document.end]))
     return list(dict.fromkeys(joined))[:limit]

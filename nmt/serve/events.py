@@ -45,24 +45,24 @@ async def merge(events: AsyncIterator[Event], queue: asyncio.Queue[Event]) -> As
     Each of `events` follows those queued before it arrived, so the translation of a line is its last event.
     """
     while True:
-        event = asyncio.ensure_future(anext(events, None))
+        next_event = asyncio.ensure_future(anext(events, None))
         try:
-            while not event.done():
+            while not next_event.done():
                 queued = asyncio.ensure_future(queue.get())
                 try:
-                    await asyncio.wait((event, queued), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait((next_event, queued), return_when=asyncio.FIRST_COMPLETED)
                     if queued.done():
                         yield queued.result()
                 finally:
                     queued.cancel()
-            found = event.result()
+            event = next_event.result()
         finally:
-            event.cancel()
+            next_event.cancel()
         while not queue.empty():
             yield queue.get_nowait()
-        if found is None:
+        if event is None:
             return
-        yield found
+        yield event
 
 
 async def _encode(first: Event | None, rest: AsyncIterator[Event]) -> AsyncIterator[bytes]:

@@ -68,7 +68,8 @@ def _field(part: bytes) -> tuple[str, str]:
     """Return the name and value of a part of a multipart form."""
     head, separator, value = part.partition(b"\r\n\r\n")
     headers = _headers(head.decode().lstrip())
-    name, file = (headers.get_param(key, header="content-disposition") for key in ("name", "filename"))
+    name = headers.get_param("name", header="content-disposition")
+    file = headers.get_param("filename", header="content-disposition")
     if not separator or name is None:
         raise ValueError("a part of the form has no name")
     name = collapse_rfc2231_value(name)

@@ -43,25 +43,26 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         body = await service.read_body(request, LibreTranslateRequest)
         if body.format not in ("text", "html"):
             raise HTTPException(400, f"format {body.format!r} is not supported; it must be 'text' or 'html'")
-        is_single, texts = isinstance(body.q, str), body.texts
-        detected = _detect(service, texts, body.target)[0] if body.source == "auto" else None
+        detected = _detect(service, body.texts, body.target)[0] if body.source == "auto" else None
         model = _find_model(service, detected.language if detected else body.source, body.target)
         kind: TextFormat = "html" if body.format == "html" else "text"
-        documents = await asyncio.to_thread(split_texts, texts, kind, service.limits.lines)
-        # Different token sequences may decode to the same text, so distinct alternatives need the whole beam. With
-        # MBR, more candidates than without alternatives could change the selected translation.
-        most = model.decode.beam_size if model.decode.mbr_metric == "none" else model.decode.n_best
-        n_best, keep = most if body.alternatives else 1, ("markup",) if body.format == "html" else ()
-        options = RequestOptions(n_best=n_best, keep=keep)
+        documents = await asyncio.to_thread(split_texts, body.texts, kind, service.limits.lines)
+        n_best = 1
+        if body.alternatives:
+            # Different token sequences may decode to the same text, so distinct alternatives need the whole beam. With
+            # MBR, more candidates than without alternatives could change the selected translation.
+            n_best = model.decode.beam_size if model.decode.mbr_metric == "none" else model.decode.n_best
+        options = RequestOptions(n_best=n_best, keep=("markup",) if kind == "html" else ())
         lines = [[Line(segment.text) for segment in document.segments] for document in documents]
         n_best_lists = await service.translate_documents(request, model, options, lines)
         translated = join_documents(documents, n_best_lists, body.alternatives + 1)
-        response: dict[str, Any] = {"translatedText": translated[0][0] if is_single else [t[0] for t in translated]}
+        response: dict[str, list[Any]] = {"translatedText": [best for best, *_ in translated]}
         if body.alternatives:
-            response["alternatives"] = translated[0][1:] if is_single else [t[1:] for t in translated]
+            response["alternatives"] = [others for _, *others in translated]
         if detected:
-            language = detected._asdict()
-            response["detectedLanguage"] = language if is_single else [language] * len(texts)
+            response["detectedLanguage"] = [detected._asdict()] * len(translated)
+        if isinstance(body.q, str):
+            return JsonLine({field: values[0] for field, values in response.items()})
         return JsonLine(response)
 
     @app.post("/detect", openapi_extra=request_schema(DetectRequest, form=True))
@@ -80,7 +81,8 @@ def _add_descriptions(app: FastAPI, service: Service) -> None:
         pairs = dict.fromkeys(model.languages for model in service.models.values())
         for source, target in pairs:
             targets.setdefault(source, []).append(target)
-        targets |= {target: [] for _, target in pairs if target not in targets}
+        for _, target in pairs:
+            targets.setdefault(target, [])
         return JsonLine([_named(code) | {"targets": target_codes} for code, target_codes in targets.items()])
 
     @app.get("/frontend/settings")

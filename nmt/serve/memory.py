@@ -39,9 +39,10 @@ class ServedMemory(TranslationMemory):
     def find(self, keys: Iterable[bytes]) -> dict[bytes, list[Translation]]:
         """Return the existing entries of these keys, or none after an error."""
         keys = list(keys)
-        find, none = super().find, dict[bytes, list[Translation]]()
+        find = super().find
+        no_entries: dict[bytes, list[Translation]] = {}
         with self._lock:
-            found = self._attempt(lambda: find(keys), none)
+            found = self._attempt(lambda: find(keys), no_entries)
             num_found = sum(key in found for key in keys)
             self.num_reused += num_found
             self.num_missing += len(keys) - num_found

@@ -82,7 +82,7 @@ class LibreTranslateMessage(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _remove_empty(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Many clients send null or an empty string for an option that they do not use."""
+        """Remove options that are null or empty, which many clients send for options that they do not use."""
         return {name: value for name, value in fields.items() if value is not None and (value != "" or name == "q")}
 
     @property
@@ -135,6 +135,11 @@ class TranslateRequest(NativeRequest):
     scores: Flag = False
     stream: Flag = False
     stream_tokens: Flag = False
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of `text`."""
+        return [self.text] if isinstance(self.text, str) else self.text
 
 
 class ScoreRequest(NativeRequest):
@@ -218,5 +223,6 @@ def _not_json(constant: str) -> None:
 def request_schema(kind: type[BaseModel], *, form: bool = False) -> dict[str, Any]:
     """Return the OpenAPI description of a request body."""
     schema = {"schema": kind.model_json_schema()}
-    content = {"application/json": schema} | ({URL_ENCODED: schema, MULTIPART: schema} if form else {})
+    content_types = ["application/json", URL_ENCODED, MULTIPART] if form else ["application/json"]
+    content = dict.fromkeys(content_types, schema)
     return {"requestBody": {"required": True, "content": content}}

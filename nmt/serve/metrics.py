@@ -24,20 +24,19 @@ class Metrics:
 
     def render(self, models: Iterable[ServedModel]) -> str:
         """Return the text of `GET /metrics`."""
-        served = list(models)
-        batchers = {f'model="{model.name}"': model.batcher for model in served}
+        served = {f'model="{model.name}"': model for model in models}
+        batchers = {label: model.batcher for label, model in served.items()}
+        memories = {label: model.memory for label, model in served.items() if model.memory}
         requests = {f'path="{path}",status="{status}"': count for (path, status), count in self._requests.items()}
         seconds = {f'path="{path}"': value for path, value in self._seconds.items()}
         lines = {label: batcher.num_items for label, batcher in batchers.items()}
         batches = {label: batcher.num_batches for label, batcher in batchers.items()}
-        memories = {label: model.memory for label, model in zip(batchers, served, strict=True) if model.memory}
-        looked_up = {
-            f'{label},result="{result}"': count
-            for label, memory in memories.items()
-            for result, count in (("reused", memory.num_reused), ("missing", memory.num_missing))
-        }
-        errors = {label: memory.num_errors for label, memory in memories.items()}
         waiting = {label: batcher.num_waiting for label, batcher in batchers.items()}
+        looked_up: dict[str, float] = {}
+        for label, memory in memories.items():
+            looked_up[f'{label},result="reused"'] = memory.num_reused
+            looked_up[f'{label},result="missing"'] = memory.num_missing
+        errors = {label: memory.num_errors for label, memory in memories.items()}
         items = "Lines translated or reused from the translation memory, pairs scored, and attentions computed."
         searches = "Lines by result of the translation memory lookup; with keep, each repeated search of a line counts."
         return (

@@ -117,8 +117,9 @@ class ServedModel:
         memory: ServedMemory | None = None,
     ) -> None:
         """Serve a translator. decode: its options; load_scorer: called at the first request for scores"""
-        self.name, self.languages, self.decode, self.description = name, languages, decode, description
-        self._translator, self.memory = translator, memory
+        self.name, self.description = name, description
+        self.languages, self.decode, self.memory = languages, decode, memory
+        self._translator = translator
         self._scorer = lru_cache(1)(load_scorer)
         self._translator_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._make_translator)
         self._with_memory_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._add_memory)
@@ -170,61 +171,60 @@ class ServedModel:
         return self._translate(group[0], items)
 
     def _translate(self, options: RequestOptions, lines: Sequence[Line]) -> list[list[Translation]]:
-        translator = self._translator_for(options)
-        if options.alternatives:
-            found = [
-                translator.alternatives(
-                    line.text,
-                    line.prefix,
-                    options.n_best,
-                    (*line.required, *(line.glossary.required(line.text) if line.glossary else ())),
-                    partial_word=options.partial_word,
-                    context=line.context,
-                )
-                for line in lines
-            ]
-            self._report_long_lines(translator)
-            return found
         if options.stream_tokens and len(lines) > 1:
-            return [found for line in lines for found in self._translate(options, [line])]
+            return [n_best for line in lines for n_best in self._translate(options, [line])]
+        translator = self._translator_for(options)
         inputs = [TranslatorInput(line.text, line.prefix, line.required, line.context, line.glossary) for line in lines]
-        if options.stream_tokens or options.partial_word:
-            translator = translator.with_callback(lines[0].on_text) if options.stream_tokens else translator
+        if options.alternatives:
+            n_best_lists = [self._alternatives(translator, options, line) for line in lines]
+        elif options.stream_tokens or options.partial_word:
+            if options.stream_tokens:
+                translator = translator.with_callback(lines[0].on_text)
             n_best_lists = translator.translate_inputs(inputs, partial_word=options.partial_word)
         elif options.keep:
-            keeping = PreservingTranslator(
-                self._with_memory_for(options),
-                options.keep,
-                self.languages,
-                entities=options.entities,
-                aligns_jointly=False,
-            )
-            n_best_lists = keeping.start_translation(inputs)()
-            has_tags = any("<" in line.text for line in lines)
-            if has_tags and (problem := unspaced_markup(options.keep, self.languages)):
-                self._report(f"translated with its tags; {problem}")
-            if keeping.fallbacks.copied:
-                self._report("not translated, because its translation would lack items or tags")
-            if keeping.fallbacks.unmet:
-                problem = "translated without its prefix or a required phrase, or with a forbidden one"
-                self._report(f"{problem}, because of keep")
+            n_best_lists = self._translate_preserving(options, inputs)
         else:
             n_best_lists = self._with_memory_for(options).translate_inputs(inputs)
         self._report_long_lines(translator)
         return [translations[: options.n_best] for translations in n_best_lists]
 
+    def _alternatives(self, translator: TextTranslator, options: RequestOptions, line: Line) -> list[Translation]:
+        required = list(line.required)
+        if line.glossary:
+            required += line.glossary.required(line.text)
+        return translator.alternatives(
+            line.text, line.prefix, options.n_best, required, partial_word=options.partial_word, context=line.context
+        )
+
+    def _translate_preserving(
+        self, options: RequestOptions, inputs: Sequence[TranslatorInput]
+    ) -> list[list[Translation]]:
+        """Translate inputs, preserve the kinds of `options.keep`, and warn about fallbacks."""
+        wrapped = self._with_memory_for(options)
+        translator = PreservingTranslator(
+            wrapped, options.keep, self.languages, entities=options.entities, aligns_jointly=False
+        )
+        n_best_lists = translator.start_translation(inputs)()
+        problem = unspaced_markup(options.keep, self.languages)
+        if problem and any("<" in item.text for item in inputs):
+            self._report(f"translated with its tags; {problem}")
+        if translator.fallbacks.copied:
+            self._report("not translated, because its translation would lack items or tags")
+        if translator.fallbacks.unmet:
+            problem = "translated without its prefix or a required phrase, or with a forbidden one"
+            self._report(f"{problem}, because of keep")
+        return n_best_lists
+
     def _report_long_lines(self, translator: TextTranslator) -> None:
         """Warn about the first line that is too long for the model, or longer than any training sentence."""
         hint = "; if sentences are missing, send each as a line, or use --split-sentences"
-        hint = "" if self.decode.split_sentences else hint
-        result = "truncated" if self.decode.long_lines == "truncate" else f"translated in parts{hint}"
-        own, longer = self._translator, f"longer than any sentence of the training text; check the translation{hint}"
-        for is_counted, problem in (
-            (translator.lines_split > own.lines_split, f"too long for the model and was {result}"),
-            (translator.lines_longer > own.lines_longer, longer),
-        ):
-            if is_counted:
-                self._report(problem)
+        if self.decode.split_sentences:
+            hint = ""
+        if translator.lines_split > self._translator.lines_split:
+            result = "truncated" if self.decode.long_lines == "truncate" else f"translated in parts{hint}"
+            self._report(f"too long for the model and was {result}")
+        if translator.lines_longer > self._translator.lines_longer:
+            self._report(f"longer than any sentence of the training text; check the translation{hint}")
 
     def _report(self, problem: str) -> None:
         """Warn about the first line with a problem."""
@@ -263,8 +263,9 @@ class ServedModel:
         except ValidationError as error:
             raise UserError(explain(error)) from error
         changed = [name for name in ("beam_size", "length_alpha") if changes[name] != getattr(self.decode, name)]
-        if found := ineffective_option(changed, decode, has_ensemble=False, needs_alignments=True):
-            name, problem = found
+        ineffective = ineffective_option(changed, decode, has_ensemble=False, needs_alignments=True)
+        if ineffective:
+            name, problem = ineffective
             raise UserError(f"{problem}, which the server sets; leave out {name}")
         return decode
 

@@ -20,8 +20,8 @@ _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript",
 
 def add_page(app: FastAPI) -> None:
     """Serve the page at `/`, and its other files under `/page/`."""
-    found = (files("nmt.serve") / "web").iterdir()
-    responses = {file.name: _response(file.name, file.read_bytes()) for file in found}
+    web = files("nmt.serve") / "web"
+    responses = {file.name: _response(file.name, file.read_bytes()) for file in web.iterdir()}
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:

@@ -91,8 +91,11 @@ class _Server(uvicorn.Server):
         """Listen and log the address. Signal handlers are already installed."""
         await super().startup(sockets)
         names = ", ".join(f"{model.name} ({model.description})" for model in self._service.models.values())
-        for host, port, *_ in (listening.getsockname() for listening in sockets or ()):
-            say(f"serving {names} on http://{f'[{host}]' if ':' in host else host}:{port}")
+        for listening in sockets or ():
+            host, port, *_ = listening.getsockname()
+            if ":" in host:  # IPv6
+                host = f"[{host}]"
+            say(f"serving {names} on http://{host}:{port}")
         for message in unnamed_models(self._service):
             say(message)
 
@@ -133,20 +136,22 @@ class _JoinedWrites:
 
 
 def max_connections() -> int:
-    """Return half of the limit of open files. Beyond that limit, clients would wait without an answer."""
-    limit = _OPEN_FILES if sys.platform == "win32" else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return (limit if limit > 0 else _OPEN_FILES) // 2  # RLIM_INFINITY is negative
+    """Return half the limit of open files. If the process reached that limit, new clients would get no response."""
+    if sys.platform == "win32":
+        return _OPEN_FILES // 2
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (_OPEN_FILES if limit == resource.RLIM_INFINITY else limit) // 2
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request of a connection that exceeds the limit."""
+    """Reject a request on a connection beyond the limit."""
     headers = {"retry-after": "1", "connection": "close"}
     response = JsonLine({"error": "the server has too many connections; try again later"}, 503, headers)
     await response(scope, receive, send)
 
 
 class _Protocol(H11Protocol):
-    """Refuses too many connections, and closes one if no complete request head arrives in time."""
+    """Limits the number of connections, and closes one if no complete request head arrives in time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timeout; a complete request head stops it."""

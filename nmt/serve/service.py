@@ -84,13 +84,16 @@ class Service:
         self._delivery: Delivery | None = None
 
     async def read_body(self, request: Request, kind: type[Message]) -> Message:
-        """Read and parse the body of a request; raises HTTPException if it is invalid or slow, or has no valid API key.
+        """Read and parse the body of a request.
 
-        Only LibreTranslate requests may have the key in the body. Sets `request.state.client` for `Batcher.submit`: the
-        key, or the address if the server requires no keys.
+        Only LibreTranslate requests may have the API key in the body. Sets `request.state.client` for `Batcher.submit`:
+        the key, or the address if the server requires no keys.
+
+        Raises HTTPException if the body is invalid or slow, or the request has no valid API key.
         """
-        key, may_have_key = _bearer_token(request), issubclass(kind, LibreTranslateMessage)
-        if key or not may_have_key:
+        key = _bearer_token(request)
+        may_have_key = issubclass(kind, LibreTranslateMessage)
+        if key or not may_have_key:  # reject invalid keys before receiving the body
             self._authorize(key)
         try:
             async with asyncio.timeout(self.limits.seconds):
@@ -100,13 +103,15 @@ class Service:
             raise HTTPException(408, problem, {"connection": "close"}) from error
         except ClientDisconnect as error:
             raise _client_disconnected() from error
-        content_type, query = request.headers.get("content-type", ""), request.scope["query_string"]
-        fields = parse_fields(content_type, query, body, kind)
+        content_type = request.headers.get("content-type", "")
+        fields = parse_fields(content_type, request.scope["query_string"], body, kind)
         if not key and may_have_key:
             key = fields.get("api_key") or ""
             self._authorize(key)
-        address = request.client.host if request.client else ""
-        request.state.client = key if self.requires_key else address
+        if self.requires_key:
+            request.state.client = key
+        else:
+            request.state.client = request.client.host if request.client else ""
         return check_fields(fields, kind)
 
     @property
@@ -148,19 +153,25 @@ class Service:
         A blank line ends a document, as in `nmt translate`. Raises HTTPException like `process`.
         """
         lines = [line for document in documents for line in document]
-        texts, context = [line.text for line in lines], model.context
+        context = model.context
         if not context.size:
             return await self.translate(request, model, options, lines)
+        texts = [line.text for line in lines]
         self.check_size(texts)
-        numbers = [number for number, document in enumerate(documents) for _ in document]
-        previous = [len(before) for _, before in with_previous(texts, context.size, is_blank, numbers)]
+        document_numbers = [number for number, document in enumerate(documents) for _ in document]
+        previous_texts = [texts for _, texts in with_previous(texts, context.size, is_blank, document_numbers)]
+        if not context.has_target:
+            with_context = [line._replace(context=before) for line, before in zip(lines, previous_texts, strict=True)]
+            return await self.translate(request, model, options, with_context)
+        context_sizes = [len(before) for before in previous_texts]
+        pairs: list[Previous] = [(text, "") for text in texts]  # with the translations of earlier rounds
         n_best_lists: list[list[Translation]] = [[]] * len(lines)
-        for indices in document_rounds(previous) if context.has_target else [list(range(len(lines)))]:
-            outputs = [found[0].text if found else "" for found in n_best_lists]
-            known: Sequence[Previous] = list(zip(texts, outputs, strict=True)) if context.has_target else texts
-            with_context = [lines[i]._replace(context=tuple(known[i - previous[i] : i])) for i in indices]
-            for i, found in zip(indices, await self.translate(request, model, options, with_context), strict=True):
-                n_best_lists[i] = found
+        for indices in document_rounds(context_sizes):
+            with_context = [lines[i]._replace(context=tuple(pairs[i - context_sizes[i] : i])) for i in indices]
+            round_results = await self.translate(request, model, options, with_context)
+            for i, n_best in zip(indices, round_results, strict=True):
+                n_best_lists[i] = n_best
+                pairs[i] = (texts[i], n_best[0].text)
         return n_best_lists
 
     async def process(
@@ -176,7 +187,7 @@ class Service:
         texts: counted against the limits
         waits: whether to wait while the queue is full, for at most `Limits.seconds`
 
-        Raises HTTPException if they exceed a limit, the queue is full, the client disconnects, or on timeout.
+        Raises HTTPException if the texts exceed a limit, the queue is full, the client disconnects, or on timeout.
         """
         self.check_size(texts)
         deadline = monotonic() + (self.limits.seconds if waits else 0.0)
@@ -189,7 +200,7 @@ class Service:
                     raise HTTPException(503, "the queue is full; try again later", {"retry-after": "1"}) from error
             await asyncio.sleep(_RETRY_SECONDS)
         try:
-            return await self._wait(request, futures)
+            return await self._results(request, futures)
         except UserError as error:
             raise HTTPException(400, str(error)) from error
         except ModelUnavailableError as error:
@@ -205,21 +216,20 @@ class Service:
         Later batches wait while the queue is full.
         """
         self.check_size([line.text for line in lines])
-        start, size = 0, 1
+        start = 0
+        size = 1
         while start < len(lines):
             yield await self.translate(request, model, options, lines[start : start + size], waits=start > 0)
-            start, size = start + size, min(2 * size, model.batcher.batch_size)
+            start += size
+            size = min(2 * size, model.batcher.batch_size)
 
     def check_size(self, texts: Sequence[str]) -> None:
         """Raise HTTPException if texts exceed a limit."""
-        for count, limit, unit in (
-            (sum(map(len, texts)), self.limits.characters, "characters"),
-            (len(texts), self.limits.lines, "lines"),
-        ):
-            if count > limit:
-                raise HTTPException(413, f"the request has {count:,} {unit}; the limit is {limit:,}; split it")
+        _check_count(sum(map(len, texts)), "characters", self.limits.characters)
+        _check_count(len(texts), "lines", self.limits.lines)
 
-    async def _wait(self, request: Request, futures: Sequence[Future[list[Result]]]) -> list[Result]:
+    async def _results(self, request: Request, futures: Sequence[Future[list[Result]]]) -> list[Result]:
+        """Wait for futures and return their results; cancels them if the client disconnects, and on timeout."""
         delivery = self._delivery_to(asyncio.get_running_loop())
         disconnection = asyncio.create_task(_wait_for_disconnection(request))
         deadline = monotonic() + self.limits.seconds
@@ -250,7 +260,8 @@ class Service:
 
     async def _receive_body(self, request: Request) -> bytes:
         """Receive the body of a request, and stop reading at the limit."""
-        if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
+        encoding = request.headers.get("content-encoding", "identity")
+        if encoding != "identity":
             raise HTTPException(415, f"content-encoding {encoding} is not supported; send the body uncompressed")
         limit = self.limits.body_bytes
         body = bytearray()
@@ -273,6 +284,11 @@ class Service:
             raise HTTPException(401, problem, {"www-authenticate": "Bearer"})
         if key not in self._api_keys:
             raise HTTPException(403, "the API key is not valid; check it")
+
+
+def _check_count(count: int, unit: str, limit: int) -> None:
+    if count > limit:
+        raise HTTPException(413, f"the request has {count:,} {unit}; the limit is {limit:,}; split it")
 
 
 def _bearer_token(request: Request) -> str:

@@ -44,15 +44,16 @@ def damaged_files(directory: Path, expected: Mapping[str, str]) -> list[Path]:
 
 def require_undamaged(directory: Path, expected: Mapping[str, str], report: str) -> None:
     """Raise UserError if a file is missing or differs from its SHA-256. report: name of the file with the digests"""
-    again = f"remove {directory}, then rerun to create it again"
-    if missing := [path for name in expected if not (path := directory / name).exists()]:
-        raise UserError(f"{missing[0]} is missing, but {report} lists it; {again}")
+    remedy = f"remove {directory}, then rerun to create it again"
+    for name in expected:
+        if not (directory / name).exists():
+            raise UserError(f"{directory / name} is missing, but {report} lists it; {remedy}")
     if damaged := damaged_files(directory, expected):
-        raise UserError(f"{damaged[0]} is damaged: its SHA-256 is not the one in {report}; {again}")
+        raise UserError(f"{damaged[0]} is damaged: its SHA-256 is not the one in {report}; {remedy}")
 
 
 def write_checked(path: Path, report: Mapping[str, Any]) -> None:
-    """Write a report with the SHA-256 of its own content, in ASCII: names of files may not be UTF-8."""
+    """Write a report with the SHA-256 of its own content, in ASCII, because file names need not be valid UTF-8."""
     content = {**report, _CHECKSUM: _content_digest(report)}
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="ascii")
 

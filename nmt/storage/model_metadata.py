@@ -67,7 +67,8 @@ class ModelMetadata:
 def require_kind(directory: Path, metadata: ModelMetadata, *, language_model: bool) -> None:
     """Raise UserError unless a model is a language model, or a translation model if `language_model` is False."""
     if metadata.is_language_model != language_model:
-        found, expected = ("translation", "language") if language_model else ("language", "translation")
+        expected = "language" if language_model else "translation"
+        found = "translation" if language_model else "language"
         raise UserError(f"{directory} is a {found} model; it must be a {expected} model; choose another one")
 
 
@@ -78,7 +79,9 @@ def read_model_metadata(directory: Path) -> ModelMetadata:
 
 def longest_source_of(run: Path, start: Path | None) -> int | None:
     """Return `longest_source` of a run's newest readable checkpoint, or else of its initial model; 0 without either."""
-    candidates = [*reversed(list_checkpoints(run)), *([] if start is None else [start])]
+    candidates = list_checkpoints(run)[::-1]
+    if start is not None:
+        candidates.append(start)
     for directory in candidates:
         with suppress(UserError):
             return read_model_metadata(find_model(directory)).longest_source
@@ -101,7 +104,7 @@ def require_transformer(recipe: ModelRecipe, directory: Path) -> None:
 
 def model_toml(model_recipe: ModelRecipe, metadata: ModelMetadata) -> str:
     """Return the text of `model.toml`."""
-    tree = {
+    tree: dict[str, Any] = {
         "format": FORMAT,
         "languages": {"src": metadata.src_lang, "tgt": metadata.tgt_lang},
         "vocabulary": {"src": metadata.src_vocab_size, "tgt": metadata.tgt_vocab_size},
@@ -109,13 +112,14 @@ def model_toml(model_recipe: ModelRecipe, metadata: ModelMetadata) -> str:
             "unicode_form": metadata.unicode_form,
             "reverse_target": metadata.reverse_target,
             "max_tokens": metadata.max_tokens,
-            **({} if metadata.longest_source is None else {"longest_source": metadata.longest_source}),
         },
         "context": metadata.context._asdict(),
         "model": model_recipe.model_dump(mode="json", exclude_none=True),
         "decode": metadata.decode.model_dump(mode="json", exclude_none=True),
         "origin": metadata.origin,
     }
+    if metadata.longest_source is not None:
+        tree["text"]["longest_source"] = metadata.longest_source
     return tomli_w.dumps(tree)
 
 

@@ -67,8 +67,10 @@ def owning_directory(file: Path) -> Path | None:
 
 
 def _scored_test_sets(run: Path) -> set[str]:
-    tests = read_json_object(run / "report.json").get("tests", [])
-    return {test.get("name", "") for test in tests if isinstance(test, dict)} if isinstance(tests, list) else set()
+    tests = read_json_object(run / "report.json").get("tests")
+    if not isinstance(tests, list):
+        return set()
+    return {test.get("name", "") for test in tests if isinstance(test, dict)}
 
 
 def require_run(path: Path) -> None:
@@ -139,8 +141,10 @@ def require_own_files(run: Path, translations: Sequence[str], *, keeps_recipe: b
     if (run / "recipe.toml").is_file() or list_checkpoints(run):
         return
     written = ["metrics.jsonl", "report.md", "report.json", "curves.png"]
-    before_training = {"leaks.json": "sets", "plan.json": "parameters"}
-    written += [name for name, key in before_training.items() if key not in read_json_object(run / name)]
+    # nmt also writes these before training; without the key, they are files of the user.
+    for name, key in (("leaks.json", "sets"), ("plan.json", "parameters")):
+        if key not in read_json_object(run / name):
+            written.append(name)
     written += [f"translations/{name}" for name in translations]
     if existing := [name for name in written if os.path.lexists(run / name)]:
         raise UserError(
@@ -186,7 +190,8 @@ def require_own_model(run: Path) -> None:
 def warn_of_divergence(path: Path) -> None:
     """Warn if no validation of the run of a model or checkpoint has a finite score."""
     model = find_model(path).resolve()
-    newest = [model, *list_checkpoints(model.parent)][-1]  # a checkpoint has its own state
+    checkpoints = list_checkpoints(model.parent)  # none if the model is a checkpoint, which has its own state
+    newest = checkpoints[-1] if checkpoints else model
     scores = read_json_object(newest / "state.json").get("scores") or {}
     if scores and max(scores.values()) == -math.inf and is_first_rank():
         warn(
@@ -229,7 +234,7 @@ def find_report(model: Path) -> dict[str, Any] | None:
 def read_json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; {} if the file is missing, incomplete or has another value."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

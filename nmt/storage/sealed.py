@@ -70,7 +70,8 @@ def new_directory(directory: Path, *, replaces: bool = False) -> Iterator[Path]:
     Raises UserError if `directory` is in a run that this process locked and whose lock file was deleted or replaced.
     """
     require_lock(directory)
-    temporary, old = (directory.with_name(f".{directory.name}.{end}-{os.getpid()}") for end in ("part", "old"))
+    temporary = directory.with_name(f".{directory.name}.part-{os.getpid()}")
+    old = directory.with_name(f".{directory.name}.old-{os.getpid()}")
     for leftover in (temporary, old):
         shutil.rmtree(leftover, ignore_errors=True)
     try:
@@ -87,6 +88,14 @@ def new_directory(directory: Path, *, replaces: bool = False) -> Iterator[Path]:
             old.rename(directory)
         for leftover in (temporary, old):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def link_or_copy(source: Path | str, target: Path | str) -> None:
+    """Hard-link a file, or copy it if the file system has no hard links."""
+    try:
+        Path(target).hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def require_new(directory: Path) -> None:
@@ -117,20 +126,19 @@ def require_no_loop(path: Path) -> None:
 
 def writes_through(path: Path) -> bool:
     """Return whether a path must be written in place and not replaced by a new file, as for pipes and devices."""
-    return (path.exists() and not path.is_file() and not path.is_dir()) or path.absolute().parts[1:2] in (
-        ("dev",),
-        ("proc",),
-    )
+    if path.absolute().parts[1:2] in (("dev",), ("proc",)):
+        return True
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def has_mark(path: Path, mark: bytes) -> bool:
     """Return whether a file is empty or has these bytes near its start; for PDF, near its end."""
     with path.open("rb") as file:
-        found = file.read(1_000)
-        if found.startswith(b"%PDF"):  # its metadata is at the end
+        content = file.read(1_000)
+        if content.startswith(b"%PDF"):  # its metadata is at the end
             file.seek(max(0, path.stat().st_size - 10_000))
-            found = file.read()
-    return not found or mark in found
+            content = file.read()
+    return not content or mark in content
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -175,11 +183,11 @@ def _require_replaceable(directory: Path) -> None:
     """Raise UserError if the directory of a model has files that are neither the model's nor its conversions."""
     names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
     try:
-        own = {MANIFEST, *read_manifest(directory)}
+        model_files = {MANIFEST, *read_manifest(directory)}
     except CorruptError:
-        own = set(filter(_MODEL_FILE.fullmatch, names))
+        model_files = {name for name in names if _MODEL_FILE.fullmatch(name)}
     for name in names:
-        if name not in own and not _CACHED.fullmatch(name):
+        if name not in model_files and not _CACHED.fullmatch(name):
             raise UserError(f"{directory / name} is not part of the model and would be lost; move it away, then rerun")
 
 

@@ -14,12 +14,12 @@ _SHARD = re.compile(r"(.*-)([0-9]{5})-of-([0-9]{5})(\b.*)")
 
 def require_all_shards(paths: Iterable[Path]) -> None:
     """Raise UserError if a shard is missing, according to the total in the names of the others."""
-    found: dict[tuple[Path, str, int, str], set[int]] = defaultdict(set)
+    existing: dict[tuple[Path, str, int, str], set[int]] = defaultdict(set)
     for path in paths:
-        if shard := _SHARD.fullmatch(path.name):
-            start, index, count, end = shard.groups()
-            found[path.parent, start, int(count), end].add(int(index))
-    for (folder, start, count, end), indices in found.items():
+        if match := _SHARD.fullmatch(path.name):
+            start, index, count, end = match.groups()
+            existing[path.parent, start, int(count), end].add(int(index))
+    for (folder, start, count, end), indices in existing.items():
         missing = [f"{start}{index:05}-of-{count:05}{end}" for index in range(count) if index not in indices]
         if missing:
             others = "is missing" if len(missing) == 1 else f"and {len(missing) - 1:,} more of these files are missing"

@@ -24,7 +24,8 @@ def with_context(records: Iterable[Record], context: Context) -> Iterator[Record
     for record in records:
         text = record.text or ""
         if record.context is not None:
-            recent, is_first = deque(record.context, maxlen=context.size), True
+            recent = deque(record.context, maxlen=context.size)
+            is_first = True
         yield replace(record, context=tuple(recent) if is_first or not context.has_target else None)
         is_first = is_blank(text)
         if is_first:
@@ -42,7 +43,7 @@ def whole_documents(windows: Iterable[list[Record]]) -> Iterator[list[Record]]:
     try:
         for window in windows:
             new = enumerate(window, start=len(waiting))
-            starts = [i for i, record in new if i and record.context is not None]
+            starts = [i for i, record in new if i > 0 and record.context is not None]
             waiting += window
             if starts:
                 yield waiting[: starts[-1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from nmt.decode.glossary import Term
@@ -10,11 +11,8 @@ from nmt.recipe import NO_CONTEXT, Context, UserError
 from nmt.text.clean import valid_unicode
 from nmt.text.json_fields import one_line
 
-_LISTS = "a list of phrases"
-_FORMS = "a list of phrases, or of lists of alternatives"
-_SENTENCES = "a list of sentences"
-_TRANSLATED = "a list of pairs [sentence, translation], because this model needs previous translations"
-_PAIRS = "a list of pairs [term, translation], the translation as text or as a list of alternatives"
+_TERMS = "a list of pairs [term, translation], the translation as text or as a list of alternatives"
+_TRANSLATED_SENTENCES = "a list of pairs [sentence, translation], because this model needs previous translations"
 
 
 class LineConstraints(TypedDict, total=False):
@@ -39,68 +37,78 @@ def read_constraints(fields: Any, where: str, text_field: str, *, context: Conte
     given = {name: value for name, value in fields.items() if value is not None and name != text_field}
     constraints = LineConstraints()
     if "prefix" in given:
-        constraints["prefix"] = _text(given["prefix"], "prefix", "text", where)
+        constraints["prefix"] = _Field("prefix", "text", where).text(given["prefix"])
     if "tag" in given:
-        constraints["tag"] = _text(given["tag"], "tag", "text", where)
+        constraints["tag"] = _Field("tag", "text", where).text(given["tag"])
     if "required" in given:
-        required = _list(given["required"], "required", _FORMS, where)
-        constraints["required"] = tuple(_alternatives(item, "required", _FORMS, where) for item in required)
+        field = _Field("required", "a list of phrases, or of lists of alternatives", where)
+        constraints["required"] = tuple(map(field.alternatives, field.elements(given["required"])))
     if "forbidden" in given:
-        forbidden = _list(given["forbidden"], "forbidden", _LISTS, where)
-        constraints["forbidden"] = tuple(_phrase(item, "forbidden", _LISTS, where) for item in forbidden)
+        field = _Field("forbidden", "a list of phrases", where)
+        constraints["forbidden"] = tuple(map(field.phrase, field.elements(given["forbidden"])))
     if "glossary" in given:
-        pairs = _list(given["glossary"], "glossary", _PAIRS, where)
-        constraints["terms"] = tuple(_term(pair, number, where) for number, pair in enumerate(pairs, start=1))
-    if "context" in given and context.size:
-        expected = _TRANSLATED if context.has_target else _SENTENCES
-        previous = _list(given["context"], "context", expected, where)
-        constraints["context"] = tuple(_previous(item, context, expected, where) for item in previous)
+        field = _Field("glossary", _TERMS, where)
+        pairs = map(field.pair, field.elements(given["glossary"]))
+        constraints["terms"] = tuple(_term(field, *pair, number) for number, pair in enumerate(pairs, start=1))
+    if "context" in given and context.has_target:
+        field = _Field("context", _TRANSLATED_SENTENCES, where)
+        pairs = map(field.pair, field.elements(given["context"]))
+        constraints["context"] = tuple((field.text(source), field.text(target)) for source, target in pairs)
+    elif "context" in given and context.size:
+        field = _Field("context", "a list of sentences", where)
+        constraints["context"] = tuple(map(field.text, field.elements(given["context"])))
     return constraints
 
 
-def _previous(value: Any, context: Context, expected: str, where: str) -> Previous:
-    if not context.has_target:
-        return _text(value, "context", expected, where)
-    if not isinstance(value, list) or len(value) != 2:
-        raise _wrong("context", expected, where, value)
-    source, target = (_text(item, "context", expected, where) for item in value)
-    return source, target
+def _term(field: _Field, source: Any, target: Any, number: int) -> Term:
+    where = f"{field.where}: field {field.name!r}, pair {number}"
+    return Term.parse(field.text(source), field.alternatives(target), where)
 
 
-def _term(pair: Any, number: int, where: str) -> Term:
-    if not isinstance(pair, list) or len(pair) != 2:
-        raise _wrong("glossary", _PAIRS, where, pair)
-    source, target = pair
-    source = _text(source, "glossary", _PAIRS, where)
-    forms = _alternatives(target, "glossary", _PAIRS, where)
-    return Term.parse(source, forms, f"{where}: field 'glossary', pair {number}")
+@dataclass(frozen=True)
+class _Field:
+    """Checks the values of a field; its methods raise UserError for values of another type.
 
+    expected: description of valid values
+    where:    input and line number
+    """
 
-def _alternatives(value: Any, field: str, expected: str, where: str) -> str | tuple[str, ...]:
-    if isinstance(value, list) and value:
-        return tuple(_phrase(item, field, expected, where) for item in value)
-    return _phrase(value, field, expected, where)
+    name: str
+    expected: str
+    where: str
 
+    def text(self, value: Any) -> str:
+        """Return a text without line breaks."""
+        if not isinstance(value, str):
+            raise self._error(value)
+        return one_line(valid_unicode(value))
 
-def _phrase(value: Any, field: str, expected: str, where: str) -> str:
-    """Return a nonblank text; raise UserError for any other value."""
-    if not isinstance(value, str) or not value.strip():
-        raise _wrong(field, expected, where, value)
-    return _text(value, field, expected, where)
+    def phrase(self, value: Any) -> str:
+        """Return a nonblank text."""
+        if not isinstance(value, str) or not value.strip():
+            raise self._error(value)
+        return self.text(value)
 
+    def alternatives(self, value: Any) -> str | tuple[str, ...]:
+        """Return a phrase or a nonempty list of phrases."""
+        if isinstance(value, list) and value:
+            return tuple(map(self.phrase, value))
+        return self.phrase(value)
 
-def _text(value: Any, field: str, expected: str, where: str) -> str:
-    if not isinstance(value, str):
-        raise _wrong(field, expected, where, value)
-    return one_line(valid_unicode(value))
+    def elements(self, value: Any) -> list[Any]:
+        """Return the elements of a list."""
+        if not isinstance(value, list):
+            raise self._error(value)
+        return value
 
+    def pair(self, value: Any) -> tuple[Any, Any]:
+        """Return the elements of a list of two."""
+        if not isinstance(value, list) or len(value) != 2:
+            raise self._error(value)
+        return value[0], value[1]
 
-def _list(value: Any, field: str, expected: str, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise _wrong(field, expected, where, value)
-    return value
-
-
-def _wrong(field: str, expected: str, where: str, value: Any) -> UserError:
-    shown = f"{value!r:.60}"
-    return UserError(f"{where}: field {field!r} must be {expected}; got {shown}; fix it, or rename the field")
+    def _error(self, value: Any) -> UserError:
+        shown = f"{value!r:.60}"
+        return UserError(
+            f"{self.where}: field {self.name!r} must be {self.expected}; got {shown}; fix it, or rename the field"
+        )

@@ -86,8 +86,9 @@ def require_distinct(outputs: Mapping[str, Path | None]) -> None:
 def _own_descriptor(path: Path) -> int | None:
     """Return the open descriptor that a path such as /dev/fd/3 or /dev/stderr names, directly or by links."""
     for _ in range(40):  # the kernel's limit on links
-        if found := _OWN_DESCRIPTOR.fullmatch(str(path.absolute())):
-            return int(found[1])
+        descriptor = _OWN_DESCRIPTOR.fullmatch(str(path.absolute()))
+        if descriptor:
+            return int(descriptor[1])
         if not path.is_symlink():
             break
         path = path.parent / path.readlink()
@@ -220,4 +221,7 @@ class Output:
         for line in read_lines(self.path):  # noqa: B007 - the number of the last line is used
             pass
         found = re.match(r"([0-9]+)(\t| \|\|\| )", line)
-        return -1 if found is None else int(found[1]) + (found[2] != "\t")  # Moses counts from 0
+        if found is None:
+            return -1
+        is_moses = found[2] != "\t"
+        return int(found[1]) + 1 if is_moses else int(found[1])  # Moses counts from 0

@@ -121,8 +121,8 @@ class PartFile:
 
         clear: removes the content of an earlier command; None to resume
         """
-        self.path, self.start, self.before, self._clear = path, start, before, clear
-        self._journal, self._sink = journal, sink
+        self.path, self.start, self.before = path, start, before
+        self._journal, self._sink, self._clear = journal, sink, clear
         self._written = self._marked = start
         self._has_partial_write = False
         self._last_mark = -SECONDS_BETWEEN_MARKS
@@ -146,14 +146,11 @@ class PartFile:
 
     def check_input(self, digest: InputDigest, name: str) -> None:
         """Raise CommandError unless the input starts with the records of the part. name: `Source.description`"""
+        lines = counted(digest.records, "line")
         if digest.records < self.start.records:
-            wrong = (
-                f"{name} has {counted(digest.records, 'line')}; {self.path} has translations of {self.start.records:,}"
-            )
+            wrong = f"{name} has {lines}; {self.path} has translations of {self.start.records:,}"
         elif self.start.records and digest.hexdigest() != self.start.sha256:
-            wrong = (
-                f"the first {counted(digest.records, 'line')} of {name} are not those that {self.path} was made from"
-            )
+            wrong = f"the first {lines} of {name} are not those that {self.path} was made from"
         else:
             return
         raise CommandError(
@@ -198,10 +195,10 @@ def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool
     is writing the part, or it cannot be written.
     """
     part = part_path(path)
-    for own in (part, journal_path(part)):
-        if own.is_symlink() or (own.exists() and not own.is_file()):
+    for entry in (part, journal_path(part)):
+        if entry.is_symlink() or (entry.exists() and not entry.is_file()):
             raise CommandError(
-                f"{own} is not a regular file; the partial output is written there; move it, or choose another output"
+                f"{entry} is not a regular file; the partial output is written there; move it, or choose another output"
             )
     with write_errors(str(path)):
         journal = _open_journal(part)
@@ -291,9 +288,10 @@ def _find_start(part: Path, origin: Origin, before: Origin | None, marks: list[M
             f"{part} has {counted(marks[-1].records, 'line')} from an interrupted command; it is not overwritten; use "
             "--resume to continue, or --restart to start over"
         )
-    if different := origin.differences(before):
+    differences = origin.differences(before)
+    if differences:
         raise CommandError(
-            f"{part} was made with other settings: {'; '.join(different)}; --resume needs the same settings; restore "
+            f"{part} was made with other settings: {'; '.join(differences)}; --resume needs the same settings; restore "
             "them, or use --restart to start over"
         )
     if marks[-1].output and marks[-1].output != _digest_of(part, marks[-1].bytes).hexdigest():

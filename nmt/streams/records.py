@@ -158,6 +158,11 @@ class RecordReader:
     is_given: bool = False
     written: tuple[str, ...] = ()
 
+    @property
+    def header_lines(self) -> int:
+        """Number of lines before the first record, once the header is read."""
+        return 0 if self.names is None else 1
+
     def with_header(self, line: str | None, name: str) -> RecordReader:
         """Return the reader for the header `line` of the input `name`; None means that the input is empty.
 
@@ -182,10 +187,8 @@ class RecordReader:
 
         Raises UserError if the line has no text in the expected column or field.
         """
-        where = f"{name}, line {number + (self.names is not None)}"
+        where = f"{name}, line {number + self.header_lines}"
         match self.format:
-            case "moses" | "html" | "srt":
-                raise AssertionError("not an input format of lines")
             case "text":
                 return Record(number, line, line)
             case "tsv":
@@ -200,7 +203,7 @@ class RecordReader:
                 constraints = read_constraints(fields, where, self.field, context=self.context)
                 return Record(number, text, line, replaced=replaced, **constraints)
             case _:
-                assert_never(self.format)
+                raise AssertionError("not an input format of lines")
 
     def read_document(self, lines: Iterable[str], name: str) -> Iterator[Record]:
         """Parse the document `name` and yield its segments; raises UserError for a subtitle file without subtitles."""
@@ -222,8 +225,9 @@ class RecordReader:
         top, dot, _ = self.field.partition(".")
         if dot and top in self.written:
             fields = _object_of(fields, self.field)
-        for name in (name for name in _OPTIONAL_FIELDS if self.written and name not in self.written):
-            if "translation" in fields and name in fields:
+        for name in _OPTIONAL_FIELDS:
+            is_left = self.written and name in fields and name not in self.written
+            if is_left and "translation" in fields:
                 raise UserError(
                     f"{where} has the fields 'translation' and {name!r}, and only the first would be replaced; the "
                     f"other would not belong to the new translation; remove or rename {name!r}"
@@ -294,14 +298,15 @@ class RecordWriter:
         """
         if self.format != "tsv" or self.reader.names is None:
             return ""
-        kinds = [*(["score"] if self.with_scores else []), "translation"]
-        kinds += ["alignment"] if self.with_alignments else []
-        added = [kind if rank == 1 else f"{kind}_{rank}" for rank in range(1, self.n_best + 1) for kind in kinds]
-        if same := [name for name in added if name in self.reader.names]:
-            raise UserError(
-                f"the input has a column {same[0]!r}, which the output adds; names must be unique; rename the column, "
-                "or use --output-format text"
-            )
+        is_written = {"score": self.with_scores, "translation": True, "alignment": self.with_alignments}
+        names = [name for name in is_written if is_written[name]]
+        added = names + [f"{name}_{rank}" for rank in range(2, self.n_best + 1) for name in names]
+        for name in added:
+            if name in self.reader.names:
+                raise UserError(
+                    f"the input has a column {name!r}, which the output adds; names must be unique; rename the column, "
+                    "or use --output-format text"
+                )
         return "\t".join([*self.reader.names, *added]) + "\n"
 
     def write(self, record: Record, translations: Sequence[Translation]) -> str:
@@ -372,8 +377,6 @@ class RecordWriter:
         if record.text is None:
             fields = dict.fromkeys(fields)
         match self.reader.format:
-            case "moses" | "html" | "srt":
-                raise AssertionError("not an input format of lines")
             case "text":
                 line = _dump(_nested(self.reader.field, record.line.removesuffix("\r")))
                 return _add_fields(line, self.reader.field, fields) + "\n"
@@ -383,16 +386,18 @@ class RecordWriter:
                 given = columns if names is None else dict(zip(names, columns, strict=True))
                 return _dump({"columns": given} | fields) + "\n"
             case "jsonl":
-                return (_add_fields(record.line, self.reader.field, fields) if record.line.strip() else "") + "\n"
+                if not record.line.strip():
+                    return "\n"
+                return _add_fields(record.line, self.reader.field, fields) + "\n"
             case _:
-                assert_never(self.reader.format)
+                raise AssertionError("not an input format of lines")
 
 
 def written_fields(*, n_best: bool, alignment: bool) -> tuple[str, ...]:
     """Return the names of the fields that the output adds to JSON Lines, optionally n-best lists and alignments."""
-    is_optional_written = {"n_best": n_best, "alignment": alignment}
-    names = (name for name in _OPTIONAL_FIELDS if is_optional_written[name])
-    return (*_fields(Translation("", 0.0, 0.0, [], [])), *names)
+    is_written = {"n_best": n_best, "alignment": alignment}
+    optional = [name for name in _OPTIONAL_FIELDS if is_written[name]]
+    return (*_fields(Translation("", 0.0, 0.0, [], [])), *optional)
 
 
 def _fields(translation: Translation) -> dict[str, Any]:

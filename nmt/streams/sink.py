@@ -47,7 +47,9 @@ class Sink:
 
     def __init__(self, file: FileIO, name: str, *, is_compressed: bool, position: int = 0) -> None:
         """Write to an unbuffered file; name: for error messages."""
-        self._file, self._name, self.is_compressed, self.position = file, name, is_compressed, position
+        self._file, self._name = file, name
+        self.is_compressed = is_compressed
+        self.position = position
         self.digest = hashlib.sha256()
         self._compressor: _Compressor | None = None
 

@@ -109,9 +109,10 @@ class Source:
             return None
         count = sum(record.is_line for record in replace(self, prefixes=None, required=None).records())
         for path in filter(None, (self.prefixes, self.required)):
-            if (found := count_lines(path)) != count:
+            num_lines = count_lines(path)
+            if num_lines != count:
                 raise UserError(
-                    f"{path} has {counted(found, 'line')} and {self.name} has {count:,}; it must have one line, "
+                    f"{path} has {counted(num_lines, 'line')} and {self.name} has {count:,}; it must have one line, "
                     "possibly empty, per line of text; check both"
                 )
         if self.prefixes is not None or self.required is not None:
@@ -124,7 +125,9 @@ class Source:
 
         Raises UserError, with the line number, for a line that is not UTF-8 or has no text in the expected field.
         """
-        reader, lines, name = self.reader, self._lines(), self.name
+        reader = self.reader
+        lines = self._lines()
+        name = self.name
         if reader.format in DOCUMENT_FORMATS:
             records = reader.read_document(lines, name)
         else:
@@ -157,10 +160,10 @@ class Source:
 
     def _lines(self) -> Iterator[str]:
         """Yield the lines, without the header once it has been read."""
-        has_read_header = self.reader.names is not None
+        header_lines = self.reader.header_lines
         if self.pipe is None:
-            return islice(read_lines(self.path, self.invalid_utf8), int(has_read_header), None)
-        return decode_lines(self.pipe, self.name, self.invalid_utf8, first=1 + has_read_header)
+            return islice(read_lines(self.path, self.invalid_utf8), header_lines, None)
+        return decode_lines(self.pipe, self.name, self.invalid_utf8, first=header_lines + 1)
 
     def _add_lines(
         self, records: Iterator[Record], path: Path, add: Callable[[Record, str], Record]
@@ -186,7 +189,8 @@ class Source:
 
 
 def _with_required(record: Record, line: str) -> Record:
-    return replace(record, required=(*record.required, *(phrase for phrase in line.split("\t") if phrase.strip())))
+    phrases = [phrase for phrase in line.split("\t") if phrase.strip()]
+    return replace(record, required=(*record.required, *phrases))
 
 
 class PipeLines:

@@ -24,8 +24,8 @@ _SHOWN_TERMS = 5
 
 def format_use(number: int, use: TermUse) -> str:
     """Format a row: line number, source term, the used form (else all forms), and `used` or `missed`."""
-    found = [use.form, "used"] if use.form else ["|".join(use.term.forms), "missed"]
-    return "\t".join([str(number), use.term.source, *found]) + "\n"
+    form, result = (use.form, "used") if use.form else ("|".join(use.term.forms), "missed")
+    return f"{number}\t{use.term.source}\t{form}\t{result}\n"
 
 
 class TermReport:
@@ -39,10 +39,13 @@ class TermReport:
         """
         if path is not None and path.suffix.lower() in (".gz", ".xz", ".zst", ".bz2"):
             raise UserError(f"cannot write {path}: a glossary report cannot be compressed; leave out {path.suffix}")
-        self.path, self._mode, self._has_glossary = path, mode, has_glossary
+        self.path = path
+        self._mode = mode
+        self._has_glossary = has_glossary
         self._file: FileIO | None = None
-        self._kept: str | None = None
-        self._used, self._missed = 0, Counter[str]()
+        self._kept: str | None = None  # rows of an earlier command, until they are written again
+        self._used = 0
+        self._missed: Counter[str] = Counter()
         if path is not None and path.is_file() and next(read_lines(path), "") not in (_HEADER.strip("\n"), ""):
             raise UserError(f"{path} is not a glossary report; only reports are overwritten; choose another file")
 
@@ -69,7 +72,8 @@ class TermReport:
             if self.path is not None and self.path.is_file():
                 self._file.truncate(0)
             self._write(_HEADER)
-            rows, self._kept = self._kept + rows, None
+            rows = self._kept + rows
+            self._kept = None
         for row in rows.split("\n")[:-1]:
             _, term, _, result = row.split("\t")
             if result == "used":

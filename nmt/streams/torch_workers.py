@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from typing import cast
@@ -42,14 +43,14 @@ def start_torch_workers(device: str, processes: int | None, threads: int | None 
     if threads is not None:
         processes = 1
         torch.set_num_threads(threads)
-    several = processes is not None and processes > 1
+    uses_pool = processes is not None and processes > 1
     with start_world(device, _REMEDY) as world:
-        if several and world.size > 1:
+        if uses_pool and world.size > 1:
             raise UserError(
                 f"--processes {processes} cannot be used under torchrun, which started {world.size} processes; leave "
                 "out --processes or torchrun"
             )
-        if several and world.device.type != "cpu":
+        if uses_pool and world.device.type != "cpu":
             raise UserError(
                 f"--processes {processes} needs a CPU, got {world.device}; add --device cpu, or use torchrun for "
                 "several GPUs"
@@ -138,20 +139,17 @@ def _translate_in_turn(
     All processes must read the same windows.
     """
     while round_of_windows := list(islice(windows, world.size)):
-        result_fields: list[str] = []
+        encoded: list[str] = []  # at most one result
         if world.rank < len(round_of_windows):
             result = translate_window(round_of_windows[world.rank])
-            fallbacks = astuple(result.fallbacks) if result.fallbacks else ()
-            counts = (result.num_lines, result.tokens, *astuple(result.lines), *fallbacks)
-            result_fields = [result.text, result.terms, *map(str, counts)]
+            encoded = [json.dumps(asdict(result))]
         world.barrier_without_timeout()
-        for fields in world.gather_text(result_fields) or []:
-            if fields:
-                text, terms, *numbers = fields
-                num_lines, tokens, split, longer, reused, *counted = map(int, numbers)
-                lines = LineCounts(split, longer, reused)
-                fallback_counts = Fallbacks(*counted) if counted else None
-                yield TranslatedWindow(text, terms, num_lines, tokens, lines, fallback_counts)
+        for encoded_results in world.gather_text(encoded) or []:
+            for encoded_result in encoded_results:
+                fields = json.loads(encoded_result)
+                fields["lines"] = LineCounts(**fields["lines"])
+                fields["fallbacks"] = Fallbacks(**fields["fallbacks"]) if fields["fallbacks"] else None
+                yield TranslatedWindow(**fields)
 
 
 @dataclass(frozen=True)

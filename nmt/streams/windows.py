@@ -7,6 +7,7 @@ is bounded by a few windows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 
@@ -30,8 +31,9 @@ Wait = Callable[[float], bool]
 
 def window_of_file(num_lines: int, *, on_gpu: bool = False) -> int:
     """Return the window size for a file, in lines; it does not depend on the number of processes."""
-    parts, factor = (GPU_WINDOWS_PER_FILE, GPU_FACTOR) if on_gpu else (WINDOWS_PER_FILE, 1)
-    return min(max(-(-num_lines // parts), MIN_WINDOW), factor * MAX_WINDOW)
+    num_windows = GPU_WINDOWS_PER_FILE if on_gpu else WINDOWS_PER_FILE
+    max_window = GPU_FACTOR * MAX_WINDOW if on_gpu else MAX_WINDOW
+    return min(max(math.ceil(num_lines / num_windows), MIN_WINDOW), max_window)
 
 
 def split_windows(

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 AnyTranslator: TypeAlias = "TextTranslator | MemoryTranslator | PreservingTranslator"
 _Constraints: TypeAlias = tuple[str | None, tuple[str, ...]]
 _Finish: TypeAlias = Callable[[], dict[int, list[Translation]]]
-LoadTranslator = Callable[[], AnyTranslator]
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ class LineCounts:
     def of(cls, translators: Sequence[AnyTranslator]) -> LineCounts:
         """Return the lines that these translators have counted so far."""
         return cls(
-            sum(one.lines_split for one in translators),
-            sum(one.lines_longer for one in translators),
-            sum(one.lines_reused for one in translators),
+            sum(translator.lines_split for translator in translators),
+            sum(translator.lines_longer for translator in translators),
+            sum(translator.lines_reused for translator in translators),
         )
 
     def __add__(self, other: LineCounts) -> LineCounts:
@@ -90,11 +89,6 @@ class WindowTranslator:
     glossary: Glossary | None = None
     recent: deque[Previous] = field(default_factory=deque)
 
-    @classmethod
-    def load(cls, load: LoadTranslator, writer: RecordWriter, glossary: Glossary | None) -> WindowTranslator:
-        """Load a translator and return its window translator."""
-        return cls(load(), writer, glossary)
-
     def __call__(self, window: list[Record]) -> TranslatedWindow:
         """Translate a window."""
         return self.start(window)()
@@ -125,7 +119,7 @@ class WindowTranslator:
         line_error = self._error_of(window)
         if line_error is None:
             return error
-        return UserError(f"line {window[0].number + (self.writer.reader.names is not None)}: {line_error}")
+        return UserError(f"line {window[0].number + self.writer.reader.header_lines}: {line_error}")
 
     def _error_of(self, window: list[Record]) -> UserError | None:
         try:
@@ -161,12 +155,18 @@ class WindowTranslator:
         groups: dict[_Constraints, list[Record]] = defaultdict(list)
         for record in records:
             groups[record.tag, record.forbidden].append(record)
-        started = [self._start(translators[constraints], group) for constraints, group in groups.items()]
-        return lambda: {
-            record.number: translations
-            for group, finish in zip(groups.values(), started, strict=True)
-            for record, translations in zip(group, finish(), strict=True)
-        }
+        started = [
+            (group, translators[constraints].start_translation(list(map(self._input_of, group))))
+            for constraints, group in groups.items()
+        ]
+
+        def finish() -> dict[int, list[Translation]]:
+            found: dict[int, list[Translation]] = {}
+            for group, finish_group in started:
+                found |= zip((record.number for record in group), finish_group(), strict=True)
+            return found
+
+        return finish
 
     def _start_documents(self, window: Sequence[Record], translators: Mapping[_Constraints, AnyTranslator]) -> _Finish:
         """Translate the records of each document in order, with their previous translations."""
@@ -192,27 +192,20 @@ class WindowTranslator:
             return self.translator
         return _with_constraints(self.translator, record.tag, record.forbidden)
 
-    def _start(self, translator: AnyTranslator, records: list[Record]) -> Callable[[], list[list[Translation]]]:
-        return translator.start_translation(
-            [
-                TranslatorInput(
-                    record.text or "",
-                    record.prefix,
-                    record.required,
-                    record.context or (),
-                    record.glossary(self.glossary),
-                )
-                for record in records
-            ]
-        )
+    def _input_of(self, record: Record) -> TranslatorInput:
+        glossary = record.glossary(self.glossary)
+        return TranslatorInput(record.text or "", record.prefix, record.required, record.context or (), glossary)
 
     def _term_rows(self, record: Record, translation: str) -> str:
-        glossary, source = record.glossary(self.glossary), record.text or ""
+        source = record.text or ""
+        glossary = record.glossary(self.glossary)
         if isinstance(self.translator, PreservingTranslator):
-            source, translation = map(self.translator.without_tags, (source, translation))
+            source = self.translator.without_tags(source)
+            translation = self.translator.without_tags(translation)
             glossary = self.translator.own_glossary(glossary)
-        uses = glossary.check(source, translation) if glossary is not None else []
-        return "".join(format_use(record.number, use) for use in uses)
+        if glossary is None:
+            return ""
+        return "".join(format_use(record.number, use) for use in glossary.check(source, translation))
 
 
 @lru_cache(maxsize=32)

@@ -142,7 +142,7 @@ class Cleaner:
 
     def clean(self, src: str, tgt: str) -> Pair | DropReason:
         """Return the normalized pair, or the first reason to drop it."""
-        pair = clean_src, clean_tgt = normalize(src, self._form), normalize(tgt, self._form)
+        clean_src, clean_tgt = normalize(src, self._form), normalize(tgt, self._form)
         if not (clean_tgt and (clean_src or self._src_lang == NO_LANGUAGE)):
             return "empty"
         if _is_damaged(src, clean_src) or _is_damaged(tgt, clean_tgt):
@@ -161,7 +161,7 @@ class Cleaner:
             _in_other_script(clean_src, self._src_lang) or _in_other_script(clean_tgt, self._tgt_lang)
         ):
             return "wrong script"
-        return pair
+        return clean_src, clean_tgt
 
 
 def _is_damaged(text: str, normalized: str) -> bool:

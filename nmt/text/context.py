@@ -101,12 +101,13 @@ def clean_joined(
     Context pairs that `clean` drops are left out.
     """
     *previous, pair = zip(src.split("\n"), tgt.split("\n"), strict=True)
-    result = clean(*pair)
-    if isinstance(result, str):
-        return result
-    kept = [cleaned for cleaned in (clean(*lines) for lines in previous) if not isinstance(cleaned, str)]
-    sources, targets = zip(*kept, result, strict=True)
-    return CLEAN_BREAK.join(sources), CLEAN_BREAK.join(targets) if context.has_target else result[1]
+    cleaned = clean(*pair)
+    if isinstance(cleaned, str):
+        return cleaned
+    previous_results = [clean(*lines) for lines in previous]
+    kept = [result for result in previous_results if not isinstance(result, str)]
+    sources, targets = zip(*kept, cleaned, strict=True)
+    return CLEAN_BREAK.join(sources), CLEAN_BREAK.join(targets) if context.has_target else cleaned[1]
 
 
 def normalize_joined(pair: Pair, form: UnicodeForm, context: Context) -> Pair:

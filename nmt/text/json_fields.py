@@ -80,16 +80,17 @@ def text_or_null(record: Any, name: str, where: str, remedy: str, *, accept_inte
     value: Any = record
     rest: str | None = name
     while rest is not None:
-        part, dot, after = rest.partition(".")
-        if isinstance(value, dict) and rest in value:
-            part, dot = rest, ""
         if not isinstance(value, dict):
             parent, shown = name.removesuffix(rest).rstrip("."), "null" if value is None else f"{value!r:.60}"
             what = f"field {parent!r} is" if parent else "it is"
             raise UserError(f"{where} has no field {name!r}, because {what} {shown}, which is not an object; {remedy}")
+        part, after = rest, None
+        if rest not in value and "." in rest:
+            part, after = rest.split(".", maxsplit=1)
         if part not in value:
             raise UserError(f"{where} has no field {name!r}; its fields are {', '.join(map(repr, value))}; {remedy}")
-        value, rest = value[part], after if dot else None
+        value = value[part]
+        rest = after
     if accept_integers and type(value) is int:
         value = str(value)
     if value is not None and not isinstance(value, str):

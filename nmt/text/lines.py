@@ -14,7 +14,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -57,19 +56,20 @@ def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error", *, allow_pipe: b
     Raises UserError for unreadable or damaged files, archives, UTF-16, invalid UTF-8 and overlong lines.
     """
     errors = "replace" if invalid_utf8 == "replace" else "strict"
-    first, name = 1, input_name(path) if allow_pipe else str(path)
+    name = input_name(path) if allow_pipe else str(path)
+    first = 1  # number of the first line of a block
     with decompressed(path, allow_pipe=allow_pipe) as file:
         for block in _blocks_of_lines(file, name):
             if first == 1:
                 _reject_binary(block, name)
-            text = block.removeprefix(_BYTE_ORDER_MARK) if first == 1 else block
+                block = block.removeprefix(_BYTE_ORDER_MARK)
             lines: Iterable[str]
             try:
-                lines = text.decode("utf-8", errors).split("\n")
+                lines = block.decode("utf-8", errors).split("\n")
             except UnicodeDecodeError:
-                lines = decode_lines(text.split(b"\n"), name, first=first)  # raises an error with the line number
+                lines = decode_lines(block.split(b"\n"), name, first=first)  # raises an error with the line number
             yield from lines
-            first += text.count(b"\n") + 1
+            first += block.count(b"\n") + 1
 
 
 def decode_lines(
@@ -146,8 +146,10 @@ def is_header(text: str, others: Iterable[str]) -> bool:
         return True
     if _NAME_IN_HEADER.fullmatch(text.lower()) and names & _COLUMN_NAMES:
         return True
-    languages = (bool(_LANGUAGE.fullmatch(other)) and other != text for other in others)
-    return text.lower() in _COLUMN_NAMES or (bool(_LANGUAGE.fullmatch(text)) and any(languages))
+    if text.lower() in _COLUMN_NAMES:
+        return True
+    is_language = _LANGUAGE.fullmatch(text) is not None
+    return is_language and any(_LANGUAGE.fullmatch(other) and other != text for other in others)
 
 
 def _warn_of_header(name: str, lines: Sequence[str], translations: Sequence[str]) -> None:
@@ -198,52 +200,17 @@ def warn_of_fields(
             )
 
 
-class TsvCheck:
-    """Checks a TSV file for varying numbers of columns and for columns quoted as in CSV, and warns of both."""
-
-    def __init__(self, path: Path, header: int) -> None:
-        """header: number of columns of the header; 0 without one"""
-        self._path, self._first_quoted = path, 0
-        self._widths = {header: 1}  # first line with each number of columns
-
-    def add(self, number: int, columns: Sequence[str]) -> None:
-        """Check a line; an empty one has no columns."""
-        self._widths.setdefault(len(columns), number)
-        if not self._first_quoted and any(map(is_csv_quoted, columns)):
-            self._first_quoted = number
-
-    def warn(self) -> None:
-        """Warn, once per process."""
-        widths = tuple((width, number) for width, number in self._widths.items() if width)
-        _warn_of_columns(self._path, widths, self._first_quoted)
-
-
 def is_csv_quoted(text: str) -> bool:
     """Return whether a column is in quotes and has doubled quotes inside, as `csv` and pandas write it."""
     inner = text[1:-1]
     return text[:1] == text[-1:] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
-@lru_cache
-def _warn_of_columns(path: Path, widths: tuple[tuple[int, int], ...], first_quoted: int) -> None:
-    """Warn of lines of a TSV file with different numbers of columns, and of quotes as in CSV.
-
-    widths: each number of columns, and the first line that has it; first_quoted: 0 for none
-    """
-    if len(widths) > 1:
-        found = ", ".join(f"{counted(width, 'column')} in line {number:,}" for width, number in widths[:3])
-        warn(f"{path} has different numbers of columns ({found}); an extra tab shifts columns; check these lines")
-    if first_quoted:
-        warn(
-            f'{path} has columns in quotes with "" inside, as in CSV (first: line {first_quoted:,}); quotes in TSV are '
-            "text; write the file without quoting"
-        )
-
-
 def has_csv_name(path: Path) -> bool:
     """Return whether the extension of a file, ignoring that of a compression format, is .csv."""
-    endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst", ".bz2")]
-    return endings[-1:] == [".csv"]
+    extensions = [extension.lower() for extension in path.suffixes[-2:]]
+    uncompressed = [extension for extension in extensions if extension not in (".gz", ".xz", ".zst", ".bz2")]
+    return uncompressed[-1:] == [".csv"]
 
 
 def warn_of_csv(
@@ -297,9 +264,9 @@ def with_format_warnings(
         if index not in seen:
             seen.add(index)
             sources, targets = zip(*pairs, strict=True)
-            for side, lines, others in ("source", sources, targets), ("target", targets, sources):
-                title = f"the {side} of {name}.{index}, lines 1 to {len(pairs):,},"
-                warn_of_fields(title, lines, translations=others, is_learned=True)
+            where = f"{name}.{index}, lines 1 to {len(pairs):,},"
+            warn_of_fields(f"the source of {where}", sources, translations=targets, is_learned=True)
+            warn_of_fields(f"the target of {where}", targets, translations=sources, is_learned=True)
         if on_read is not None:
             on_read(index, pairs)
 
@@ -315,7 +282,7 @@ def count_lines(path: Path) -> int:
                 _reject_binary(block, str(path))
             count += block.count(b"\n")
             last = block
-    return count + (not last.endswith(b"\n"))
+    return count if last.endswith(b"\n") else count + 1
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:
@@ -393,9 +360,7 @@ def _reject_binary(start: bytes, name: str) -> None:
 
 def _reject_compressed(start: bytes, name: str) -> None:
     """Raise UserError for the start of compressed data that is read as text."""
-    bzip2, zstd = _BZIP2.match(start), _ZSTD.match(start)
-    is_other = start.startswith((_GZIP, _XZ, _ZIP))
-    if bzip2 or zstd or is_other:
+    if start.startswith((_GZIP, _XZ, _ZIP)) or _BZIP2.match(start) or _ZSTD.match(start):
         raise UserError(
             f"{name} is compressed; expected text, or a gzip, xz or zstd file; decompress it first, for example "
             "with zcat, xzcat, zstdcat or bzcat"
@@ -429,8 +394,10 @@ class _XzReader(io.RawIOBase):
                 if not compressed:
                     return 0
                 self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-            elif self._stream.needs_input and not (compressed := self._file.read(_BLOCK_BYTES)):
-                raise EOFError("its last stream is incomplete")
+            elif self._stream.needs_input:
+                compressed = self._file.read(_BLOCK_BYTES)
+                if not compressed:
+                    raise EOFError("its last stream is incomplete")
             plain = self._stream.decompress(compressed, len(buffer))
         buffer[: len(plain)] = plain
         return len(plain)
@@ -450,19 +417,24 @@ class _ZstdReader(io.RawIOBase):
         self._file = file
         self._start_frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj  # for --long=31
         self._frame = self._start_frame()
-        self._inside_frame, self._compressed, self._plain = False, b"", b""
+        self._inside_frame = False
+        self._compressed, self._plain = b"", b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._plain and (block := self._compressed or self._file.read(_BLOCK_BYTES)):
+        while not self._plain:
+            block = self._compressed or self._file.read(_BLOCK_BYTES)
+            if not block:
+                if self._inside_frame:
+                    raise EOFError("its last frame is incomplete")
+                return 0
             self._plain = self._frame.decompress(block)
-            self._compressed, self._inside_frame = self._frame.unused_data, not self._frame.eof
+            self._compressed = self._frame.unused_data
+            self._inside_frame = not self._frame.eof
             if self._frame.eof:
                 self._frame = self._start_frame()
-        if not self._plain and self._inside_frame:
-            raise EOFError("its last frame is incomplete")
         size = min(len(buffer), len(self._plain))
         buffer[:size], self._plain = self._plain[:size], self._plain[size:]
         return size

@@ -226,10 +226,11 @@ class _PairTable:
 def _spell_pieces(vocabulary: Vocabulary) -> list[list[int]]:
     """Return the symbols of each piece: its characters, or the piece itself if it is never split."""
     characters = {piece: i for i, piece in enumerate(vocabulary.pieces) if vocabulary.ordinary[i] and len(piece) == 1}
-    return [
-        [characters[character] for character in piece] if is_ordinary and characters.keys() >= set(piece) else [i]
-        for i, (piece, is_ordinary) in enumerate(zip(vocabulary.pieces, vocabulary.ordinary, strict=True))
-    ]
+    spelled = []
+    for i, piece in enumerate(vocabulary.pieces):
+        is_split = vocabulary.ordinary[i] and characters.keys() >= set(piece)
+        spelled.append([characters[character] for character in piece] if is_split else [i])
+    return spelled
 
 
 def _from_zero(sums: NDArray[Any]) -> NDArray[Any]:

@@ -100,7 +100,8 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
         return not is_omission
     words = text[max(0, match.start() - _CONTEXT) : match.start()].split()
     starts_line = len(words) == 1 and match.start() < _CONTEXT
-    word, previous = words[-1].lstrip(_OPENING) if words else "", words[-2] if len(words) > 1 else ""
+    word = words[-1].lstrip(_OPENING) if words else ""
+    previous = words[-2] if len(words) > 1 else ""
     first_word = _FIRST_WORD.match(following)
     next_lower = first_word[0].lower().replace("\u2019", "'") if first_word else ""
     if word.isdecimal():

@@ -27,6 +27,7 @@ def are_swapped(text: tuple[Ids, Ids], train: tuple[Ids, Ids]) -> bool:
         return False
     sample = [ids[:: len(ids) // _MAX_TOKENS + 1].astype(np.int64) for ids in train]
     size = 1 + max(int(ids.max()) for ids in (*text, *sample))
+    # Unigram log-probabilities with add-one smoothing, `(vocab_size,)`.
     src, tgt = (np.log((np.bincount(ids, minlength=size) + 1) / (len(ids) + size)) for ids in sample)
     gain = tgt - src
     return bool(gain[text[0]].mean() > _MIN_GAIN and -gain[text[1]].mean() > _MIN_GAIN)

@@ -88,8 +88,10 @@ def join_texts(texts: Sequence[str]) -> tuple[str, list[int]]:
             joined.append(end)
         # Without a space the first word continues the last one.
         continues = end != "" and text != "" and not end[-1].isspace()
-        first_words.append(num_words - continues)
-        num_words += len(text.split()) - (continues and not text[0].isspace())
+        first_words.append(num_words - 1 if continues else num_words)
+        num_words += len(text.split())
+        if continues and not text[0].isspace():
+            num_words -= 1
         joined.append(text)
         end = text if text.rstrip(_CLOSING) else end + text
     return "".join(joined), first_words

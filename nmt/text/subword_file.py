@@ -94,7 +94,8 @@ def read_encoded(sentence: bytes) -> tuple[list[int], list[int]]:
         for token in _fields(sentence)
         if token.number == _TOKENS
     ]
-    ids, offsets = ([_integer(token[number], 0)[0] for token in tokens] for number in (_TOKEN_ID, _TOKEN_BEGIN))
+    ids = [_integer(token[_TOKEN_ID], 0)[0] for token in tokens]
+    offsets = [_integer(token[_TOKEN_BEGIN], 0)[0] for token in tokens]
     return ids, offsets
 
 

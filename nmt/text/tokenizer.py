@@ -21,7 +21,7 @@ from typing import Any
 
 import sentencepiece
 
-from nmt.recipe import TokenizerRecipe, UserError
+from nmt.recipe import SEPARATOR, TERM_MARKERS, Recipe, TokenizerRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.text.clean import WITHOUT_SPACES, valid_unicode
 from nmt.text.splitting import is_unspaced
@@ -108,9 +108,9 @@ class Tokenizer:
         if not phrase.strip() or (self.has_spaces and not is_unspaced(phrase[:1])):
             return [after_space]
         within = self.encode(_NO_PIECE + phrase)[len(self.encode(_NO_PIECE)) :]
-        return (
-            [within] if self.pieces(after_space[:1]) == [SPACE] and after_space[1:] == within else [after_space, within]
-        )
+        if self.pieces(after_space[:1]) == [SPACE] and after_space[1:] == within:
+            return [within]
+        return [after_space, within]
 
     def encode_forbidden(self, phrase: str) -> list[list[int]]:
         """Return the forms of `encode_phrase` and, in scripts without spaces, each token that contains the phrase."""
@@ -118,9 +118,8 @@ class Tokenizer:
         if not is_unspaced(phrase[:1]):
             return forms
         text = str(self._processor.normalize(phrase)).lstrip(SPACE)
-        return forms + [
-            [token] for token, piece in enumerate(self._all_pieces) if text in piece and [token] not in forms
-        ]
+        containing = [[token] for token, piece in enumerate(self._all_pieces) if text in piece]
+        return forms + [token for token in containing if token not in forms]
 
     def tokens_with_digits(self) -> list[int]:
         """Return the token ids of all pieces with decimal digits, in any script, or single-character fractions."""
@@ -151,16 +150,14 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids as one line. Ids outside the vocabulary decode as the unknown token."""
-        vocab_size = self.vocab_size
-        known = [int(i) if 0 <= i < vocab_size else UNK_ID for i in ids]
+        known = [int(i) if 0 <= i < self.vocab_size else UNK_ID for i in ids]
         text: str = self._processor.decode(known) if known else ""
         # Byte pieces can spell line breaks.
         return text.replace("\n", " ").replace("\r", " ")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the piece of each token; `▁` stands for the space before a word."""
-        known = self._all_pieces
-        return [known[i if 0 <= i < len(known) else UNK_ID] for i in ids]
+        return [self._all_pieces[i if 0 <= i < self.vocab_size else UNK_ID] for i in ids]
 
     def ids(self, pieces: Iterable[str]) -> list[int]:
         """Return the token ids of pieces; inverse of `pieces`."""
@@ -168,11 +165,12 @@ class Tokenizer:
 
     def spelled(self) -> list[bytes]:
         """Return the bytes that each token adds to a text, by id; none for special tokens, user symbols and <0x20>."""
-        spelled = [(piece.kind, spell(piece.text)) for piece in read_pieces(self.model)]
-        return [
-            text if kind == PieceKind.ordinary or (kind == PieceKind.byte and text != b" ") else b""
-            for kind, text in spelled
-        ]
+        spelled = []
+        for piece in read_pieces(self.model):
+            text = spell(piece.text)
+            is_text = piece.kind == PieceKind.ordinary or (piece.kind == PieceKind.byte and text != b" ")
+            spelled.append(text if is_text else b"")
+        return spelled
 
     def lowercases(self) -> bool:
         """Return whether the model lowercases text."""
@@ -290,18 +288,30 @@ def planned_vocab_size(recipe: TokenizerRecipe, num_symbols: int) -> int:
     return _BYTE_VOCAB_SIZE + num_symbols if recipe.algorithm == "byte" else recipe.vocab_size
 
 
+def planned_symbols(recipe: Recipe) -> tuple[str, ...]:
+    """Return the user symbols of the tokenizer to train, without the tags of corpora."""
+    symbols = recipe.tokenizer.user_symbols
+    if recipe.data.context:
+        symbols = (*symbols, SEPARATOR)
+    elif recipe.train.glossary_markup:
+        symbols = (*symbols, *TERM_MARKERS)
+    return tuple(dict.fromkeys(symbols))
+
+
 def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -> Tokenizer:
     """Train a subword model on normalized lines and write it to `path`, a `.model` file.
 
     The same lines and recipe give the same bytes on every machine. Raises UserError if the vocabulary size does not
     fit the text. Source: Sennrich et al. 2016 (bpe), Kudo 2018 (unigram), Kudo and Richardson 2018 (SentencePiece).
     """
-    written, is_byte = io.BytesIO(), recipe.algorithm == "byte"
+    written = io.BytesIO()
+    is_byte = recipe.algorithm == "byte"
+    # A byte tokenizer is a character model of only one character: the space, the most frequent one.
+    sentences: Iterator[str] = iter(["a b c"]) if is_byte else map(valid_unicode, lines)
     try:
         with _normalization(recipe.lowercase) as normalization:
             sentencepiece.SentencePieceTrainer.train(
-                # A byte tokenizer is a character model of only one character: the space, the most frequent one.
-                sentence_iterator=iter(["a b c"]) if is_byte else (valid_unicode(line) for line in lines),
+                sentence_iterator=sentences,
                 model_writer=written,
                 model_type="char" if is_byte else recipe.algorithm,
                 vocab_size=planned_vocab_size(recipe, len(recipe.user_symbols)),

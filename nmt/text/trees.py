@@ -9,6 +9,7 @@ are removed, as in EVALB.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -47,25 +48,22 @@ Bracket = tuple[str, int, int]
 def read_tree(line: str) -> Node:
     """Parse a Penn Treebank tree; raise ValueError if it is malformed."""
     stack: list[tuple[str, list[Node | Leaf]]] = [("", [])]
-    tokens = _PENN_TOKEN.findall(line)
-    position = 0
-    while position < len(tokens):
-        if tokens[position] == "(":
-            label = tokens[position + 1] if position + 1 < len(tokens) and tokens[position + 1] not in "()" else ""
+    tokens = deque(_PENN_TOKEN.findall(line))
+    while tokens:
+        token = tokens.popleft()
+        if token == "(":
+            label = tokens.popleft() if tokens and tokens[0] not in "()" else ""
             stack.append((label, []))
             if len(stack) > _MAX_DEPTH:
                 raise ValueError(f"it has more than {_MAX_DEPTH} open brackets")
-            position += 1 + bool(label)
-            if tokens[position : position + 1] not in ([], ["("], [")"]):  # a word after its tag
-                stack[-1][1].append(Leaf(label, tokens[position]))
-                position += 1
-        elif tokens[position] == ")" and len(stack) > 1:
+            if tokens and tokens[0] not in "()":  # a word after its tag
+                stack[-1][1].append(Leaf(label, tokens.popleft()))
+        elif token == ")" and len(stack) > 1:
             label, children = stack.pop()
             is_leaf = len(children) == 1 and isinstance(children[0], Leaf) and children[0].tag == label
             stack[-1][1].append(children[0] if is_leaf else Node(label, tuple(children)))
-            position += 1
         else:
-            raise ValueError(f"unexpected {tokens[position]!r}")
+            raise ValueError(f"unexpected {token!r}")
     roots = stack[0][1]
     if len(stack) > 1 or len(roots) != 1 or not isinstance(roots[0], Node):
         raise ValueError("the brackets do not enclose one tree")
@@ -80,9 +78,10 @@ def read_treebank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
     tree_lines: list[str] = []
     first = depth = 0
     for number, line in enumerate(lines, start=1):
-        if not tree_lines and not line.strip():
-            continue
-        first = first if tree_lines else number
+        if not tree_lines:
+            if not line.strip():
+                continue
+            first = number
         tree_lines.append(line)
         depth += line.count("(") - line.count(")")
         if depth <= 0:
@@ -127,21 +126,22 @@ def brackets(line: str) -> tuple[list[Bracket], int]:
         line = linearize(read_tree(line))
     closed: list[Bracket] = []
     opened: list[tuple[str, int]] = []
-    counted = leaves = 0
+    num_words = leaves = 0
     for token in line.split():
         if token.startswith("(") and len(token) > 1:
-            opened.append((token[1:], counted))
+            opened.append((token[1:], num_words))
         elif token.startswith(")"):
             if not opened or opened[-1][0] != token[1:]:
                 raise ValueError(f"{token} closes no open bracket")
             label, start = opened.pop()
-            if counted > start and label not in _ROOTS:
-                closed.append((_EQUAL_LABELS.get(label, label), start, counted))
+            if num_words > start and label not in _ROOTS:
+                closed.append((_EQUAL_LABELS.get(label, label), start, num_words))
         elif token != WORD and token not in PUNCTUATION:
             raise ValueError(f"{token} is neither a bracket nor a word")
         else:
             leaves += 1
-            counted += token not in PUNCTUATION
+            if token == WORD:
+                num_words += 1
     if opened or not leaves:
         raise ValueError("a bracket is not closed" if opened else "there are no words")
     return closed, leaves

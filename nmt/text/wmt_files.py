@@ -58,16 +58,17 @@ def check_language(text: str, path: Path, lang: str, other: str) -> None:
 
 def _without_comments(text: str) -> str:
     """Remove the comments between the segments of an SGM file; within segments, they are text."""
-    return _COMMENT.sub(lambda found: found[1] or "", text)
+    return _COMMENT.sub(lambda match: match[1] or "", text)
 
 
 def check_same_order(src: str, src_path: Path, ref: str, ref_path: Path) -> None:
     """Raise UserError if two SGM files differ in the document or id of a segment; missing ids match any."""
-    for number, ids in enumerate(zip(_segment_ids(src), _segment_ids(ref), strict=False), start=1):
-        if any(a != b for a, b in zip(*ids, strict=True) if a and b):
-            names = (f"{seg!r} of document {doc!r}" for doc, seg in ids)
+    pairs = zip(_segment_ids(src), _segment_ids(ref), strict=False)
+    for number, ((src_doc, src_seg), (ref_doc, ref_seg)) in enumerate(pairs, start=1):
+        if (src_doc and ref_doc and src_doc != ref_doc) or (src_seg and ref_seg and src_seg != ref_seg):
             raise UserError(
-                f"segment {number} is {next(names)} in {src_path} and {next(names)} in {ref_path}; "
+                f"segment {number} is {src_seg!r} of document {src_doc!r} in {src_path} "
+                f"and {ref_seg!r} of document {ref_doc!r} in {ref_path}; "
                 "both must have the same order; sort or replace one of them"
             )
 
@@ -76,8 +77,8 @@ def _segment_ids(text: str) -> Iterator[tuple[str, str]]:
     """Yield the document id and segment id of each segment of an SGM file; "" for a missing id."""
     document = ""
     for element, attributes in _ELEMENT.findall(_without_comments(text)):
-        found = _ID.search(attributes)
-        element_id = found[1] if found else ""
+        match = _ID.search(attributes)
+        element_id = match[1] if match else ""
         if element.lower() == "doc":
             document = element_id
         else:
@@ -107,16 +108,17 @@ def xml_documents(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: 
         raise UserError(
             f"{path} cannot be read ({error}); expected an XML file in UTF-8; convert it and its declaration"
         ) from error
-    found_any = False
+    has_segments = False
     for document in documents:
         where = f"{path}, document {document.get('id')!r}"
-        src, ref = (_segments_by_id(document, *side, where) for side in (("src", src_lang), ("ref", tgt_lang)))
-        found_any = found_any or bool(src)
+        src = _segments_by_id(document, "src", src_lang, where)
+        ref = _segments_by_id(document, "ref", tgt_lang, where)
+        has_segments = has_segments or bool(src)
         if src.keys() != ref.keys():
             wrong = f"has {len(src)} source and {len(ref)} reference segments in {src_lang} and {tgt_lang}"
             raise UserError(f"{where} {wrong}; both must have the same ids; check the file and the languages")
         yield [(src[key], ref[key]) for key in src]
-    if not found_any:
+    if not has_segments:
         raise UserError(
             f"{path} has no <src> segments in {src_lang!r}; expected an XML test set of WMT; "
             "check src_lang, or give the reference of an .sgm file as tgt"
@@ -133,13 +135,13 @@ def _segments_by_id(document: ElementTree.Element, tag: str, lang: str, where: s
         raise UserError(
             f"{where} has {len(texts)} <src> elements in {lang}; it must have one; join them, or remove all but one"
         )
-    found: dict[str | int, str] = {}
+    segments: dict[str | int, str] = {}
     for number, seg in enumerate(texts[0].iter("seg") if texts else (), start=1):
         key = seg.get("id", number)
-        if key in found:
+        if key in segments:
             raise UserError(f"{where} has <{tag}> segments with the same id {key!r}; ids must differ; renumber them")
-        found[key] = _one_line("".join(seg.itertext()))
-    return found
+        segments[key] = _one_line("".join(seg.itertext()))
+    return segments
 
 
 def _one_line(text: str) -> str:

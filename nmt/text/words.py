@@ -80,9 +80,13 @@ def _without_marks(word: str) -> str:
 
 @cache
 def _marks() -> str:
-    codes = [code for code in range(_END_OF_MARKS) if unicodedata.category(chr(code)).startswith("M")]
-    runs = groupby(enumerate(codes), lambda pair: pair[1] - pair[0])
-    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in ([code for _, code in group] for _, group in runs))
+    """Return the ranges of combining marks, for a character class."""
+    ranges = ""
+    for major_category, run in groupby(map(chr, range(_END_OF_MARKS)), lambda c: unicodedata.category(c)[0]):
+        if major_category == "M":
+            characters = list(run)
+            ranges += f"{characters[0]}-{characters[-1]}"
+    return ranges
 
 
 @cache

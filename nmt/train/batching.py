@@ -137,8 +137,9 @@ def update_statistics(recipe: Recipe, text: TrainingData) -> UpdateStatistics:
         src, tgt = src[ids], tgt[ids]
     longest = 1 + int(max(store.src.lengths.max(), store.tgt.lengths.max()))
     if text.epochs is not None:
-        factors = zip(text.epochs.growth(), (src, tgt), strict=True)
-        src, tgt = (np.rint(factor * lengths).astype(np.int64) for factor, lengths in factors)
+        src_growth, tgt_growth = text.epochs.growth()
+        src = np.rint(src_growth * src).astype(np.int64)
+        tgt = np.rint(tgt_growth * tgt).astype(np.int64)
         longest = max(longest, recipe.data.max_tokens + 1)  # sampled segmentations are longer
     return replace(UpdateStatistics.from_lengths(src, tgt, batch_tokens=recipe.train.batch_tokens), longest=longest)
 
@@ -163,8 +164,10 @@ def plan_of_epoch(
 
 def _known_budget(recipe: Recipe, world: World, state: TrainState) -> int | None:
     """Return the budget of an earlier session of the run if it is still valid."""
-    requested, before = recipe.train.micro_batch_tokens, state.micro_batch_tokens
+    requested, budget = recipe.train.micro_batch_tokens, state.micro_batch_tokens
+    if budget == 0 or requested not in ("auto", budget):
+        return None
+    if requested == "auto" and state.processes not in (0, world.size):  # 0: checkpoint of an earlier version
+        return None
     changed = {change.option for change in state.changes if change.step == state.step}
-    other_world = requested == "auto" and state.processes not in (0, world.size)  # 0: checkpoint of an earlier version
-    is_valid = requested in ("auto", before) and not other_world and "train.activation_checkpointing" not in changed
-    return (before or None) if is_valid else None
+    return None if "train.activation_checkpointing" in changed else budget

@@ -41,7 +41,8 @@ class TrainingData:
 
         Raises UserError if files are missing, damaged or outdated, or if they are not the same on all ranks.
         """
-        directory, data, epochs = prepared.directory, recipe.data, None
+        directory, data = prepared.directory, recipe.data
+        epochs = None
         if recipe.train.subword_sampling:
             epochs = SampledEpochs(
                 directory,
@@ -54,19 +55,21 @@ class TrainingData:
             )
         links = open_links(prepared)[0] if recipe.train.guided_alignment else None
         identity = training_identity(prepared.report, directory, recipe)
-        if (text := f"{identity} {prepared.valid_identity()}") != world.broadcast_text(text):
+        valid_identity = prepared.valid_identity()
+        text = f"{identity} {valid_identity}"
+        if text != world.broadcast_text(text):
             raise UserError(
                 f"the text in {directory} on rank {world.rank} differs from that on rank 0; all processes must train "
                 "on the same text; put run_dir on a shared file system"
             )
         return cls(
-            open_markup(prepared, recipe) if recipe.train.glossary_markup else PairStore(directory, "train"),
-            PairStore(directory, "valid"),
-            prepared.mixture(recipe),
-            epochs,
-            identity,
-            prepared.valid_identity(),
-            links,
+            train=open_markup(prepared, recipe) if recipe.train.glossary_markup else PairStore(directory, "train"),
+            valid=PairStore(directory, "valid"),
+            mixture=prepared.mixture(recipe),
+            epochs=epochs,
+            identity=identity,
+            valid_identity=valid_identity,
+            links=links,
         )
 
 

@@ -47,15 +47,15 @@ class Guidance:
         links: links of the labels; None if there are none
         """
         if links is None:
-            none = torch.empty(0, dtype=torch.int64, device=src.tokens.device)
-            links = TokenLinks(none, none, none)
+            empty = torch.empty(0, dtype=torch.int64, device=src.tokens.device)
+            links = TokenLinks(tgt=empty, src=empty, counts=empty)
         # A label is predicted at its own index and read at the next one.
         positions = links.tgt if self.attention.at == "output" else links.tgt + 1
-        layer, (head,) = self.attention.layer, self.attention.heads
         if isinstance(model, GruModel):
             hidden, log_weights = model.aligning(src, tgt, (positions, links.src))
         else:
-            attention = model.decoder.layers[layer].cross_attention
+            (head,) = self.attention.heads
+            attention = model.decoder.layers[self.attention.layer].cross_attention
             hidden, (x, memory) = _forward_and_inputs(model, attention, src, tgt)
             log_weights = _log_weights(attention, head, x, memory, tgt, src, (positions, links.src))
         return hidden, -self.weight * (log_weights / links.counts).sum()
@@ -66,7 +66,7 @@ def _forward_and_inputs(
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Return the decoder output and both inputs of a cross-attention layer: decoder states and encoder output."""
     inputs: list[tuple[Tensor, ...]] = []
-    hook = attention.register_forward_pre_hook(lambda _, given: inputs.append(given))
+    hook = attention.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments))
     try:
         return model(src, tgt), (inputs[0][0], inputs[0][1])
     finally:
@@ -97,5 +97,6 @@ def _log_weights(
         q, k = (pad(y[:, None].to(dtype), side) for y, side in ((q, rows.queries), (k, rows.keys)))
         scores = (q / math.sqrt(d_head)) @ k.transpose(-2, -1)  # (rows, 1, query width, key width)
         log_weights = torch.log_softmax(scores + rows.mask.to(dtype), dim=-1)
-    width = max(rows.keys.width, 1)
-    return log_weights.flatten()[rows.queries.slots[links[0]] * width + rows.keys.slots[links[1]] % width]
+    tgt_links, src_links = links
+    key_columns = rows.keys.slots[src_links] % max(rows.keys.width, 1)
+    return log_weights.flatten(0, 2)[rows.queries.slots[tgt_links], key_columns]

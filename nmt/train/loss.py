@@ -237,8 +237,9 @@ class _LinearRDrop(PrecomputedGradients):
         for start, h, gold, logits in _chunks(hidden, labels.repeat_interleave(2), len(weight), group=2):
             n = len(gold)
             torch.mm(h, weight.T, out=logits)
-            slices = (rows.unflatten(0, (-1, 2)).split(pairs) for rows in (logits[:n], gold))
-            for z, z_labels in zip(*slices, strict=True):
+            logit_slices = logits[:n].unflatten(0, (-1, 2)).split(pairs)  # each (pairs, 2, vocab)
+            label_slices = gold.unflatten(0, (-1, 2)).split(pairs)
+            for z, z_labels in zip(logit_slices, label_slices, strict=True):
                 slice_loss, slice_nll = _rdrop_grad_(z, z_labels, smoothing, rdrop / 4, acc_dtype)
                 loss += slice_loss
                 nll += slice_nll

@@ -57,15 +57,18 @@ def run_range_test(
 ) -> RateRange:
     """Train with rates from `lowest` to `highest`, in a temporary directory and without the schedule of the recipe."""
     train = recipe.train.model_copy(update={"dropout_ramp_steps": 0, "subword_sampling": 0.0})
-    rates, points, mean, diverged = range_rates(lowest, highest, updates), list[RatePoint](), 0.0, False
+    points: list[RatePoint] = []
+    mean = 0.0
+    diverged = False
     with tempfile.TemporaryDirectory() as folder:
         recipe = recipe.model_copy(update={"run_dir": Path(folder), "train": train})
         with warnings_only():
             trainer = build_trainer(recipe, prepared, world)
         trainer.loss.train()
+        rates = range_rates(lowest, highest, updates)
         trainer.updater.schedule = lambda step: rates[step - 1]
         with trainer.batches() as batches, progress("testing rates", updates, "updates") as bar:
-            while not diverged and len(points) < updates:
+            for rate in rates:
                 update = next(batches)
                 result = trainer.update(update)
                 loss = float(world.sum(result.loss)) / update.tgt_tokens
@@ -75,9 +78,11 @@ def run_range_test(
                     break
                 mean = _SMOOTHING * mean + (1 - _SMOOTHING) * loss
                 smoothed = mean / (1 - _SMOOTHING ** (len(points) + 1))
-                points.append(RatePoint(rates[len(points)], loss, smoothed))
-                diverged = smoothed > _DIVERGED * min(point.smoothed for point in points)
+                points.append(RatePoint(rate, loss, smoothed))
                 bar.advance(1)
+                if smoothed > _DIVERGED * min(point.smoothed for point in points):
+                    diverged = True
+                    break
     return summarize_range(points, diverged)
 
 

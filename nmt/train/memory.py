@@ -6,15 +6,11 @@ runs two smaller steps and extrapolates their memory linearly.
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
-import threading
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -26,8 +22,8 @@ from nmt.data.epoch_plan import EpochPlan
 from nmt.devices.precision import ComputeType, autocast
 from nmt.packing.packed import Batch, BatchShape, PackedSequences
 from nmt.packing.padding import row_width
+from nmt.processes.device_memory import available_memory, peak_memory
 from nmt.processes.distributed import World
-from nmt.processes.host_memory import free_host_memory, resident_memory
 from nmt.recipe import UserError
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.train.loss import TrainingLoss
@@ -43,7 +39,6 @@ MARGIN = 0.1
 _SAMPLE_TOKENS = 2_048
 # Updates are random samples of the corpus, so a few show which lengths occur together.
 _MAX_SAMPLED_UPDATES = 64
-_POLL_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
@@ -94,65 +89,25 @@ def heaviest_shape(plan: EpochPlan) -> MicroBatchShape:
     target lengths, but one source may be long. Therefore assume that each micro-batch of a few sampled updates contains
     the longest source among pairs with its target lengths. Does not account for longer sentences from subword sampling.
     """
-    updates = [plan.bands(index) for index in range(max(1, min(len(plan) - 1, _MAX_SAMPLED_UPDATES)))]
     tokens = min(plan.micro_batch_tokens, _largest_part(plan))
     longest_src = np.zeros(int(plan.tgt_lengths.max()) + 1, dtype=np.int64)  # by target length
     np.maximum.at(longest_src, plan.tgt_lengths, plan.src_lengths)
     shapes = []
-    for bands in updates:
+    for update in range(max(1, min(len(plan) - 1, _MAX_SAMPLED_UPDATES))):
+        bands = plan.bands(update)
         # In other epochs, a target length between two bands may belong to either.
-        firsts = [int(plan.tgt_lengths[np.concatenate(band)].min()) for band in bands[1:]]
-        ranges = pairwise([0, *firsts, len(longest_src) - 1])
-        parts = ((ids, low, high) for band, (low, high) in zip(bands, ranges, strict=True) for ids in band if len(ids))
-        for ids, low, high in parts:
+        shortest_tgt = [int(plan.tgt_lengths[np.concatenate(band)].min()) for band in bands[1:]]
+        tgt_ranges = pairwise([0, *shortest_tgt, len(longest_src) - 1])
+        for band, (low, high) in zip(bands, tgt_ranges, strict=True):
             src_longest, tgt_longest = int(longest_src[low : high + 1].max()) + 1, high + 1
-            src_tokens, tgt_tokens = _side_tokens(plan, ids)
-            beside_longest = min((tokens - src_longest) / src_tokens, (tokens - tgt_longest) / tgt_tokens) * len(ids)
-            num_sentences = 1 + max(0, math.ceil(beside_longest))
-            shapes.append(MicroBatchShape(num_sentences, tokens, src_longest, tgt_longest))
+            for ids in band:
+                if len(ids) == 0:
+                    continue
+                src_tokens, tgt_tokens = _side_tokens(plan, ids)
+                others = min((tokens - src_longest) / src_tokens, (tokens - tgt_longest) / tgt_tokens) * len(ids)
+                num_sentences = 1 + max(0, math.ceil(others))
+                shapes.append(MicroBatchShape(num_sentences, tokens, src_longest, tgt_longest))
     return max(shapes, key=MicroBatchShape.attention_size)
-
-
-def peak_memory(run: Callable[[], None], device: torch.device) -> int:
-    """Return the peak memory of `run()` in bytes, beyond the memory in use before.
-
-    On CUDA, memory that torch allocates on `device`. On a CPU, growth of the resident set, polled by a thread every
-    millisecond; raises OSError without /proc.
-    """
-    if device.type == "cuda":
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        run()
-        return torch.cuda.max_memory_allocated(device) - before
-    _release_freed_memory()
-    before = peak = resident_memory()
-    done = threading.Event()
-
-    def poll() -> None:
-        nonlocal peak
-        while not done.wait(_POLL_SECONDS):
-            peak = max(peak, resident_memory())
-
-    thread = threading.Thread(target=poll, name="memory", daemon=True)
-    thread.start()
-    try:
-        run()
-    finally:
-        done.set()
-        thread.join()
-    return peak - before
-
-
-def available_memory(device: torch.device, root: Path = Path("/")) -> int | None:
-    """Return the bytes that this process can still allocate on `device`; None if unknown.
-
-    On a CPU, the free memory is divided by the local world size. `root` holds proc and sys.
-    """
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    free_bytes = free_host_memory(root)
-    return None if free_bytes is None else free_bytes // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def missing_moment_bytes(optimizer: torch.optim.Optimizer) -> int:
@@ -196,13 +151,14 @@ class MemoryProbe:
 
     def require(self, budget: int) -> None:
         """Raise UserError unless the largest step under `budget` fits; the message names a budget that does."""
-        if not self.world.max(int(not self._fits(budget, margin=0.0))):
+        is_too_large = self.world.max(int(not self._fits(budget, margin=0.0)))  # for any process
+        if not is_too_large:
             return
         longest = 1 + int(max(self.plan.src_lengths.max(), self.plan.tgt_lengths.max()))
         best = self._largest(range(_round_up(longest), budget, BUDGET_STEP))
         self._require_fit(best, longest)
         raise UserError(
-            f"a step with train.micro_batch_tokens={budget} exceeds the memory of {self._device}; "
+            f"a step with train.micro_batch_tokens={budget} exceeds the memory of {self.world.device}; "
             f"the number must be at most {best}; set it to {best}{self._or_checkpointing}"
         )
 
@@ -214,7 +170,7 @@ class MemoryProbe:
         """
         smallest = _round_up(at_least)
         largest = _round_up(_largest_part(self.plan))
-        if self._device.type == "cpu":
+        if self.world.device.type == "cpu":
             largest = min(largest, LARGEST_ON_CPU)
         best = self._largest(range(smallest, max(smallest, largest) + 1, BUDGET_STEP))
         self._require_fit(best, at_least)
@@ -222,14 +178,15 @@ class MemoryProbe:
 
     def _largest(self, budgets: range) -> int:
         """Return the largest of `budgets` that fits on every process with the margin; 0 if none fits."""
-        fitting = bisect_left(budgets, True, key=lambda budget: not self._fits(budget, MARGIN))
-        return -self.world.max(-(budgets[fitting - 1] if fitting else 0))
+        num_fitting = bisect_left(budgets, True, key=lambda budget: not self._fits(budget, MARGIN))
+        largest = budgets[num_fitting - 1] if num_fitting else 0
+        return -self.world.max(-largest)  # minimum over all processes
 
     def _require_fit(self, best: int, longest: int) -> None:
         if not best:
             raise UserError(
-                f"a micro-batch with a sentence of {longest} tokens exceeds the memory of {self._device}; it must fit; "
-                f"lower data.max_tokens or choose a smaller model{self._or_checkpointing}"
+                f"a micro-batch with a sentence of {longest} tokens exceeds the memory of {self.world.device}; it must "
+                f"fit; lower data.max_tokens or choose a smaller model{self._or_checkpointing}"
             )
 
     def needed(self, budget: int) -> float:
@@ -238,11 +195,11 @@ class MemoryProbe:
             shape = heaviest_shape(replace(self.plan, micro_batch_tokens=budget))
         else:
             shape = MicroBatchShape.from_batch_shape(self.shape(budget))
-        return self._estimate(shape) if self._device.type == "cpu" else self._measure(shape.batch())
+        return self._estimate(shape) if self.world.device.type == "cpu" else self._measure(shape.batch())
 
     def _fits(self, budget: int, margin: float) -> bool:
         """Return whether the largest step under a budget fits into the memory of this process."""
-        available = self.available(self._device)
+        available = self.available(self.world.device)
         if available is None:
             return True
         try:
@@ -259,23 +216,19 @@ class MemoryProbe:
 
     def _measure(self, batch: Batch) -> int:
         """Return the peak memory of one step, gradients included."""
-        devices = [self._device] if self._device.type == "cuda" else []
+        devices = [self.world.device] if self.world.device.type == "cuda" else []
         was_training = self.loss.training
         self.loss.train().zero_grad(set_to_none=True)
         try:
             with torch.random.fork_rng(devices):
-                return self.measure(lambda: self._step(batch), self._device)
+                return self.measure(lambda: self._step(batch), self.world.device)
         finally:
             self.loss.train(was_training).zero_grad(set_to_none=True)
 
     def _step(self, batch: Batch) -> None:
-        with autocast(self.precision, self._device):
-            loss, _ = self.loss(batch.to(self._device))
+        with autocast(self.precision, self.world.device):
+            loss, _ = self.loss(batch.to(self.world.device))
         loss.backward()
-
-    @property
-    def _device(self) -> torch.device:
-        return self.world.device
 
     @property
     def _or_checkpointing(self) -> str:
@@ -316,10 +269,3 @@ def _largest_part(plan: EpochPlan) -> int:
         return largest
     uneven = int(max(plan.src_lengths.max(), plan.tgt_lengths.max())) + 1  # parts differ by less than a sentence
     return min(largest, math.ceil(largest / plan.multiple) + uneven)
-
-
-def _release_freed_memory() -> None:
-    """Make glibc return freed memory to the system; otherwise the next measurement would reuse it."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

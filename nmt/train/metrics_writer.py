@@ -30,14 +30,15 @@ class MetricsWriter:
         content = path.read_bytes() if path.exists() else b""
         lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
         try:
-            kept = [line for line in lines if not _is_repeated(json.loads(line), after_step, validates_again)]
+            remaining = [line for line in lines if not _is_repeated(json.loads(line), after_step, validates_again)]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path} is damaged; it must have the metrics of this run, one JSON object per line; remove the file"
             ) from error
-        if (complete := b"".join(kept)) != content:
-            write_file(path, complete)  # atomically: the metrics of earlier sessions must survive a full disk
-        self._path, self._lines = path, path.open("a", encoding="utf-8")
+        if b"".join(remaining) != content:
+            write_file(path, b"".join(remaining))  # atomically: the earlier metrics must survive a full disk
+        self._path = path
+        self._lines = path.open("a", encoding="utf-8")
         self._tensorboard = _EventFile(directory / "tensorboard", first_step=after_step + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

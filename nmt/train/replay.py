@@ -7,6 +7,7 @@ the checkpoint before an update, therefore repeats the update and leaves the run
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -80,7 +81,8 @@ class ReplaySource:
     def _warn_of_changes(self) -> None:
         """Warn if the run may not have made the update, or made it with other options."""
         if self.following is None:
-            reached = max([self.first, *(int(entry.get("step", 0)) for entry in _read_metrics(self.run))])
+            logged_steps = (int(entry.get("step", 0)) for entry in _read_metrics(self.run))
+            reached = max([self.first, *logged_steps])
             if self.step > reached:
                 warn(f"{self.run} may not have reached update {self.step:,}; its last recorded update is {reached:,}")
             return
@@ -149,7 +151,7 @@ class Replayer:
         nll, tokens = self._pair_losses(update)
         before = self._digest()
         result = trainer.update(update)
-        rate, after = trainer.updater.learning_rate, self._digest()
+        after = self._digest()
         self._validate()
         order = np.argsort(-nll, kind="stable")
         return Replay(
@@ -161,7 +163,7 @@ class Replayer:
             pair_nll=nll[order],
             pair_tokens=tokens[order],
             nll=float(result.nll) / update.tgt_tokens,
-            learning_rate=rate,
+            learning_rate=trainer.updater.learning_rate,
             gradient_norm=float(result.grad_norm),
             before=before,
             after=after,
@@ -232,8 +234,9 @@ def start_replay(source: ReplaySource, world: World) -> Iterator[Replayer]:
     run, recipe = source.run, source.recipe
     prepared = load_prepared(run / "data")
     prepared.verify()
-    texts = {TrainState.load(path).text for path in (source.checkpoint, source.following) if path is not None}
-    if texts - {"", training_identity(prepared.report, prepared.directory, recipe)}:
+    identity = training_identity(prepared.report, prepared.directory, recipe)
+    checkpoints = [path for path in (source.checkpoint, source.following) if path is not None]
+    if any(TrainState.load(path).text not in ("", identity) for path in checkpoints):
         raise UserError(
             f"{run} cannot be replayed: the text in {prepared.directory} is not that of its checkpoints; restore the "
             "corpora and rerun nmt prepare"
@@ -251,8 +254,8 @@ def start_replay(source: ReplaySource, world: World) -> Iterator[Replayer]:
         recipe = _single_process_recipe(source, temporary)
         with warnings_only():
             trainer = build_trainer(recipe, prepared, world)
-        saved = "" if source.following is None else TrainState.load(source.following).start
-        if saved not in ("", trainer.state.start):
+        start = "" if source.following is None else TrainState.load(source.following).start
+        if start not in ("", trainer.state.start):
             warn(f"{recipe.train.start_from} has changed since {run} started from it, so the states differ")
         with trainer.batches() as batches:
             yield Replayer(source, trainer, batches, prepared)
@@ -260,21 +263,27 @@ def start_replay(source: ReplaySource, world: World) -> Iterator[Replayer]:
 
 def logged_metrics(run: Path, step: int) -> dict[str, float]:
     """Return the training metrics that a run logged at an update; empty if it logged none."""
-    values = (item for entry in _read_metrics(run) if entry.get("step") == step for item in entry.items())
-    return {name: float("nan" if value is None else value) for name, value in values if name.startswith("train/")}
+    metrics: dict[str, float | None] = {}
+    for entry in _read_metrics(run):
+        if entry.get("step") == step:
+            metrics |= {name: value for name, value in entry.items() if name.startswith("train/")}
+    return {name: math.nan if value is None else float(value) for name, value in metrics.items()}
 
 
 def _read_metrics(run: Path) -> Iterator[dict[str, Any]]:
     path = run / "metrics.jsonl"
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+    if not path.is_file():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
         with suppress(ValueError):  # incomplete after a crash
             yield json.loads(line)
 
 
 def _single_process_recipe(source: ReplaySource, directory: Path) -> Recipe:
     """Return the recipe of the update with the micro-batches that the run had, for one process."""
-    recipe, saved = source.recipe, source.following or source.checkpoint
+    recipe = source.recipe
     changes: dict[str, object] = {}
+    saved = source.following or source.checkpoint
     state = TrainState() if saved is None else TrainState.load(saved)
     if recipe.train.micro_batch_tokens == "auto" and state.micro_batch_tokens:
         changes["micro_batch_tokens"] = state.micro_batch_tokens

@@ -19,7 +19,7 @@ from nmt.recipe import ClassificationRecipe, Recipe, UserError, load_classificat
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.storage.sealed import manifest_digest
 from nmt.train.schedule import learning_rate
-from nmt.train.state import Change, TrainState, differences
+from nmt.train.state import Change, TrainState, differences, full_names
 
 AnyRecipe = Recipe | ClassificationRecipe
 
@@ -47,15 +47,17 @@ def choose_checkpoint(run_dir: Path, world: World) -> tuple[Path, Checkpoint] | 
         UserError: another process does not see the same checkpoint.
         CorruptError: another process reads different content.
     """
-    newest, chosen = None, ""
+    newest = None
+    identity = ""
     if world.is_main:
         remove_leftovers(run_dir)
-        if (newest := newest_checkpoint(run_dir, warn)) is not None:
-            chosen = f"{checkpoint_step(newest[0])} {manifest_digest(newest[0])}"
-    chosen = world.broadcast_text(chosen)
-    if not chosen or newest is not None:
+        newest = newest_checkpoint(run_dir, warn)
+        if newest is not None:
+            identity = f"{checkpoint_step(newest[0])} {manifest_digest(newest[0])}"
+    identity = world.broadcast_text(identity)
+    if world.is_main or not identity:
         return newest
-    step, _, digest = chosen.partition(" ")
+    step, _, digest = identity.partition(" ")
     directory = checkpoint_directory(run_dir, int(step))
     if manifest_digest(directory) != digest:
         raise UserError(
@@ -70,17 +72,25 @@ def require_same_text(recipe: Recipe) -> None:
 
     Call it before preparing data: a new tokenizer for old parameters would destroy the run.
     """
-    report = read_report(directory := recipe.data_directory)
+    directory = recipe.data_directory
+    report = read_report(directory)
     if report is None or not _is_text_of_run(recipe, report):
         return
     if "train" in outdated_splits(recipe, directory, warns=False):
         require_files((*recipe.data.train, *recipe.data.valid), recipe.data.root)
-        found = [path for path in tokenizer_sources(recipe) if path.exists()]
-        others = [p for p in found if load_verified_tokenizers(find_model(p)).digests() != report["tokenizers"]]
-        what = f"the tokenizer of {others[0]}" if others else describe_change(recipe, directory)
-    elif not (what := changed_alignment(recipe)):
-        return
-    raise UserError(_text_error(recipe, f"{what} has changed since the text was prepared"))
+        changed = _changed_tokenizer(recipe, report) or describe_change(recipe, directory)
+    else:
+        changed = changed_alignment(recipe)
+    if changed:
+        raise UserError(_text_error(recipe, f"{changed} has changed since the text was prepared"))
+
+
+def _changed_tokenizer(recipe: Recipe, report: dict[str, Any]) -> str:
+    """Describe the first reused tokenizer that is not that of the prepared text; "" if there is none."""
+    for path in tokenizer_sources(recipe):
+        if path.exists() and load_verified_tokenizers(find_model(path)).digests() != report["tokenizers"]:
+            return f"the tokenizer of {path}"
+    return ""
 
 
 def _is_text_of_run(recipe: Recipe, report: dict[str, Any]) -> bool:
@@ -133,9 +143,11 @@ def log_resuming(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None
         )
     rate = changed_learning_rate(recipe, before, state)
     say(f"resuming from {checkpoint}")
-    changes = (differences(one.option, one.now, one.before) for one in _changes(recipe, before, state.step))
-    if changed := "; ".join(text for texts in changes for text in texts):
-        say(f"changed options: {changed}")
+    changed: list[str] = []
+    for change in _changes(recipe, before, state.step):
+        changed += differences(change.option, change.now, change.before)
+    if changed:
+        say(f"changed options: {'; '.join(changed)}")
     if rate:
         say(rate)
 
@@ -160,18 +172,18 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
 
     Returns a message for the log, "" if there is nothing to report.
     """
-    before = _translation_recipe_of(checkpoint)
     if not state.scores and state.start_score is None:
         return ""
-    changed = []
+    before = _translation_recipe_of(checkpoint)
+    changed: list[str] = []
     if before is not None and not is_finished:
         now, then = _score_options(recipe), _score_options(before)
         changed = [key for key in now if now[key] != then.get(key, now[key])]
     if valid and valid != state.valid:
         if state.valid or (before is not None and before.data.valid != recipe.data.valid):
-            text = Change(state.step, "validation text (SHA-256)", state.valid[:12] or "unknown", valid[:12])
-            state.changes.append(text)
-            changed = ["the validation text", *changed]
+            known = state.valid[:12] or "unknown"
+            state.changes.append(Change(state.step, "validation text (SHA-256)", known, valid[:12]))
+            changed.insert(0, "the validation text")
         elif not changed:
             return f"{checkpoint} does not identify its validation text; scores are assumed to be from the current one"
     if not changed:
@@ -223,10 +235,8 @@ def _changes(recipe: AnyRecipe, before: AnyRecipe, step: int) -> list[Change]:
 
 def _options(recipe: AnyRecipe) -> dict[str, object]:
     """Return the options of all sections, by full name, without `data.root` and `data.workers`."""
-    sections = recipe.model_dump(mode="json", exclude={"name", "run_dir"})
-    parts = {name: part for name, part in sections.items() if isinstance(part, dict)}
-    named = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.items()}
-    return {key: value for key, value in named.items() if key not in ("data.root", "data.workers")}
+    fields = recipe.model_dump(mode="json", exclude={"name": True, "run_dir": True, "data": {"root", "workers"}})
+    return full_names({name: value for name, value in fields.items() if isinstance(value, dict)})
 
 
 def _score_options(recipe: Recipe) -> dict[str, object]:
@@ -235,22 +245,23 @@ def _score_options(recipe: Recipe) -> dict[str, object]:
     selection: dict[str, object] = {"train.best_metric": train.best_metric, "train.average": train.average == "ema"}
     if train.best_metric == "loss":
         return selection | {"train.label_smoothing": train.label_smoothing}
-    of_bleu = ("train.validate_bleu_sentences", "evaluate.tokenize")
-    options = _options(recipe).items()
-    search = {key: value for key, value in options if key.startswith("decode.") and key != "decode.batch_tokens"}
-    return selection | search | {key: value for key, value in options if key in of_bleu}
+    options = _options(recipe)
+    names = [name for name in options if name.startswith("decode.") and name != "decode.batch_tokens"]
+    names += ["train.validate_bleu_sentences", "evaluate.tokenize"]
+    return selection | {name: options[name] for name in names}
 
 
 def changed_learning_rate(recipe: AnyRecipe, before: AnyRecipe, state: TrainState) -> str:
     """Describe a changed learning rate, "" if unchanged; raise UserError if another option raises it by accident."""
     d_model, train, step = recipe.model.d_model, recipe.train, state.step
-    last, following = (learning_rate(before.train, d_model, max(1, n)) for n in (step, step + 1))
+    last = learning_rate(before.train, d_model, max(1, step))
+    planned = learning_rate(before.train, d_model, step + 1)
     now = learning_rate(train, d_model, step + 1) * state.next_rate_factor(train)
     was = f"it was {last:.3g} at update {step:,}"
     if before.train.schedule == "plateau":  # the factor of the last update is unknown
-        last = following = following * state.next_rate_factor(before.train)
+        last = planned = planned * state.next_rate_factor(before.train)
         was = f"without the change, it would be {last:.3g}"
-    if now == following or step == 0:
+    if now == planned or step == 0:
         return ""
     restarts = train.schedule_start != before.train.schedule_start and train.schedule_start <= step
     is_intended = restarts or train.learning_rate != before.train.learning_rate

@@ -65,6 +65,6 @@ class RunningMetrics:
 
     def sums(self, world: World) -> dict[str, float]:
         """Return the sums over all processes, which must all call it with no update pending."""
-        both = torch.tensor([float(self.loss), float(self.nll)], dtype=torch.float64, device=world.device)
-        loss, nll = world.sum(both).tolist()
+        local_sums = torch.tensor([float(self.loss), float(self.nll)], dtype=torch.float64, device=world.device)
+        loss, nll = world.sum(local_sums).tolist()
         return {"loss": loss, "nll": nll, "tokens": self.tokens, "learned": self.learned, "seconds": self.seconds}

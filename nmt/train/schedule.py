@@ -18,11 +18,13 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
     `noam` is equation 3 of Vaswani et al. 2017 times `learning_rate`. The others warm up linearly to `learning_rate`.
     Then `inverse-sqrt` decays as sqrt(warmup / step), and `cosine` and `linear` decay to `final_rate_ratio` times
     `learning_rate` at `max_steps`. `constant` and `plateau` stay constant here; `TrainState.rate_factor` has the
-    reductions of `plateau`. Updates after `schedule_start` are counted from it; the schedule before it ends at it.
+    reductions of `plateau`. At `schedule_start` one schedule ends and another starts, which counts its own updates.
     """
-    warmup, last = max(recipe.warmup_steps, 1), recipe.schedule_start
+    warmup = max(recipe.warmup_steps, 1)
+    last = recipe.schedule_start
     if step > recipe.schedule_start:
-        step, last = step - recipe.schedule_start, recipe.max_steps - recipe.schedule_start
+        step -= recipe.schedule_start
+        last = recipe.max_steps - recipe.schedule_start
     if recipe.schedule == "noam":
         return recipe.learning_rate / math.sqrt(d_model) * min(1 / math.sqrt(step), step / (warmup * math.sqrt(warmup)))
     if step < warmup:

@@ -120,8 +120,10 @@ class TrainState:
 
     def end_reason(self, train: TrainRecipe) -> str:
         """Return a clause with the options that ended training before `max_steps`, "" if there are none."""
-        limits = self.limits_reached(train) if self.step < train.max_steps else []
-        return f", because {' and '.join(limits)} {'was' if len(limits) == 1 else 'were'} reached" if limits else ""
+        limits = self.limits_reached(train)
+        if not limits or self.step >= train.max_steps:
+            return ""
+        return f", because {' and '.join(limits)} {'was' if len(limits) == 1 else 'were'} reached"
 
     @property
     def epochs(self) -> float:
@@ -186,12 +188,12 @@ class TrainState:
 
 def interim_steps(run: Path, newest: int) -> set[int]:
     """Return the steps before `newest` whose checkpoints were saved only because the run stopped."""
-    found = set[int]()
+    steps: set[int] = set()
     for checkpoint in list_checkpoints(run):
         with suppress(UserError):  # of another version, or damaged
             if TrainState.load(checkpoint).is_interim:
-                found.add(checkpoint_step(checkpoint))
-    return found - {newest}
+                steps.add(checkpoint_step(checkpoint))
+    return steps - {newest}
 
 
 def require_same_run(recipe: Recipe) -> None:
@@ -204,20 +206,24 @@ def require_same_run(recipe: Recipe) -> None:
             f"{recipe.directory} holds the run of a classifier; expected a translation model; choose another "
             "name or run_dir"
         )
-    if (first := _newest_recipe(recipe.directory)) is None:
+    if (saved := _newest_recipe(recipe.directory)) is None:
         return
-    reused = bool(tokenizer_sources(recipe) or tokenizer_sources(first))
-    now, then = (_identity(one, reused_tokenizer=reused) for one in (recipe, first))
+    reused = bool(tokenizer_sources(recipe) or tokenizer_sources(saved))
+    now, then = _identity(recipe, reused_tokenizer=reused), _identity(saved, reused_tokenizer=reused)
     require_equal_options(recipe.directory, now, then, can_fine_tune=True)
 
 
 def require_equal_options(
     run: Path, now: dict[str, object], then: dict[str, object], *, can_fine_tune: bool = False
 ) -> None:
-    """Raise UserError for options of a run, by full name, that differ from those that it was started with."""
-    if texts := [text for key in then | now for text in differences(key, now.get(key), then.get(key))]:
-        is_text = all(now.get(key) == value or key.startswith(("data.", "tokenizer.")) for key, value in then.items())
-        remedy = f", or fine-tune: name=NEW train.start_from={run}" if can_fine_tune and is_text else ""
+    """Raise UserError if options of a run, by full name, differ from `then`, those of its checkpoints."""
+    texts: list[str] = []
+    for name in then | now:
+        texts += differences(name, now.get(name), then.get(name))
+    if texts:
+        changed = [name for name, value in then.items() if now.get(name) != value]
+        is_other_text = all(name.startswith(("data.", "tokenizer.")) for name in changed)
+        remedy = f", or fine-tune: name=NEW train.start_from={run}" if can_fine_tune and is_other_text else ""
         raise UserError(
             f"{run} holds a run with another recipe: {'; '.join(texts)}; these must not change; choose another "
             f"name or run_dir{remedy}"
@@ -247,7 +253,11 @@ def _is_long(now: Any, then: Any) -> bool:
 
 def _shorten(value: object) -> str:
     """Format a value on one line, truncated; a table is not shown."""
-    text = "not set" if value is None else "a table" if isinstance(value, dict) else str(value)
+    if value is None:
+        return "not set"
+    if isinstance(value, dict):
+        return "a table"
+    text = str(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
@@ -269,16 +279,19 @@ def _newest_recipe(run_dir: Path) -> Recipe | None:
 
 def _identity(recipe: Recipe, *, reused_tokenizer: bool) -> dict[str, object]:
     """Return the options that must not change during a run, by full name; for a reused tokenizer, only `start_from`."""
-    own_state = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop"}
-    own_state |= {"guided_alignment", "glossary_markup"}
-    guided = {"alignment_layer", "alignment_heads", "alignment_at"} if recipe.train.guided_alignment else set[str]()
-    sampling = {"subword_sampling", "subword_sampling_sides"}
+    train = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop", "guided_alignment"}
+    train |= {"glossary_markup", "subword_sampling", "subword_sampling_sides"}
+    decode = {"alignment_layer", "alignment_heads", "alignment_at"} if recipe.train.guided_alignment else set[str]()
     sections = {
         "data": recipe.data.model_dump(exclude={"root", "workers", "test", "valid"}),
         "tokenizer": recipe.tokenizer.model_dump(include={"start_from"} if reused_tokenizer else None),
         "model": recipe.model.model_dump(),
-        "train": recipe.train.model_dump(include=own_state | sampling),
-        "decode": recipe.decode.model_dump(include=guided),
+        "train": recipe.train.model_dump(include=train),
+        "decode": recipe.decode.model_dump(include=decode),
     }
-    named = {f"{section}.{key}": value for section, part in sections.items() for key, value in part.items()}
-    return {"src_lang": recipe.src_lang, "tgt_lang": recipe.tgt_lang, "seed": recipe.seed, **named}
+    return {"src_lang": recipe.src_lang, "tgt_lang": recipe.tgt_lang, "seed": recipe.seed} | full_names(sections)
+
+
+def full_names(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the options of some sections by full name, such as `train.max_steps`."""
+    return {f"{section}.{key}": value for section, options in sections.items() for key, value in options.items()}

@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -65,14 +65,6 @@ ModelFiles = Callable[[Tensors, int], Mapping[str, Any]]
 
 class _ValidationInterrupted(Exception):  # noqa: N818 - not an error
     """The run was asked to stop during validation; raised by all processes at the same point."""
-
-
-class _Due(NamedTuple):
-    """Whether to log, validate and save now; all of them at the end of the run."""
-
-    log: bool
-    validation: bool
-    save: bool
 
 
 class Trainer:
@@ -143,12 +135,15 @@ class Trainer:
         state.micro_batch_tokens = batching.micro_batch_tokens
 
     def _record(self, name: str, now: int | str) -> None:
-        """Store a property of this session in the state; record a change unless the option of this name requests it."""
-        if (before := getattr(self.state, name)) not in (0, "", now) and now != getattr(self.train_recipe, name, None):
+        """Store a property of this session in the state; record a change unless the recipe requests the new value."""
+        before = getattr(self.state, name)
+        setattr(self.state, name, now)
+        is_known = before not in (0, "")
+        is_requested = now == getattr(self.train_recipe, name, None)
+        if is_known and now != before and not is_requested:
             self.state.changes.append(Change(self.state.step, name, before, now))
             if self.world.is_main and name != "processes":  # `Batching.announce` logs those
                 say(f"the {name} is now {now}, was {before}")
-        setattr(self.state, name, now)
 
     # --- Loop ---------------------------------------------------------------------------------------------------------
 
@@ -200,42 +195,42 @@ class Trainer:
     def _loop(
         self, batches: TrainingBatches, stop: StopRequest, metrics: MetricsWriter | None, bar: ProgressBar | None
     ) -> None:
-        state = self.state
+        state, recipe = self.state, self.train_recipe
         running = RunningMetrics(state.unlogged, self.world)
         self.loss.train()
         if state.validation_due:
             is_kept = self._validate(stop, metrics)
-            self._save(running, is_interim=not (is_kept or self._due().save))
+            self._save(running, is_interim=not (is_kept or self._is_due(recipe.save_every)))
             self._exit_if_stopped(stop)
-        if state.step == 0 and self.train_recipe.start_from is not None:
+        if state.step == 0 and recipe.start_from is not None:
             self._validate_start(stop, metrics)
         self._clock = time.perf_counter()
         while not self._is_finished():
             update = next(batches)
             running.add(update, self.update(update), state.step)
             self._agree_on_stop(stop)
-            if any(self._due()) or stop.agreed:
-                self._synchronize(running)
-            due = self._due()  # again: `max_minutes` may have ended the run
-            state.validation_due = due.validation
-            is_kept = due.validation and not stop.agreed and self._validate(stop, metrics)
-            if due.log or self._is_finished():  # after validation, which ends the run if it exceeds `patience`
+            if stop.agreed or any(map(self._is_due, (recipe.log_every, recipe.validate_every, recipe.save_every))):
+                self._synchronize(running)  # may end the run because of `max_minutes`
+            state.validation_due = self._is_due(recipe.validate_every)
+            is_kept = False
+            if state.validation_due and not stop.agreed:
+                is_kept = self._validate(stop, metrics)  # may end the run because of `patience`
+            if self._is_due(recipe.log_every):
                 self._log(running, metrics, bar)
                 running = RunningMetrics({}, self.world)
-            is_regular = due.save or self._is_finished() or is_kept
+            is_regular = is_kept or self._is_due(recipe.save_every)
             if is_regular or stop.agreed:
                 self._save(running, is_interim=not is_regular)
             if bar is not None:
                 bar.advance(1)
             self._exit_if_stopped(stop)
             self.writer.check()
-            if due.validation or due.save:  # not part of the training time
-                self._clock = time.perf_counter()
+            if self._is_due(recipe.validate_every) or self._is_due(recipe.save_every):
+                self._clock = time.perf_counter()  # validating and saving are not part of the training time
 
-    def _due(self) -> _Due:
-        step, recipe, is_last = self.state.step, self.train_recipe, self._is_finished()
-        intervals = recipe.log_every, recipe.validate_every, recipe.save_every
-        return _Due(*(is_last or step % interval == 0 for interval in intervals))
+    def _is_due(self, interval: int) -> bool:
+        """Return whether something that is done every `interval` updates, and at the end of the run, is due now."""
+        return self._is_finished() or self.state.step % interval == 0
 
     def _agree_on_stop(self, stop: StopRequest) -> None:
         """Make a signal to one process stop all of them at the same update."""
@@ -286,8 +281,10 @@ class Trainer:
                 "has diverged; remove their checkpoints, and resume with a lower train.learning_rate or train.clip_norm"
             )
         if self.world.is_main:
-            ids, others = update.sentence_ids[:_MAX_LISTED_PAIRS], len(update.sentence_ids) - _MAX_LISTED_PAIRS
-            pairs = ", ".join(map(str, ids)) + (f" and {others} more" if others > 0 else "")
+            pairs = ", ".join(map(str, update.sentence_ids[:_MAX_LISTED_PAIRS]))
+            unlisted = len(update.sentence_ids) - _MAX_LISTED_PAIRS
+            if unlisted > 0:
+                pairs += f" and {unlisted} more"
             warn(f"skipped {update.name}: the gradient is not finite; pairs {pairs}")
 
     def _log(self, running: RunningMetrics, metrics: MetricsWriter | None, bar: ProgressBar | None) -> None:
@@ -334,8 +331,12 @@ class Trainer:
             if state.scored_from:
                 steps["valid/scored_from"] = state.scored_from
             metrics.write(state.step, values | steps)
-            worse = ", but worse than the initial model" if score < (state.start_score or -math.inf) else ""
-            say(_describe(state, values) + (f" (best{worse})" if is_best else ""))
+            line = _describe(state, values)
+            if is_best and state.start_score is not None and score < state.start_score:
+                line += " (best, but worse than the initial model)"
+            elif is_best:
+                line += " (best)"
+            say(line)
             self._warn_if_diverged(values[f"{prefix}nll"])
         return state.step in state.best_steps(self.train_recipe.keep_best)
 
@@ -403,7 +404,8 @@ class Trainer:
         self.writer.submit(partial(self._write, state.step, checkpoint, state.best_steps(self.train_recipe.keep_best)))
 
     def _write(self, step: int, checkpoint: Checkpoint, best_steps: list[int]) -> None:
-        run_dir, files = self.recipe.directory, self.model_files(checkpoint.model, step)
+        run_dir = self.recipe.directory
+        files = self.model_files(checkpoint.model, step)
         save_checkpoint(run_dir, step, checkpoint, files, dump_recipe(self.recipe))
         prune_checkpoints(run_dir, self.train_recipe.keep_last, best_steps, interim_steps(run_dir, step))
 
@@ -424,16 +426,17 @@ class Trainer:
         require_same_run(self.recipe)
         self.state = TrainState.read(checkpoint.state, directory)
         require_same_identity(self.recipe, self.state, self.text.identity)
-        if is_finished := self._is_finished():
+        was_finished = self._is_finished()
+        if was_finished:
             require_used_options(self.recipe, self.state, directory)
         if self.world.is_main:
             log_resuming(self.recipe, self.state, directory)
             if problem := changed_start_model(self.recipe, self.state):
                 warn(problem)
-        message = discard_other_scores(self.recipe, self.state, directory, self.text.valid_identity, is_finished)
+        message = discard_other_scores(self.recipe, self.state, directory, self.text.valid_identity, was_finished)
         if message and self.world.is_main:
             say(message)
-        is_finished = self._is_finished() and not self.state.validation_due
+        is_finished = self._is_finished() and not self.state.validation_due  # discarding scores may resume training
         record_changes(self.recipe, self.state, directory, is_finished=is_finished)
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.updater.optimizer, self.model, checkpoint.optimizer)
@@ -455,8 +458,8 @@ def _describe(state: TrainState, values: Mapping[str, float]) -> str:
     parts = [f"step {state.step:,}", format_duration(state.seconds)]
     for prefix, name in (("valid/", "validation"), ("valid/average_", "EMA")):
         if f"{prefix}loss" in values:
-            loss, nll, ppl = (values[prefix + metric] for metric in ("loss", "nll", "perplexity"))
-            parts.append(f"{name} loss {loss:.4f}, nll {nll:.4f}, perplexity {ppl:.5g}")
+            parts.append(f"{name} loss {values[f'{prefix}loss']:.4f}, nll {values[f'{prefix}nll']:.4f}")
+            parts.append(f"perplexity {values[f'{prefix}perplexity']:.5g}")
         if f"{prefix}bleu" in values:
             parts.append(f"BLEU {values[f'{prefix}bleu']:.2f}")
     return ", ".join(parts)

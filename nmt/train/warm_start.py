@@ -62,13 +62,11 @@ def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:
     for directory in _candidates(start, recipe.directory):
         with suppress(UserError):
             reused = tokenizer_options(Tokenizers.load(directory), tokenizer)
-            chosen = {name: getattr(tokenizer, name) for name in reused if name in tokenizer.model_fields_set}
-            wrong = [f"tokenizer.{name} = {value!r}" for name, value in chosen.items() if value != reused[name]]
-            if wrong and warns and is_first_rank():
-                warn(
-                    f"the tokenizer of {start} is reused, so these options have no effect: {', '.join(wrong)}; remove "
-                    "them"
-                )
+            explicit = {name: getattr(tokenizer, name) for name in reused if name in tokenizer.model_fields_set}
+            ignored = [f"tokenizer.{name} = {value!r}" for name, value in explicit.items() if value != reused[name]]
+            if ignored and warns and is_first_rank():
+                options = ", ".join(ignored)
+                warn(f"the tokenizer of {start} is reused, so these options have no effect: {options}; remove them")
             return recipe.model_copy(update={"tokenizer": tokenizer.model_copy(update=reused)})
     return recipe
 
@@ -116,7 +114,8 @@ def require_start_model(recipe: Recipe) -> None:
     start = recipe.train.start_from
     if start is None or list_checkpoints(recipe.directory):
         return
-    verify_directory(directory := find_model(start))
+    directory = find_model(start)
+    verify_directory(directory)
     if recipe.train.start_optimizer == "kept":
         _optimizer_file(directory)
 
@@ -128,7 +127,8 @@ def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
         UserError: no such model, or another architecture, even with equal shapes (such as another number of heads).
         CorruptError: a file is damaged.
     """
-    verify_directory(directory := find_model(start_from))
+    directory = find_model(start_from)
+    verify_directory(directory)
     warn_of_run(start_from, read_model_metadata(directory))
     if differences := _differences(read_model_recipe(directory), model.recipe):
         raise UserError(f"train.start_from {directory}: {differences}; they must be equal; correct the model section")
@@ -151,9 +151,8 @@ def changed_start_model(recipe: Recipe, state: TrainState) -> str:
 def text_differences(start: Path, recipe: Recipe) -> str:
     """Describe how languages, normalization and context (if any) of an initial model differ from a run; "" if equal."""
     metadata, data = read_model_metadata(start), recipe.data
-    languages = f"{metadata.src_lang} to {metadata.tgt_lang}", f"{recipe.src_lang} to {recipe.tgt_lang}"
     options = {
-        "languages": languages,
+        "languages": (f"{metadata.src_lang} to {metadata.tgt_lang}", f"{recipe.src_lang} to {recipe.tgt_lang}"),
         "data.reverse_target": (metadata.reverse_target, data.reverse_target),
         "data.unicode_form": (metadata.unicode_form, data.unicode_form),
         "data.context": (metadata.context.size, data.context if metadata.context.size else 0),
@@ -191,17 +190,18 @@ def freeze(model: TranslationModel, patterns: tuple[str, ...]) -> None:
     A pattern is `encoder`, `decoder`, `embeddings`, or a parameter name with wildcards. Raises UserError if a pattern
     matches nothing, or if nothing is left to train.
     """
-    weights = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     frozen: set[str] = set()
     for pattern in patterns:
-        matching = {name for name in weights for part in _PARTS.get(pattern, (pattern,)) if fnmatchcase(name, part)}
+        globs = _PARTS.get(pattern, (pattern,))
+        matching = {name for name in parameters if any(fnmatchcase(name, glob) for glob in globs)}
         if not matching:
             raise UserError(
                 f"train.freeze: {pattern!r} matches no parameter; it must be encoder, decoder, embeddings "
-                f"or a name pattern such as {next(iter(weights))!r}; correct it"
+                f"or a name pattern such as {next(iter(parameters))!r}; correct it"
             )
         frozen |= matching
-    if len(frozen) == len(weights):
+    if len(frozen) == len(parameters):
         raise UserError("train.freeze leaves no parameters to train; freeze fewer")
     for name in frozen:
-        weights[name].requires_grad_(False)
+        parameters[name].requires_grad_(False)

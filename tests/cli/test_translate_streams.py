@@ -931,4 +931,4 @@ def test_empty_input_is_reported(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_pat
     pipe_in(lambda write: write(b""))
     status, _, err = nmt("translate", model, "-o", tmp_path / "out", "--engine", "torch")
     assert (status, (tmp_path / "out").read_bytes()) == (0, b"")
-    assert "warning: standard input is empty, so the output is empty; check the input\n" in err
+    assert "warning: standard input has no lines to translate; check the input\n" in err

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmt.processes.device_memory import peak_memory
 from nmt.recipe import Recipe
 from nmt.storage.run_folder import list_checkpoints
-from nmt.train.memory import MicroBatchShape, missing_moment_bytes, peak_memory
+from nmt.train.memory import MicroBatchShape, missing_moment_bytes
 from tests.gpu.gpu_training import gradient, make_recipe, trainer_of, write_pairs
 
 pytestmark = pytest.mark.gpu

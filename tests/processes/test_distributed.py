@@ -64,9 +64,9 @@ def test_out_of_memory_is_a_user_error(error: Exception | None) -> None:
     is_out_of_memory = not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError)
     assert isinstance(caught.value, UserError) == is_out_of_memory
     if isinstance(error, torch.OutOfMemoryError):
-        assert "cpu has not enough memory to allocate 8.00 GiB; the job must fit" in str(caught.value)
+        assert "cpu does not have enough memory to allocate 8.00 GiB; the job must fit" in str(caught.value)
     elif error is None:
-        assert f"cpu has not enough memory to allocate {1 << 60} bytes" in str(caught.value)
+        assert f"cpu does not have enough memory to allocate {1 << 60} bytes" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda"])

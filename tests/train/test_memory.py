@@ -20,6 +20,7 @@ from nmt.checkpoint import Checkpoint, model_tensors, save_checkpoint
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import BatchShape
+from nmt.processes.device_memory import available_memory, peak_memory
 from nmt.processes.distributed import World
 from nmt.recipe import ModelRecipe, UserError
 from nmt.train import memory as memory_module
@@ -29,12 +30,10 @@ from nmt.train.memory import (
     LARGEST_ON_CPU,
     MemoryProbe,
     MicroBatchShape,
-    available_memory,
     checkpoint_copy_bytes,
     fit_micro_batch,
     heaviest_shape,
     missing_moment_bytes,
-    peak_memory,
 )
 from nmt.train.optimizer import optimizer_tensors
 

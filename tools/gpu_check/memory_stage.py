@@ -16,9 +16,10 @@ from nmt.bench.model_specs import find_model_spec
 from nmt.bench.training import TrainingBench
 from nmt.decode.translator import Translator
 from nmt.devices.precision import autocast
+from nmt.processes.device_memory import peak_memory
 from nmt.processes.distributed import start_world
 from nmt.recipe import UserError
-from nmt.train.memory import BUDGET_STEP, MicroBatchShape, missing_moment_bytes, peak_memory
+from nmt.train.memory import BUDGET_STEP, MicroBatchShape, missing_moment_bytes
 from nmt.train.trainer import Trainer
 
 # Limits of peak memory during training relative to the estimate.

@@ -6,7 +6,8 @@ const LABEL_FONT = "13px system-ui, sans-serif";
 
 /** Return the mean of matrices of the same size. */
 export function meanOf(matrices) {
-  return matrices[0].map((row, i) => row.map((_, j) => matrices.reduce((sum, one) => sum + one[i][j], 0) / matrices.length));
+  const sum = (i, j) => matrices.reduce((total, matrix) => total + matrix[i][j], 0);
+  return matrices[0].map((row, i) => row.map((_, j) => sum(i, j) / matrices.length));
 }
 
 /**

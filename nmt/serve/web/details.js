@@ -81,7 +81,8 @@ async function requestAttention(key, find) {
   try {
     const found = await find();
     if (key === wantedFor) {
-      [attention, shownFor] = [found, key];
+      attention = found;
+      shownFor = key;
       draw();
     }
   } catch (error) {

@@ -90,7 +90,9 @@ async function run(opened, signal) {
   const progress = element("file-progress");
   const count = opened.parts.length;
   const total = `${count} ${opened.unit}${count === 1 ? "" : "s"}`;
-  [progress.max, progress.value, progress.hidden] = [count, 0, false];
+  progress.max = count;
+  progress.value = 0;
+  progress.hidden = false;
   element("file-cancel").hidden = false;
   show(`0 of ${total}`);
   try {

@@ -70,7 +70,7 @@ function showModel() {
   schedule(0);
 }
 
-const phrases = (id) => element(id).disabled ? [] : element(id).value.split(",").map((one) => one.trim()).filter(Boolean);
+const phrases = (id) => element(id).disabled ? [] : element(id).value.split(",").map((phrase) => phrase.trim()).filter(Boolean);
 
 /** Return the lines of the glossary that are not blank: number, and the parts between equals signs. */
 const glossaryLines = () => (element("glossary").disabled ? "" : element("glossary").value).split("\n")
@@ -91,7 +91,7 @@ function showGlossaryNote() {
 
 /** Return which option has an invalid value, and why; "" if there is none. */
 function invalidOption() {
-  const input = ["beam-size", "length-alpha", "n-best"].map(element).find((one) => !one.checkValidity());
+  const input = ["beam-size", "length-alpha", "n-best"].map(element).find((field) => !field.checkValidity());
   return input ? `${input.parentElement.textContent.trim()}: ${input.validationMessage}` : "";
 }
 
@@ -128,7 +128,7 @@ function shown(sentence) {
 }
 
 /** Remove translations whose text equals that of an earlier one with other tokens. */
-const distinct = (nBest) => nBest.filter(({text}, i) => nBest.findIndex((one) => one.text === text) === i);
+const distinct = (nBest) => nBest.filter(({text}, i) => nBest.findIndex((other) => other.text === text) === i);
 
 // --- Translation -----------------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ const focusedWord = () => document.activeElement?.closest?.("#output .word");
 function restoreFocus(word) {
   const {sentence, word: number} = word?.dataset ?? {};
   const current = word && findWord(sentence, number);
-  const [reachable, first] = ['#output .word[tabindex="0"]', "#output .word"].map((one) => document.querySelector(one));
+  const [reachable, first] = ['#output .word[tabindex="0"]', "#output .word"].map((selector) => document.querySelector(selector));
   (current ?? reachable ?? first)?.setAttribute("tabindex", "0");
   if (current !== word) {
     current?.focus();
@@ -293,8 +293,8 @@ function highlight(word) {
   if (!links) {
     return;
   }
-  const own = word.side === "source" ? 0 : 1;
-  const lit = links.filter((link) => link[own] === Number(word.word)).flatMap(([s, t]) => [["source", s], ["target", t]]);
+  const index = word.side === "source" ? 0 : 1; // of the word in a link
+  const lit = links.filter((link) => link[index] === Number(word.word)).flatMap(([s, t]) => [["source", s], ["target", t]]);
   for (const [side, number] of [[word.side, word.word], ...lit]) {
     document.querySelector(`[data-side="${side}"][data-sentence="${word.sentence}"][data-word="${number}"]`)
       ?.classList.add("lit");

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.duplicates import Bitmap, DuplicateFinder
+from nmt.text.duplicates import Bitmap, DuplicateFinder
 
 
 @settings(max_examples=25)

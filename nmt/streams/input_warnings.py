@@ -1,0 +1,217 @@
+"""Warnings of text that is probably misread and of conflicting options, given while the input is translated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nmt.decode.glossary import Required, forms_of
+from nmt.logs import counted, warn
+from nmt.streams.records import Record, warn_of_format
+from nmt.streams.source import Source
+from nmt.text.lines import is_csv_quoted, is_header
+from nmt.text.splitting import contains_phrase
+
+_ENCODING = re.compile(r"""<(?:meta|\?xml)\b[^<>]*\b(?:charset|encoding)\s*=\s*["']?([\w-]+)""", re.IGNORECASE)
+_LONE_SURROGATE = re.compile(r"(?i)\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]")  # escaped in JSON
+
+Windows = Iterator[list[Record]]
+
+
+@dataclass
+class _AffectedLines:
+    """Number of lines with a problem, and the first of them."""
+
+    count: int = 0
+    first: int = 0
+
+    def add(self, line: int) -> None:
+        self.count += 1
+        self.first = self.first or line
+
+    def describe(self, name: str) -> str:
+        return f"{counted(self.count, 'line')} of {name} (first: line {self.first:,}) {_have(self.count)}"
+
+
+def with_warnings(windows: Windows, source: Source, facts: Mapping[str, Any], *, is_language_model: bool) -> Windows:
+    """Yield the windows of a source; warn at the first line with a problem, or at the end with the number of lines.
+
+    facts: see `Origin`
+    """
+    reader = source.reader
+    if reader.format == "text" and not reader.is_given:
+        windows = _with_format_warning(windows, source.name)
+    if reader.format == "html":
+        windows = _with_encoding_warning(windows, source.name)
+    if reader.format == "tsv":
+        windows = _with_quote_warning(windows, source)
+    if reader.format == "tsv" and reader.names is None:
+        windows = _with_column_warnings(windows, source.name)
+    if reader.format == "jsonl":
+        windows = _with_field_warnings(windows, source.name)
+    for phrase, bias in facts.get("decode.bias", {}).items():
+        forbidden = _first_in(phrase, facts.get("decode.forbid", ()))
+        if bias > 0 and forbidden:
+            warn(f"bias prefers {phrase!r}, which contains the forbidden phrase {forbidden!r}; remove one of them")
+    windows = _with_forbidden_warnings(windows, source, facts)
+    if is_language_model:  # it also continues blank lines
+        return windows
+    return _with_blank_line_warning(windows)
+
+
+def _have(number: int) -> str:
+    return "has" if number == 1 else "have"
+
+
+def _with_format_warning(windows: Windows, name: str) -> Windows:
+    """Warn if the first window looks like a format other than plain text."""
+    for number, window in enumerate(windows):
+        if number == 0:
+            warn_of_format(name, (record.line for record in window))
+        yield window
+
+
+def _with_encoding_warning(windows: Windows, name: str) -> Windows:
+    """Warn if a page declares an encoding other than UTF-8, the encoding of the output."""
+    has_warned = False
+    for window in windows:
+        for record in window:
+            declared = _ENCODING.search(record.line)
+            if not has_warned and declared and declared[1].lower() not in ("utf-8", "utf8"):
+                has_warned = True
+                warn(
+                    f"{name} declares the encoding {declared[1]}, but the translation is UTF-8, so browsers may show "
+                    "wrong letters; declare utf-8 in the page"
+                )
+        yield window
+
+
+def _with_quote_warning(windows: Windows, source: Source) -> Windows:
+    """Warn at the end of TSV texts that are quoted as in CSV, with doubled quotes inside."""
+    quoted = _AffectedLines()
+    for window in windows:
+        for record in window:
+            if record.text and is_csv_quoted(record.text):
+                quoted.add(record.number + source.reader.header_lines)
+        yield window
+    if quoted.count:
+        lines = quoted.describe(source.name)
+        warn(f'{lines} a quoted text with "" inside, as in CSV; TSV has no quoting: quotes are text')
+
+
+def _with_column_warnings(windows: Windows, name: str) -> Windows:
+    """Warn if the first line of TSV looks like a header and, at the end, if numbers of columns differ.
+
+    For TSV that is read without a header. Blank lines have no columns.
+    """
+    unequal = _AffectedLines()
+    expected = 0
+    for window in windows:
+        for record in window:
+            columns = record.line.split("\t")
+            if record.number == 1 and is_header(record.text or "", columns):
+                warn(f"{name}, line 1 looks like a header and is translated; set --header, or remove the line")
+            if record.line:
+                expected = expected or len(columns)
+                if len(columns) != expected:
+                    unequal.add(record.number)
+        yield window
+    if unequal.count:
+        warn(
+            f"{unequal.describe(name)} a different number of columns than the first line ({expected}), so the "
+            "translations are in different columns; fix these lines"
+        )
+
+
+def _with_field_warnings(windows: Windows, name: str) -> Windows:
+    """Warn at the end of lone surrogates in JSON Lines, and of fields that the output replaces."""
+    invalid, replaced = _AffectedLines(), _AffectedLines()
+    fields: dict[str, None] = {}
+    for window in windows:
+        for record in window:
+            if "\ufffd" in (record.text or "") and _LONE_SURROGATE.search(record.line):
+                invalid.add(record.number)
+            if record.replaced:
+                replaced.add(record.number)
+                fields |= dict.fromkeys(record.replaced)
+        yield window
+    if invalid.count:
+        warn(
+            f"{invalid.describe(name)} half of a surrogate pair, such as \\ud83d alone, which is not a character; it "
+            "was translated as U+FFFD; fix the text"
+        )
+    if replaced.count:
+        names = ", ".join(map(repr, fields))
+        warn(
+            f"{replaced.describe(name)} fields that the output replaces: {names}; to keep them, rename them, or use "
+            "--output-format text"
+        )
+
+
+def _with_blank_line_warning(windows: Windows) -> Windows:
+    """Warn at the end if blank lines have prefixes or required phrases."""
+    ignored = 0
+    for window in windows:
+        for record in window:
+            if not _has_text(record) and (record.prefix.strip() or record.required):
+                ignored += 1
+        yield window
+    if ignored:
+        warn(
+            f"{counted(ignored, 'blank line')} {_have(ignored)} a prefix or required phrases, which "
+            "are ignored; the translation of a blank line is empty"
+        )
+
+
+def _has_text(record: Record) -> bool:
+    return bool(record.text and record.text.strip())
+
+
+def _with_forbidden_warnings(windows: Windows, source: Source, facts: Mapping[str, Any]) -> Windows:
+    """Warn of forbidden phrases in required phrases at once, and of those in prefixes at the end."""
+    num_prefixes = 0
+    first_prefix = conflict = ""
+    for window in windows:
+        for record in filter(_has_text, window):
+            line = record.number + source.reader.header_lines
+            forbidden = (*facts.get("decode.forbid", ()), *record.forbidden)
+            in_prefix = record.prefix and _first_in(record.prefix, forbidden, ignores_case=True)
+            if in_prefix:
+                num_prefixes += 1
+                first_prefix = first_prefix or f"{in_prefix!r} in line {line:,}"
+            if forbidden and not conflict:  # only the first: the search will report that no translation is possible
+                conflict = _find_conflict(_required(record, source, facts), forbidden)
+                if conflict:
+                    warn(f"line {line:,} requires {conflict}; remove one of them")
+        yield window
+    if num_prefixes:
+        warn(
+            f"{counted(num_prefixes, 'line')} {_have(num_prefixes)} a prefix with a forbidden phrase (first: "
+            f"{first_prefix}; case is ignored); the prefix takes precedence; change one of them"
+        )
+
+
+def _required(record: Record, source: Source, facts: Mapping[str, Any]) -> list[Required]:
+    """Return the phrases and terms that the translation of a record must contain."""
+    required = [*facts.get("decode.require", ()), *record.required]
+    glossary = record.glossary(source.glossary)
+    if glossary is not None and facts.get("decode.glossary_mode") != "annotate" and "keep" not in facts:
+        required += glossary.required(record.text or "")
+    return required
+
+
+def _find_conflict(required: Iterable[Required], forbidden: Sequence[str]) -> str:
+    """Describe the first required phrase all of whose alternatives contain a forbidden phrase; "" if there is none."""
+    for phrase in required:
+        alternatives = forms_of(phrase)
+        contained = [_first_in(alternative, forbidden) for alternative in alternatives]
+        if all(contained):
+            return f"{' or '.join(map(repr, alternatives))}, which contains the forbidden phrase {contained[0]!r}"
+    return ""
+
+
+def _first_in(text: str, phrases: Iterable[str], *, ignores_case: bool = False) -> str:
+    """Return the first of the phrases that a text contains; "" if there is none."""
+    return next((phrase for phrase in phrases if contains_phrase(text, phrase, ignores_case=ignores_case)), "")
