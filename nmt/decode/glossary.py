@@ -209,8 +209,10 @@ class Glossary:
         for start, first_word in enumerate(folded):
             for length in self._lengths.get(first_word, ()):
                 end = start + length
+                if end > len(words):
+                    continue
                 term = self._cased_terms.get(words[start:end]) or self._terms.get(folded[start:end])
-                if term is not None and end <= len(words):
+                if term is not None:
                     yield (start, end), term
 
 

@@ -166,8 +166,7 @@ class Translator(TextTranslator):
         require_list("ensemble", ensemble, "paths")
         torch_device = choose_device(device)
         loaded = [load_model(Path(member), torch_device) for member in (path, *ensemble)]
-        first = loaded[0]
-        metadata = first.metadata
+        first, metadata = loaded[0], loaded[0].metadata
         for member in loaded:
             require_kind(member.directory, member.metadata, language_model=not cls.has_source)
         tokenizers = Tokenizers.load(first.directory, metadata.tgt_lang)
@@ -194,8 +193,7 @@ class Translator(TextTranslator):
             precision=precision,
             context=metadata.context,
         )
-        translator.num_parameters = num_parameters
-        translator._languages = metadata.src_lang, metadata.tgt_lang
+        translator.num_parameters, translator._languages = num_parameters, (metadata.src_lang, metadata.tgt_lang)
         longest_sources = [member.metadata.longest_source for member in loaded]
         translator.longest_source = min((length for length in longest_sources if length is not None), default=None)
         if torch_device.type == "cpu":

@@ -142,8 +142,7 @@ def beam_search(
 
         is_done = beam.is_done(ranker.upper_bound(beam)).tolist()  # without bias, the only synchronization of the step
         for row, (sentence, length) in enumerate(beam.sentences.on_host()):
-            if length == constraints.limits[sentence]:
-                is_done[row] = True
+            is_done[row] = is_done[row] or length == constraints.limits[sentence]
         if any(is_done):
             done, active = split_rows(is_done)
             results.update(beam.select(done, to_device(done, device)).read(options.n_best))
