@@ -70,7 +70,7 @@ class OutputOptions:
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class SearchArguments:
     """The models and the options of the search.
 
     models:   the model, and the other models of its ensemble, as paths of the user
@@ -152,7 +152,7 @@ def translate(
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt translate MODEL FILE -o OUT
     """
-    search = SearchOptions([model, *(ensemble or ())], _search_values(locals()), settings or ())
+    search = SearchArguments([model, *(ensemble or ())], _search_values(locals()), settings or ())
     inputs = InputOptions(file, input_format, column, header, field, invalid_utf8, prefixes, required, glossary)
     outputs = OutputOptions(out, output_format, with_scores, distinct, keep, glossary_report, resume, restart)
     speed = SpeedOptions(window, max_delay, processes, memory, memory_limit, threads, device, precision, engine)
@@ -166,7 +166,7 @@ def _search_values(arguments: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
-def _translate(inputs: InputOptions, outputs: OutputOptions, search: SearchOptions, speed: SpeedOptions) -> None:
+def _translate(inputs: InputOptions, outputs: OutputOptions, search: SearchArguments, speed: SpeedOptions) -> None:
     """Check the options, open input and output, choose the engine, and run the job."""
     started = monotonic()
     _require_effect(inputs, outputs, search, speed)
@@ -214,7 +214,7 @@ def _translate(inputs: InputOptions, outputs: OutputOptions, search: SearchOptio
     job.run(workers, resume=outputs.resume, restart=outputs.restart)
 
 
-def _require_effect(inputs: InputOptions, outputs: OutputOptions, search: SearchOptions, speed: SpeedOptions) -> None:
+def _require_effect(inputs: InputOptions, outputs: OutputOptions, search: SearchArguments, speed: SpeedOptions) -> None:
     """Raise BadParameter for mutually exclusive options, and for options without effect."""
     require_at_most_one({"--threads": speed.threads is not None, "--processes": speed.processes is not None})
     require_at_most_one({"--resume": outputs.resume, "--restart": outputs.restart})
@@ -235,7 +235,7 @@ def _find_models(paths: Sequence[Path]) -> tuple[list[Path], ModelMetadata]:
     return models, metadata[0]
 
 
-def _override_decode(decode: DecodeRecipe, search: SearchOptions) -> DecodeRecipe:
+def _override_decode(decode: DecodeRecipe, search: SearchArguments) -> DecodeRecipe:
     """Override the search options of the model, whose own `n_best` is used only for minimum Bayes risk decoding.
 
     Raises BadParameter for an option given twice or without effect.
