@@ -29,6 +29,7 @@ from nmt.checkpoint import (
     save_checkpoint,
 )
 from nmt.model.transformer import Transformer
+from nmt.models import build_model
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.storage import sealed
@@ -78,6 +79,29 @@ def test_a_loaded_model_equals_the_saved_one(tmp_path: Path, tying: str) -> None
     saved = model_tensors(model)
     torch.nn.init.zeros_(model.output.weight)
     assert saved["output.weight"].any(), "a copy: a checkpoint is written during later updates"
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        TINY,
+        TINY.model_copy(update={"positions": "learned"}),
+        TINY.model_copy(update={"positions": "relative"}),
+        ModelRecipe(architecture="gru", d_model=8),
+    ],
+    ids=["sinusoidal", "learned", "relative", "gru"],
+)
+def test_loading_draws_no_random_numbers(tmp_path: Path, recipe: ModelRecipe) -> None:
+    """For a base model they would take half a second, and a caller who set a seed expects its numbers."""
+    model = build_model(recipe, 11, 11)
+    write_directory(tmp_path / "m", model_files(recipe, model_tensors(model), {"tokenizer.model": b"t"}, METADATA))
+    before = torch.get_rng_state()
+    loaded = load_model(tmp_path / "m", CPU).model
+    assert torch.equal(torch.get_rng_state(), before)
+    for (name, parameter), (_, saved) in zip(loaded.named_parameters(), model.named_parameters(), strict=True):
+        assert torch.equal(parameter, saved), name
+    for (name, buffer), (_, built) in zip(loaded.named_buffers(), model.named_buffers(), strict=True):
+        assert torch.equal(buffer, built), name
 
 
 @pytest.mark.parametrize(("value", "warnings"), [("0.0", 0), ("0.2", 1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
+from numbers import Integral
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -117,7 +118,7 @@ class PerLine(Generic[Item]):
 
 def require_count(name: str, value: object) -> None:
     """Raise TypeError unless `value` is an integer, and ValueError if it is below 1."""
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}; convert it")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")

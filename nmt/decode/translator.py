@@ -295,7 +295,12 @@ class Translator(TextTranslator):
         return [token for token, log_prob in candidates if log_prob > -math.inf]
 
     def attention(self, line: str, translation: Translation) -> Attention:
-        """See `TextTranslator.attention`."""
+        """See `TextTranslator.attention`; raises TypeError unless `translation` is a Translation."""
+        if not isinstance(translation, Translation):
+            raise TypeError(
+                f"translation must be a Translation, got {type(translation).__name__}; pass a result of "
+                "translate_n_best(lines)"
+            )
         parts = self._split(line)
         if len(parts) > 1:
             raise UserError("the line is split; attention needs a line that fits the model; send one sentence")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sacrebleu
 
@@ -241,6 +242,7 @@ def test_wrong_arguments_in_python_raise_type_or_value_errors(run_dir: Path) -> 
         (lambda t: t.translate(["a"], glossary=5), "glossary must be a list of Glossary objects, got int"),
         (lambda t: t.translate(["a"], glossary=["b"]), "glossary must be a Glossary, got str"),
         (lambda t: t.translate_n_best(["a"], n_best="3"), "n_best must be an integer, got str"),
+        (lambda t: t.attention("a", "b"), "translation must be a Translation, got str; pass a result of"),
         (lambda t: t.translate_n_best(["a"], partial_word="no"), "partial_word must be True or False, got 'no'"),
         (lambda t: t.alternatives("a", "", 2, partial_word=0), "partial_word must be True or False, got 0"),
         (lambda t: t.alternatives(["a"], "", 2), "lines must be strings, got list at index 0"),
@@ -252,6 +254,7 @@ def test_wrong_arguments_in_python_raise_type_or_value_errors(run_dir: Path) -> 
     for act, message in wrong:
         with pytest.raises(TypeError, match=re.escape(message)):
             act(translator)
+    assert len(translator.translate_n_best(["a"], n_best=np.int64(2))[0]) == 2  # type: ignore[arg-type]
 
 
 def test_options_in_python_override_those_of_the_model(run_dir: Path) -> None:
