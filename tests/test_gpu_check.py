@@ -346,7 +346,7 @@ def test_missing_and_outdated_packages_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "words"), [(None, "torch is not installed"), ("2.10.0", "supported versions are 2.11 to 2.13")]
+    ("version", "words"), [(None, "torch is not installed"), ("2.10.0", "the checks are written for 2.11 to 2.13")]
 )
 def test_unsupported_torch_gives_a_warning(version: str | None, words: str) -> None:
     assert words in (packages.torch_problem({} if version is None else {"torch": version}) or "")

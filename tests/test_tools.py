@@ -67,7 +67,7 @@ def test_parity_reports_a_missing_file_in_one_line(
         ("", "", [], "{}/src is empty; it must have one sentence per line; check the file"),
         ("a\n", "a\n", ["--lines", "0"], "--lines must be at least 1, got 0"),
         ("a\n", "a\n", ["--beam-size", "0"], "--beam-size must be at least 1, got 0"),
-        ("a\n", "a\n", ["--length-alpha", "-1"], "--length-alpha must be at least 0, got -1.0"),
+        ("a\n", "a\n", ["--length-alpha", "-1"], "--length-alpha must be between 0 and 10, got -1.0"),
     ],
 )
 def test_parity_rejects_wrong_arguments(

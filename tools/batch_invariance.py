@@ -29,7 +29,7 @@ sentence:
   score       largest difference of scores of equal translations
   token       largest difference of log-probabilities of equal tokens
 Rounding depends on matmul shapes, so scores may differ by a few units in the last place of float32. Translations can
-only differ if the scores of two hypotheses are closer than that; such lines are shown with both scores.
+only differ if the scores of two hypotheses are closer than that; up to five such lines are shown with both scores.
 
 exit status: 0 all strings are equal and no score differs by more than 1e-5, else 1
 """

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     if options.experiments < 1 or not 0 <= options.ratio < math.inf:
-        parser.error("--experiments must be at least 1 and --ratio at least 0")
+        parser.error("--experiments must be at least 1, and --ratio finite and at least 0")
     sys.stdout.write("| seeds | by seed | by sentences | by interaction | contained |\n|---|---|---|---|---|\n")
     for deviations in SOURCES:
         for seeds in SEEDS:

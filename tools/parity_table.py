@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import tempfile
 import time
@@ -49,8 +48,8 @@ def main() -> int:
     for name in ("beam_size", "lines", "hf_lines"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
-    if not 0 <= options.length_alpha < math.inf:
-        parser.error(f"--length-alpha must be at least 0, got {options.length_alpha}")
+    if not 0 <= options.length_alpha <= 10:
+        parser.error(f"--length-alpha must be between 0 and 10, got {options.length_alpha}")
     try:
         src, ref = read_pairs(options.src, options.ref)
         options.tgt_lang = languages(options.model)[1]

@@ -105,6 +105,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=60, help="of each run (default: %(default)s)")
     parser.add_argument("--measurement", type=float, default=15, help="seconds of each forecast (default: %(default)s)")
     options = parser.parse_args(arguments)
+    for name in ("seconds", "measurement"):
+        if not 0 < getattr(options, name) < math.inf:
+            parser.error(f"--{name} must be a finite number above 0, got {getattr(options, name)}")
     ratios = []
     try:
         runs = runs_of(options.data and options.data.resolve(), options.only)

@@ -17,7 +17,7 @@ from nmt.alignment.words import link_words
 from nmt.recipe import UserError
 from nmt.text.pair_encoder import TokenPair
 
-# Pairs for training the statistical aligner and for comparison. More pairs do not change the choice.
+# Maximum number of pairs for training the statistical aligner and for comparison; bounds the time.
 MAX_PAIRS, COMPARED_PAIRS = 5_000, 500
 
 LinkSet = set[tuple[int, int]]

@@ -246,10 +246,10 @@ def class_indices(labels: Sequence[str], names: Sequence[str], split: str, *, ac
     for number, label in enumerate(labels, start=1):
         if not label.strip():
             raise UserError(
-                f"{split}, example {number:,} has no label; it must have one; correct or remove the example"
+                f"{split}, example {number:,}, has no label; it must have one; correct or remove the example"
             )
         if label not in known:
             raise UserError(
-                f"{split}, example {number:,} has label {label!r}; it must be one of {', '.join(names)}; correct it"
+                f"{split}, example {number:,}, has label {label!r}; it must be one of {', '.join(names)}; correct it"
             )
     return [known[label] for label in labels]

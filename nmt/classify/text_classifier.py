@@ -137,7 +137,7 @@ def _check(examples: object, num_texts: int) -> None:
 
 
 def classify(model: Classifier, texts: PackedSequences, precision: ComputeType, device: torch.device) -> torch.Tensor:
-    """Return the logits (num_sentences, classes) of texts on the CPU, computed on the device of the model."""
+    """Return the logits (num_sentences, classes) on the device of the model; `texts` are on the CPU."""
     count = texts.num_sentences
     padding = -texts.total % row_multiple(torch_dtype(precision), device)
     if padding:  # in sequences no longer than the longest text, to stay within the model's positions

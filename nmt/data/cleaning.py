@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.encoding import PairEncoder
+from nmt.data.encoding import CorpusEncoder
 from nmt.data.frames import Frame, compress_pairs, decompress_pairs, pack_tokens, read_frames
 from nmt.data.mixture import Mixture
 from nmt.logs import progress
@@ -93,7 +93,7 @@ class ChunkCleaner:
         self._encode = None
         if tokenizer_directory is not None:
             tokenizers = Tokenizers.load(tokenizer_directory)
-            self._encode = PairEncoder(tokenizers, find_separators(tokenizers, data.context_options))
+            self._encode = CorpusEncoder(tokenizers, find_separators(tokenizers, data.context_options))
 
     def __call__(self, chunk: tuple[int, Sequence[Pair]]) -> CleanChunk:
         """Clean a chunk, given as the index of its corpus and its pairs."""

@@ -82,7 +82,7 @@ class _WordCache:
         return gather(self._tokens, self._starts[indices], lengths), lengths
 
 
-class PairEncoder:
+class CorpusEncoder:
     """Encodes both sides of normalized pairs. separators: for pairs with context"""
 
     def __init__(self, tokenizers: Tokenizers, separators: Separators | None = None) -> None:
@@ -174,7 +174,7 @@ class _FrameEncoder:
     """Encodes frames of text in a worker process."""
 
     def __init__(self, tokenizer_directory: Path, pair_format: PairFormat) -> None:
-        self._encode = PairEncoder(Tokenizers.load(tokenizer_directory), pair_format.separators)
+        self._encode = CorpusEncoder(Tokenizers.load(tokenizer_directory), pair_format.separators)
         self._format = pair_format
 
     def __call__(self, job: tuple[Frame, NDArray[np.bool_]]) -> EncodedChunk:

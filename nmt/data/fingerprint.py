@@ -144,7 +144,8 @@ def describe_change(recipe: Recipe, directory: Path) -> str:
     names = {path.name for path in files}
     for entry in before:
         if entry["name"] not in names:
-            return f"the location of {entry['name']}, which is not in data.root ({recipe.data.root}){note},"
+            root = f"(data.root is {recipe.data.root})"
+            return f"the list of input files, which no longer has {entry['name']} {root}{note},"
     return "data.train"
 
 

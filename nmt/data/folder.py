@@ -1,4 +1,4 @@
-"""Atomic replacement of the directory of a prepared corpus."""
+"""Crash-safe replacement of the directory of a prepared corpus."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from typing import Any, get_args
 
 from nmt.data.cleaning import ChunkCleaner, CleanText, clean_corpora
 from nmt.data.corpus import OnRead, ReadOptions, count_pairs, input_files, read_chunks, require_files
-from nmt.data.encoding import EncodedChunk, PairEncoder, PairFormat, encode_frames
+from nmt.data.encoding import CorpusEncoder, EncodedChunk, PairFormat, encode_frames
 from nmt.data.fingerprint import (
     FORMAT,
     REPORT_FILE,
@@ -373,7 +373,7 @@ def _valid_chunks(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> It
     data, form, context = recipe.data, recipe.data.unicode_form, recipe.data.context_options
     max_length = recipe.model.max_positions - 1  # one position is for EOS
     pair_format = replace(_pair_format(recipe, tokenizers), min_tokens=(0, 0), tags={}, limit=max_length)
-    encode = PairEncoder(tokenizers, pair_format.separators)
+    encode = CorpusEncoder(tokenizers, pair_format.separators)
     src_path, tgt_path = (directory / name for name in _VALID_FILES)
     previous: list[int] = []
     with (

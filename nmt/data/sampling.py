@@ -81,8 +81,8 @@ class SampledEpochs:
     ) -> None:
         """Open the prepared corpus; raise UserError if it is missing or damaged.
 
-        max_tokens:     longer sampled sentences keep the segmentation of the prepared corpus, except that sources are
-                        truncated if those of the prepared corpus are
+        max_tokens:     longer sampled sentences keep the segmentation of the prepared corpus; but if its sources are
+                        truncated and have no context, longer sampled sources are truncated
         workers:        number of processes; 0 selects it automatically, 1 uses a thread instead
         is_builder:     whether this rank builds the text
         reverse_target: whether the prepared corpus has reversed target sentences
@@ -131,7 +131,7 @@ class SampledEpochs:
         if self._is_builder:
             build = self._start_build(epoch)
             while wait([build], SECONDS_BETWEEN_PLAIN_LINES).not_done:
-                say(f"sampling the training text of epoch {epoch}: {self._fraction_done:.0%} done")
+                say(f"sampling the training text of epoch {epoch + 1}: {self._fraction_done:.0%} done")
             build.result()
             self._start_build(epoch + 1)
         else:
@@ -249,7 +249,7 @@ class SampledEpochs:
     def _remove_leftovers(self) -> None:
         """Remove text that is incomplete, damaged or built from other data or options."""
         with _reporting_disk_errors(self._folder):
-            for path in self._folder.glob("*"):
+            for path in self._folder.glob("*/"):  # not files, such as .DS_Store
                 report = read_json_object(path / _REPORT_FILE)
                 if not self._is_complete(path) or damaged_files(path, report["sha256"]):
                     shutil.rmtree(path)

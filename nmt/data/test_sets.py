@@ -53,7 +53,7 @@ class TestSet:
         where = f"data.test.{self.name}"
         known = {"the source": self.src}
         warn_of_fields(f"the source of {where}", self.src, translations=self.ref)
-        warn_of_empty(f"the source of {where}", self.src, self.refs, "their translations are empty; correct them")
+        warn_of_empty(f"the source of {where}", self.src, self.refs, "they are translated as empty lines; correct them")
         remark = "their translations count as wrong; correct them"
         if len(self.refs) > 1:
             remark = "translations count as wrong only if all references are empty; correct them"

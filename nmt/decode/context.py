@@ -44,7 +44,9 @@ class ContextEncoder:
                 f"decode.{name}_tokens, or remove decode.{name}_length_ratio"
             )
         if self.context.size and decode.glossary_mode == "annotate":
-            raise UserError("glossary_mode 'annotate' does not support models with context; set it to 'constrain'")
+            raise UserError(
+                "decode.glossary_mode 'annotate' does not support models with context; set it to 'constrain'"
+            )
 
     def add(
         self, tasks: Sequence[Task], previous: Sequence[Previous], limit: int, *, split: bool = False

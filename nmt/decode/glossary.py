@@ -203,7 +203,7 @@ class Glossary:
         return selected
 
     def _candidates(self, words: Sequence[str]) -> Iterator[tuple[Span, Term]]:
-        """Yield all matches, from left to right; case-sensitive terms precede others with the same words."""
+        """Yield all matches, from left to right; a case-sensitive term replaces another with the same words."""
         words = tuple(words)
         folded = tuple(map(_folded, words))
         for start, first_word in enumerate(folded):

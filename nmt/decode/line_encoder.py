@@ -49,7 +49,7 @@ class LineEncoder:
         self._tokenizers, self._decode, self._context = tokenizers, decode, context
         self._unicode_form, self._reverse_target = unicode_form, reverse_target
         annotates = decode.glossary_mode == "annotate"
-        self._markers = TermMarkers.find(tokenizers, "glossary_mode 'annotate'") if annotates else None
+        self._markers = TermMarkers.find(tokenizers, "decode.glossary_mode 'annotate'") if annotates else None
         forbidden_tokens = [*TermMarkers.ids_of(tokenizers.tgt), *context.reserved]
         if not allows_digits:
             forbidden_tokens += tokenizers.tgt.tokens_with_digits()
@@ -67,7 +67,7 @@ class LineEncoder:
     def split(self, line: str) -> tuple[list[Part], int]:
         """Return the parts of a line, and the length in tokens of its longest sentence before it is split.
 
-        There are no parts if the line is empty, several if it is too long, otherwise one; with
+        There are no parts if the line is empty, several if it is too long and not truncated, otherwise one; with
         `decode.split_sentences`, the parts of each of its sentences.
         """
         text = normalize(line, self._unicode_form)

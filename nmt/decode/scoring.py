@@ -41,7 +41,7 @@ class ForwardModel(Protocol):
 
 @dataclass(frozen=True)
 class PairScore:
-    """Log-probability of a translation given its source; equal to what search computes for the same tokens.
+    """Log-probability of a translation given its source; up to rounding, what search computes for the same tokens.
 
     log_prob:        natural logarithm of the probability, EOS included
     token_log_probs: of each token and of EOS; their sum is log_prob
@@ -105,7 +105,7 @@ class Likelihood:
 
 
 class TextScorer:
-    """Score text: a model with its tokenizers and normalization.
+    """Scores text with a model, its tokenizers and its normalization.
 
     num_parameters:    number of parameters, tied ones counted once
     is_language_model: whether the model ignores sources

@@ -20,7 +20,8 @@ class Translation:
     score:           (log_prob + phrase biases) / length penalty, or expected utility; higher is better. Lists are
                      sorted by score, except samples without MBR, and alternatives, which are sorted by the probability
                      of their first token after the prefix
-    log_prob:        natural logarithm of the probability; with fusion, the sum of both models, which is not normalized
+    log_prob:        natural logarithm of the probability; with fusion, the weighted sum of both models, which is not
+                     normalized
     pieces:          subword pieces
     token_log_probs: of each piece and of EOS; their sum is log_prob. A line that was split has one EOS per part. Empty
                      if scores are not computed

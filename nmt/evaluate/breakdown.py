@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,7 +64,7 @@ def read_word_counts(lines: Iterable[str], name: str) -> Counter[str]:
     counts: Counter[str] = Counter()
     for number, line in enumerate(lines, start=1):
         fields = line.split()
-        if len(fields) != 2 or not (fields[1].isascii() and fields[1].isdigit()):
+        if len(fields) != 2 or not re.fullmatch("[0-9]{1,18}", fields[1]):
             raise UserError(
                 f"{name}, line {number}: invalid word count {line[:40]!r}; each line must be WORD COUNT; "
                 "fix the line, or give the training text instead (--train-tgt)"
@@ -80,7 +81,7 @@ def training_frequencies(
 
     lowercase: whether `words` lowercases; if so, given counts of words that differ only in case are added up
 
-    Warns of text in another format. Raises UserError if there are no words, or a text is given twice.
+    Warns if a text does not look like plain text. Raises UserError if there are no words, or a text is given twice.
     """
     if repeated := [path for path in train_tgt if list(train_tgt).count(path) > 1]:
         raise UserError(f"--train-tgt {repeated[0]} is given twice; its words would count twice; remove one")

@@ -13,7 +13,7 @@ from nmt.evaluate.tables import Table
 NUM_BINS = 15
 """Bins of the expected calibration error (Guo et al. 2017)."""
 
-_MAX_COLUMNS = 20  # classes with a column each; with more, a row lists the most frequent wrong predictions
+_MAX_COLUMNS = 20  # classes with a column each; with more classes, each row lists its most frequent errors instead
 _SHOWN_ERRORS = 3
 
 
@@ -34,8 +34,8 @@ class ClassificationScore:
 
     accuracy:    fraction of examples whose most probable class is their label
     macro_f1:    mean F1 of the classes that occur among labels or predictions
-    calibration: expected calibration error: mean of |accuracy - confidence| over `NUM_BINS` bins of equal width of the
-                 highest probability, weighted by examples (Naeini et al. 2015; Guo et al. 2017)
+    calibration: expected calibration error: mean of |accuracy - confidence| over `NUM_BINS` bins of equal width,
+                 weighted by examples; the confidence is the highest probability (Naeini et al. 2015; Guo et al. 2017)
     nll:         mean negative log-probability of the labels, in nats
     majority:    accuracy of always choosing the most frequent label
     confusion:   [label][prediction] number of examples
@@ -126,7 +126,7 @@ def _class_table(title: str, score: ClassificationScore) -> Table:
 
 
 def _most_frequent_errors(row: Sequence[int], label: int, names: Sequence[str]) -> str:
-    """List the most frequent wrong predictions of a class with their counts. row: predictions of its examples"""
+    """List the most frequent wrong predictions of a class with their counts. row: its examples by predicted class"""
     errors = [(prediction, count) for prediction, count in enumerate(row) if count and prediction != label]
     errors.sort(key=lambda error: -error[1])
     return ", ".join(f"{names[prediction]} ({count:,})" for prediction, count in errors[:_SHOWN_ERRORS])

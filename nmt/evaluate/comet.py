@@ -32,7 +32,9 @@ def comet_scores(
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise UserError(f"the COMET command {command!r} has no closing quote; add it") from error
+        raise UserError(
+            f"the COMET command {command!r} has no closing quote or ends with a backslash; correct it"
+        ) from error
     if not words:
         raise UserError("the COMET command is empty; set it to the path of comet-score")
     with TemporaryDirectory(prefix="nmt-comet-") as folder:

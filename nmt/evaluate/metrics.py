@@ -137,7 +137,7 @@ def make_scorer(name: str, *, tgt_lang: str, tokenize: str | None = None, lowerc
 
     tgt_lang:  selects the rules of tokenizers
     tokenize:  sacreBLEU tokenizer for `bleu`; None selects sacreBLEU's default for the language, mostly `13a`
-    lowercase: for `bleu`, `chrf` and `chrf++`; TER always ignores case (sacreBLEU has -lc and --chrf-lowercase)
+    lowercase: for `bleu`, `chrf` and `chrf++` (sacreBLEU's -lc and --chrf-lowercase); TER always ignores case
 
     Raises UserError for an unknown name, and for a tokenizer that is unknown or not available.
     """
@@ -272,7 +272,7 @@ def check_seed() -> None:
     """Raise UserError if SACREBLEU_SEED is not a seed that sacreBLEU accepts."""
     seed = os.environ.get("SACREBLEU_SEED", "12345")
     if not (seed.isascii() and seed.isdigit()) and seed.lower() != "none":
-        raise UserError(f"SACREBLEU_SEED must be an integer, or none for a random seed, got {seed!r}")
+        raise UserError(f"SACREBLEU_SEED must be an integer of at least 0, or none for a random seed, got {seed!r}")
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> CommandError:
@@ -290,8 +290,8 @@ def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
     except (RuntimeError, OSError, ImportError) as error:  # the tokenizer needs a package or a download
         reason = " ".join(str(error).split())
         raise UserError(
-            f"tokenizer {tokenize or f'{lang}-mecab'!r} is not available: {reason}; or use another one, such as char "
-            "(--tokenize, or evaluate.tokenize of a recipe)"
+            f"tokenizer {tokenize or f'{lang}-mecab'!r} is not available: {reason}; fix this, or use another one, such "
+            "as char (--tokenize, or evaluate.tokenize of a recipe)"
         ) from error
 
 

@@ -74,7 +74,7 @@ class TrainingSummary:
     seconds:       training time over all sessions, without preparation, validation and writing of checkpoints
     tgt_tokens:    trained target tokens, EOS included
     valid_nll:     negative log-likelihood per validation token in nats at the best validation, without label smoothing;
-                   of the EMA if the best score is that of the EMA; None without validation
+                   of the EMA if the best score is that of the EMA; None if no validation has a finite score
     averaged:      number of averaged checkpoints; 0 if the model is the EMA
     is_of_ema:     whether the best validation is that of the EMA
     is_worse_than_start: whether the best validation is worse than that of the model that fine-tuning started from

@@ -192,7 +192,7 @@ def _difference_table(names: tuple[str, str], better: str, rank: int, difference
         rows.append((f"reference {number}" if len(difference.references) > 1 else "reference", reference))
     rows += zip(names, difference.translations, strict=True)
     return Table(
-        title=f"{better} is ahead, {rank}: line {difference.line:,}, {difference.metric} {scores}",
+        title=f"{better} is ahead, rank {rank}: line {difference.line:,}, {difference.metric} {scores}",
         columns="lp",
         header=(),
         rows=tuple(rows),

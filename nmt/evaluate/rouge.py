@@ -78,7 +78,7 @@ class Rouge(Metric):
         lost = sum(_WORD.search(text) is None for text in texts)
         if lost > _MAX_LOST * len(texts):
             warn(
-                f"{self.type} reads only the letters a to z and digits, which are absent in {lost:,} of {len(texts):,} "
+                f"ROUGE reads only the letters a to z and digits, which are absent in {lost:,} of {len(texts):,} "
                 "references; use a metric such as chrf"
             )
         cached: list[dict[str, Any]] = super()._cache_references(references)

@@ -1,6 +1,7 @@
 """Sufficient statistics of corpus metrics: additive counts per sentence, and scores of their sums.
 
-sacreBLEU keeps these private, so they are recovered from its public sentence scores. This module counts those of chrF.
+sacreBLEU keeps these private. For BLEU and TER, they are recovered from its public sentence scores. Those of chrF lack
+the counts, so this module counts the n-grams itself.
 """
 
 from __future__ import annotations

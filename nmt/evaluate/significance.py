@@ -70,7 +70,7 @@ def compare_systems(
     streams of different lengths and unsupported seeds.
     """
     if len(systems) < 2:
-        raise UserError("a comparison needs at least two systems, got 1")
+        raise UserError(f"a comparison needs at least two systems, got {len(systems)}; add one")
     if not resamples and not trials:
         raise CommandError("a comparison needs a test; set --resamples or --trials above 0")
     if resamples == 1:
@@ -107,8 +107,10 @@ def compare_systems(
             )
         )
     for (name, lines), row in zip(prepared[1:], rows[1:], strict=True):
-        # sacreBLEU's bootstrap then returns its smallest p-value.
-        if row.difference == 0 and row.p_bootstrap is not None and lines != prepared[0][1]:
+        if row.p_bootstrap is None or row.difference != 0 or lines == prepared[0][1]:
+            continue
+        # If the scores are equal in each resample, too, sacreBLEU's bootstrap returns its smallest p-value.
+        if row.p_bootstrap < 2 / (resamples + 1):
             warn(f"{name} has the same {scorer.name} as the baseline; its p-value by bootstrap is meaningless")
     return Comparison(scorer.name, tuple(signatures), tuple(rows))
 

@@ -103,7 +103,7 @@ def estimate(system: RunScores, baseline: RunScores | None = None) -> Estimate:
 
 
 def _seed_variance(groups: Sequence[RunScores]) -> tuple[float, int]:
-    """Return the pooled variance of the difference of means over seeds, and its degrees of freedom (t-test)."""
+    """Return the variance over seeds of a mean or difference of means, pooled, and its degrees of freedom (t-test)."""
     degrees = sum(len(group.whole) - 1 for group in groups)
     pooled = sum((len(group.whole) - 1) * group.deviation**2 for group in groups) / degrees
     return pooled * sum(1 / len(group.whole) for group in groups), degrees

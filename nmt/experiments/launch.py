@@ -195,7 +195,8 @@ def _popen(arguments: Sequence[str], environment: dict[str, str], log: IO[bytes]
 def _succeeds(process: subprocess.Popen[bytes], run: Run) -> bool:
     """Wait for a process; on failure, warn with its error, or else the last line of its log.
 
-    An earlier process, whose sweep was killed, may still write to the same log.
+    An earlier process, whose sweep was killed, may still write to the same log. The last line may therefore be of that
+    process.
     """
     try:
         status = process.wait()
@@ -236,7 +237,9 @@ def _require_one_process() -> None:
     """Raise CommandError under torchrun, whose processes would start every run several times."""
     size = os.environ.get("WORLD_SIZE", "1")
     if size != "1":
-        raise CommandError(f"nmt repeat uses one process, which starts the runs, got {size}; run it without torchrun")
+        raise CommandError(
+            f"nmt repeat must run as one process, which starts the runs, got {size} processes; run it without torchrun"
+        )
 
 
 def _require_inputs(run: Run) -> None:

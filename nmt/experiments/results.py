@@ -41,7 +41,7 @@ _MISSING = "-"
 class VariantResult:
     """Results of the complete runs of a variant on one test set.
 
-    valid_nll: per token, of each run; None if a run has no validation
+    valid_nll: per token, of each run; None if no validation of a run has a finite score
     scores:    of each run, in the order of `seeds`
     """
 

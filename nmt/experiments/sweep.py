@@ -70,7 +70,7 @@ class Sweep:
         """
         folders = {name: re.sub(r"[^\w.=+-]+", "-", name).strip("-.") or "variant" for name in self.variants}
         if len({folder.casefold() for folder in folders.values()}) < len(folders):
-            raise RecipeError(f"variants {', '.join(folders)} map to the same directory name; rename one")
+            raise RecipeError(f"two of the variants {', '.join(folders)} map to the same directory name; rename one")
         recipes = {name: self._load(name)[1] for name in self.variants}
         for name, other in combinations(recipes, 2):
             if recipes[name].model_dump() == recipes[other].model_dump():
@@ -110,7 +110,7 @@ def is_sweep(path: Path) -> bool:
 def load_sweep(path: Path, find_recipe: Callable[[str], Path], seeds: int | None, overrides: Sequence[str]) -> Sweep:
     """Load a sweep file; `seeds` and `overrides` take precedence over its own, but not over the options of a variant.
 
-    Raises RecipeError, also if every variant sets an overridden option.
+    Raises RecipeError for an invalid file, and if every variant sets an overridden option.
 
     find_recipe: returns the path of a packaged recipe, or the path itself
     """

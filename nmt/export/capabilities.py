@@ -44,7 +44,7 @@ _DEFAULTS = DecodeRecipe()
 
 # Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis.
 _NO_PENALTY = 1e-12
-# n^(0.8 alpha) is proportional to ((5 + n) / 6)^alpha within a few percent for 10 to 100 tokens.
+# n^(0.8 alpha) is proportional to ((5 + n) / 6)^alpha within 8 % for an alpha of at most 1 and 10 to 100 tokens.
 _GNMT_EXPONENT = 0.8
 
 # CPU flags that CTranslate2 requires for AVX-512.

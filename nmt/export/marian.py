@@ -175,10 +175,10 @@ _REQUIRED = ("d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "
 def _check_config(source: Path, config: Config) -> None:
     """Raise UserError with all options that nmt does not support."""
     model_type = config.get("model_type")
-    reasons = [f"{name} is missing" for name in _REQUIRED if not isinstance(config.get(name), int)]
+    reasons = [f"{name} is missing or not an integer" for name in _REQUIRED if not isinstance(config.get(name), int)]
     decoder_size = config.get("decoder_vocab_size") or 0
     if not isinstance(decoder_size, int):
-        reasons.append(f"decoder_vocab_size is {decoder_size!r}, not a number")
+        reasons.append(f"decoder_vocab_size is {decoder_size!r}, not an integer")
     if model_type not in ("marian", "pegasus"):
         reasons.append(f"model_type is {model_type!r}, not 'marian'")
     for name in ("ffn_dim", "attention_heads"):

@@ -26,7 +26,7 @@ from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
 from nmt.packing.packed import PackedSequences
 
-# A shape is captured at its third step: a capture costs about three eager steps, too much for rare shapes, and needs
+# A shape is captured at its third step: a capture runs the step twice, which is too much for rare shapes, and needs
 # eager steps as warm-up.
 _CAPTURE_AT = 3
 # Each graph keeps some memory on device and host, so all graphs are dropped after this many shapes, which is rare.

@@ -30,7 +30,7 @@ Kernel = Literal["matmul", "sdpa", "varlen", "masked"]
 if torch.cuda.is_available():
     from torch.nn.attention.varlen import varlen_attn
 
-    # torch 2.12 replaced `is_causal` with the window (-1, 0).
+    # torch 2.11 replaced `is_causal` with the window (-1, 0).
     _HAS_WINDOW = "window_size" in inspect.signature(varlen_attn).parameters
     _VARLEN_CAUSAL: dict[str, Any] = {"window_size": (-1, 0)} if _HAS_WINDOW else {"is_causal": True}
 

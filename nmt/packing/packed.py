@@ -1,8 +1,8 @@
 """Packed sentences: concatenated without padding.
 
-Each side of a micro-batch is one row of tokens. Only attention uses sentence boundaries; all other layers and the loss
-work on `(total, ...)` rows. To give all micro-batches one shape, sentences of pad tokens are appended, whose labels are
-ignored.
+Each side of a micro-batch is one sequence of tokens. Only attention uses sentence boundaries; all other layers and the
+loss work on `(total, ...)` tensors. To give all micro-batches one shape, sentences of pad tokens are appended, whose
+labels are ignored.
 """
 
 from __future__ import annotations

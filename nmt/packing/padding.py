@@ -104,7 +104,10 @@ def row_width(longest: int) -> int:
 
 
 def padded_width(length: int) -> int:
-    """Round a width up to a multiple of 16; below 16, the softmax of torch on a CPU is ten times slower."""
+    """Round a width up to a multiple of 16.
+
+    Below 16, the softmax of torch on a CPU with AVX-512 can be more than ten times slower.
+    """
     return -(-length // _WIDTH_STEP) * _WIDTH_STEP
 
 
@@ -157,7 +160,7 @@ def _layout(lengths: Lengths, row_of: Lengths, width: int) -> _Layout:
     slots = np.arange(total) + np.repeat(first_slots - first_tokens, lengths)
     token_at = np.zeros(num_rows * width, dtype=np.int64)
     token_at[slots] = np.arange(total)
-    columns = np.minimum(np.arange(width), ends[:, None] - 1).clip(min=0)  # padding has that of the last token
+    columns = np.minimum(np.arange(width), ends[:, None] - 1).clip(min=0)  # padding repeats the last token
     tokens = np.take_along_axis(token_at.reshape(num_rows, width), columns, axis=1)
     sentence_of = np.repeat(np.arange(len(lengths)), lengths)
     return _Layout(tokens, slots, sentence_of[tokens] if total else tokens, ends[:, None])

@@ -19,9 +19,9 @@ from nmt.packing.packed import BatchShape, max_padding_length
 # Tokens per side of a micro-batch reserved for imbalance: one per micro-batch of the update, within these limits,
 # because many micro-batches have few sentences each.
 _MIN_SLACK, _MAX_SLACK = 8, 24
-# Capacity for source tokens above the mean, in standard deviations. With 0, half of the updates end early, by 0.4
-# deviations on average, and their target side needs padding. With 0.5, the average is 0.2 deviations, with hardly more
-# padding in total.
+# Capacity for source tokens above the mean, in standard deviations. With 0, half of the updates end early, and their
+# target side needs padding; the mean excess over all updates is 0.4 deviations. With 0.5, it is 0.2 deviations, with
+# hardly more padding in total.
 _SRC_DEVIATIONS = 0.5
 # Capacity for sentences, in standard deviations above the mean; spare capacity costs nothing. One update in a thousand
 # has more sentences and gets another micro-batch.

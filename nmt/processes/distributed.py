@@ -143,7 +143,7 @@ class World:
 def choose_device(name: str) -> torch.device:
     """Return the device for `auto`, `cpu`, `cuda` or `cuda:N`; raises UserError if it does not exist.
 
-    On a GPU, disables cuDNN attention: with masks it gives NaN gradients on Hopper (pytorch#196678).
+    On a GPU, disables cuDNN attention: with masks it can give NaN gradients on Hopper (pytorch#196678).
     """
     device = _find_device(name)
     if device.type == "cuda":
@@ -275,4 +275,5 @@ def _number(variable: str, default: float) -> float:
         number = float(value or default)
         if number == default or 0 < number < math.inf:
             return number
-    raise UserError(f"{variable} is {value!r}; it must be {'a positive' if default else 'a'} number; set or unset it")
+    kind = "positive" if default else "non-negative"
+    raise UserError(f"{variable} is {value!r}; it must be a {kind} number; set or unset it")

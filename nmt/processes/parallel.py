@@ -110,8 +110,8 @@ def _close_results(executor: ProcessPoolExecutor) -> None:
 def _context(modules: Iterable[str]) -> BaseContext:
     """Return a start method other than fork, which would lose the threads of this process.
 
-    A fork server that has imported `modules` starts workers at no cost. Only the modules of the worker are imported:
-    torch takes seconds and 200 MB, and text workers do not need it. Without a fork server, workers are spawned.
+    A fork server imports `modules` once for all workers. Only the modules of the worker are imported: torch takes
+    seconds and 200 MB, and text workers do not need it. Without a fork server, workers are spawned.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")

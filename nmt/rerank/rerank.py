@@ -154,12 +154,12 @@ def load_weights(path: Path, names: Sequence[str], models: Sequence[FeatureModel
         raise unreadable(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path} has no weights; expected TOML with a table [weights] of numbers; create it with "
+            f"{path} has no valid weights; expected TOML with a table [weights] of numbers; create it with "
             "--tune --save-weights"
         ) from error
     if weights.keys() != set(names):
         raise UserError(
-            f"{path} has weights for {', '.join(weights)}; expected {', '.join(names)}; use the models "
+            f"{path} has weights for {', '.join(weights) or 'no feature'}; expected {', '.join(names)}; use the models "
             "that it was tuned for"
         )
     if not any(weights.values()):

@@ -19,7 +19,7 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 # Minimum cost of a sentence in tokens: each sentence also needs `beam_size` rows of logits at every step.
 _MIN_COST = 16
 
-# Automatic batch size in source tokens: on a CPU with a beam of 3 to 64, and the maximum on a GPU.
+# Automatic batch size in source tokens: `_CPU_TOKENS` on a CPU with a beam of 3 to 64; on a GPU, between the two.
 _CPU_TOKENS, _MAX_TOKENS = 2_048, 32_768
 # On a CPU, maximum hypotheses per sentence of a full batch: larger beams get smaller batches.
 _CPU_MAX_HYPOTHESES = 64
@@ -53,9 +53,9 @@ def choose_batch_tokens(decode: DecodeRecipe, device: torch.device, models: Sequ
         return decode.batch_tokens
     hypotheses = max(decode.beam_size, decode.n_best)
     if device.type != "cuda" or not models:
-        if hypotheses > _CPU_MAX_HYPOTHESES:  # keep the number of rows
+        if hypotheses > _CPU_MAX_HYPOTHESES:  # about as many hypotheses as with a beam of 64
             return max(1, _CPU_TOKENS * _CPU_MAX_HYPOTHESES // hypotheses)
-        return _CPU_TOKENS * max(1, 4 // hypotheses)  # greedy search has few rows per sentence
+        return _CPU_TOKENS * max(1, 4 // hypotheses)  # small beams have few rows per sentence
     bytes_per_token = sum(_bytes_per_token(recipe, vocab, hypotheses) for recipe, vocab in models)
     budget = _MEMORY_FRACTION * torch.cuda.get_device_properties(device).total_memory
     max_tokens = _round_down(int(budget / bytes_per_token))

@@ -24,7 +24,7 @@ Constraints `nmt.search.constraints` and `nmt.search.trees` make some extensions
 Groups      With beam_groups above 1, each group is a beam of beam_size / beam_groups hypotheses. Tokens that earlier
             groups choose at the same step rank lower (`Ranker.best_extensions`). A sentence is done when all of its
             groups are. The best finished hypotheses of all groups come first, by score, then the second best, and so
-            on. The first n_best distinct ones are returned, best first; there are fewer if groups find duplicates.
+            on. The first n_best distinct ones are returned, best first; duplicates can make the list shorter.
 Batching    Continuous batching: at most `batch_size` sentences at a time, longest first. Waiting sentences refill the
             slots of sentences that are done (`_Queue`). Each sentence counts its own steps, so its result does not
             depend on when it starts. `Beam.clock` counts the steps of the search and addresses the ring buffers.

@@ -40,7 +40,7 @@ from nmt.special_ids import EOS_ID, PAD_ID
 class RequiredPhrases(Batched):
     """Progress of each live hypothesis through the phrases that its sentence requires.
 
-    candidates: (batch, max_tokens) int64, distinct tokens of the phrases, padded with PAD_ID, which is impossible
+    candidates: (batch, count) int64, distinct tokens of the phrases, padded with PAD_ID, which is impossible
     phrases:    (batch, requirements, alternatives) int64, indices in the matcher; requirements are padded with
                 the empty phrase, alternatives by repetition
     nodes:      (batch, beam) int64, state of the matcher
@@ -101,7 +101,7 @@ class RequiredPhrases(Batched):
         parents, tokens, is_possible: (batch, candidates), best first; capacity: (batch,) tokens that may follow
         """
         _, met, matched = self._extend(parents, tokens)
-        # Tokens to come if the shortest alternatives follow one after the other, or first the phrase in progress.
+        # Tokens to come: the rest of the phrase in progress if that saves tokens, and the shortest other alternatives.
         lengths = self.matcher.lengths[self.phrases][:, None]  # (batch, 1, requirements, alternatives)
         shortest = lengths.amin(dim=3)
         saved = (shortest[..., None] - lengths + matched).amax(dim=3)  # by the phrase in progress; (batch, n, ...)

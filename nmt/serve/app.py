@@ -139,7 +139,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
 async def _attentions(
     service: Service, request: Request, model: ServedModel, pairs: Sequence[AttentionRequest]
 ) -> list[Attention]:
-    """Compute attention one by one; raises HTTPException if the response would have too many weights."""
+    """Compute the attention of each pair in turn; raises HTTPException if the response would have too many weights."""
     attentions: list[Attention] = []
     num_weights = 0
     for pair in pairs:

@@ -116,7 +116,10 @@ def _detect(service: Service, texts: Sequence[str], target: str | None = None) -
     sources = {model.languages[0] for model in service.models.values() if target in (None, model.languages[1])}
     sources.discard(NO_LANGUAGE)
     if not sources:
-        raise _no_model(service, "auto", target or "any language")
+        if target is None:
+            problem = "no model has a source language; detection needs one; serve a translation model"
+            raise HTTPException(400, problem)
+        raise _no_model(service, "auto", target)
     try:
         return rank_languages(sources, texts)
     except UserError as error:

@@ -93,7 +93,7 @@ class AttentionRequest(NamedTuple):
 
 
 class ModelUnavailableError(Exception):
-    """The files of a model have changed since the server loaded it."""
+    """The scorer of a model cannot be loaded, for example because its files have changed."""
 
 
 class ServedModel:

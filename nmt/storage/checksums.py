@@ -101,4 +101,5 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; prepared text must be readable; restore it") from error
+        advice = "it must be readable; check its permissions, or restore it"
+        raise UserError(f"cannot read {path}: {error.strerror}; {advice}") from error

@@ -19,7 +19,7 @@ MODEL, CLASSIFIER = "model.toml", "classifier.toml"
 """Files that describe a translation model and a classifier in their directories."""
 
 
-# Entries of a run that only training, scoring and planning may write.
+# Entries of a run that must not be the output of a command such as `nmt translate`.
 _OWN_ENTRIES = (
     "checkpoints",
     "data",
@@ -103,8 +103,8 @@ def find_model(path: Path, description: str = MODEL) -> Path:
         return checkpoints[-1]
     if (path / "model.bin").is_file():
         raise UserError(
-            f"{path} is an export to CTranslate2; expected a model of nmt; give the model that was exported, which "
-            "`nmt translate` runs with CTranslate2, too (--engine)"
+            f"{path} is an export to CTranslate2; expected a model of nmt; use the model that was exported; `nmt "
+            "translate` can also run it with CTranslate2 (--engine)"
         )
     if (path / "config.json").is_file():
         raise UserError(f"{path} is a Hugging Face model; expected a model of nmt; convert it with nmt import")

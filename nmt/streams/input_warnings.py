@@ -98,7 +98,8 @@ def _with_quote_warning(windows: Windows, source: Source) -> Windows:
         yield window
     if quoted.count:
         lines = quoted.describe(source.name)
-        warn(f'{lines} a quoted text with "" inside, as in CSV; TSV has no quoting: quotes are text')
+        advice = "TSV has no quoting: quotes are text; write the file without quoting"
+        warn(f'{lines} a quoted text with "" inside, as in CSV; {advice}')
 
 
 def _with_column_warnings(windows: Windows, name: str) -> Windows:

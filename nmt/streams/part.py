@@ -3,7 +3,8 @@
 The first line of the journal is the origin of the part: model, options and input. Each further line is a mark: the
 number of records so far, the size of the part, and the SHA-256 of the input and of the part so far. A resuming command
 truncates the part at the last mark, if model and options are unchanged, and input and part are unchanged up to the
-mark. The journal is locked while a command writes. A part without marks is removed or overwritten.
+mark. The journal is locked while a command writes. A part whose journal has no marks is removed or overwritten; one
+without a valid journal is an error.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class InputDigest:
         """Update the digest with records."""
         for record in records:
             required = "\t".join(item if isinstance(item, str) else "|".join(item) for item in record.required)
-            lines = (record.line, record.prefix, required)  # none of them contains a line feed
+            # None of these contains a line feed, except in documents, which cannot be resumed.
+            lines = (record.line, record.prefix, required)
             self._digest.update("".join(f"{line}\n" for line in lines).encode())
             self.records += 1
 
@@ -191,8 +193,9 @@ def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool
     With `restart`, the first write replaces an earlier part; a command that fails before it keeps the part.
 
     Raises CommandError if a part with marks exists and neither `resume` nor `restart` is set, if the part was changed
-    or `resume` finds another origin, or if the part or its journal is not a regular file; UserError if another process
-    is writing the part, or it cannot be written.
+    or `resume` finds another origin, if a part has no valid journal and `restart` is not set, or if there is
+    something else at the path of the part or of its journal; UserError if another process is writing the part, or it
+    cannot be written.
     """
     part = part_path(path)
     for entry in (part, journal_path(part)):
@@ -275,7 +278,8 @@ def _find_start(part: Path, origin: Origin, before: Origin | None, marks: list[M
             f"{part} has no valid journal; it can only be resumed with {journal_path(part).name}; remove {part.name}, "
             "or use --restart to start over"
         )
-    if before is None or not marks or not part.exists():  # killed between renaming the part and removing the journal
+    # A journal without its part: the command was killed between renaming the part and removing the journal.
+    if before is None or not marks or not part.exists():
         return Mark()
     changed = CommandError(
         f"{part} was changed after an interrupted command wrote it; it must be unchanged to resume; save a copy if you "

@@ -236,12 +236,12 @@ class RecordReader:
 
     def _text_of_columns(self, columns: Sequence[str], where: str) -> str:
         assert isinstance(self.column, int), "`with_header` replaces a name with its index"
-        self._check_columns(columns, self.column, where)
         if self.names is not None and len(columns) != len(self.names):
             raise UserError(
                 f"{where} has {counted(len(columns), 'column')} and the header has {len(self.names)}; the numbers must "
                 "be equal; fix the line"
             )
+        self._check_columns(columns, self.column, where)
         return columns[self.column]
 
     @staticmethod

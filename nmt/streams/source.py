@@ -139,9 +139,9 @@ class Source:
         return with_context(records, reader.context) if reader.context.size else records
 
     def has_required(self, decode: DecodeRecipe) -> bool:
-        """Return whether required phrases or glossary terms are given, in options or in a file of JSON Lines.
+        """Return whether --required, --glossary or the fields of a JSON Lines file require phrases or terms.
 
-        Terms that are annotated in the source are not required.
+        Terms that are annotated in the source are not required. `decode.require` is not considered.
         """
         annotates = decode.glossary_mode == "annotate"
         if self.required is not None or (self.glossary is not None and not annotates):

@@ -77,7 +77,7 @@ def has_known_script(language: str) -> bool:
 
 
 def warn_of_unknown_scripts(languages: Mapping[str, str]) -> None:
-    """Warn of languages that `drop_wrong_script` cannot filter, by option."""
+    """Warn of languages that `drop_wrong_script` cannot filter. languages: language of each option"""
     for option, language in languages.items():
         if language != NO_LANGUAGE and not has_known_script(language):
             warn(

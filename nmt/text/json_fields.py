@@ -81,14 +81,16 @@ def text_or_null(record: Any, name: str, where: str, remedy: str, *, accept_inte
     rest: str | None = name
     while rest is not None:
         if not isinstance(value, dict):
-            parent, shown = name.removesuffix(rest).rstrip("."), "null" if value is None else f"{value!r:.60}"
+            parent, shown = _parent(name, rest), "null" if value is None else f"{value!r:.60}"
             what = f"field {parent!r} is" if parent else "it is"
             raise UserError(f"{where} has no field {name!r}, because {what} {shown}, which is not an object; {remedy}")
         part, after = rest, None
         if rest not in value and "." in rest:
             part, after = rest.split(".", maxsplit=1)
         if part not in value:
-            raise UserError(f"{where} has no field {name!r}; its fields are {', '.join(map(repr, value))}; {remedy}")
+            parent, listed = _parent(name, rest), ", ".join(map(repr, value)) or "missing"
+            fields = f"the fields of {parent!r}" if parent else "its fields"
+            raise UserError(f"{where} has no field {name!r}; {fields} are {listed}; {remedy}")
         value = value[part]
         rest = after
     if accept_integers and type(value) is int:
@@ -96,6 +98,11 @@ def text_or_null(record: Any, name: str, where: str, remedy: str, *, accept_inte
     if value is not None and not isinstance(value, str):
         raise UserError(f"{where}: field {name!r} is of type {type(value).__name__}; it must be text; {remedy}")
     return None if value is None else one_line(valid_unicode(value))
+
+
+def _parent(name: str, rest: str) -> str:
+    """Return the part of a dotted name before `rest`; "" if there is none."""
+    return name.removesuffix(rest).rstrip(".")
 
 
 def one_line(text: str) -> str:

@@ -136,12 +136,12 @@ _LANGUAGE = re.compile(
 def is_header(text: str, others: Iterable[str]) -> bool:
     """Return whether a text is a cell of a header row, given the other cells; cells may be in quotes.
 
-    Returns True in any of these cases: all columns are column names, and they are not all the same; the text is a
-    name such as `src` that rarely begins a text; the text is a column name and another column is such a name; the
-    text and another column are different language codes.
+    Returns True in any of these cases: all cells are column names, and they are not all the same; the text is a name
+    such as `src` that rarely begins a text; the text is a column name and another cell is such a name; the text and
+    another cell are different language codes.
     """
-    text, *others = (column.strip().strip('"') for column in (text, *others))
-    names = {column.lower() for column in (text, *others)}
+    text, *others = (cell.strip().strip('"') for cell in (text, *others))
+    names = {cell.lower() for cell in (text, *others)}
     if len(names) > 1 and all(map(_NAME_IN_HEADER.fullmatch, names)):
         return True
     if _NAME_IN_HEADER.fullmatch(text.lower()) and names & _COLUMN_NAMES:
@@ -157,8 +157,8 @@ def _warn_of_header(name: str, lines: Sequence[str], translations: Sequence[str]
     first = lines[0].strip()
     if len(lines) > 1 and is_header(first, translations[:1]):
         warn(
-            f"{name} begins with {first!r}, which looks like a column name but counts as text; give columns by name "
-            "(src_column, tgt_column), or remove this line"
+            f"{name} begins with {first!r}, which looks like a column name but counts as text; remove this line, "
+            "or, in a TSV corpus, give columns by name (src_column, tgt_column)"
         )
 
 
@@ -174,12 +174,12 @@ def find_format(filled: Sequence[str]) -> str:
 
 
 def warn_of_fields(
-    name: str, lines: Sequence[str], *, translations: Sequence[str] = (), is_learned: bool = False
+    name: str, lines: Sequence[str], *, translations: Sequence[str] = (), checks_markup: bool = False
 ) -> None:
-    """Warn of a plain text that looks like TSV, JSON Lines, a Moses n-best list or a test set of WMT.
+    """Warn of a plain text that has a header or looks like TSV, JSON, a Moses n-best list or a WMT test set.
 
-    translations: aligned with the lines, if known; is_learned: whether the text is training text, for
-    which tags and entities give a warning, too
+    translations:  aligned with the lines, if known
+    checks_markup: whether to also warn of tags and entities, as in training and validation text
     """
     filled = [line for line in lines if line.strip()]
     if not filled:
@@ -191,7 +191,7 @@ def warn_of_fields(
         warn(f"all lines of {name} are JSON, which counts as text; extract the text first (jq -r .translation)")
     elif kind := find_format(filled):
         warn(f"{name} looks like {kind}; extract the text first")
-    elif is_learned:
+    elif checks_markup:
         marked = [found[0] for found in map(_MARKUP.search, filled) if found]
         if len(marked) >= max(_MIN_MARKED * len(filled), 1):
             warn(
@@ -249,7 +249,7 @@ def warn_of_sides(name: str, src: Sequence[str] | None, tgt: Sequence[str], rema
     for side, lines in sides.items():
         others = [other for key, other in sides.items() if key != side]
         warn_of_empty(f"the {side} of {name}", lines, others, remark)
-        warn_of_fields(f"the {side} of {name}", lines, translations=others[0] if others else (), is_learned=True)
+        warn_of_fields(f"the {side} of {name}", lines, translations=others[0] if others else (), checks_markup=True)
     if src == tgt:
         warn(f"the target of {name} is identical to the source; is it the right file?")
 
@@ -265,8 +265,8 @@ def with_format_warnings(
             seen.add(index)
             sources, targets = zip(*pairs, strict=True)
             where = f"{name}.{index}, lines 1 to {len(pairs):,},"
-            warn_of_fields(f"the source of {where}", sources, translations=targets, is_learned=True)
-            warn_of_fields(f"the target of {where}", targets, translations=sources, is_learned=True)
+            warn_of_fields(f"the source of {where}", sources, translations=targets, checks_markup=True)
+            warn_of_fields(f"the target of {where}", targets, translations=sources, checks_markup=True)
         if on_read is not None:
             on_read(index, pairs)
 

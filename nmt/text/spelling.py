@@ -25,7 +25,7 @@ class Spelling:
         self.agreeing = lru_cache(_MAX_CACHED_TEXTS)(self._agreeing)
 
     def rest(self, text: bytes, token: int) -> bytes:
-        """Return the rest of `text` after a token that agrees with it."""
+        """Return the rest of `text` after a token in `agreeing(text)`."""
         return text[len(self._spelled[token]) :]
 
     def _agreeing(self, text: bytes) -> list[int]:

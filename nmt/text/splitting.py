@@ -124,7 +124,7 @@ def contains_phrase(text: str, phrase: str, *, ignores_case: bool = False) -> bo
     text, phrase = (normalize(part, "NFC") for part in (text, phrase))
     if ignores_case:
         text, phrase = text.lower(), phrase.lower()
-    is_start, is_end = is_unspaced(phrase[:1]), is_unspaced(phrase[-1:])  # of a word, next to any character
+    is_start, is_end = is_unspaced(phrase[:1]), is_unspaced(phrase[-1:])  # word boundaries next to any character
     start = text.find(phrase)
     while start >= 0:
         end = start + len(phrase)

@@ -1,8 +1,8 @@
 """SentencePiece files: reads and replaces the pieces of a model, and reads encoded sentences.
 
 SentencePiece's interface does not expose the algorithm of a model, and cannot change its pieces. Its protobuf module
-needs one exact version of protobuf, so this module parses the messages itself. The field numbers are those of
-sentencepiece_model.proto and sentencepiece.proto.
+needs a version of protobuf that is at least as new as its generated code, so this module parses the messages itself.
+The field numbers are those of sentencepiece_model.proto and sentencepiece.proto.
 """
 
 from __future__ import annotations

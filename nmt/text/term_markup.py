@@ -2,7 +2,7 @@
 
 A marked term consists of `<term-source>`, the tokens of its words, `<term-target>`, the tokens of its translation, and
 `<term-end>`. All other tokens of the sentence are unchanged. This is the "append" method of Dinu et al. 2019,
-"Training Neural Machine Translation to Apply Terminology Constraints".
+"Training Neural Machine Translation to Apply Terminology Constraints", with reserved tokens instead of source factors.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ _TRAINING_THREADS = 16
 # SentencePiece ignores longer lines, by default those of more than 4,192 bytes. This is the highest limit.
 _MAX_TRAINING_BYTES = 1 << 30
 
-_NO_PIECE = "\ue000"  # a private character, which no piece contains
+_NO_PIECE = "\ue000"  # a private-use character, which no piece joins to letters
 
 # Special tokens, bytes, and the space.
 _BYTE_VOCAB_SIZE = 4 + 256 + 1
@@ -344,8 +344,8 @@ def train_tokenizers(
 
     sample:    returns the pairs; called once per tokenizer
     tags:      additional user symbols of the source side
-    tgt_words: words of a closed target vocabulary, for one tokenizer per side: each is one token with the space before
-               it; other text is encoded as bytes
+    tgt_words: words of a closed target vocabulary: each is one token with the space before it, and other text is
+               encoded as bytes; no effect on a joint tokenizer
 
     Raises UserError as `train_tokenizer` does.
     """

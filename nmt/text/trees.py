@@ -117,10 +117,10 @@ def is_linearized(line: str) -> bool:
 
 
 def brackets(line: str) -> tuple[list[Bracket], int]:
-    """Return the labeled brackets (label, start, end) of a tree in either form, and its number of words.
+    """Return the labeled brackets (label, start, end) of a tree in either form, and its number of leaves.
 
-    Follows EVALB: word indices skip punctuation; the root, empty brackets and part-of-speech tags do not count.
-    Raises ValueError for a malformed tree.
+    Leaves are words and punctuation. Follows EVALB: word indices skip punctuation; the root, empty brackets and
+    part-of-speech tags do not count. Raises ValueError for a malformed tree.
     """
     if not is_linearized(line):
         line = linearize(read_tree(line))

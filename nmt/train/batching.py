@@ -147,7 +147,10 @@ def update_statistics(recipe: Recipe, text: TrainingData) -> UpdateStatistics:
 def plan_of_epoch(
     recipe: Recipe, text: TrainingData, statistics: UpdateStatistics, multiple: int, epoch: int = 0
 ) -> EpochPlan:
-    """Plan an epoch; the first represents all epochs. For "auto", plan the smallest micro-batches."""
+    """Plan an epoch, by default the first, which represents all.
+
+    If `micro_batch_tokens` is "auto", the micro-batches are the smallest that hold every sentence.
+    """
     requested = recipe.train.micro_batch_tokens
     return plan_epoch(
         text.train.src.lengths,

@@ -54,9 +54,10 @@ def require_disk_space(recipe: Recipe) -> None:
     """Raise UserError unless the disk of the checkpoints has space for those that the recipe keeps."""
     need = disk_need(recipe, expected_vocab_sizes(recipe))
     if need.total > need.available:
+        existing = f", of which existing checkpoints use {format_bytes(need.occupied)}" if need.occupied else ""
         raise UserError(
             f"{recipe.directory.absolute()}: {format_bytes(need.free)} of disk space free; {need.count} checkpoints of "
-            f"{format_bytes(need.checkpoint)} and a model need {format_bytes(max(need.total - need.occupied, 0))}; "
+            f"{format_bytes(need.checkpoint)} and a model need {format_bytes(need.total)}{existing}; "
             "free disk space, lower train.keep_last or train.keep_best, or set run_dir to another disk"
         )
 

@@ -28,7 +28,7 @@ _SLICE_BYTES = {"cpu": 3 << 19, "cuda": 512 << 20}
 
 
 class TrainingLoss(nn.Module):
-    """A model and its loss in one module: DDP expects one forward call per step.
+    """A model and its loss in one module: DDP expects one forward call per backward pass.
 
     With `rdrop`, in training mode, every sentence passes through the model twice, with different dropout; see
     `linear_rdrop`. With `guidance`, in training mode, the loss includes that of guided alignment.
@@ -187,8 +187,8 @@ class _LinearCrossEntropy(PrecomputedGradients):
 def _chunks(hidden: Tensor, labels: Tensor, vocab: int, group: int = 1) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
     """Yield first row, rows, labels (n, 1) and a logits buffer (rows, vocab) of each chunk.
 
-    The n rows are zero-padded to a row count that suits matmuls. All chunks share one buffer: on a CPU, allocating
-    memory takes longer than the computation. A chunk has a multiple of `group` rows.
+    The n rows are zero-padded to a row count that suits matmuls. All chunks share one buffer: on a CPU, mapping and
+    clearing the pages of a new one would take time. A chunk has a multiple of `group` rows.
     """
     multiple = math.lcm(row_multiple(hidden.dtype, hidden.device), group)
     max_rows = CHUNK_BYTES[hidden.device.type] // (4 * vocab)
@@ -232,7 +232,8 @@ class _LinearRDrop(PrecomputedGradients):
         grad_weight = torch.zeros_like(master_weight, dtype=acc_dtype)
         loss = hidden.new_zeros((), dtype=acc_dtype)
         nll = hidden.new_zeros((), dtype=acc_dtype)
-        # `_rdrop_grad_` allocates six tensors as large as the logits, which together should fit in the cache.
+        # `_rdrop_grad_` holds about three float32 tensors as large as its logits, with two rows for each pair, which
+        # should fit in the cache.
         pairs = max(1, _SLICE_BYTES[hidden.device.type] // (6 * 4 * len(weight)))
         for start, h, gold, logits in _chunks(hidden, labels.repeat_interleave(2), len(weight), group=2):
             n = len(gold)

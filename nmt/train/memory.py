@@ -1,7 +1,7 @@
-"""Micro-batch size and memory: before training, run the largest step that a token budget allows.
+"""Micro-batch size and memory: before training, run the largest micro-batch that a token budget allows.
 
-On a GPU this runs the full step. On a CPU, where a step that exceeds the memory could disrupt the whole machine, it
-runs two smaller steps and extrapolates their memory linearly.
+On a GPU this runs the full micro-batch. On a CPU, where one that exceeds the memory could disrupt the whole machine, it
+runs two smaller ones and extrapolates their memory linearly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LARGEST_ON_CPU = 4_096
 # Fraction of the memory that `auto` leaves free for fragmentation and other processes.
 MARGIN = 0.1
 
-# Approximate maximum tokens of a trial step on a CPU.
+# Approximate maximum tokens of a trial micro-batch on a CPU.
 _SAMPLE_TOKENS = 2_048
 # Updates are random samples of the corpus, so a few show which lengths occur together.
 _MAX_SAMPLED_UPDATES = 64
@@ -67,7 +67,7 @@ class MicroBatchShape:
         return self.tokens * (src + tgt + max(src, tgt))
 
     def batch(self, part: int | None = None) -> Batch:
-        """Build a micro-batch of dummy tokens, or of its first `part` pairs, the longest included.
+        """Build a micro-batch of dummy tokens, or only its first `part` pairs, which include the longest.
 
         Each additional pair needs the same memory.
         """
@@ -135,7 +135,7 @@ class MemoryProbe:
     loss:       model and loss on their device, without DDP
     plan:       plan of any epoch; its budget is ignored
     reserve:    bytes that training allocates in addition, such as the optimizer state. Excludes the weights, which
-                exist already, and their gradients, which each measured step includes
+                exist already, and their gradients, which each measurement includes
     shape:      returns the shape of all micro-batches under a budget; None if shapes vary
     available, measure: replaced in tests
     """
@@ -150,7 +150,7 @@ class MemoryProbe:
     measure: Callable[[Callable[[], None], torch.device], int] = peak_memory
 
     def require(self, budget: int) -> None:
-        """Raise UserError unless the largest step under `budget` fits; the message names a budget that does."""
+        """Raise UserError unless the largest micro-batch under `budget` fits; the message names a budget that does."""
         is_too_large = self.world.max(int(not self._fits(budget, margin=0.0)))  # for any process
         if not is_too_large:
             return
@@ -158,7 +158,7 @@ class MemoryProbe:
         best = self._largest(range(_round_up(longest), budget, BUDGET_STEP))
         self._require_fit(best, longest)
         raise UserError(
-            f"a step with train.micro_batch_tokens={budget} exceeds the memory of {self.world.device}; "
+            f"a micro-batch with train.micro_batch_tokens={budget} exceeds the memory of {self.world.device}; "
             f"the number must be at most {best}; set it to {best}{self._or_checkpointing}"
         )
 
@@ -190,7 +190,7 @@ class MemoryProbe:
             )
 
     def needed(self, budget: int) -> float:
-        """Return the bytes that the largest step under a budget allocates; raises torch.OutOfMemoryError on a GPU."""
+        """Return the bytes that the largest micro-batch of a budget allocates; raises OutOfMemoryError on a GPU."""
         if self.shape is None:
             shape = heaviest_shape(replace(self.plan, micro_batch_tokens=budget))
         else:
@@ -198,7 +198,7 @@ class MemoryProbe:
         return self._estimate(shape) if self.world.device.type == "cpu" else self._measure(shape.batch())
 
     def _fits(self, budget: int, margin: float) -> bool:
-        """Return whether the largest step under a budget fits into the memory of this process."""
+        """Return whether the largest micro-batch under a budget fits into the memory of this process."""
         available = self.available(self.world.device)
         if available is None:
             return True
@@ -208,14 +208,14 @@ class MemoryProbe:
             return False
 
     def _estimate(self, shape: MicroBatchShape) -> float:
-        """Extrapolate the memory of a step from one pair and up to half of its pairs; the error is about 10 %."""
+        """Extrapolate the memory of a micro-batch from one and up to half of its pairs; the error is about 10 %."""
         part = max(2, min(shape.num_sentences // 2, shape.num_sentences * _SAMPLE_TOKENS // shape.tokens))
         self._measure(shape.batch(1))  # libraries allocate permanent memory on first use
         small, large = self._measure(shape.batch(1)), self._measure(shape.batch(part))
         return large + max(0, large - small) * (shape.num_sentences - part) / (part - 1)
 
     def _measure(self, batch: Batch) -> int:
-        """Return the peak memory of one step, gradients included."""
+        """Return the peak memory of one forward and backward pass, gradients included."""
         devices = [self.world.device] if self.world.device.type == "cuda" else []
         was_training = self.loss.training
         self.loss.train().zero_grad(set_to_none=True)

@@ -31,7 +31,7 @@ class MetricsWriter:
         lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
         try:
             remaining = [line for line in lines if not _is_repeated(json.loads(line), after_step, validates_again)]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{path} is damaged; it must have the metrics of this run, one JSON object per line; remove the file"
             ) from error

@@ -74,20 +74,21 @@ class ReplaySource:
         return source
 
     @property
-    def first(self) -> int:
-        """Updates before the replay."""
+    def start_step(self) -> int:
+        """Updates completed before the replay starts."""
         return 0 if self.checkpoint is None else checkpoint_step(self.checkpoint)
 
     def _warn_of_changes(self) -> None:
         """Warn if the run may not have made the update, or made it with other options."""
         if self.following is None:
             logged_steps = (int(entry.get("step", 0)) for entry in _read_metrics(self.run))
-            reached = max([self.first, *logged_steps])
+            reached = max([self.start_step, *logged_steps])
             if self.step > reached:
                 warn(f"{self.run} may not have reached update {self.step:,}; its last recorded update is {reached:,}")
             return
         last = checkpoint_step(self.following)
-        changed = [change for change in TrainState.load(self.following).changes if self.first < change.step <= last]
+        changes = TrainState.load(self.following).changes
+        changed = [change for change in changes if self.start_step < change.step <= last]
         if changed:
             options = ", ".join(sorted({change.option for change in changed}))
             warn(
@@ -267,16 +268,18 @@ def logged_metrics(run: Path, step: int) -> dict[str, float]:
     for entry in _read_metrics(run):
         if entry.get("step") == step:
             metrics |= {name: value for name, value in entry.items() if name.startswith("train/")}
-    return {name: math.nan if value is None else float(value) for name, value in metrics.items()}
+    return {name: math.nan if value is None else value for name, value in metrics.items()}
 
 
 def _read_metrics(run: Path) -> Iterator[dict[str, Any]]:
     path = run / "metrics.jsonl"
     if not path.is_file():
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         with suppress(ValueError):  # incomplete after a crash
-            yield json.loads(line)
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                yield entry
 
 
 def _single_process_recipe(source: ReplaySource, directory: Path) -> Recipe:

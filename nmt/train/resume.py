@@ -103,7 +103,7 @@ def _is_text_of_run(recipe: Recipe, report: dict[str, Any]) -> bool:
 
 
 def require_same_identity(recipe: Recipe, state: TrainState, identity: str) -> None:
-    """Raise UserError if a checkpoint was trained on another text; see `nmt.data.fingerprint.text_identity`."""
+    """Raise UserError if a checkpoint was trained on another text; identity: see `TrainState.text`."""
     if state.text and identity and state.text != identity:
         raise UserError(_text_error(recipe, "its prepared training text is not that of the checkpoint"))
 
@@ -267,8 +267,8 @@ def changed_learning_rate(recipe: AnyRecipe, before: AnyRecipe, state: TrainStat
     is_intended = restarts or train.learning_rate != before.train.learning_rate
     if now > _MAX_RATE_FACTOR * last and not is_intended:
         other = ", or start a new run from this one (train.start_from)" if isinstance(recipe, Recipe) else ""
-        is_longer = train.max_steps != before.train.max_steps
-        cause = f"planned for train.max_steps={before.train.max_steps}" if is_longer else "changed"
+        has_other_end = train.max_steps != before.train.max_steps
+        cause = f"planned for train.max_steps={before.train.max_steps}" if has_other_end else "changed"
         raise UserError(
             f"the learning rate of update {step + 1} would be {now:.3g} after {last:.3g}, because the schedule was "
             f"{cause}; it must not jump; restart the schedule (train.schedule_start={step}){other}"

@@ -8,8 +8,8 @@ from typing import assert_never
 
 from nmt.recipe import TrainRecipe
 
-# Number of dropout levels: few, because the step is compiled for each.
-_DROPOUT_LEVELS = 4
+# Increases of dropout from 0 to its full value: few, because the training step is compiled for each level.
+_DROPOUT_INCREASES = 4
 
 
 def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
@@ -62,9 +62,9 @@ def unreached(recipe: TrainRecipe) -> Iterator[str]:
 def dropout_scale(recipe: TrainRecipe, step: int) -> float:
     """Return the fraction of the dropout probability at update `step`, counted from 1: 0 to 1 in quarters.
 
-    Early in training a model underfits, and dropout slows it down (Liu et al. 2023, "Dropout Reduces Underfitting";
-    Morerio et al. 2017, "Curriculum Dropout").
+    Early in training there is no overfitting to prevent (Morerio et al. 2017, "Curriculum Dropout"; compare the late
+    dropout of Liu et al. 2023, "Dropout Reduces Underfitting").
     """
     if step > recipe.dropout_ramp_steps:
         return 1.0
-    return (step - 1) * _DROPOUT_LEVELS // recipe.dropout_ramp_steps / _DROPOUT_LEVELS
+    return (step - 1) * _DROPOUT_INCREASES // recipe.dropout_ramp_steps / _DROPOUT_INCREASES

@@ -41,7 +41,7 @@ class TrainState:
     workload:           load balance, see `nmt.train.workload.Workload`
     start:              SHA-256 of the initial model; "" without one
     start_score:        score of the initial model; None if unknown
-    text:               fingerprint of the training text, see `nmt.data.fingerprint.text_identity`
+    text:               fingerprint of the training text, see `nmt.alignment.term_markup.training_identity`
     validation_due:     this step must still be validated: the run stopped before that, or discarded its score
     is_interim:         the checkpoint was saved only because the run stopped; the next one replaces it
     scores:             score by validated step; higher is better
@@ -137,7 +137,7 @@ class TrainState:
 
     @property
     def best_is_of_ema(self) -> bool:
-        """Whether the best score is that of the EMA; a finished run may be averaged in another way."""
+        """Whether the best score is that of the EMA. `train.average` of a finished run may have changed since."""
         values = self.best_validation
         return self.best_score in (-values.get("valid/average_loss", math.nan), values.get("valid/average_bleu"))
 

@@ -149,7 +149,10 @@ def changed_start_model(recipe: Recipe, state: TrainState) -> str:
 
 
 def text_differences(start: Path, recipe: Recipe) -> str:
-    """Describe how languages, normalization and context (if any) of an initial model differ from a run; "" if equal."""
+    """Describe how the text of an initial model differs from that of a run; "" if it does not.
+
+    Compares the languages, the target order, the normalization, and the context if the initial model has one.
+    """
     metadata, data = read_model_metadata(start), recipe.data
     options = {
         "languages": (f"{metadata.src_lang} to {metadata.tgt_lang}", f"{recipe.src_lang} to {recipe.tgt_lang}"),

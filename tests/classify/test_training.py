@@ -329,11 +329,11 @@ def replace_labels(value: object) -> Callable[[Path], None]:
         (
             replace_labels(2),
             "seed=1",
-            r"^data.train, example 1 has label '2'; it must be one of negative, positive; correct",
+            r"^data.train, example 1, has label '2'; it must be one of negative, positive; correct",
         ),
         (replace_labels("x"), "data.labels=[]", r"^data.train has only the label 'x'; a classifier needs two or more;"),
-        (replace_labels(""), "seed=1", r"^data.train, example 1 has no label; it must have one; correct"),
-        (replace_labels(" "), "seed=1", r"^data.train, example 1 has no label; it must have one; correct"),
+        (replace_labels(""), "seed=1", r"^data.train, example 1, has no label; it must have one; correct"),
+        (replace_labels(" "), "seed=1", r"^data.train, example 1, has no label; it must have one; correct"),
         (replace_labels("a\tb"), "data.labels=[]", r"^label 'a\\tb' has a tab or a line break; .* rename it"),
         (lambda folder: None, 'data.labels=["bad\\n", "good"]', r"^label 'bad\\n' has a tab or a line break;"),
         (replace_labels(0.5), "seed=1", r"^train.jsonl, line 1: field 'label' is of type float; it must be text;"),
@@ -475,7 +475,7 @@ def test_class_indices_need_the_names_of_the_classes(reviews: Path) -> None:
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     train("train.max_steps=1")
     with pytest.raises(
-        UserError, match=r"^data.test.\S+, example 1 has label '[01]'; it must be one of negative, posit"
+        UserError, match=r"^data.test.\S+, example 1, has label '[01]'; it must be one of negative, posit"
     ):
         train("train.max_steps=1", "data.labels=[]", "name=unnamed")
 

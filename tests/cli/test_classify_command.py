@@ -42,7 +42,7 @@ def test_labels_and_probabilities_of_lines(model: Path, nmt: Nmt, reviews: Path,
     pipe_in(lambda write: write(b"neutral\n"))
     _, _, err = nmt("classify", model, "texts", "--gold", "-")
     assert one_line(err).startswith(
-        "standard input, example 1 has label 'neutral'; it must be one of negative, positive"
+        "standard input, example 1, has label 'neutral'; it must be one of negative, positive"
     )
 
     assert "truncated" not in err

@@ -349,7 +349,10 @@ def test_torchrun_is_refused(recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("WORLD_SIZE", "2")
     status, out, err = nmt("repeat", recipe, option)
     assert (status, out) == (2, "")
-    assert "nmt repeat uses one process, which starts the runs, got 2; run it without torchrun" in one_line(err)
+    assert (
+        "nmt repeat must run as one process, which starts the runs, got 2 processes; run it without torchrun"
+        in one_line(err)
+    )
 
 
 def test_runs_that_the_new_report_will_not_have_are_named(

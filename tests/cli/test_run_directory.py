@@ -347,7 +347,7 @@ def test_long_test_sentences_are_counted(
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("model.bin", "is an export to CTranslate2; expected a model of nmt; give the model that was exported"),
+        ("model.bin", "is an export to CTranslate2; expected a model of nmt; use the model that was exported"),
         ("config.json", "is a Hugging Face model; expected a model of nmt; convert it with nmt import"),
     ],
 )

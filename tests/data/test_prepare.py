@@ -712,10 +712,10 @@ def test_a_local_dataset_that_loses_files_is_outdated(folder: Path) -> None:
     (dataset / "test.jsonl").unlink()
     (dataset / "train-1.jsonl").unlink()
     assert outdated_splits(recipe, recipe.data_directory) == {"train", "valid"}
-    missing = f"which is not in data.root ({folder / 'text'}){note},"
-    assert describe_change(recipe, recipe.data_directory) == f"the location of train-1.jsonl, {missing}"
+    wrong, root = "the list of input files, which no longer has", f"(data.root is {folder / 'text'})"
+    assert describe_change(recipe, recipe.data_directory) == f"{wrong} train-1.jsonl {root}{note},"
     shutil.rmtree(dataset)
-    assert describe_change(recipe, recipe.data_directory) == f"the location of train-0.jsonl, {missing}"
+    assert describe_change(recipe, recipe.data_directory) == f"{wrong} train-0.jsonl {root}{note},"
     assert outdated_splits(recipe, recipe.data_directory, asks_hub=False) == {"train", "valid"}
     assert text_identity(load_prepared(recipe.data_directory).report, recipe) == identity, "a property of the report"
 

@@ -361,6 +361,7 @@ def test_complete_epochs_are_reused(bpe_corpus: Path, sample: Sample, monkeypatc
     expected = to_lists(first.store(0).src)
     wait_for(lambda: epoch_names(bpe_corpus) == ["epoch-0", "epoch-1"])
     first.close()
+    (bpe_corpus / "epochs" / ".DS_Store").touch()  # by a file manager
     monkeypatch.setattr(SampledEpochs, "_write", None)
     again = sample(bpe_corpus, workers=2)
     assert to_lists(again.store(0).src) == expected

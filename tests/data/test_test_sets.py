@@ -111,7 +111,7 @@ def test_warning_for_sentences_without_source(folder: Path, capsys: pytest.Captu
     (folder / "news.de").write_text("A\n\nC\n")  # line 2 is empty on both sides
     tests = "{news={kind='text',src='news.en',tgt='news.de'}}"
     read_test_sets(recipe_for(folder, tests))["news"].warn_of_wrong_references("NFC")
-    remark = "are empty (first: line 3); their translations are empty; correct them"
+    remark = "are empty (first: line 3); they are translated as empty lines; correct them"
     assert capsys.readouterr().err == f"warning: 1 of 3 lines of the source of data.test.news {remark}\n"
 
 

@@ -94,7 +94,7 @@ def test_other_scripts_give_a_warning(capsys: pytest.CaptureFixture[str]) -> Non
     (score,) = score_corpus(["собака"], [["собака"]], ["rouge-1"], tgt_lang="ru")
     assert score.value == 0
     assert (
-        "rouge1 reads only the letters a to z and digits, which are absent in 1 of 1 references"
+        "ROUGE reads only the letters a to z and digits, which are absent in 1 of 1 references"
         in capsys.readouterr().err
     )
 

@@ -102,6 +102,10 @@ def test_equal_scores_of_different_outputs_are_named(capsys: pytest.CaptureFixtu
     assert "other has the same bleu as the baseline; its p-value by bootstrap is meaningless" in capsys.readouterr().err
     compare_systems({"first": FIRST, "second": SECOND}, [REFERENCE], make_scorer("bleu", tgt_lang="en"), resamples=50)
     assert "meaningless" not in capsys.readouterr().err
+    right, wrong = ["the cat sat on the mat", "the cat sat on the rug"]  # equal scores, but not in each resample
+    alternating = {"odd": [right, wrong] * 20, "even": [wrong, right] * 20}
+    compare_systems(alternating, [[right] * 40], make_scorer("bleu", tgt_lang="en"), resamples=50)
+    assert "meaningless" not in capsys.readouterr().err
 
 
 def test_randomization_does_not_need_eight_bytes_for_each_trial_and_sentence() -> None:

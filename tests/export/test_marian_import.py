@@ -274,7 +274,7 @@ def test_all_reasons_are_named(exported: Path) -> None:
     message = error_of(exported)
     assert all(name in message for name in ("d_model", "decoder_ffn_dim is 7", "'tanh'", "normalize_before"))
     change(exported / "config.json", model_type="t5", decoder_vocab_size="many")
-    assert all(name in error_of(exported) for name in ("'t5'", "decoder_vocab_size is 'many', not a number"))
+    assert all(name in error_of(exported) for name in ("'t5'", "decoder_vocab_size is 'many', not an integer"))
 
 
 def test_damaged_files_are_named(exported: Path) -> None:

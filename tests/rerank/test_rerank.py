@@ -109,7 +109,7 @@ def test_weights_of_0_only_are_an_error(tmp_path: Path) -> None:
 def test_a_file_without_weights_is_an_error(tmp_path: Path, content: str | bytes) -> None:
     path = tmp_path / "weights.toml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UserError, match="has no weights"):
+    with pytest.raises(UserError, match="has no valid weights"):
         load_weights(path, ["given"])
     with pytest.raises(UserError, match=r"cannot read .*missing\.toml: No such file or directory; check the path"):
         load_weights(tmp_path / "missing.toml", ["given"])

@@ -511,7 +511,7 @@ def select_file(page: Browser, path: Path) -> None:
             b"x",
             "a.pdf: unsupported format; the file must be one of .txt, .tsv, .html, .htm, .xhtml, .srt; convert it",
         ),
-        ("a.txt", b"x" * 30_000, "a.txt: too large; the limit is 20000 bytes; split it"),
+        ("a.txt", b"x" * 30_000, "a.txt: a line is too large; the limit is 20000 bytes; split it"),
         (
             "a.srt",
             b"a dog",
@@ -568,6 +568,22 @@ def test_a_refused_request_is_shown(page: Browser) -> None:
     page.wait("!document.querySelector('#error').hidden")
     assert texts(page, "#error")[0].startswith("forbidden: List should have at most 100 items")
     page.problems.clear()  # Chromium logs the status 400
+
+
+def test_a_long_text_is_sent_in_several_requests(
+    browser: Browser, echo: EchoTranslator, echo_service: MakeService
+) -> None:
+    """By default, a request has at most 1,000 lines."""
+    address, stop = serve(echo_service())
+    browser.open(address)
+    browser.wait("document.querySelector('#model')?.options.length > 0")
+    lines = [f"a{i}" for i in range(1_201)]
+    browser.run(f"document.querySelector('#source').value = {json.dumps(chr(10).join(lines))}")
+    browser.run("document.querySelector('#source').dispatchEvent(new Event('input'))")
+    browser.wait(f"document.querySelector('#output').textContent.includes('A{len(lines) - 1}')")
+    wait_for_translation(browser)
+    assert texts(browser, "#output") == ["\n".join(lines).upper()]
+    stop()
 
 
 def test_a_term_of_the_glossary_is_translated_as_given(page: Browser) -> None:

@@ -118,7 +118,7 @@ def test_read(reader: RecordReader, line: str, text: str | None) -> None:
         (
             JSONL,
             '{"page": {"body": "a"}}',
-            "has no field 'page.text'; its fields are 'body'; fix it, or correct --field",
+            "has no field 'page.text'; the fields of 'page' are 'body'; fix it, or correct --field",
         ),
         (JSONL, '["a"]', "starts an array"),
         pytest.param(JSONL, json.dumps("\ud800" * 1000), "has no field", id="surrogates"),
@@ -157,6 +157,8 @@ def test_header() -> None:
         RecordReader("tsv", column=2, header=True).with_header("id\ten", "in")
     with pytest.raises(UserError, match="in, line 9 has 2 columns and the header has 3; the numbers must be equal"):
         reader.read("7\ta dog", 8, "in")
+    with pytest.raises(UserError, match="in, line 9 has 1 column and the header has 3"):  # not about the index of "en"
+        reader.read("7", 8, "in")
 
 
 def test_json_array_is_an_error() -> None:

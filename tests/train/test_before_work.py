@@ -212,7 +212,7 @@ def test_validation_bleu_without_its_tokenizer_is_an_early_error(
     status, out, err = nmt(command, recipe, f"run_dir={tmp_path / 'run'}", *bleu)
     assert (status, out) == (1, "")
     assert "is not available: Japanese tokenization requires extra dependencies" in err
-    assert "; or use another one, such as char (--tokenize, or evaluate.tokenize of a recipe)" in err
+    assert "; fix this, or use another one, such as char (--tokenize, or evaluate.tokenize of a recipe)" in err
     assert not (tmp_path / "run").exists()
 
 

@@ -290,7 +290,7 @@ def test_the_error_names_the_largest_budget_that_fits() -> None:
     with pytest.raises(UserError) as refusal:
         probe_with(need(1_280) / 0.9 * 1.02).require(4_000)
     assert str(refusal.value) == (
-        "a step with train.micro_batch_tokens=4000 exceeds the memory of cpu; the number must be at most 1280; "
+        "a micro-batch with train.micro_batch_tokens=4000 exceeds the memory of cpu; the number must be at most 1280; "
         "set it to 1280, or set train.activation_checkpointing to true"
     )
     with pytest.raises(UserError) as refusal:

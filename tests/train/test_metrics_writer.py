@@ -73,7 +73,7 @@ def test_repeated_validation_is_written_once(tmp_path: Path) -> None:
     assert lines == [{"step": 1, "train/loss": 9.0}, {"step": 1, "valid/loss": 4.0}, {"step": 2, "train/loss": 8.0}]
 
 
-@pytest.mark.parametrize("content", [b"\x80\x04N.\n", b"[]\n", b"{}\n", b"no JSON\n"])
+@pytest.mark.parametrize("content", [b"\x80\x04N.\n", b"[]\n", b"[1]\n", b"{}\n", b"no JSON\n"])
 def test_damaged_metrics_are_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(content)
     with pytest.raises(UserError, match="damaged"):

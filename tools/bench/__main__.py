@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shlex
 import signal
 import sys
@@ -223,6 +224,8 @@ def _record(options: argparse.Namespace) -> None:
             raise UserError(
                 f"cannot read {options.evidence}: {error}; it must be JSON from `nmt bench --json`; check the file"
             ) from error
+    if not math.isfinite(options.value):
+        raise UserError(f"the value is {options.value}; it must be a finite number; correct it")
     entry = value_entry(options.goal, options.value, options.shown_command, options.note, evidence)
     add_entries([entry], options.ledger)
 
@@ -299,7 +302,7 @@ def _add_learn(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=15, help="validations (%(default)s)")
     parser.add_argument("--updates", type=int, default=200, help="updates between validations (%(default)s)")
     parser.add_argument("--batch-tokens", type=int, default=4_096, help="target tokens per update (%(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=1.0, help="factor of the paper's schedule (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=1.0, help="factor of the noam schedule (%(default)s)")
     parser.add_argument("--warmup-steps", type=int, default=1_000, help="warm-up of the schedule (%(default)s)")
     parser.add_argument("--shape", choices=SHAPES, default="small", help="size of the model (%(default)s)")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16", help="of all systems (%(default)s)")

@@ -76,7 +76,7 @@ GOALS = (
         2.0,
         "tools/bench/run train nmt:precision=bf16 eole:precision=bf16 --goal train-cpu-eole-bf16",
         "On the AMD EPYC, matmuls at their full rate take two thirds of an update and cost both systems the same; the "
-        "ratio would be 2.2 if everything else took no time. Next step: as for fp32 peers.",
+        "ratio would be 2.2 if everything else took no time. Next step: as for `train-cpu-fp32`.",
     ),
     Goal(
         "train-cpu-fp32",
@@ -102,7 +102,7 @@ GOALS = (
         "AMX reaches 2.3 TFLOP/s on two cores, so the memory-bound operations are half of an update: casts between "
         "bf16 and float32, dropout, residuals, norms, transposes for attention. With the small Multi30k model, the "
         "second core is idle two fifths of the time while the first launches about 5,000 operations. torch.compile by "
-        "layer gained nothing (1,930 ms of CPU time per update against 1,760). Next step: as for fp32 peers.",
+        "layer gained nothing (1,930 ms of CPU time per update against 1,760). Next step: as for `train-cpu-fp32`.",
     ),
     Goal(
         "train-gpu-big",
@@ -393,8 +393,8 @@ GOALS = (
         "times as long as torch's own, and that the others save little. On the AMD EPYC, single-threaded matmuls are "
         "72 % of an update. Two processes of one thread sharing an update are no faster than two threads (5 % more, "
         "14 % and 12 % less in three alternating pairs); two Python threads with half an update each were 21 % and 3 % "
-        "faster while the machine's speed varied by as much. Pre-norm, the batch size and the cosine schedule were "
-        "each confirmed with three seeds. Next step: fewer operations per update.",
+        "faster while the machine's speed varied by as much. Pre-norm (with the former initial weights), the batch "
+        "size and the cosine schedule were each confirmed with three seeds. Next step: fewer operations per update.",
     ),
     Goal(
         "quickstart",

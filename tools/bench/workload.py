@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of a Transformer as in the paper: post-norm, ReLU, sinusoids, three-way tied embeddings."""
+    """Size of a Transformer as in Vaswani et al. 2017: post-norm, ReLU, sinusoids, three-way tied embeddings."""
 
     num_encoder_layers: int = 6
     num_decoder_layers: int = 6

@@ -32,7 +32,7 @@ PEER_PACKAGES = (
     "tokenizers",
     "tqdm",
 )
-# Supported torch versions; torch is never installed.
+# Lowest and highest torch version that the checks are written for; torch is never installed.
 TORCH_VERSIONS = ((2, 11), (2, 13))
 _NEVER_INSTALLED = re.compile(r"torch|triton|nvidia.*|cuda.*")
 # Minor versions of glibc 2 with a manylinux tag; pip needs every compatible tag.
@@ -93,13 +93,13 @@ def missing(required: Sequence[Requirement], present: dict[str, str]) -> list[Re
 
 
 def torch_problem(present: dict[str, str]) -> str | None:
-    """Return a warning if torch is missing or not a supported version."""
+    """Return a warning if torch is missing or outside `TORCH_VERSIONS`."""
     version = present.get("torch")
     if version is None:
         return "torch is not installed; install it first"
     if not TORCH_VERSIONS[0] <= release(version)[:2] <= TORCH_VERSIONS[1]:
         lowest, highest = (".".join(map(str, one)) for one in TORCH_VERSIONS)
-        return f"torch is {version}; supported versions are {lowest} to {highest}; results may differ"
+        return f"torch is {version}; the checks are written for {lowest} to {highest}; results may differ"
     return None
 
 

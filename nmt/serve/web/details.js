@@ -8,7 +8,7 @@ const ATTENTION_NOTE = element("attention-note").textContent;
 
 let current = null; // argument of `showDetails`
 let shownFor = ""; // source, prefix and translation of the attention on the page
-let wantedFor = ""; // the same of the newest attention that is shown or has been requested
+let wantedFor = ""; // the same for the attention that was requested last; "" if there is none
 let attention = null;
 let chosen = {layer: 0, head: null};
 

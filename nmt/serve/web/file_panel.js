@@ -18,7 +18,7 @@ let choose = null; // opens a column of a .tsv file
  * context:       returns the document context of the model
  * invalidOption: returns which option is invalid, and why; "" if none is
  */
-export function showFilePanel({limits, options, context, invalidOption}) {
+export function enableFiles({limits, options, context, invalidOption}) {
   settings = {limits, options, context, invalidOption};
   element("file").accept = EXTENSIONS.join(",");
 }
@@ -70,7 +70,7 @@ function decode(buffer) {
   if (!start.length) {
     throw new Error("empty; select another file");
   }
-  if (Math.max(...zeros) > Math.max(3, 0.4 * start.length)) { // as in nmt.text.lines; the bytes may be valid UTF-8
+  if (Math.max(...zeros) > Math.max(3, 0.4 * start.length)) { // null bytes are valid UTF-8
     throw new Error("UTF-16; convert it to UTF-8");
   }
   try {

@@ -1,4 +1,4 @@
-/** Translation of files. To add a format, add a case to `openFile`. */
+/** Translation of files. To add a format, add its extensions to `EXTENSIONS` and a case to `openFile`. */
 
 import {translate, translateLines} from "./api.js";
 
@@ -82,7 +82,7 @@ function joinLines(lines) {
  *
  * context: of the model: number of previous lines, and sides
  */
-export async function translateFile({parts, format, write}, options, context, limits, signal, onProgress) {
+export async function translateFile({parts, unit, format, write}, options, context, limits, signal, onProgress) {
   const translations = [];
   let count = 0;
   if (context.size && !format) {
@@ -93,7 +93,7 @@ export async function translateFile({parts, format, write}, options, context, li
     return write(translations);
   }
   const overlap = format === "srt" ? context.size : 0;
-  for (const chunk of chunksOf(parts, format ? documentLimits(limits, overlap) : limits)) {
+  for (const chunk of chunksOf(parts, unit, format ? documentLimits(limits, overlap) : limits)) {
     if (format) {
       const before = parts.slice(Math.max(0, count - overlap), count);
       const [best] = await translate({...options, format, text: [...before, ...chunk].join("")}, signal);
@@ -125,8 +125,12 @@ function documentLimits({lines, characters, bytes}, overlap) {
   return {lines: Math.ceil(lines / 4), characters: characters / divisor, bytes: bytes / divisor};
 }
 
-/** Yield lists of parts within the limits. A part that exceeds a limit is sent alone, and the server rejects it. */
-function* chunksOf(parts, limits) {
+/**
+ * Yield lists of parts within the limits; throws an error for a part with too many bytes.
+ *
+ * A part with too many characters or lines is sent alone, and the server rejects it.
+ */
+function* chunksOf(parts, unit, limits) {
   const reserved = 10_000; // bytes for the other fields of a request
   let chunk = [];
   let [characters, bytes] = [0, 0];
@@ -135,7 +139,7 @@ function* chunksOf(parts, limits) {
     const isFull = chunk.length === limits.lines || characters + part.length > limits.characters
       || bytes + size > limits.bytes - reserved;
     if (size > limits.bytes) { // the server would close the connection before it has read the request
-      throw new Error(`too large; the limit is ${limits.bytes} bytes; split it`);
+      throw new Error(`a ${unit} is too large; the limit is ${limits.bytes} bytes; split it`);
     }
     if (chunk.length && isFull) {
       yield chunk;

@@ -2,7 +2,7 @@
 
 import {closeAlternatives, openAlternatives} from "./alternatives.js";
 import {listModels, setKey, translate, translateLines} from "./api.js";
-import {showFilePanel} from "./file_panel.js";
+import {enableFiles} from "./file_panel.js";
 import {clearDetails, showDetails} from "./details.js";
 import {sentencesOf, wordsOf} from "./text.js";
 import {wordElement, wordsWithTokens} from "./words.js";
@@ -10,12 +10,13 @@ import {wordElement, wordsWithTokens} from "./words.js";
 const element = (id) => document.getElementById(id);
 const DELAY = 250; // milliseconds after the last keystroke
 const MAX_RESULTS = 2_000;
+const MAX_LINES = 200; // per request; servers limit them to 1,000 by default
 
 let models = [];
 let sentences = []; // of the source text, see `sentencesOf`
 let drawn = []; // those in the output
 let selected = 0; // index of the sentence whose details are shown
-const indices = new Map(); // of the sentences in the output with a text
+const indices = new Map(); // of the sentences in the output, by text
 let request = new AbortController();
 let timer = 0;
 const results = new Map(); // n-best lists by `keyOf`
@@ -109,7 +110,7 @@ function searchOptions() {
   };
 }
 
-/** Return the key of the prefix of a sentence, which other target languages do not share. */
+/** Return the key of a sentence in `prefixes`, with the languages, because prefixes are in the target language. */
 const prefixKeyOf = ({text}) => JSON.stringify([model().source, model().target, text]);
 
 /** Return the fields of a request for the translations of a sentence. */
@@ -156,7 +157,7 @@ async function update() {
     return;
   }
   showSource();
-  const missing = new Map(); // texts by request
+  const missing = new Map(); // distinct texts by options
   for (const sentence of sentences) {
     if (!results.has(keyOf(sentence))) {
       const fields = JSON.stringify(requestFor(sentence));
@@ -167,16 +168,18 @@ async function update() {
   showOutput();
   try {
     for (const [fields, texts] of missing) {
-      const lines = [...texts];
-      const body = JSON.parse(fields);
-      const show = (map) => (index, value) => {
-        if (!signal.aborted) {
-          map.set(JSON.stringify([lines[index], body]), value);
-          showTranslation(lines[index]);
-        }
-      };
-      const store = (index, nBest) => show(results)(index, distinct(nBest));
-      await translateLines({...body, text: lines}, signal, store, (body.beam_size ?? model().beam_size) === 1 ? show(partial) : null);
+      for (const lines of chunks([...texts], MAX_LINES)) {
+        const body = JSON.parse(fields);
+        const show = (map) => (index, value) => {
+          if (!signal.aborted) {
+            map.set(JSON.stringify([lines[index], body]), value);
+            showTranslation(lines[index]);
+          }
+        };
+        const store = (index, nBest) => show(results)(index, distinct(nBest));
+        const isGreedy = (body.beam_size ?? model().beam_size) === 1;
+        await translateLines({...body, text: lines}, signal, store, isGreedy ? show(partial) : null);
+      }
     }
     element("status").textContent = "";
     showBusy();
@@ -192,6 +195,12 @@ async function update() {
     if (results.size > MAX_RESULTS && !used.has(key)) {
       results.delete(key);
     }
+  }
+}
+
+function* chunks(items, size) {
+  for (let start = 0; start < items.length; start += size) {
+    yield items.slice(start, start + size);
   }
 }
 
@@ -237,7 +246,7 @@ function showOutput() {
   showSelected();
 }
 
-/** Show the sentences with this text again, which have a new translation. */
+/** Update the sentences with this text in the output after their translation has changed. */
 function showTranslation(text) {
   if (drawn !== sentences) { // the source text has changed
     showOutput();
@@ -478,7 +487,7 @@ async function start() {
     element("key-field").hidden = !listed.requires_key;
     element("options").open = listed.requires_key;
     showLanguages();
-    showFilePanel({limits: listed.limits, options: searchOptions, context: () => model().context, invalidOption});
+    enableFiles({limits: listed.limits, options: searchOptions, context: () => model().context, invalidOption});
   } catch (error) {
     element("error").textContent = error.message;
     element("error").hidden = false;

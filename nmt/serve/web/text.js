@@ -41,7 +41,8 @@ export function wordsOf(text) {
 /**
  * Return start, end and probability of each token of a translation.
  *
- * Returns null if the tokens do not spell the text or lack probabilities, as in lines that were split.
+ * Returns null if the tokens do not spell the text, or if the number of probabilities does not match: a line that was
+ * split has one for the EOS of each part.
  */
 export function tokensOf({text, tokens, token_log_probs: logProbs}) {
   if (logProbs.length !== tokens.length + 1) {

@@ -1,4 +1,4 @@
-"""eole: the trainer of `eole train` on the same pieces; a round ends where it reports.
+"""eole: the trainer of `eole train` on the same pieces; each report ends a round.
 
 Its decoder is always pre-norm, so both stacks are, each with a final norm. It drops sentences whose source is already
 in the batch. Options, as in eole: bucket_size, num_workers, torch_compile (true or false); also batches: `sorted` has

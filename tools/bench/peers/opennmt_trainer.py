@@ -1,4 +1,4 @@
-"""OpenNMT-py: `onmt_train` on the same pieces; a round ends where it reports.
+"""OpenNMT-py: `onmt_train` on the same pieces; each report ends a round.
 
 It has no post-norm, so both stacks are pre-norm, each with a final norm. It drops sentences whose source is already in
 the batch. Options, as in OpenNMT-py: bucket_size, num_workers.

@@ -1,7 +1,8 @@
 """Hugging Face transformers: MarianMTModel in a plain training loop and with `generate`.
 
-Its layers are post-norm, as in the paper. Options: attn (sdpa or eager); for training: compile (true or false), and
-batches: `sorted` has pairs of similar length in a batch, as usual; `random` has pairs of any length, with more padding.
+Its layers are post-norm, as in Vaswani et al. 2017. Options: attn (sdpa or eager); for training: compile (true or
+false), and batches: `sorted` has pairs of similar length in a batch, as usual; `random` has pairs of any length, with
+more padding.
 """
 
 from __future__ import annotations
