@@ -170,7 +170,8 @@ def upgrade_tensors(tensors: Tensors) -> dict[str, Tensor]:
             upgraded[name] = tensor
         elif projection == fused[0]:
             parts = [tensors.get(f"{layer}.{part}.{kind}", tensor.new_empty(0)) for part in fused]
-            upgraded[f"{layer}.{fused}.{kind}"] = torch.cat(parts) if tensor.ndim else tensor  # or Adam's step counter
+            # A scalar is Adam's step counter.
+            upgraded[f"{layer}.{fused}.{kind}"] = torch.cat(parts) if tensor.ndim else tensor
     return upgraded
 
 

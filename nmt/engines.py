@@ -67,7 +67,7 @@ class TranslatorRequest:
     """A translator to load.
 
     models:    the model, and the other models of its ensemble
-    processes: batches that CTranslate2 decodes in parallel; 0 is one per core
+    processes: batches that CTranslate2 decodes in parallel; 0 is one per core on a CPU, one on a GPU
     scores:    whether the output depends on scores
     memory:    file of the translation memory, if any, for at most `memory_limit` translations
     """

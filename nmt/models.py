@@ -12,7 +12,7 @@ TranslationModel = Transformer | GruModel
 
 
 def build_model(recipe: ModelRecipe, src_vocab_size: int, tgt_vocab_size: int) -> TranslationModel:
-    """Build the model of a recipe in float32, also with another default dtype, and initialize its parameters.
+    """Build the model of a recipe and initialize its parameters, in float32 regardless of torch's default dtype.
 
     Raises ValueError for three-way tying of vocabularies of different sizes.
     """

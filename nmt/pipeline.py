@@ -105,7 +105,7 @@ def prepare(recipe: Recipe) -> Prepared:
 
 
 def train(recipe: Recipe) -> TrainState:
-    """Prepare outdated data and train; raises UserError, or Stopped after a signal."""
+    """Prepare the data unless it is up to date, and train; raises UserError, or Stopped after a signal."""
     recipe = with_start_model(recipe, warns=True)
     with interruptible(), start_world(recipe.train.device) as world, _locked(recipe, world):
         return _train(recipe, world)
@@ -200,7 +200,7 @@ def _locked(recipe: Recipe, world: World) -> AbstractContextManager[None]:
 
 
 def _prepare(recipe: Recipe) -> Prepared:
-    """Prepare outdated data; raises UserError if it differs from the data that the run was started with."""
+    """Prepare the data unless it is up to date; raises UserError if the run was started with other data."""
     require_own_files(recipe.directory, [f"{name}.{recipe.tgt_lang}" for name in recipe.data.test])
     require_same_run(recipe)
     require_same_text(recipe)

@@ -16,8 +16,8 @@ from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train.data import TranslateValidation, ValidationBleu
 
-# Sentences per rank between two checks for a stop signal. GPU batches are up to 16 times as large as CPU batches, but
-# training leaves memory for only 4 times as many sentences.
+# Sentences per rank between two checks for a stop signal. A GPU translates more sentences at a time than a CPU, but
+# fewer than without training, which needs the memory.
 _WINDOW = {"cpu": 32, "cuda": 128}
 _BATCH_TOKENS = 2_048
 _SAMPLES = 5

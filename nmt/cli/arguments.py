@@ -146,9 +146,12 @@ def require_output(
 
 def named_file(name: str) -> Path:
     """Return the path of a file; raises BadParameter as `file_path` does, and for `-` and a directory."""
-    if name == str(STANDARD_STREAM) or Path(name).is_dir():
-        raise typer.BadParameter(f"{name} is not supported; it must be a file; name one")
-    return file_path(name)
+    path = file_path(name)
+    if path == STANDARD_STREAM:
+        raise typer.BadParameter("- is not supported; it must be a file; name one")
+    if path.is_dir():
+        raise typer.BadParameter(f"{name} is a directory; it must be a file; name one in it")
+    return path
 
 
 def require_new_file(out: Path) -> Path:

@@ -43,8 +43,9 @@ def export(
 ) -> None:
     """Write a model for CTranslate2 or Hugging Face transformers, with a model card.
 
-    A parity check compares log-probabilities, and for CTranslate2 translations, with nmt; the export fails if they
-    differ by more than the limits in the card. Hugging Face models are Marian models, or Pegasus models if pre-norm.
+    A parity check compares its log-probabilities (for CTranslate2, also its translations) with those of nmt; the export
+    fails if they differ by more than the limits in the card. Hugging Face models are Marian models, or Pegasus models
+    if pre-norm.
     """
     if quantization is not None and to != "ctranslate2":
         raise typer.BadParameter("--quantization has no effect on --to huggingface; leave out --quantization")

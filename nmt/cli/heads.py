@@ -37,7 +37,7 @@ Prune = Annotated[
     typer.Option(
         metavar="N|FRACTION",
         help="Write a model without the N least important heads of each attention layer, or without a fraction "
-        "of them, such as 0.5; needs -o.",
+        "of its heads, such as 0.5; needs -o.",
     ),
 ]
 

@@ -62,7 +62,7 @@ def replay(
 
 
 def _read_pairs(prepared: Prepared, recipe: Recipe, found: Replay, top: int) -> list[StoredPair]:
-    """Return the text of the first pairs with their locations, if the corpora are readable."""
+    """Return the text of the first pairs, and their locations if the corpora are readable."""
     pairs = decode_pairs(prepared, recipe, found.pairs[: top or None])
     say("searching the corpora for the pairs")
     try:

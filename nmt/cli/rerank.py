@@ -168,6 +168,6 @@ def _read_lists(src: Path, nbest: Path) -> tuple[list[str], list[list[Candidate]
     if len(sources) != len(lists):
         raise UserError(
             f"{input_name(src)} has {counted(len(sources), 'line')} and {input_name(nbest)} has translations of "
-            f"{len(lists):,}; they must have the same number of lines; check both"
+            f"{len(lists):,}; each line must have an n-best list; check both"
         )
     return sources, lists

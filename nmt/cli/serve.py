@@ -36,10 +36,13 @@ _MODELS = "Model directories, checkpoints or run directories, as PATH or NAME=PA
 _HOST = "Address to listen on; 0.0.0.0 is all IPv4 addresses of this machine."
 _API_KEYS = "File of API keys, one per line; POST requests must then include one of them (default: no key is required)."
 _CORS = "Origin of web pages that may use the server, such as https://example.org; '*' allows all. Repeatable."
-_ALLOW_HOST = "Host name in URLs of the server, besides localhost and --host; '*' allows all. Repeatable."
+_ALLOW_HOST = (
+    "Host name in URLs of the server, besides localhost and --host; '*' allows all, which is the default unless --host "
+    "is a loopback address. Repeatable."
+)
 _SET = "An option of the decode section for all models: beam_size=8, no_repeat_ngram=4, ... Repeatable."
 _MAX_DELAY = "Maximum seconds that a line waits for a batch to fill."
-_PROCESSES = "Batches that CTranslate2 translates in parallel; 0 is one per core."
+_PROCESSES = "Batches that CTranslate2 translates in parallel; 0 is one per core on a CPU, one on a GPU."
 _MAX_SECONDS = "Timeout for receiving a request, and for answering it, in seconds."
 
 

@@ -17,7 +17,14 @@ from nmt.cli.arguments import Device, ModelArgument, missing_option, require_at_
 from nmt.engines import Engine, TranslatorRequest, choose_engine, load_window_translator, model_settings, start_workers
 from nmt.export.capabilities import max_hypotheses
 from nmt.keep.translator import warn_of_unspaced_markup
-from nmt.recipe import DecodeRecipe, SearchPrecision, UserError, ineffective_option, override_decode, require_choice
+from nmt.recipe import (
+    DecodeRecipe,
+    SearchPrecision,
+    UserError,
+    ineffective_option,
+    override_decode,
+    require_length_penalty_effect,
+)
 from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, warn_of_run
 from nmt.storage.run_folder import find_model
@@ -186,7 +193,7 @@ def _translate(inputs: InputOptions, outputs: OutputOptions, search: SearchArgum
     writer = _make_writer(source.reader, out_format, outputs, decode)
     source = replace(source, reader=writer.reader)
     if not writer.shows_scores:
-        require_choice(decode, metadata.decode)
+        require_length_penalty_effect(decode, metadata.decode)
     read = _files_read(inputs, models, decode)
     output = _make_output(outputs, writer, speed.memory, read)
     report = _make_report(inputs, outputs.glossary_report, output, decode.glossary_mode, [*read, speed.memory])

@@ -48,7 +48,7 @@ _PREFIXES = "File of target prefixes, one per input line; each translation start
 _REQUIRED = "File of phrases that translations must contain; one line per input line, phrases separated by tabs."
 _GLOSSARY = (
     "TSV file of terms: source term, translation (alternatives and inflected forms separated by |), and optionally yes "
-    "(case-sensitive) or no, and a note. By default, terms in a line are required in its translation."
+    "(case-sensitive) or no, and a note. By default, a translation must contain a translation of each term in its line."
 )
 _GLOSSARY_MODE = (
     "constrain: each translation must contain a form of each term; annotate: terms are written into the source, and "
@@ -130,8 +130,8 @@ _THREADS = "CPU threads (default: one per core). Mutually exclusive with --proce
 _WINDOW = "Lines translated together; more is faster, 1 translates line by line (default: by engine and input)."
 _MAX_DELAY = "For a pipe: seconds to wait for further lines of a window (default: 0.1); inf waits for a full window."
 _PROCESSES = (
-    "Batches translated in parallel; 0 is one per core. With CTranslate2: threads (default: one per core). With torch: "
-    "processes of one thread each (default: one per core for large files, else one process with all cores)."
+    "Batches translated in parallel; 0 is one per core on a CPU, one on a GPU. With CTranslate2: threads (default: 0). "
+    "With torch: processes of one thread each (default: one per core for large files, else one process with all cores)."
 )
 _MEMORY = (
     "Reuse translations in this SQLite file, and add new ones. Lines that it contains for the same model and options "

@@ -23,7 +23,13 @@ from nmt.recipe.corpora import (
     has_label,
     named_files,
 )
-from nmt.recipe.decoding import DecodeRecipe, GlossaryMode, SearchPrecision, ineffective_option, require_choice
+from nmt.recipe.decoding import (
+    DecodeRecipe,
+    GlossaryMode,
+    SearchPrecision,
+    ineffective_option,
+    require_length_penalty_effect,
+)
 from nmt.recipe.effects import has_tree_vocabulary
 from nmt.recipe.errors import CommandError, JobEnded, MemoryFileError, OrderlyEnd, RecipeError, UserError, advice_on
 from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
@@ -108,7 +114,7 @@ __all__ = [
     "override_decode",
     "parse_recipe",
     "parse_saved_recipe",
-    "require_choice",
+    "require_length_penalty_effect",
     "revalidate",
     "upgrade_options",
 ]

@@ -294,7 +294,7 @@ def ineffective_option(
     return None
 
 
-def require_choice(decode: DecodeRecipe, own: DecodeRecipe) -> None:
+def require_length_penalty_effect(decode: DecodeRecipe, own: DecodeRecipe) -> None:
     """Raise CommandError if a length penalty has no effect: greedy search or one sample, without scores in the output.
 
     own: the options of the model; its own length penalty never raises an error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 REMOVED = {"decode.coverage_penalty": "the coverage penalty was removed because it lowers BLEU"}
@@ -21,7 +22,7 @@ RENAMED_KINDS = {"embedded": "toy"}
 
 
 def upgrade_options(tree: dict[str, Any]) -> list[str]:
-    """Update the options of a saved recipe, in place: rename renamed ones and drop removed ones.
+    """Update the options of a saved recipe, in place: rename renamed options and kinds, and drop removed options.
 
     Returns the removed options that were set.
     """
@@ -30,6 +31,8 @@ def upgrade_options(tree: dict[str, Any]) -> list[str]:
         options = tree.get(section)
         if isinstance(options, dict) and key in options:
             options.setdefault(new.removeprefix(f"{section}."), options.pop(key))
+    for corpus in _corpora(tree.get("data")):
+        corpus["kind"] = RENAMED_KINDS.get(str(corpus["kind"]), corpus["kind"])
     ignored = []
     for name in REMOVED:
         section, key = name.split(".")
@@ -37,3 +40,14 @@ def upgrade_options(tree: dict[str, Any]) -> list[str]:
         if isinstance(options, dict) and options.pop(key, None):
             ignored.append(name)
     return ignored
+
+
+def _corpora(data: Any) -> Iterator[dict[str, Any]]:
+    """Yield the corpora of a section [data], of any validity."""
+    if not isinstance(data, dict):
+        return
+    test = data.get("test")
+    for corpora in (data.get("train"), data.get("valid"), list(test.values()) if isinstance(test, dict) else None):
+        for corpus in corpora if isinstance(corpora, list) else []:
+            if isinstance(corpus, dict) and "kind" in corpus:
+                yield corpus

@@ -23,7 +23,7 @@ def describe_recipe(recipe: Recipe | ClassificationRecipe) -> str:
 def _section_lines(section: Section, prefix: str, used: Mapping[str, Collection[str]]) -> Iterator[str]:
     """Yield the lines of a section and its subsections.
 
-    prefix: name of the section, "" for the recipe; used: options to show by section, all of the sections not in it
+    prefix: name of the section, "" for the recipe; used: options to show, by section; other sections show all options
     """
     shown = used.get(prefix, type(section).model_fields)
     fields = {name: field for name, field in type(section).model_fields.items() if name in shown}

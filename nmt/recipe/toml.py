@@ -204,7 +204,8 @@ def _apply_override(root: type[Section], tree: dict[str, Any], override: str, ex
     """Set an option and return its name. Invalid TOML is read as a string; an empty value restores the default."""
     key, equals, raw = override.partition("=")
     if not equals or not key:
-        raise RecipeError(f"override {override!r} has no value; it must have the form {example}")
+        missing = "name" if equals else "value"
+        raise RecipeError(f"override {override!r} has no {missing}; it must have the form {example}")
     *sections, name = f"{section}{key.strip()}".split(".")
     if tuple(sections[:2]) == _PHRASES:
         sections, (name, raw) = sections[:2], _phrase_and_value(override)

@@ -21,6 +21,7 @@ _EXPECTED = {
     "bool_type": "true or false",
     "int_parsing": "an integer",
     "int_type": "an integer",
+    "int_parsing_size": "an integer",
     "int_from_float": "an integer",
     "float_parsing": "a number",
     "float_type": "a number",

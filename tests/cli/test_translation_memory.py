@@ -226,7 +226,7 @@ def test_limit(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     [
         (("--memory-limit", 5), 2, "--memory-limit has no effect without --memory; add --memory, or leave out --mem"),
         (("--memory", "in"), 1, "--memory in is the input in; it must be another file"),
-        (("--memory", ".", "-o", "text"), 2, "'--memory': . is not supported; it must be a file; name one"),
+        (("--memory", ".", "-o", "text"), 2, "'--memory': . is a directory; it must be a file; name one in it"),
         (
             ("--memory", "text"),
             1,

@@ -427,7 +427,7 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
     ("override", "message"),
     [
         ("train.max_steps", "override 'train.max_steps' has no value; it must have the form train.max_steps=1000"),
-        ("=5", "override '=5' has no value; it must have the form train.max_steps=1000"),
+        ("=5", "override '=5' has no name; it must have the form train.max_steps=1000"),
         ("name.x=5", "override 'name.x=5': 'name' is not a section; run `nmt config` to see the options"),
         ("data.train.0.weight=2", "override 'data.train.0.weight=2': 'train' is a list; an override cannot change one"),
         ("train.max_step=", "unknown option 'train.max_step'; did you mean 'max_steps'?"),
@@ -548,6 +548,19 @@ def test_renamed_options_load_from_saved_recipes_and_are_errors_elsewhere(
     if section == "decode":
         with pytest.raises(RecipeError, match=f"^{re.escape(message)}$"):
             override_decode(DecodeRecipe(), [f"{key}={value}"])
+
+
+def test_corpora_of_a_renamed_kind_load_from_saved_recipes_and_are_errors_elsewhere(tmp_path: Path) -> None:
+    current = SMALL + '[data.test.held_out]\nkind = "toy"\nsplit = "test"\n'
+    former = current.replace('"toy"', '"embedded"')
+    path = tmp_path / "recipe.toml"
+    path.write_text(former)
+    assert load_saved_recipe(path) == parse_recipe(current)
+    assert "kind is 'embedded', which no longer exists; use 'toy'" in message_for(former)
+    for damaged in ("[data]\ntrain = 3", '[data]\ntrain = ["embedded"]', "[data]\ntest = 3", "data = 3"):
+        path.write_text(damaged)
+        with pytest.raises(RecipeError, match=r"^[^\n]*;[^\n]*;[^\n]*$"):
+            load_saved_recipe(path)
 
 
 def test_removed_options_load_from_saved_recipes_and_are_errors_elsewhere(tmp_path: Path) -> None:
