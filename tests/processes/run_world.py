@@ -82,12 +82,14 @@ def hang(world: World, folder: Path) -> None:
 
 def leave(world: World, folder: Path) -> None:
     """Rank 1 leaves a second before rank 0."""
+    world.barrier()  # rank 0 may still be connecting to rank 1
     time.sleep(0.0 if world.rank == 1 else 1.0)
     raise OrderlyEnd
 
 
 def leave_first(world: World, folder: Path) -> None:
     """Rank 0, which serves the store, leaves a second before rank 1."""
+    world.barrier()
     time.sleep(1.0 if world.rank == 1 else 0.0)
     raise OrderlyEnd
 
