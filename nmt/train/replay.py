@@ -264,11 +264,13 @@ def start_replay(source: ReplaySource, world: World) -> Iterator[Replayer]:
 
 def logged_metrics(run: Path, step: int) -> dict[str, float]:
     """Return the training metrics that a run logged at an update; empty if it logged none."""
-    metrics: dict[str, float | None] = {}
+    metrics: dict[str, float] = {}
     for entry in _read_metrics(run):
         if entry.get("step") == step:
-            metrics |= {name: value for name, value in entry.items() if name.startswith("train/")}
-    return {name: math.nan if value is None else value for name, value in metrics.items()}
+            for name, value in entry.items():
+                if name.startswith("train/") and isinstance(value, int | float | None):
+                    metrics[name] = math.nan if value is None else value
+    return metrics
 
 
 def _read_metrics(run: Path) -> Iterator[dict[str, Any]]:

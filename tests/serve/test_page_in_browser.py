@@ -570,11 +570,11 @@ def test_a_refused_request_is_shown(page: Browser) -> None:
     page.problems.clear()  # Chromium logs the status 400
 
 
+@pytest.mark.parametrize("limits", [Limits(), Limits(lines=100), Limits(characters=1_000), Limits(body_bytes=20_000)])
 def test_a_long_text_is_sent_in_several_requests(
-    browser: Browser, echo: EchoTranslator, echo_service: MakeService
+    browser: Browser, echo: EchoTranslator, echo_service: MakeService, limits: Limits
 ) -> None:
-    """By default, a request has at most 1,000 lines."""
-    address, stop = serve(echo_service())
+    address, stop = serve(echo_service(limits))
     browser.open(address)
     browser.wait("document.querySelector('#model')?.options.length > 0")
     lines = [f"a{i}" for i in range(1_201)]

@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from nmt.plots.curves import read_metrics
 from nmt.recipe import UserError
 from nmt.train.metrics_writer import MetricsWriter
+from nmt.train.replay import logged_metrics
 
 
 def test_resumed_run_does_not_repeat_metrics(tmp_path: Path) -> None:
@@ -122,3 +123,9 @@ def test_tensorboard_has_metrics_and_texts(tmp_path: Path) -> None:
     (scalar,) = events.Scalars("valid/bleu")
     assert (scalar.step, scalar.value) == (5, 33.25)
     assert events.Tags()["tensors"] == ["valid/samples/text_summary"]
+
+
+def test_damaged_lines_are_not_replayed(tmp_path: Path) -> None:
+    damaged = b'[1]\n\xff\n{"step": 1, "train/loss": "x", "train/nll": 2.5, "train/grad": null, "valid/nll": 3}\n{"st'
+    (tmp_path / "metrics.jsonl").write_bytes(damaged)
+    assert logged_metrics(tmp_path, 1) == pytest.approx({"train/nll": 2.5, "train/grad": math.nan}, nan_ok=True)

@@ -41,6 +41,38 @@ export async function translateLines(body, signal, onLine, onText = null) {
   throw new Error("the connection ended early; try again");
 }
 
+/**
+ * Yield lists of parts, each within the limits of a request; throws an error for a part with too many bytes.
+ *
+ * unit: what a part is, for that error
+ *
+ * A part with too many characters or lines is sent alone, and the server rejects it.
+ */
+export function* chunksOf(parts, unit, limits) {
+  const reserved = 10_000; // bytes for the other fields of a request
+  let chunk = [];
+  let [characters, bytes] = [0, 0];
+  for (const part of parts) {
+    const size = new TextEncoder().encode(JSON.stringify(part)).length + 1;
+    const isFull = chunk.length === limits.lines || characters + part.length > limits.characters
+      || bytes + size > limits.bytes - reserved;
+    if (size > limits.bytes) { // the server would close the connection before it has read the request
+      throw new Error(`a ${unit} is too large; the limit is ${limits.bytes} bytes; split it`);
+    }
+    if (chunk.length && isFull) {
+      yield chunk;
+      chunk = [];
+      [characters, bytes] = [0, 0];
+    }
+    chunk.push(part);
+    characters += part.length;
+    bytes += size;
+  }
+  if (chunk.length) {
+    yield chunk;
+  }
+}
+
 /** Send a request; repeat it after increasing pauses while the server is busy. */
 async function post(body, signal) {
   const headers = {"content-type": "application/json", ...(key && {authorization: `Bearer ${key}`})};

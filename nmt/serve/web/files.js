@@ -1,6 +1,6 @@
 /** Translation of files. To add a format, add its extensions to `EXTENSIONS` and a case to `openFile`. */
 
-import {translate, translateLines} from "./api.js";
+import {chunksOf, translate, translateLines} from "./api.js";
 
 /** The extensions of the file formats. */
 export const EXTENSIONS = [".txt", ".tsv", ".html", ".htm", ".xhtml", ".srt"];
@@ -123,34 +123,4 @@ async function translateInOrder(lines, options, {size, sides}, signal, onText) {
 function documentLimits({lines, characters, bytes}, overlap) {
   const divisor = overlap ? 2 : 1; // reserve capacity for the previous subtitles
   return {lines: Math.ceil(lines / 4), characters: characters / divisor, bytes: bytes / divisor};
-}
-
-/**
- * Yield lists of parts within the limits; throws an error for a part with too many bytes.
- *
- * A part with too many characters or lines is sent alone, and the server rejects it.
- */
-function* chunksOf(parts, unit, limits) {
-  const reserved = 10_000; // bytes for the other fields of a request
-  let chunk = [];
-  let [characters, bytes] = [0, 0];
-  for (const part of parts) {
-    const size = new TextEncoder().encode(JSON.stringify(part)).length + 1;
-    const isFull = chunk.length === limits.lines || characters + part.length > limits.characters
-      || bytes + size > limits.bytes - reserved;
-    if (size > limits.bytes) { // the server would close the connection before it has read the request
-      throw new Error(`a ${unit} is too large; the limit is ${limits.bytes} bytes; split it`);
-    }
-    if (chunk.length && isFull) {
-      yield chunk;
-      chunk = [];
-      [characters, bytes] = [0, 0];
-    }
-    chunk.push(part);
-    characters += part.length;
-    bytes += size;
-  }
-  if (chunk.length) {
-    yield chunk;
-  }
 }

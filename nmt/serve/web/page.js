@@ -1,7 +1,7 @@
 /** The translation page: options, translation as you type, and the view of the result. */
 
 import {closeAlternatives, openAlternatives} from "./alternatives.js";
-import {listModels, setKey, translate, translateLines} from "./api.js";
+import {chunksOf, listModels, setKey, translate, translateLines} from "./api.js";
 import {enableFiles} from "./file_panel.js";
 import {clearDetails, showDetails} from "./details.js";
 import {sentencesOf, wordsOf} from "./text.js";
@@ -10,9 +10,9 @@ import {wordElement, wordsWithTokens} from "./words.js";
 const element = (id) => document.getElementById(id);
 const DELAY = 250; // milliseconds after the last keystroke
 const MAX_RESULTS = 2_000;
-const MAX_LINES = 200; // per request; servers limit them to 1,000 by default
 
 let models = [];
+let limits = null; // of a request
 let sentences = []; // of the source text, see `sentencesOf`
 let drawn = []; // those in the output
 let selected = 0; // index of the sentence whose details are shown
@@ -168,7 +168,7 @@ async function update() {
   showOutput();
   try {
     for (const [fields, texts] of missing) {
-      for (const lines of chunks([...texts], MAX_LINES)) {
+      for (const lines of chunksOf([...texts], "sentence", limits)) {
         const body = JSON.parse(fields);
         const show = (map) => (index, value) => {
           if (!signal.aborted) {
@@ -195,12 +195,6 @@ async function update() {
     if (results.size > MAX_RESULTS && !used.has(key)) {
       results.delete(key);
     }
-  }
-}
-
-function* chunks(items, size) {
-  for (let start = 0; start < items.length; start += size) {
-    yield items.slice(start, start + size);
   }
 }
 
@@ -483,11 +477,11 @@ async function start() {
   showTheme(storage()?.getItem("nmt-theme") ?? "auto");
   try {
     const listed = await listModels();
-    ({models} = listed);
+    ({models, limits} = listed);
     element("key-field").hidden = !listed.requires_key;
     element("options").open = listed.requires_key;
     showLanguages();
-    enableFiles({limits: listed.limits, options: searchOptions, context: () => model().context, invalidOption});
+    enableFiles({limits, options: searchOptions, context: () => model().context, invalidOption});
   } catch (error) {
     element("error").textContent = error.message;
     element("error").hidden = false;
