@@ -10,8 +10,9 @@ Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the
          hypotheses, which are then ranked by the GNMT penalty.
 Limits   A call has one maximum length for all its sentences. Sentences with different limits are searched separately,
          because a longer search may also find a different output within the limit.
-EOS      A hypothesis that reaches the limit has no EOS. Its last token, at the position of EOS, is removed. Exact
-         scores include EOS instead.
+EOS      At the limit, CTranslate2 returns hypotheses without EOS, and ranks them with those that end. nmt only allows
+         them to end, with the true log-probability of EOS. In greedy search, EOS replaces the token at the limit. In
+         beam search, `_end_at_limit` finds the hypotheses that nmt finds.
 Padding  Attention over a padded source is rounded differently, which int8 amplifies. Therefore all sentences of a batch
          have equal lengths, and int8 results hardly ever depend on the batch. The rounding of fp32 matmuls depends on
          the batch size. Therefore outputs are rescored one by one on a CPU, and only near ties can change a
@@ -21,19 +22,16 @@ Padding  Attention over a padded source is rounded differently, which int8 ampli
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from threading import Lock
-from time import sleep
 from typing import Any, NamedTuple, Self, cast, get_args
 
 from nmt.decode.arguments import require_count, require_list, require_options
 from nmt.decode.task import Task
 from nmt.decode.text_translator import TextTranslator
+from nmt.export.batches import Batch, BatchQueue, poll, split_batches
 from nmt.export.cache import open_conversion
 from nmt.export.capabilities import (
     EngineDevice,
@@ -66,7 +64,6 @@ _NO_REQUIRED = (
 )
 _NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes within a word; use --engine torch"
 
-_MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.0002, 0.001
 _MAX_POSTED_BATCHES = 3  # per translator
 
 
@@ -92,15 +89,12 @@ class CTranslate2Engine:
                 compute_type=compute_type,
                 inter_threads=translators,
                 intra_threads=1,
-                max_queued_batches=-1,  # a full queue would block and delay signals; `_post` limits it instead
+                max_queued_batches=-1,  # a full queue would block and delay signals; `BatchQueue` limits it instead
             )
         self.num_translators = translators
         # Sums of integers are exact. Those of floats depend on the number of sentences in a batch.
         self._scores_alone = device.kind == "cpu" and compute_type != "int8"
-        self._lock = Lock()
-        self._max_posted = _MAX_POSTED_BATCHES * translators
-        self._waiting: deque[_Batch] = deque()
-        self._posted: list[_Batch] = []
+        self._queue = BatchQueue(_MAX_POSTED_BATCHES * translators)
         self._src_pieces = tokenizers.src.pieces(range(tokenizers.src.vocab_size))
         self._tgt_pieces = tokenizers.tgt.pieces(range(tokenizers.tgt.vocab_size))
         self._tgt_ids = {piece: token for token, piece in enumerate(self._tgt_pieces)}
@@ -130,27 +124,21 @@ class CTranslate2Engine:
         prefixes = [task.prefix[: max_output_length(options, task.prefix)] for task in tasks]
         tasks = [task._replace(prefix=prefix) for task, prefix in zip(tasks, prefixes, strict=True)]
         limits, minimums = output_limits(options, [len(task.sentence) for task in tasks], prefixes)
-        groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
-        for i, prefix in enumerate(prefixes):
-            groups[limits[i], minimums[i], bool(prefix)].append(i)
-        searches = []
-        for (longest, shortest, has_prefix), indices in groups.items():
-            arguments = self._arguments(options, longest, shortest, all_hypotheses=has_prefix)
-            if on_tokens is not None and options.beam_size == len(tasks) == 1:
-                arguments["callback"] = self._reporter(on_tokens)
-            searches.append(self._start([tasks[i] for i in indices], arguments, batch_tokens))
+        bounds = dict(enumerate(zip(limits, minimums, strict=True)))
+        callback = {}
+        if on_tokens is not None and options.beam_size == len(tasks) == 1:
+            callback = {"callback": self._reporter(on_tokens)}
+        batches = self._start(tasks, bounds, options, batch_tokens, callback)
 
         def finish() -> list[list[Hypothesis]]:
-            outputs: dict[int, list[_Output]] = {}
-            try:
-                for indices, search in zip(groups.values(), searches, strict=True):
-                    outputs.update(zip(indices, self._finish(search, options), strict=True))
-            except BaseException:  # such as KeyboardInterrupt; later calls would wait for the other batches
-                self._cancel({batch for search in searches for batch in search.batches})
-                raise
+            outputs = self._collect(batches, options)
+            at_limit = {i: found for i, found in outputs.items() if not all(output.has_eos for output in found)}
+            outputs |= self._end_at_limit(tasks, at_limit, bounds, options, batch_tokens)
             suppresses = options.forbidden or options.no_repeat_ngram or options.min_tokens or options.min_length_ratio
             if scores or suppresses or any(prefixes):
                 outputs = self._rescore(tasks, outputs, batch_tokens)
+            elif options.beam_size > 1:
+                outputs |= self._rescore(tasks, {i: outputs[i] for i in at_limit}, batch_tokens)
             return [_rank(outputs[i], options) for i in range(len(tasks))]
 
         return finish
@@ -187,12 +175,12 @@ class CTranslate2Engine:
         """Return the log-probabilities of each target's tokens and EOS; pairs have no special tokens."""
         pending: dict[int, Any] = {}
         with engine_errors():
-            for indices in _split_batches([(len(src), len(tgt)) for src, tgt in pairs], batch_tokens):
+            for indices in split_batches([(len(src), len(tgt)) for src, tgt in pairs], batch_tokens):
                 sources = [[self._src_pieces[token] for token in pairs[i][0]] for i in indices]
                 targets = [[self._tgt_pieces[token] for token in pairs[i][1]] for i in indices]
                 results = self._translator.score_batch(sources, targets, max_input_length=0, asynchronous=True)
                 pending.update(zip(indices, results, strict=True))
-            _poll(lambda: all(result.done() for result in pending.values()))
+            poll(lambda: all(result.done() for result in pending.values()))
             return [list(pending[i].result().log_probs) for i in range(len(pairs))]
 
     def _rescore(
@@ -204,7 +192,7 @@ class CTranslate2Engine:
         rescored: dict[int, list[_Output]] = {i: [] for i in outputs}
         scores = self.score(pairs, 0 if self._scores_alone else batch_tokens)
         for (i, output), log_probs in zip(candidates, scores, strict=True):
-            rescored[i].append(_Output(output.tokens, math.fsum(log_probs), log_probs))
+            rescored[i].append(_Output(output.tokens, math.fsum(log_probs), log_probs, has_eos=True))
         return rescored
 
     def _arguments(self, options: SearchOptions, longest: int, shortest: int, all_hypotheses: bool) -> dict[str, Any]:
@@ -219,89 +207,95 @@ class CTranslate2Engine:
             "asynchronous": True,
         }
 
-    def _start(self, tasks: Sequence[Task], arguments: dict[str, Any], batch_tokens: int) -> _Search:
-        """Start translating tasks; either all or none have a prefix."""
-        batches = []
-        lengths = [(len(task.sentence), len(task.prefix)) for task in tasks]
-        for indices in _split_batches(lengths, batch_tokens):
-            sources = [[self._src_pieces[token] for token in tasks[i].sentence] for i in indices]
-            prefixes = [[self._tgt_pieces[token] for token in tasks[i].prefix] for i in indices]
-            post = partial(
-                self._translator.translate_batch,
-                sources,
-                target_prefix=prefixes if any(prefixes) else None,
-                **arguments,
-            )
-            batches.append(_Batch(indices, post))
-        self._waiting.extend(batches)
-        self._post()
-        return _Search(len(tasks), arguments["max_decoding_length"], batches)
+    def _start(
+        self,
+        tasks: Sequence[Task],
+        bounds: Mapping[int, tuple[int, int]],
+        options: SearchOptions,
+        batch_tokens: int,
+        arguments: dict[str, Any],
+    ) -> list[Batch]:
+        """Start the searches of some tasks.
 
-    def _post(self) -> None:
-        """Pass further batches to CTranslate2: only a few, because posted batches cannot be canceled."""
-        with self._lock:
-            self._posted = [batch for batch in self._posted if not batch.is_done]
-            while self._waiting and len(self._posted) < self._max_posted:
-                batch = self._waiting.popleft()
-                try:
-                    batch.results = batch.post()
-                except (RuntimeError, ValueError) as error:  # for the thread that waits for this batch
-                    failed: Future[Any] = Future()
-                    failed.set_exception(error)
-                    batch.results = [failed] * len(batch.indices)
-                self._posted.append(batch)
+        bounds: maximum (EOS included) and minimum (EOS excluded) length of the outputs, by index of the task
+        arguments: of translate_batch, in addition to those of `options`
+        """
+        groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
+        for i, (longest, shortest) in bounds.items():
+            groups[longest, shortest, bool(tasks[i].prefix)].append(i)
+        started = []
+        for (longest, shortest, has_prefix), indices in groups.items():
+            searched = self._arguments(options, longest, shortest, all_hypotheses=has_prefix) | arguments
+            lengths = [(len(tasks[i].sentence), len(tasks[i].prefix)) for i in indices]
+            batches = [
+                self._batch(tasks, [indices[position] for position in positions], searched)
+                for positions in split_batches(lengths, batch_tokens)
+            ]
+            self._queue.add(batches)
+            started += batches
+        return started
 
-    def _cancel(self, batches: set[_Batch]) -> None:
-        """Remove batches that have not been passed to CTranslate2."""
-        with self._lock:
-            self._waiting = deque(batch for batch in self._waiting if batch not in batches)
+    def _batch(self, tasks: Sequence[Task], indices: list[int], arguments: dict[str, Any]) -> Batch:
+        """Return a batch of these tasks, of which either all or none have a prefix."""
+        sources = [[self._src_pieces[token] for token in tasks[i].sentence] for i in indices]
+        prefixes = [[self._tgt_pieces[token] for token in tasks[i].prefix] for i in indices]
+        target_prefix = prefixes if any(prefixes) else None
+        post = partial(self._translator.translate_batch, sources, target_prefix=target_prefix, **arguments)
+        return Batch(indices, post)
 
-    def _finish(self, search: _Search, options: SearchOptions) -> list[list[_Output]]:
-        """Wait for the outputs of each source."""
-        outputs: list[list[_Output]] = [[]] * search.num_tasks
+    def _collect(self, batches: Sequence[Batch], options: SearchOptions) -> dict[int, list[_Output]]:
+        """Wait for the outputs of each task, by index."""
+        outputs = {}
         exponent = length_exponent(options)
-        for batch in search.batches:
-            _poll(partial(self._advance, batch))
-            with engine_errors():
-                for i, result in zip(batch.indices, batch.results, strict=True):
-                    outputs[i] = self._outputs(result.result(), search.longest, exponent)
+        try:
+            for batch in batches:
+                self._queue.wait(batch)
+                with engine_errors():
+                    for i, result in zip(batch.indices, batch.results, strict=True):
+                        outputs[i] = self._outputs(result.result(), exponent)
+        except BaseException:  # such as KeyboardInterrupt; later calls would wait for the other batches
+            self._queue.cancel(set(batches))
+            raise
         return outputs
 
-    def _advance(self, batch: _Batch) -> bool:
-        """Post further batches, and return whether this one is done. No other thread reads a batch that is done."""
-        self._post()
-        with self._lock:
-            return bool(batch.results) and batch not in self._posted
+    def _end_at_limit(
+        self,
+        tasks: Sequence[Task],
+        outputs: Mapping[int, list[_Output]],
+        bounds: Mapping[int, tuple[int, int]],
+        options: SearchOptions,
+        batch_tokens: int,
+    ) -> dict[int, list[_Output]]:
+        """Return the outputs of tasks whose search reached the limit as nmt finds them: all have EOS.
 
-    def _outputs(self, result: Any, longest: int, exponent: float) -> list[_Output]:
-        """Convert the distinct hypotheses of one source; those without EOS are truncated to leave a position for it."""
+        A second search, which stops one position earlier, returns the hypotheses that are alive there, and all that
+        have ended by then. If one ends at this very position, hypotheses with a lower log-probability than it are
+        missing: CTranslate2 returns the best `beam_size` extensions, nmt keeps as many of those that do not end.
+
+        outputs: of the first search; the new ones have no valid log-probability
+        """
+        ended: dict[int, list[_Output]] = {}
+        earlier: dict[int, tuple[int, int]] = {}
+        for i, found in outputs.items():
+            longest, shortest = bounds[i]
+            if options.beam_size == 1 or longest - 1 <= len(tasks[i].prefix):
+                ended[i] = [found[0]._replace(tokens=found[0].tokens[: longest - 1])]
+            else:
+                earlier[i] = (longest - 1, shortest)
+        # The first search ended fewer hypotheses than stop a search; as many more may be alive as the beam has.
+        patience = search_arguments(options, self._tgt_pieces)["patience"] + 1
+        arguments = {"patience": patience, "num_hypotheses": int(options.beam_size * patience)}
+        return ended | self._collect(self._start(tasks, earlier, options, batch_tokens, arguments), options)
+
+    def _outputs(self, result: Any, exponent: float) -> list[_Output]:
+        """Convert the distinct hypotheses of one task."""
         outputs: dict[tuple[int, ...], _Output] = {}
         for hypothesis, score in zip(result.hypotheses, result.scores, strict=True):
             tokens = [self._tgt_ids[piece] for piece in hypothesis]
-            output = tokens[:-1] if tokens[-1:] == [EOS_ID] else tokens[: longest - 1]
-            outputs.setdefault(tuple(output), _Output(output, score * len(tokens) ** exponent, []))
+            has_eos = tokens[-1:] == [EOS_ID]
+            output = tokens[:-1] if has_eos else tokens
+            outputs.setdefault(tuple(output), _Output(output, score * len(tokens) ** exponent, [], has_eos))
         return list(outputs.values())
-
-
-@dataclass(eq=False)
-class _Batch:
-    """Sources that are decoded together: their indices, the call that posts them, and then its results."""
-
-    indices: list[int]
-    post: Callable[[], list[Any]]
-    results: list[Any] = field(default_factory=list)
-
-    @property
-    def is_done(self) -> bool:
-        return bool(self.results) and all(result.done() for result in self.results)
-
-
-class _Search(NamedTuple):
-    """A running search with a common maximum output length."""
-
-    num_tasks: int
-    longest: int
-    batches: list[_Batch]
 
 
 class _Output(NamedTuple):
@@ -309,28 +303,13 @@ class _Output(NamedTuple):
 
     tokens:          without EOS
     token_log_probs: empty if unknown
+    has_eos:         whether EOS follows
     """
 
     tokens: list[int]
     log_prob: float
     token_log_probs: list[float]
-
-
-def _split_batches(lengths: Sequence[tuple[int, int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield the indices of batches of equal lengths and at most `batch_tokens` source tokens, longest sentences first.
-
-    lengths: of source and target (or its prefix), without EOS
-    """
-    batch: list[int] = []
-    for i in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):
-        longest = lengths[batch[0]] if batch else (0, 0)
-        is_full = (len(batch) + 1) * (longest[0] + 1) > batch_tokens
-        if batch and (is_full or lengths[i] != longest):
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
+    has_eos: bool
 
 
 def search_arguments(options: SearchOptions, tgt_pieces: Sequence[str]) -> dict[str, Any]:
@@ -350,19 +329,11 @@ def search_arguments(options: SearchOptions, tgt_pieces: Sequence[str]) -> dict[
 def _rank(outputs: Sequence[_Output], options: SearchOptions) -> list[Hypothesis]:
     """Return the `n_best` best outputs, best first."""
     hypotheses = []
-    for tokens, log_prob, token_log_probs in outputs:
+    for tokens, log_prob, token_log_probs, _ in outputs:
         penalty = length_penalty(len(tokens) + 1, options.length_penalty, options.length_alpha)
         hypotheses.append(Hypothesis(tokens, log_prob / penalty, log_prob, token_log_probs))
     finite = [hypothesis for hypothesis in hypotheses if math.isfinite(hypothesis.log_prob)]
     return sorted(finite, key=lambda hypothesis: -hypothesis.score)[: options.n_best]
-
-
-def _poll(is_done: Callable[[], bool]) -> None:
-    """Poll at short intervals, because Python handles signals only between bytecode instructions."""
-    interval = _MIN_POLL_SECONDS
-    while not is_done():
-        sleep(interval)
-        interval = min(2 * interval, _MAX_POLL_SECONDS)
 
 
 class CTranslate2Translator(TextTranslator):

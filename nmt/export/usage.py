@@ -84,6 +84,7 @@ def translate(sentence):
     if not sentence:
         return ""
     pieces = {tag}source.encode(sentence, out_type=str)
+    # With a beam, outputs of this length have no EOS and may differ from those of nmt.
     longest = {_max_length(metadata, max_positions)}
     results = translator.translate_batch(
         [pieces],
