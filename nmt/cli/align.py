@@ -38,10 +38,10 @@ Heads = Annotated[
     str | None,
     typer.Option(metavar="HEAD,...", help="Heads to average, from 0 (default: the model's; with --layer, all)."),
 ]
-Place = Literal["input", "output"]
-PlaceOption = Annotated[
-    Place | None,
-    typer.Option("--place", help="Which position aligns a target token: output predicts the token, input reads it."),
+At = Literal["input", "output"]
+AtOption = Annotated[
+    At | None,
+    typer.Option("--at", help="Which position aligns a target token: output predicts the token, input reads it."),
 ]
 
 
@@ -51,11 +51,11 @@ def align(
     tgt: TgtArgument,
     layer: Layer = None,
     heads: Heads = None,
-    place: PlaceOption = None,
+    at: AtOption = None,
     choose: Annotated[
         tuple[Path, Path] | None,
         typer.Option(
-            metavar="VALID_SRC VALID_TGT", help="Select layer, heads and place by agreement on this validation text."
+            metavar="VALID_SRC VALID_TGT", help="Select layer, heads and position by agreement on this validation text."
         ),
     ] = None,
     reverse_model: Annotated[
@@ -71,8 +71,8 @@ def align(
 
     Words are separated by white space. Alignments come from the decoder's cross-attention.
     """
-    if choose is not None and (layer, heads, place) != (None, None, None):
-        raise typer.BadParameter("--choose selects --layer, --heads and --place; leave out either these or --choose")
+    if choose is not None and (layer, heads, at) != (None, None, None):
+        raise typer.BadParameter("--choose selects --layer, --heads and --at; leave out either these or --choose")
     if reverse_model is not None and choose is None:
         raise missing_option("--reverse-model", "--choose")
     if save_model is not None:
@@ -82,7 +82,7 @@ def align(
     check_inputs([src, tgt, *(choose or ())])
     sources, targets = read_pairs(src, tgt)
     directory = find_model(model)
-    aligner = load_aligner(model, layer, heads, place, device)
+    aligner = load_aligner(model, layer, heads, at, device)
     if choose is not None:
         reverse = None if reverse_model is None else WordAligner.load(reverse_model, device)
         choice = choose_attention(aligner, *read_pairs(*choose), reverse)
@@ -104,7 +104,7 @@ def align(
                 bar.advance(1)
 
 
-def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place | None, device: str) -> WordAligner:
+def load_aligner(model: Path, layer: int | None, heads: str | None, at: At | None, device: str) -> WordAligner:
     """Load the aligner of a model, with the options of the command line; --layer without --heads uses all heads.
 
     Raises BadParameter if `heads` is not a list of numbers.
@@ -116,8 +116,8 @@ def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place
         settings.append(f"alignment_layer={layer}")
     if layer is not None or heads is not None:
         settings.append(f"alignment_heads=[{heads or ''}]")
-    if place is not None:
-        settings.append(f"alignment_at={place}")
+    if at is not None:
+        settings.append(f"alignment_at={at}")
     decode = override_decode(read_model_metadata(find_model(model)).decode, settings)
     return WordAligner.load(model, device, decode.all_given())
 
@@ -125,4 +125,4 @@ def load_aligner(model: Path, layer: int | None, heads: str | None, place: Place
 def _as_options(attention: AlignmentAttention) -> str:
     """Return the attention as options of this command."""
     heads = f" --heads {','.join(map(str, attention.heads))}" if attention.heads else ""
-    return f"--layer {attention.layer}{heads} --place {attention.at}"
+    return f"--layer {attention.layer}{heads} --at {attention.at}"

@@ -49,7 +49,7 @@ def _as_json(searched: SearchedSet, set_leaks: SetLeaks, data: DataRecipe) -> di
             "part": leak.part,
             "kind": leak.kind,
             "text": searched.text(leak),
-            "place": describe_location(leak, data),
+            "location": describe_location(leak, data),
             "found": leak.found,
             "times": leak.times,
         }
@@ -64,7 +64,7 @@ def _rows(sets: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
             f"{searched['name']}:{leak['line']}",
             leak["part"],
             leak["kind"],
-            leak["place"],
+            leak["location"],
             f"{leak['times']:,}",
             leak["text"],
             leak["found"] if leak["kind"] == "near" else "",

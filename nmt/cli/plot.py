@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.align import Heads, Layer, PlaceOption, load_aligner
+from nmt.cli.align import AtOption, Heads, Layer, load_aligner
 from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, check_inputs, file_path, require_output
 from nmt.plots.attention import draw_attention, read_panels
 from nmt.plots.curves import draw_curves
@@ -42,7 +42,7 @@ def alignment(
     line: Annotated[int, typer.Option(min=1, help="Line of the two files, from 1.")] = 1,
     layer: Layer = None,
     heads: Heads = None,
-    place: PlaceOption = None,
+    at: AtOption = None,
     each_layer: Annotated[bool, typer.Option("--each-layer", help="Plot all heads of every decoder layer.")] = False,
     device: Device = "auto",
 ) -> None:
@@ -58,7 +58,7 @@ def alignment(
         require_same_length(src, count_lines(src), tgt, count_lines(tgt))
     source = _read_line(src, line)
     target = _read_line(tgt, line)
-    aligner = load_aligner(model, layer, heads, place, device)
+    aligner = load_aligner(model, layer, heads, at, device)
     draw_attention(*read_panels(aligner, source, target, each_layer), out)
 
 

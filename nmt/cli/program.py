@@ -202,7 +202,8 @@ def main() -> None:
 
 def _wrong_usage(error: typer.TyperException) -> str:
     """Return the message of a usage error, "" if the help has been printed instead."""
-    message = error.format_message().rstrip(".").replace("Value error, ", "").replace("Input should be", "it must be")
+    message = error.format_message().removeprefix("Invalid value: ").rstrip(".")
+    message = message.replace("Value error, ", "").replace("Input should be", "it must be")
     option = getattr(error, "option_name", None)
     if option in ("-q", "--quiet", "-v", "--verbose"):
         return f"{option} is an option of nmt itself; put it before the command, as in nmt {option} translate"

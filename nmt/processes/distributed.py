@@ -182,7 +182,7 @@ def start_world(device_name: str, remedy: str = RESUME_REMEDY) -> Iterator[World
     device = choose_device(device_name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    size = int(_number("WORLD_SIZE", 1))
+    size = _integer("WORLD_SIZE", 1)
     if size == 1:
         with explained_out_of_memory(device):
             yield World(0, 1, device)
@@ -265,7 +265,15 @@ def _differing_names(options: Any, main_options: Any, name: str = "") -> Iterato
 
 
 def _local_rank() -> int:
-    return int(_number("LOCAL_RANK", 0))
+    return _integer("LOCAL_RANK", 0)
+
+
+def _integer(variable: str, default: int) -> int:
+    """Return the integer in an environment variable: positive, or equal to `default`; else raise UserError."""
+    number = _number(variable, default)
+    if number != int(number):
+        raise UserError(f"{variable} is {number:g}; it must be an integer; set or unset it")
+    return int(number)
 
 
 def _number(variable: str, default: float) -> float:

@@ -351,8 +351,7 @@ def _reject_binary(start: bytes, name: str) -> None:
     if start[_TAR_MARK] == b"ustar":
         raise UserError(f"{name} is a tar archive; expected a text file; extract it first, for example with tar -xf")
     sample = start[:200]
-    controls = [bytes(byte for byte in sample[offset::2] if byte < 0x20) for offset in (0, 1)]
-    is_wide = any(len(side) > max(3, 0.4 * len(sample)) and side.strip(b"\t\n\r") for side in controls)
+    is_wide = any(_has_control_bytes(sample[offset::2]) for offset in (0, 1))
     if is_wide or start.startswith((b"\xff\xfe", b"\xfe\xff", *_UTF32_MARKS)):
         encoding = "UTF-32" if start.startswith(_UTF32_MARKS) or sample.count(b"\0\0") > len(sample) / 10 else "UTF-16"
         raise UserError(f"{name} is {encoding}; nmt reads UTF-8; convert it: iconv -f {encoding} -t UTF-8")
@@ -470,3 +469,13 @@ def require_same_length(first: Path, first_count: int, second: Path, second_coun
             f"{input_name(first)} has {counted(first_count, 'line')} and {input_name(second)} has {second_count:,}; "
             "they must match line by line; check both"
         )
+
+
+def _has_control_bytes(half: bytes) -> bool:
+    """Return whether most bytes are control characters: one byte of each UTF-16 code unit of most alphabets.
+
+    This byte is a tab or line feed in some alphabets, so text with many blank lines looks similar, but has few others.
+    """
+    controls = bytes(byte for byte in half if byte < 0x20)
+    num_others = len(controls.translate(None, b"\t\n\r"))
+    return len(controls) > max(3, 0.8 * len(half)) and (num_others > 3 or (num_others > 0 and len(half) >= 20))

@@ -19,7 +19,7 @@ def sacrebleu_files(name: str, lang_pair: str) -> tuple[Path, list[Path]]:
     Raises UserError for an unknown name or pair, and if the download fails.
     """
     if name not in DATASETS:
-        raise UserError(f"unknown sacreBLEU test set {name!r}; `sacrebleu --list` shows the names; correct test_set")
+        raise UserError(f"unknown sacreBLEU test set {name!r}; `sacrebleu --list` shows the names; correct the name")
     test_set: Any = DATASETS[name]
     if lang_pair not in test_set.langpairs:
         pairs = ", ".join(sorted(test_set.langpairs))

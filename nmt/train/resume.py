@@ -26,7 +26,7 @@ AnyRecipe = Recipe | ClassificationRecipe
 # Options of the train section that may change during a run, but not once it is finished.
 _UPDATE_OPTIONS = (
     *("max_epochs", "batch_tokens", "learning_rate", "schedule", "warmup_steps", "schedule_start"),
-    *("final_rate_ratio", "dropout_ramp_steps", "label_smoothing", "rdrop", "clip_norm", "weight_decay"),
+    *("final_rate_ratio", "dropout_ramp_steps", "label_smoothing", "clip_norm", "weight_decay"),
     *("guided_alignment_weight", "adam_betas", "adam_epsilon", "precision", "micro_batch_tokens", "micro_batches"),
     *("activation_checkpointing", "compile", "shapes", "best_metric", "plateau_factor", "plateau_patience"),
 )

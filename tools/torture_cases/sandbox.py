@@ -121,9 +121,10 @@ class CommandResult:
 
     @property
     def summary(self) -> str:
-        """Exit status and last error or line of stderr."""
+        """Exit status, or the time limit, and last error or line of stderr."""
         lines = [line for line in self.stderr.split("\n") if any(map(str.isalpha, line))]
-        return f"status {self.status}, last line: {(self.error_lines or lines or ['none'])[-1]}"
+        end = f"time limit exceeded ({self.seconds:.0f} s)" if self.status is None else f"status {self.status}"
+        return f"{end}, last line: {(self.error_lines or lines or ['none'])[-1]}"
 
 
 Process = BaseProcess | subprocess.Popen[bytes]
