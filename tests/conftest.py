@@ -61,8 +61,7 @@ def gpu() -> torch.device:
 
 @pytest.fixture
 def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Nmt:
-    """Run a command in this process; returns exit status, stdout and stderr."""
-
+    """Return a function that runs a command in this process and returns exit status, stdout and stderr."""
     monkeypatch.setattr("nmt.logs._verbosity", "normal")  # restored after `nmt -q`
 
     def call(*arguments: object) -> Result:
@@ -73,7 +72,8 @@ def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> N
             sys.exit(0)
         out, err = capfd.readouterr()
         code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
+        status = code if isinstance(code, int) else int(code is not None)  # as the interpreter exits
+        return status, out, err
 
     return call
 

@@ -1,4 +1,4 @@
-"""The ledger of measurements: what it keeps and what it reports as added."""
+"""The ledger of measurements: kept entries, reported additions and commands."""
 
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,16 @@ def measured(num_lines: int, note: str, ratio: float = 1.0) -> dict[str, Any]:
     return ledger.comparison_entry(None, work, comparison, "tools/bench/run file nmt ctranslate2", note)
 
 
-def test_measurements_of_other_text_are_kept_without_a_goal(tmp_path: Path) -> None:
+def test_measurements_without_a_goal_are_kept_for_each_text(tmp_path: Path) -> None:
     for entry in (measured(100, "news"), measured(200, "news"), measured(100, "speeches")):
         ledger.add_entries([entry], tmp_path)
     ledger.add_entries([measured(100, "news", 2.0) | LATER], tmp_path)
-    kept = [
-        (entry["work"]["num_lines"], entry["note"], entry["ratio"]["ratio"]) for entry in ledger.read_ledger(tmp_path)
-    ]
+    entries = ledger.read_ledger(tmp_path)
+    kept = [(entry["work"]["num_lines"], entry["note"], entry["ratio"]["ratio"]) for entry in entries]
     assert kept == [(200, "news", 1.0), (100, "speeches", 1.0), (100, "news", 2.0)]
 
 
-def test_measurements_older_than_those_of_the_ledger_are_not_counted(
+def test_added_measurements_that_are_older_than_those_of_the_ledger_are_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
@@ -42,7 +41,7 @@ def test_measurements_older_than_those_of_the_ledger_are_not_counted(
     assert "added 1 measurement; left out 1, because the ledger has newer ones" in capfd.readouterr().err
 
 
-def test_commands_have_no_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_in_the_ledger_have_no_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     side = Measurement("nmt", {}, {}, 0.0, [1.0, 1.0])
     monkeypatch.setattr(bench_main, "vocabulary_size", lambda _: 300)
     monkeypatch.setattr(bench_main, "compare", lambda *_: Comparison(side, side, Ratio(1.0, 1.0, 1.0)))

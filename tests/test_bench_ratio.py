@@ -1,4 +1,4 @@
-"""Intervals of speed ratios by hand and by coverage."""
+"""Intervals of speed ratios: values computed by hand, and coverage."""
 
 import math
 
@@ -8,11 +8,13 @@ from bench.ratio import paired_ratio
 
 from nmt.recipe import UserError
 
+T_QUANTILE = 4.3027  # 0.975 quantile of Student's t with 2 degrees of freedom
 
-def test_ratio_by_hand() -> None:
+
+def test_ratio_equals_the_hand_computed_one() -> None:
     logs = [0.1, 0.3, 0.2]  # mean 0.2, deviation 0.1
     ratio = paired_ratio([10 * math.exp(log) for log in logs], [10.0, 10.0, 10.0])
-    half = 4.3027 * 0.1 / math.sqrt(3)
+    half = T_QUANTILE * 0.1 / math.sqrt(3)
     assert (ratio.ratio, ratio.low, ratio.high) == pytest.approx(
         (math.exp(0.2), math.exp(0.2 - half), math.exp(0.2 + half)), rel=1e-4
     )
@@ -25,8 +27,8 @@ def test_interval_ignores_load_common_to_a_pair() -> None:
 
 
 def test_interval_has_its_nominal_coverage() -> None:
-    random = np.random.Generator(np.random.PCG64(3))
-    noise = random.normal(0.0, 0.1, (4_000, 5))
+    rng = np.random.Generator(np.random.PCG64(3))
+    noise = rng.normal(0.0, 0.1, (4_000, 5))
     covered = 0
     for row in noise:
         ratio = paired_ratio((1.3 * np.exp(row)).tolist(), [1.0] * 5)

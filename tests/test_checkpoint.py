@@ -78,7 +78,7 @@ def test_a_loaded_model_equals_the_saved_one(tmp_path: Path, tying: str) -> None
     assert (tmp_path / "m" / "tokenizer.model").read_bytes() == b"t"
     saved = model_tensors(model)
     torch.nn.init.zeros_(model.output.weight)
-    assert saved["output.weight"].any(), "a copy: a checkpoint is written during later updates"
+    assert saved["output.weight"].any(), "must be a copy: later updates run while the checkpoint is written"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_loaded_model_equals_the_saved_one(tmp_path: Path, tying: str) -> None
     ids=["sinusoidal", "learned", "relative", "gru"],
 )
 def test_loading_draws_no_random_numbers(tmp_path: Path, recipe: ModelRecipe) -> None:
-    """For a base model they would take half a second, and a caller who set a seed expects its numbers."""
+    """Initializing a base model takes half a second, and loading must not change the state of a seeded generator."""
     model = build_model(recipe, 11, 11)
     write_directory(tmp_path / "m", model_files(recipe, model_tensors(model), {"tokenizer.model": b"t"}, METADATA))
     before = torch.get_rng_state()
@@ -117,7 +117,7 @@ def test_a_model_with_a_removed_option_loads(
     for _ in range(2):
         assert load_model(tmp_path / "old", CPU).metadata == METADATA
     lines = [line for line in capfd.readouterr().err.splitlines() if "coverage_penalty" in line]
-    assert len(lines) == warnings, "one warning, and only if the option had an effect"
+    assert len(lines) == warnings, "expected one warning for two loads, and none if the option had no effect"
 
 
 def test_a_model_with_renamed_options_loads(tmp_path: Path) -> None:
@@ -142,19 +142,28 @@ def test_all_mismatched_weights_are_listed(tmp_path: Path) -> None:
         assert part in str(caught.value)
 
 
+def as_in_earlier_versions(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """Return a tensor as earlier versions saved it: q, k and v separately, and `output_weight` for `output.weight`."""
+    owner, _, kind = name.rpartition(".")
+    if "." not in owner:
+        return {f"{owner}_{kind}": tensor}
+    if not owner.endswith((".attention.qkv", ".cross_attention.kv")):
+        return {name: tensor}
+    attention, _, letters = owner.rpartition(".")
+    parts = tensor.chunk(len(letters))
+    return {f"{attention}.{letter}.{kind}": part for letter, part in zip(letters, parts, strict=True)}
+
+
 def test_weights_and_moments_of_earlier_versions_are_fused(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m", 1)
     for weight in model.parameters():
         torch.nn.init.normal_(weight)
     own = model_tensors(model)
-    older: dict[str, Tensor] = {"step/decoder.layers.0.attention.k.bias": torch.tensor(7.0)}
+    older: dict[str, Tensor] = {}
     for name, tensor in own.items():
-        *path, part, kind = name.split(".")
-        fused = {("attention", "qkv"), ("cross_attention", "kv")} & {(path[-1] if path else "", part)}
-        for letter, piece in zip(part, tensor.chunk(len(part)), strict=True) if fused else [(part, tensor)]:
-            older[".".join([*path, letter, kind]) if path else f"{part}_{kind}"] = piece
-    older |= {f"exp_avg/{name}": 2 * tensor for name, tensor in older.items() if "/" not in name}
-    older["step/decoder.layers.0.attention.q.bias"] = older.pop("step/decoder.layers.0.attention.k.bias")
+        older |= as_in_earlier_versions(name, tensor)
+    older |= {f"exp_avg/{name}": 2 * tensor for name, tensor in older.items()}
+    older["step/decoder.layers.0.attention.q.bias"] = torch.tensor(7.0)
     assert {"output_weight", "decoder.layers.0.cross_attention.v.weight"} < older.keys()
     save_file({name: tensor.contiguous() for name, tensor in older.items()}, tmp_path / "older.safetensors")
     found = read_tensors(tmp_path / "older.safetensors")
@@ -195,12 +204,12 @@ def test_a_checkpoint_that_training_removes_is_not_called_corrupt(
     write_run(tmp_path, [3])
     (directory,) = list_checkpoints(tmp_path)
 
-    def removed(path: Path) -> str:
+    def remove_after_reading(path: Path) -> str:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         shutil.rmtree(directory, ignore_errors=True)
         return digest
 
-    monkeypatch.setattr(sealed, "_sha256", removed)
+    monkeypatch.setattr(sealed, "_sha256", remove_after_reading)
     with pytest.raises(CorruptError, match="was removed while it was read; training removes old checkpoints"):
         verify_directory(directory)
     with pytest.raises(CorruptError, match="was removed while it was read"):
@@ -210,16 +219,16 @@ def test_a_checkpoint_that_training_removes_is_not_called_corrupt(
 def test_the_newest_intact_checkpoint_is_used_and_the_corrupt_one_renamed(tmp_path: Path) -> None:
     write_run(tmp_path, [1, 2])
     (tmp_path / "checkpoints" / "step-00000002" / "optimizer.safetensors").write_bytes(b"")
-    said: list[str] = []
-    found = newest_checkpoint(tmp_path, said.append)
+    messages: list[str] = []
+    found = newest_checkpoint(tmp_path, messages.append)
     assert found is not None
     assert found[1].state == {"step": 1}
-    assert "optimizer.safetensors" in said[0]
+    assert "optimizer.safetensors" in messages[0]
     assert (tmp_path / "checkpoints" / "corrupt-step-00000002").is_dir()
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000001"]
     (tmp_path / "checkpoints" / "step-00000001" / "optimizer.safetensors").write_bytes(b"")
-    assert newest_checkpoint(tmp_path, said.append) is None
-    assert [message.rpartition("; ")[2] for message in said] == [
+    assert newest_checkpoint(tmp_path, messages.append) is None
+    assert [message.rpartition("; ")[2] for message in messages] == [
         "using the previous checkpoint",
         "no other checkpoint is left",
     ]
@@ -252,13 +261,13 @@ def test_a_full_disk_is_an_error_and_leaves_no_partial_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_write: int
 ) -> None:
     write_run(tmp_path, [1])
-    real, calls = sealed.write_synced, []
+    write_synced, written = sealed.write_synced, list[Path]()
 
     def write(path: Path, data: bytes) -> None:
-        calls.append(path)
-        if len(calls) == failing_write:
+        written.append(path)
+        if len(written) == failing_write:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(path, data)
+        write_synced(path, data)
 
     monkeypatch.setattr(sealed, "write_synced", write)
     with pytest.raises(UserError, match="disk is full"):
@@ -267,7 +276,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_partial_directory(
     verify_directory(list_checkpoints(tmp_path)[0])
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_an_existing_model_is_not_overwritten(tmp_path: Path) -> None:
     write_model(tmp_path / "m", 1)
     before = (tmp_path / "m" / "model.safetensors").read_bytes()
     with pytest.raises(UserError, match="already exists"):
@@ -317,8 +326,8 @@ def test_replacing_a_checkpoint_is_crash_safe(tmp_path: Path, monkeypatch: pytes
         (run / "checkpoints" / "step-00000001x").rename(run / "checkpoints" / "step-00000001")
         done: list[Path] = []
 
-        def rename(path: Path, target: Path, done: list[Path] = done, most: int = renames) -> Path:
-            if len(done) == most:
+        def rename(path: Path, target: Path, done: list[Path] = done, limit: int = renames) -> Path:
+            if len(done) == limit:
                 raise Killed
             done.append(path)
             return real(path, target)
@@ -432,9 +441,9 @@ def test_averages_match_fairseq(tmp_path: Path) -> None:
     if not (VECTORS / "fairseq_average.json").is_file():
         pytest.skip("the folder of test vectors beside the project is absent")
     table = json.loads((VECTORS / "fairseq_average.json").read_text())
-    kinds = {"a_f64": torch.float64, "b_f32": torch.float32, "c_i32": torch.int32}
+    dtypes = {"a_f64": torch.float64, "b_f32": torch.float32, "c_i32": torch.int32}
     directories = [
-        seal_tensors(tmp_path / key, {name: torch.tensor(table[key][name], dtype=kinds[name]) for name in kinds})
+        seal_tensors(tmp_path / key, {name: torch.tensor(table[key][name], dtype=dtypes[name]) for name in dtypes})
         for key in ("m0", "m1")
     ]
     mean = average_tensors(directories)

@@ -23,7 +23,7 @@ def test_reports_may_name_files_whose_names_are_not_utf8(tmp_path: Path) -> None
     assert read_checked(tmp_path / "prepare.json") == report
 
 
-def test_a_missing_file_is_an_error_of_one_line(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"^\S+links\.npy is missing, but report\.json lists it; remove .* rerun to create it again$"
     ):

@@ -10,7 +10,7 @@ import time
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from bench.environments import PEERS
 from bench.goals import BY_NAME, GOALS, Goal
 from bench.ledger import add_entries, comparison_entry
 from bench.ratio import Ratio
-from gpu_check import measured_goals, packages, speed_stage
+from gpu_check import driver, measured_goals, packages, speed_stage
 from gpu_check.driver import GPU_GOALS, STAGES, Driver, Stage
 from gpu_check.losses_stage import LIMITS, _distances
 from gpu_check.measured_goals import training_command
@@ -50,18 +50,6 @@ def gpu_check(*arguments: object) -> subprocess.CompletedProcess[str]:
 # --- Whole runs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("is_small", "on_gpu"), [(True, False), (False, True)])
-def test_commands_of_goals_repeat_no_option(is_small: bool, on_gpu: bool) -> None:
-    commands = [words for goal in GOALS if (words := shlex.split(goal.command))[:3] == ["nmt", "bench", "train"]]
-    assert commands
-    for words in commands:
-        changed = training_command(words, Path("out.json"), is_small=is_small, on_gpu=on_gpu)
-        options = [word for word in changed if word.startswith("--")]
-        assert len(options) == len(set(options))
-        assert changed[changed.index("--json") + 1] == "out.json"
-        assert ("--compile" in changed) == ("--compile" in words and on_gpu)
-
-
 @pytest.mark.slow
 def test_a_killed_dry_run_resumes(tmp_path: Path) -> None:
     dry = ("--device", "cpu", "--small", "--out", tmp_path)
@@ -78,7 +66,7 @@ def test_a_killed_dry_run_resumes(tmp_path: Path) -> None:
 
     last = gpu_check(*dry)
     assert last.returncode == 0, last.stdout + last.stderr
-    assert (results / "machine.json").read_bytes() == machine, "finished stages are not repeated"
+    assert (results / "machine.json").read_bytes() == machine, "a finished stage must not be repeated"
     outcomes = {stage.name: read_outcome(results, stage.name) for stage in STAGES}
     assert all(outcome is not None and outcome.status == "done" and outcome.checks for outcome in outcomes.values())
     assert "Not run yet" not in last.stdout and "| failed |" not in last.stdout
@@ -115,7 +103,7 @@ def test_a_stage_that_times_out_is_reported_and_the_next_one_runs(tmp_path: Path
 
 
 def test_results_with_other_options_are_not_reused(tmp_path: Path) -> None:
-    stages = ("--stages", "speed:train-gpu-base", "--out", tmp_path)  # which a dry run does not measure
+    stages = ("--stages", "speed:train-gpu-base", "--out", tmp_path)  # a dry run does not measure this stage
     assert gpu_check("--device", "cpu", "--small", *stages).returncode == 0
     found = (tmp_path / "results" / "speed-train-gpu-base.json").read_bytes()
     for other in (("--device", "cpu"), ("--small",)):
@@ -129,7 +117,7 @@ def test_results_with_other_options_are_not_reused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--stages", "nonsense"], "unknown stage 'nonsense'; it must be one of machine, tests"),
+        (["--stages", "training"], "unknown stage 'training'; it must be one of machine, tests"),
         (["--limit", "0"], "must be above 0"),
         (["--device", "tpu"], "invalid choice: 'tpu'"),
         (["--wheels", "nowhere"], "nowhere is not a folder"),
@@ -185,17 +173,24 @@ def test_the_budget_ends_between_stages_and_the_next_call_resumes(
 
 
 @pytest.mark.slow
-def test_a_stage_that_exceeds_the_budget_is_repeated_unless_it_had_the_whole_budget(tmp_path: Path) -> None:
-    assert run_stages(tmp_path, "pass", "time.sleep(600)", budget=8).status == "unfinished"
-    assert run_stages(tmp_path, "pass", "time.sleep(600)", budget=7).status == "timed out"
+def test_a_stage_that_exceeds_the_budget_is_repeated_unless_it_had_the_whole_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    now = time.monotonic()
+    # For the driver no time passes, so every stage has the whole budget as its time limit.
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: now))
+    bodies, budget = ("pass", "time.sleep(600)"), driver._TABLE_SECONDS + 1
+    assert run_stages(tmp_path, *bodies, seconds=0, budget=budget).status == "unfinished"
+    assert "stage_1 exceeded the budget; the next call repeats it" in capfd.readouterr().err
+    assert run_stages(tmp_path, *bodies, seconds=0, budget=budget).status == "timed out"
 
 
 def test_a_failing_stage_keeps_its_checks(tmp_path: Path) -> None:
-    outcome = run_stages(tmp_path, "results.check('a', 'b', 'c', True); raise ValueError('no such luck')")
+    outcome = run_stages(tmp_path, "results.check('a', 'b', 'c', True); raise ValueError('a reason')")
     assert outcome.status == "failed"
     assert outcome.checks[0] == Check("a", "b", "c", "passed")
-    assert outcome.checks[1].verdict == "failed" and "ValueError: no such luck" in outcome.checks[1].actual
-    assert run_stages(tmp_path, "pass").status == "failed", "a failed stage is not repeated"
+    assert outcome.checks[1].verdict == "failed" and "ValueError: a reason" in outcome.checks[1].actual
+    assert run_stages(tmp_path, "pass").status == "failed", "a failed stage must not be repeated"
 
 
 def test_processes_of_a_stage_end_with_it(tmp_path: Path) -> None:
@@ -205,7 +200,7 @@ def test_processes_of_a_stage_end_with_it(tmp_path: Path) -> None:
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
-        assert time.monotonic() < deadline, "still running"
+        assert time.monotonic() < deadline, "the process did not end with its stage"
         time.sleep(0.05)
 
 
@@ -219,6 +214,7 @@ def test_terminating_the_command_ends_its_stage(tmp_path: Path) -> None:
     with subprocess.Popen(call, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None and "losses" in process.stderr.readline()
         while read_outcome(tmp_path / "results", "losses") is None:
+            assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 143
@@ -229,14 +225,25 @@ def test_terminating_the_command_ends_its_stage(tmp_path: Path) -> None:
 # --- Checks -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("is_small", "on_gpu"), [(True, False), (False, True)])
+def test_commands_of_goals_repeat_no_option(is_small: bool, on_gpu: bool) -> None:
+    commands = [words for goal in GOALS if (words := shlex.split(goal.command))[:3] == ["nmt", "bench", "train"]]
+    assert commands
+    for words in commands:
+        changed = training_command(words, Path("out.json"), is_small=is_small, on_gpu=on_gpu)
+        options = [word for word in changed if word.startswith("--")]
+        assert len(options) == len(set(options))
+        assert changed[changed.index("--json") + 1] == "out.json"
+        assert ("--compile" in changed) == ("--compile" in words and on_gpu)
+
+
 def test_different_losses_fail() -> None:
     reference = np.linspace(8, 3, 200)
     for dropout in (0.0, 0.1):
         for scale in (1.0, 1.05, np.nan):
             compared = _distances(LIMITS["fp32"], reference, list(reference * scale), dropout)
-            assert [distance <= limit for _, limit, distance in compared if distance is not None] == [
-                scale == 1.0
-            ] * len(compared)
+            for name, limit, distance in compared:
+                assert distance is not None and (distance <= limit) == (scale == 1.0), name
     assert [distance for *_, distance in _distances(LIMITS["fp32"], reference, None, 0.0)] == [None, None]
 
 
@@ -248,16 +255,21 @@ def test_failed_and_skipped_tests_are_counted(tmp_path: Path) -> None:
     assert (name, counts.passed, counts.failed, counts.skipped) == ("test_x: a b", 1, ["test_a_b[2]"], ["why"])
 
 
-def test_equal_fraction() -> None:
+def test_the_equal_fraction_is_that_of_equal_lines() -> None:
     assert equal_fraction(["a", "b", "c", "d"], ["a", "x", "c", "d"]) == 0.75
 
 
 def test_success_needs_a_measured_check_and_no_failure() -> None:
-    passed, failed, absent = (Check("n", "e", "s", verdict) for verdict in get_args(Verdict))
-    assert all_passed([Outcome("a", checks=[passed, absent]), Outcome("b")])
+    verdicts: tuple[Verdict, ...] = ("passed", "failed", "not measured")
+    passed, failed, not_measured = (Check("n", "e", "s", verdict) for verdict in verdicts)
+    assert all_passed([Outcome("a", checks=[passed, not_measured]), Outcome("b")])
     assert not all_passed([Outcome("a", checks=[passed]), Outcome("b", checks=[failed])])
-    assert not all_passed([Outcome("a", checks=[absent])])
-    table = format_table([Outcome("machine", "done", checks=[Check("a|b", "e", "two\nlines", "passed"), absent])])
+    assert not all_passed([Outcome("a", checks=[not_measured])])
+
+
+def test_the_table_has_a_row_per_check_and_the_report_only_stages_with_notes() -> None:
+    checks = [Check("a|b", "e", "two\nlines", "passed"), Check("n", "e", "s", "not measured")]
+    table = format_table([Outcome("machine", "done", checks=checks)])
     assert "| machine | a\\|b | e | two lines | passed |\n| machine | n | e |  | not measured: s |" in table
     assert "Not run yet: tests, " in table
     assert "## machine" not in format_report([Outcome("machine", "done")])

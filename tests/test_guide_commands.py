@@ -20,7 +20,7 @@ from tests.test_readme import LANGUAGE_MODEL
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "nmt" / "guide").glob("*.md"))]
 GLOBAL_OPTIONS = {option for parameter in typer.main.get_command(app).params for option in parameter.opts}
-# Files that the reader of the guide has written or copied.
+# Recipes that the reader of the guide has written, and packaged recipes by the name of the reader's copy.
 OWN_RECIPES = ("mine.toml", "first.toml", "RECIPE")
 COPIED_RECIPES = {"reviews.toml": "imdb"}
 
@@ -38,8 +38,8 @@ def shell_lines(path: Path) -> Iterator[list[str]]:
         yield from (shlex.split(word) for word in words if word.startswith("nmt "))
 
 
-def calls(words: list[str]) -> list[str] | None:
-    """Return the arguments of `nmt` in the words of a line, up to a pipe or a redirection; variables become 1."""
+def nmt_arguments(words: list[str]) -> list[str] | None:
+    """Return the arguments of `nmt` in the words of a line, up to a pipe or redirection, with 1 for each variable."""
     if "nmt" not in words:
         return None
     words = words[words.index("nmt") + 1 :]
@@ -47,13 +47,19 @@ def calls(words: list[str]) -> list[str] | None:
     return ["1" if word.startswith("$") else word for word in words]
 
 
-def name_of(page: Path, words: list[str]) -> Any:
+def with_id(page: Path, words: list[str]) -> Any:
+    """Return the words as a test parameter, whose id names the page."""
     return pytest.param(words, id=f"{page.stem}: {' '.join(words)}")
 
 
-TYPED = [name_of(page, found) for page in PAGES for words in shell_lines(page) if (found := calls(words)) is not None]
+TYPED = [
+    with_id(page, arguments)
+    for page in PAGES
+    for words in shell_lines(page)
+    if (arguments := nmt_arguments(words)) is not None
+]
 MENTIONED = [
-    name_of(page, shlex.split(text)[1:])
+    with_id(page, shlex.split(text)[1:])
     for page in PAGES
     for text in re.findall(r"`(nmt [^`]+)`", page.read_text(encoding="utf-8"))
 ]
@@ -130,12 +136,14 @@ def test_a_mentioned_command_and_its_options_exist(
         check_recipe(command.name, find_recipe(arguments[0]), overrides, [])
 
 
-def test_packages_and_tools_of_command_lines_exist() -> None:
+def test_extras_and_tools_of_command_lines_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    installed: list[str] = []
+    tools: list[str] = []
     for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        for named in re.findall(r"pip install (?:-e )?'(?:nmt|\.)\[([\w,]+)\]'", text):
-            assert set(named.split(",")) <= set(extras), f"{page.name}: {named}"
+        for named in re.findall(r"pip install (?:-e )?'(?:nmt|\.)\[([\w,]+)\]'", page.read_text(encoding="utf-8")):
+            installed += named.split(",")
         for words in shell_lines(page):
-            for word in words:
-                assert not word.startswith("tools/") or (ROOT / word).is_file(), f"{page.name}: {word}"
+            tools += [word for word in words if word.startswith("tools/")]
+    assert installed and set(installed) <= set(extras)
+    assert tools and [tool for tool in tools if not (ROOT / tool).is_file()] == []

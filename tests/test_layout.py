@@ -1,3 +1,5 @@
+"""Models and checkpoints in run folders."""
+
 from pathlib import Path
 
 import pytest
@@ -30,8 +32,8 @@ def test_a_path_may_be_a_model_a_checkpoint_or_a_run(tmp_path: Path) -> None:
     assert find_model(tmp_path) == find_model(model) == model
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("nowhere", "does not exist"), ("", "has no model")])
-def test_a_missing_model_is_a_one_line_error(name: str, wrong: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"{wrong}; expected a model directory") as caught:
+@pytest.mark.parametrize(("name", "problem"), [("nowhere", "does not exist"), ("", "has no model")])
+def test_a_missing_model_is_a_one_line_error(name: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"{problem}; expected a model directory") as caught:
         find_model(tmp_path / name)
     assert "\n" not in str(caught.value)

@@ -14,18 +14,18 @@ from nmt.terminal_bar import TerminalBar
 @pytest.mark.parametrize(
     ("seconds", "text"), [(5, "5.0 s"), (64, "1 min 04 s"), (3599, "59 min 59 s"), (3725, "1 h 02 min")]
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_durations_have_units_of_their_size(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("rate", "text"), [(1234.5, "1,234 updates/s"), (0.52, "0.5 updates/s"), (0.05, "180 updates/h")]
 )
-def test_rates(rate: float, text: str) -> None:
+def test_slow_rates_are_per_hour(rate: float, text: str) -> None:
     assert format_rate(rate, " updates") == text
 
 
-def test_terminal_bar_shows_slow_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminal_bar_shows_slow_rates_per_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     now, output = [100.0], io.StringIO()
     screen = Console(file=output, force_terminal=True, width=120, get_time=lambda: now[0])
     monkeypatch.setattr("nmt.terminal_bar.console", screen)

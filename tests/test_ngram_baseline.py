@@ -71,12 +71,13 @@ def test_training_sentences_are_in_reading_order_and_without_context(tmp_path: P
     (tmp_path / "src").write_text("uv\nwx\nyz\n")
     corpus = '[{ kind = "text", src = "src", tgt = "train" }]'
     options = ["src_lang=de", f"data.train={corpus}", f"data.valid={corpus}", "data.test={}"]
-    for name, *more in (
-        ("plain",),
-        ("r2l", "data.reverse_target=true"),
-        ("c", "data.context=1", "data.context_sides=both"),
-    ):
-        prepared = prepare(recipe_of(tmp_path, *options, *more, f"run_dir={tmp_path / name}"))
+    variants = {
+        "plain": [],
+        "reversed": ["data.reverse_target=true"],
+        "context": ["data.context=1", "data.context_sides=both"],
+    }
+    for name, overrides in variants.items():
+        prepared = prepare(recipe_of(tmp_path, *options, *overrides, f"run_dir={tmp_path / name}"))
         tokenizer = prepared.tokenizers.tgt
         found = [tokenizer.decode(ids) for ids in ngram_baseline.training_sentences(prepared)]
         assert found == ["ab", "cd", "ef"], name

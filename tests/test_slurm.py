@@ -1,4 +1,4 @@
-"""The Slurm example: syntax, launch, requeueing."""
+"""The Slurm script: syntax, launch, requeueing and usage errors."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ TORCHRUN = """
 printf '%s\\n' "$@" >"$LOGS/torchrun"
 env >"$LOGS/environment"
 """
-WAIT_FOR_WARNING = """
+WAIT_FOR_SIGNAL = """
 trap 'exit 1' USR1
 touch "$LOGS/running"
 for _ in {1..600}; do sleep 0.05; done
@@ -94,13 +94,14 @@ def test_torchrun_is_launched_on_every_node(cluster: dict[str, str]) -> None:
 
 
 def test_the_time_limit_signal_reaches_torchrun_and_the_job_is_requeued(cluster: dict[str, str]) -> None:
-    write_program(Path(cluster["PATH"].split(":")[0]) / "torchrun", WAIT_FOR_WARNING)
-    job = subprocess.Popen(["bash", SCRIPT, "recipe.toml"], env=cluster)
-    deadline = time.monotonic() + 30
-    while not (Path(cluster["LOGS"]) / "running").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    job.send_signal(signal.SIGUSR1)
-    assert job.wait(timeout=30) == 143
+    write_program(Path(cluster["PATH"].split(":")[0]) / "torchrun", WAIT_FOR_SIGNAL)
+    with subprocess.Popen(["bash", SCRIPT, "recipe.toml"], env=cluster) as job:
+        deadline = time.monotonic() + 30
+        while not (Path(cluster["LOGS"]) / "running").exists():
+            assert time.monotonic() < deadline, "torchrun did not start"
+            time.sleep(0.02)
+        job.send_signal(signal.SIGUSR1)
+        assert job.wait(timeout=30) == 143
     assert logged(cluster, "scontrol")[1:] == ["requeue 1234567"]
 
 
@@ -110,7 +111,7 @@ def test_a_failed_job_is_not_requeued(cluster: dict[str, str]) -> None:
     assert logged(cluster, "scontrol") == ["show hostnames node[7-8]"]
 
 
-def test_usage_errors(cluster: dict[str, str]) -> None:
+def test_a_missing_recipe_or_job_is_a_one_line_usage_error(cluster: dict[str, str]) -> None:
     outside = {name: value for name, value in cluster.items() if name != "SLURM_JOB_ID"}
     for done in (submit(cluster), submit(outside, "recipe.toml")):
         assert done.returncode == 2

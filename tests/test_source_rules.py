@@ -47,8 +47,8 @@ LAZY_IMPORTERS = {
     "nmt.train.metrics_writer",
 }
 
-MOST_FILE_LINES = 500
-MOST_FUNCTION_LINES = 60
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "constants"}
 PICKLING_MODULES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 PICKLING_CALLS = {"torch.load", "torch.save"}
@@ -125,11 +125,11 @@ def imports_are_at_module_level(module: Module) -> Iterator[str]:
 
 def files_and_functions_are_short(module: Module) -> Iterator[str]:
     lines = module.text.count("\n")
-    if lines > MOST_FILE_LINES:
+    if lines > MAX_FILE_LINES:
         yield f"{module.name} has {lines} lines"
     for function in functions(module.tree):
         length = (function.end_lineno or 0) - function.lineno + 1
-        if length > MOST_FUNCTION_LINES:
+        if length > MAX_FUNCTION_LINES:
             yield f"{module.name}.{function.name} has {length} lines"
 
 
@@ -296,13 +296,13 @@ def test_every_rule_has_a_violation_and_a_pass(rule: Callable[[Module], Iterator
     assert list(rule(build(tmp_path, "nmt/train/x.py", GOOD))) == []
 
 
-def test_limits_are_inclusive(tmp_path: Path) -> None:
+def test_a_file_and_a_function_may_have_the_maximum_length(tmp_path: Path) -> None:
     shorter = LONG_FUNCTION.removesuffix("    x = 1\n")
-    text = shorter + "x = 1\n" * (MOST_FILE_LINES - shorter.count("\n"))
+    text = shorter + "x = 1\n" * (MAX_FILE_LINES - shorter.count("\n"))
     assert list(files_and_functions_are_short(build(tmp_path, "nmt/cli.py", text))) == []
 
 
-def test_module_names(tmp_path: Path) -> None:
+def test_modules_have_dotted_names_and_a_package(tmp_path: Path) -> None:
     for name in ("nmt/__init__.py", "nmt/data/__init__.py", "nmt/data/tables/nouns.py", "nmt/__main__.py"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ SMALL = (
 
 
 def article(random_words: random.Random) -> list[str]:
-    """Six sentences of four words, which have more than 16 tokens together."""
+    """Return six sentences of four words, more than 16 tokens in total."""
     return [" ".join(random_words.choices(WORDS, k=4)).capitalize() + "." for _ in range(6)]
 
 
@@ -69,7 +69,9 @@ def test_long_sources_are_truncated_and_not_dropped(cnn: Recipe) -> None:
     assert tokens.tolist() == prepared.tokenizers.src.encode(first)[:16]
     drop = cnn.model_copy(update={"data": cnn.data.model_copy(update={"long_sources": "drop"})})
     assert preparation_options(drop) != preparation_options(cnn)
-    assert "long_sources" not in preparation_options(drop)["data"]  # as before the option existed
+    assert (
+        "long_sources" not in preparation_options(drop)["data"]
+    )  # the default must not change the fingerprint of earlier versions
 
 
 @pytest.mark.slow
@@ -117,7 +119,7 @@ def test_scores_alignments_and_heads_are_those_of_truncated_sources(cnn: Recipe)
     ]
 
 
-def test_training_and_translation_must_agree() -> None:
+def test_only_both_or_neither_of_training_and_translation_truncate() -> None:
     with pytest.raises(RecipeError, match=r"long_sources is 'truncate' and decode.long_lines is 'split'; .* set both"):
         load_recipe(RECIPES / "xsum.toml", ["decode.long_lines=split"])
     with pytest.raises(RecipeError, match=r"set both to 'truncate', or neither"):

@@ -1,4 +1,4 @@
-"""Scripts, pinned versions, and `tools/work-shares`."""
+"""Scripts, `tools/parity`, pinned versions, environments and `tools/work-shares`."""
 
 import os
 import re
@@ -17,23 +17,11 @@ from packaging.utils import canonicalize_name
 from nmt.recipe import load_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = (
-    "tools/batch-invariance",
-    "tools/environment",
-    "tools/gpu-check",
-    "tools/interval-coverage",
-    "tools/keep-proof",
-    "tools/memory-proof",
-    "tools/ngram-baseline",
-    "tools/quickstart",
-    "tools/test",
-    "tools/parity",
-    "tools/plan-check",
-    "tools/search-table",
-    "tools/work-shares",
+SCRIPTS = [
+    *sorted(f"tools/{path.name}" for path in (ROOT / "tools").iterdir() if path.is_file() and not path.suffix),
     "tools/bench/run",
     ".ci/run",
-)
+]
 CONSTRAINTS = [
     line
     for line in (ROOT / "tools/constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -89,7 +77,7 @@ def test_parity_rejects_wrong_arguments(
     assert capsys.readouterr().err.endswith(f"{message.format(tmp_path)}\n")
 
 
-def test_quickstart_translates_no_option() -> None:
+def test_quickstart_rejects_unknown_options() -> None:
     wrong, usage = (
         subprocess.run([ROOT / "tools/quickstart", option], capture_output=True, text=True, check=False)
         for option in ("--lines", "--help")
@@ -135,7 +123,10 @@ def test_the_oldest_constraints_are_the_lower_bounds() -> None:
 
 
 def fake_python(tmp_path: Path) -> tuple[Path, Path, dict[str, str]]:
-    """Make an environment whose Python only logs its arguments; return it, the log, and variables that select it."""
+    """Make an environment whose Python only logs its arguments.
+
+    Returns the folder of the environment, the log, and the environment variables that select the environment.
+    """
     venv, log = tmp_path / "venv", tmp_path / "log"
     (venv / "bin").mkdir(parents=True)
     python = venv / "bin" / "python"
@@ -156,13 +147,13 @@ def test_the_environment_is_created_once(tmp_path: Path) -> None:
 
     printed, installs = make()
     assert printed == f"{venv}\n"
-    assert "torch==2.13.0" in installs[0], "torch is installed first, with its exact version"
+    assert "torch==2.13.0" in installs[0], "torch must be installed first, with its exact version"
     assert "--editable" in installs[1]
     assert all(f"--constraint {ROOT / 'tools/constraints.txt'}" in line for line in installs)
     assert make() == (f"{venv}\n", [])
 
 
-def test_coverage_is_combined_and_reported(tmp_path: Path) -> None:
+def test_arguments_of_tools_test_go_to_pytest_and_coverage_is_reported(tmp_path: Path) -> None:
     _, log, environment = fake_python(tmp_path)
     for arguments, started in (
         (["tests/model", "-x"], ["-m pytest tests/model -x"]),
@@ -198,12 +189,13 @@ def test_work_shares_prints_a_row_per_number_of_processes(capsys: pytest.Capture
     assert work_shares.main([recipe, "1", "8", "--set", "train.batch_tokens=5_000"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    assert [row[0] for row in cells] == ["1", "8"]
-    assert [row[1] for row in cells] == ["1.00", "8.00"]
-    assert all(float(row[4].rstrip("%")) > 97 for row in cells)
+    processes, micro_batches, _, _, useful = zip(*cells, strict=True)
+    assert processes == ("1", "8")
+    assert micro_batches == ("1.00", "8.00")
+    assert all(float(percentage.rstrip("%")) > 97 for percentage in useful)
 
 
-def test_work_shares_of_a_language_model_have_no_source(tmp_path: Path) -> None:
+def test_random_lengths_of_a_language_model_have_no_source_tokens(tmp_path: Path) -> None:
     recipe = load_recipe(ROOT / "recipes/tatoeba-en-lm.toml", [f"run_dir={tmp_path}", "train.batch_tokens=100"])
     store, _ = work_shares.lengths_of(recipe, None, tmp_path)
     assert store.src.lengths.sum() == 0

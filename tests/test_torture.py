@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torture_cases.__main__ import CASES
 from torture_cases.damage import malicious_pickle
 from torture_cases.faults import ALLOCATING, Fault, watching_files
 from torture_cases.run_state import check_repeated, differences, max_loss_difference, metrics
@@ -26,7 +27,7 @@ FILES = {"weights": b"12345678", "state": b"{}"}
 
 
 def torture(*arguments: str, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Run it like `tools/torture`, with `path` first in the import path."""
+    """Run the module as `tools/torture` does, with `path` first in the import path."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     environment = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(map(str, (path, ROOT, ROOT / "tools")))}
     command = [sys.executable, "-m", "torture_cases", *arguments]
@@ -46,16 +47,16 @@ def test_quick_cases_pass(tmp_path: Path) -> None:
     assert all(record["trials"] == record["passed"] > 0 for record in records)
     assert records[1]["trials"] > 200
     assert "| damage | " in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == [out.name], "the working folder was removed"
+    assert [path.name for path in tmp_path.iterdir()] == [out.name], "the working folder must be removed"
 
 
 @pytest.mark.slow
 def test_a_program_without_verification_fails(tmp_path: Path) -> None:
-    sabotage = (
+    without_verification = (
         "import nmt.storage.sealed as sealed\n"
         "sealed.verify_directory = lambda directory, **_: sealed.read_manifest(directory)\n"
     )
-    (tmp_path / "sitecustomize.py").write_text(sabotage)
+    (tmp_path / "sitecustomize.py").write_text(without_verification)
     done = torture("--quick", "--only", "damage", "--folder", str(tmp_path), path=tmp_path)
     assert done.returncode == 1
     assert "the damage was not detected" in done.stdout
@@ -66,21 +67,9 @@ def test_a_program_without_verification_fails(tmp_path: Path) -> None:
 def test_help_lists_every_case() -> None:
     shown = torture("--help")
     assert shown.returncode == 0
-    for case in (
-        "kill",
-        "save",
-        "full",
-        "stop",
-        "damage",
-        "pickle",
-        "twice",
-        "shared",
-        "streams",
-        "lost",
-        "terminate",
-        "sizes",
-    ):
-        assert f"\n  {case} " in shown.stdout
+    assert {"kill", "views", "sizes"} < {case.name for case in CASES}
+    for case in CASES:
+        assert f"\n  {case.name} " in shown.stdout
 
 
 # --- Faults -----------------------------------------------------------------------------------------------------------
@@ -108,14 +97,16 @@ def test_every_file_operation_is_reported(tmp_path: Path) -> None:
     assert seen[-1] == "remove old"
 
 
-def write_on_a_full_disk(change: int, directory: Path) -> None:
-    """Write a sealed directory while the disk is full from this operation on, counted from 1."""
-    changes = [0]
+def write_on_a_full_disk(first_failure: int, directory: Path) -> None:
+    """Write a sealed directory; allocating file operations fail from number `first_failure` on, counted from 1."""
+    operations = 0
 
     def watch(kind: str, path: Path, _: object) -> None:
-        changes[0] += kind in ALLOCATING
-        if changes[0] >= change and kind in ALLOCATING:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        nonlocal operations
+        if kind in ALLOCATING:
+            operations += 1
+            if operations >= first_failure:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     with watching_files(directory.parent, watch):
         write_directory(directory, FILES)
@@ -123,15 +114,17 @@ def write_on_a_full_disk(change: int, directory: Path) -> None:
 
 def test_a_full_disk_leaves_no_partial_directory(tmp_path: Path) -> None:
     sealed = tmp_path / "sealed"
-    for change in range(1, 4 + 3 * len(FILES)):  # every file and the manifest is created, written and synced
+    # Make, sync and rename the directory; create, write and sync every file and the manifest.
+    num_operations = 3 + 3 * (len(FILES) + 1)
+    for first_failure in range(1, num_operations + 1):
         with pytest.raises(UserError, match="full"):
-            write_on_a_full_disk(change, sealed)
+            write_on_a_full_disk(first_failure, sealed)
         assert list(tmp_path.iterdir()) == []
-    write_on_a_full_disk(99, sealed)
+    write_on_a_full_disk(1_000, sealed)
     verify_directory(sealed)
 
 
-def test_half_writes(tmp_path: Path) -> None:
+def test_a_watcher_can_write_half_of_the_data(tmp_path: Path) -> None:
     halves: list[bytes] = []
 
     def watch(kind: str, path: Path, write_half: Callable[[], object] | None) -> None:
@@ -152,20 +145,23 @@ def test_faults_survive_json() -> None:
 # --- Comparison of runs -----------------------------------------------------------------------------------------------
 
 
-def write_run(run: Path, steps: list[int], reached: int, loss: float = 1.0) -> Path:
+def write_run(run: Path, steps: list[int], reached: int, loss: float = 1.0, seconds: float = 2.0) -> Path:
+    """Write a run with checkpoints of these steps that was killed after step `reached`, while it wrote metrics."""
     for step in steps:
         checkpoint = run / "checkpoints" / f"step-{step:08d}"
         checkpoint.mkdir(parents=True)
         (checkpoint / "model.safetensors").write_bytes(b"weights")
-        (checkpoint / "state.json").write_text(json.dumps({"step": step, "seconds": os.urandom(1)[0]}))
-    lines = [{"step": step, "train/loss": loss, "train/tokens_per_second": 9.0} for step in range(1, reached + 1)]
+        (checkpoint / "state.json").write_text(json.dumps({"step": step, "seconds": seconds}))
+    lines = [
+        {"step": step, "train/loss": loss, "train/tokens_per_second": 9 / seconds} for step in range(1, reached + 1)
+    ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 999, "cut sh')
     return run
 
 
 def test_differences_between_runs_are_listed(tmp_path: Path) -> None:
     reference = write_run(tmp_path / "reference", [5, 10], 12)
-    assert differences(write_run(tmp_path / "same", [10], 12), reference) == []
+    assert differences(write_run(tmp_path / "same", [10], 12, seconds=3.0), reference) == []
     assert differences(write_run(tmp_path / "short", [5], 12), reference)
     assert "metrics.jsonl (11 lines" in differences(write_run(tmp_path / "lines", [10], 11), reference)[0]
     assert "from step 1" in differences(write_run(tmp_path / "loss", [10], 12, loss=1.1), reference)[0]

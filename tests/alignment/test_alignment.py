@@ -83,19 +83,19 @@ def test_the_tag_of_the_source_takes_a_position(tokenizers: Tokenizers) -> None:
         tagged.align([source], ["cat"])
 
 
-def test_attention_positions_exclude_eos() -> None:
+def test_the_most_attended_source_token_is_never_eos() -> None:
     pairs = [([5, 6, 7], [7, 5, 6]), ([9], [9, 9]), ([4, 8], [])]
     maps = attention_maps(AligningHeadModel(), pairs, CPU)
     assert [one.shape for one in maps] == [(2, 3, 2, 3, 4), (2, 3, 2, 2, 2), (2, 3, 2, 0, 3)]
     assert [ALIGNING_HEAD.attended(one[:, 1]) for one in maps] == [[2, 0, 1], [0, 0], []]
-    # The mean of an aligning head and another one.
+    # The mean of all heads, of which one aligns.
     assert AlignmentAttention(1, (), "input").attended(maps[0][:, 1]) == [2, 0, 1]
     assert AlignmentAttention(0, (), "input").attended(maps[0][:, 0]) == [0, 0, 0]
-    # One position earlier, where the first input is BOS.
+    # The previous decoder position, where the first input is BOS.
     assert AlignmentAttention(1, (1,), "output").attended(maps[0][:, 1]) == [0, 2, 0]
 
 
-def test_only_requested_layers_are_computed() -> None:
+def test_layers_above_the_requested_one_are_not_computed() -> None:
     model = AligningHeadModel()
     (one,) = attention_maps(model, [([5, 6], [6, 5])], CPU, only_layer=1)
     assert one.shape == (2, 1, 2, 2, 3)
@@ -213,9 +213,11 @@ def translate(
     return translator.translate_n_best(lines)
 
 
-@pytest.mark.parametrize("max_positions", [30, 1024])
-def test_copied_words_are_aligned(tokenizers: Tokenizers, max_positions: int) -> None:
-    """Each word of a line, split or not, is aligned with its copy."""
+@pytest.mark.parametrize(("max_positions", "num_split"), [(30, 4), (1024, 0)])
+def test_copied_words_are_aligned(tokenizers: Tokenizers, max_positions: int, num_split: int) -> None:
+    """Each word is aligned with its copy, also in lines that are split because they exceed the model's positions."""
+    lengths = [len(tokenizers.src.encode(normalize(line, "NFC"))) for line in LINES]
+    assert sum(length >= max_positions for length in lengths) == num_split  # one position is for EOS
     for line, (best,) in zip(LINES, translate(tokenizers, LINES, max_positions), strict=True):
         src_words, tgt_words = words_as_given(line, "NFC"), words_as_printed(best.text)
         assert len(src_words) == len(tgt_words)
@@ -227,11 +229,12 @@ def test_copied_words_are_aligned(tokenizers: Tokenizers, max_positions: int) ->
 
 
 def test_each_translation_has_its_own_alignment(tokenizers: Tokenizers) -> None:
-    for translations in translate(tokenizers, LINES[:4], 1024, n_best=2):
-        for translation in translations:
+    first, _, *others = translate(tokenizers, LINES[:4], 1024, n_best=2)  # the second line is empty
+    for best, second in (first, *others):
+        assert set(best.alignment or ()) < set(second.alignment or ())  # the second translation has one more token
+        for translation in (best, second):
             assert translation.alignment is not None
-            positions = {target for _, target in translation.alignment}
-            assert positions == set(range(len(translation.text.split())))
+            assert {target for _, target in translation.alignment} == set(range(len(translation.text.split())))
 
 
 def test_alignments_are_computed_only_on_request(tokenizers: Tokenizers) -> None:
@@ -243,9 +246,3 @@ def test_alignments_are_computed_only_on_request(tokenizers: Tokenizers) -> None
     model = Blind(tokenizers.src.vocab_size)
     translator = Translator(model, tokenizers, recipe, max_positions=99, unicode_form="NFC", device=CPU)
     assert [best.alignment for (best,) in translator.translate_n_best(["the cat", ""])] == [None, None]
-
-
-def test_some_lines_exceed_the_maximum_length(tokenizers: Tokenizers) -> None:
-    lengths = [len(tokenizers.src.encode(normalize(line, "NFC"))) for line in LINES]
-    assert max(lengths) > 256
-    assert sum(length > 29 for length in lengths) == 4

@@ -30,9 +30,9 @@ class AligningHeadsModel:
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
         noise = torch.Generator().manual_seed(src.total)
         shape = (src.num_sentences, tgt.max_length, src.max_length)
-        for layer in range(3):
+        for layer in range(self.recipe.num_decoder_layers):
             heads = []
-            for head in range(4):
+            for head in range(self.recipe.num_heads):
                 weights = torch.rand(shape, generator=noise) * 0.5
                 for sentence, (source, target) in enumerate(zip(src.to_lists(), tgt.to_lists(), strict=True)):
                     for position, token in enumerate(target):
@@ -47,6 +47,7 @@ class AligningHeadsModel:
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
     words = [letter * 2 for letter in LETTERS] + [letter.upper() * 2 for letter in LETTERS]
     path = tmp_path_factory.mktemp("choice") / "tokenizer.model"
+    # 4 special tokens, 256 bytes, 50 letters and the space, and 100 merges.
     recipe = TokenizerRecipe(vocab_size=4 + 256 + 51 + 100)
     tokenizer = train_tokenizer([" ".join(words)] * 50, recipe, path)
     assert len(tokenizer.encode("aa BB")) == 2

@@ -11,8 +11,6 @@ from nmt.alignment import lexical
 from nmt.alignment.lexical import PASSES, agreed_links, best_sources, estimate_lexicon
 
 Pairs = list[tuple[list[int], list[int]]]
-
-
 Table = dict[tuple[int | None, int], float]
 
 
@@ -40,16 +38,16 @@ def table_by_loops(pairs: Pairs, iterations: int = 5) -> Table:
     return table
 
 
-def by_loops(pairs: Pairs) -> list[list[int]]:
-    """Best source of each target word."""
+def best_sources_by_loops(pairs: Pairs) -> list[list[int]]:
+    """Return the position of the most probable source of each target word."""
     table = table_by_loops(pairs)
-    return [
-        [
-            max(sources_of(src, i, len(tgt)), key=lambda position: position[2] * table[position[1], tgt[i]])[0]
-            for i in range(len(tgt))
-        ]
-        for src, tgt in pairs
-    ]
+    best: list[list[int]] = []
+    for src, tgt in pairs:
+        best.append([])
+        for i, word in enumerate(tgt):
+            joint = {position: prior * table[source, word] for position, source, prior in sources_of(src, i, len(tgt))}
+            best[-1].append(max(joint, key=joint.__getitem__))
+    return best
 
 
 def random_pairs(seed: int, count: int = 25) -> Pairs:
@@ -76,13 +74,13 @@ def language(count: int, seed: int) -> tuple[Pairs, list[set[tuple[int, int]]]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_equals_plain_loops(seed: int) -> None:
+def test_best_sources_equal_those_of_plain_loops(seed: int) -> None:
     pairs = random_pairs(seed)
-    assert best_sources(pairs) == by_loops(pairs)
+    assert best_sources(pairs) == best_sources_by_loops(pairs)
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_lexicon_of_chunks_equals_plain_loops(size: int) -> None:
+def test_lexicon_of_chunks_equals_that_of_plain_loops(size: int) -> None:
     pairs, vocab = [*random_pairs(3), ([], [4, 10]), ([2], [])], 11
     passes: list[int] = []
 
@@ -92,11 +90,18 @@ def test_lexicon_of_chunks_equals_plain_loops(size: int) -> None:
 
     lexicon = estimate_lexicon(read, vocab)
     assert len(passes) == PASSES
-    expected = {(vocab if s is None else s) * vocab + t: p for (s, t), p in table_by_loops(pairs).items()}
+    expected = {}
+    for (source, target), probability in table_by_loops(pairs).items():
+        expected[(vocab if source is None else source) * vocab + target] = probability
     assert lexicon.keys.tolist() == sorted(expected)
     assert lexicon.probability.tolist() == pytest.approx([expected[key] for key in sorted(expected)], rel=1e-12)
+    by_source: list[list[tuple[float, int]]] = [[] for _ in range(vocab + 1)]
+    for key, probability in expected.items():
+        by_source[key // vocab].append((-probability, key))
+    del by_source[vocab]  # the null word has no best targets
+    for best in by_source:
+        best.sort()
     for count in (1, 3, 50):
-        by_source = [sorted((-p, key) for key, p in expected.items() if key // vocab == s) for s in range(vocab)]
         assert lexicon.best(count).tolist() == sorted(key for best in by_source for _, key in best[:count])
 
 

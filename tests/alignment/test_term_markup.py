@@ -1,5 +1,6 @@
-"""Marked terms of the training text: against a plain reference, repeatable, and without effect when off."""
+"""Marked terms of the training text: compared with the stored text, repeatable, and without effect when off."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -40,25 +41,25 @@ def test_marked_sources_without_their_markup_are_the_stored_ones(folder: Path, t
     num_marked = 0
     for pair in range(len(store)):
         ids = np.array([pair])
-        tokens, original = (side.gather(ids)[0].tolist() for side in (store.src, plain.src))
-        stored = plain.tgt.gather(ids)[0].tolist()
-        assert store.tgt.gather(ids)[0].tolist() == stored
+        tokens, stored_src = (side.gather(ids)[0].tolist() for side in (store.src, plain.src))
+        stored_tgt = plain.tgt.gather(ids)[0].tolist()
+        assert store.tgt.gather(ids)[0].tolist() == stored_tgt
         num_marked += source in tokens
-        words = tokenizer.decode(stored[::-1] if is_reversed else stored)
-        without: list[int] = []
+        tgt_text = tokenizer.decode(stored_tgt[::-1] if is_reversed else stored_tgt)
+        without_markup: list[int] = []
         translation: list[int] | None = None
         for token in tokens:
             if token == target:
                 translation = []
             elif token == end:
                 assert translation
-                assert tokenizer.decode(translation) in words
+                assert tokenizer.decode(translation) in tgt_text
                 translation = None
             elif translation is not None:
                 translation.append(token)
             elif token != source:
-                without.append(token)
-        assert without == original
+                without_markup.append(token)
+        assert without_markup == stored_src
     assert 0.3 < num_marked / len(store) < 0.7
 
 
@@ -67,7 +68,7 @@ def test_markup_is_repeatable_and_depends_on_the_seed(folder: Path) -> None:
     assert first.src.tokens.tolist() == again.src.tokens.tolist() != other.src.tokens.tolist()
 
 
-def test_without_markup_the_prepared_text_has_no_markers(folder: Path) -> None:
+def test_without_markup_the_tokenizers_have_no_markers(folder: Path) -> None:
     off = parse_recipe(MARKED.replace("0.5", "0"), [f"run_dir='{folder}/off'", f"data.root='{folder}'"])
     prepared = prepare(off)
     assert not set(TERM_MARKERS) & set(prepared.tokenizers.src.user_symbols())
@@ -83,7 +84,7 @@ def test_damaged_markup_is_an_error(folder: Path) -> None:
     with pytest.raises(UserError, match="is damaged"):
         open_markup(prepared, recipe)
     path.unlink()
-    with pytest.raises(UserError, match=f"tokens.npy is missing.*remove {path.parent}, then rerun"):
+    with pytest.raises(UserError, match=f"tokens.npy is missing.*remove {re.escape(str(path.parent))}, then rerun"):
         open_markup(prepared, recipe)
 
 

@@ -43,9 +43,10 @@ def sentences(seed: int, count: int = 80) -> list[tuple[str, str, str]]:
     rng = random.Random(seed)
     made = []
     for _ in range(count):
-        (first, erste), (second, zweite) = rng.choices(list(NOUNS.items()), k=2)
-        verb, tut = rng.choice(list(VERBS.items()))
-        made.append((f"{first} {verb} {second} {rng.randrange(10_000)}", f"{erste} {zweite} {tut}", LINE))
+        (subject, tgt_subject), (noun, tgt_noun) = rng.choices(list(NOUNS.items()), k=2)
+        verb, tgt_verb = rng.choice(list(VERBS.items()))
+        number = rng.randrange(10_000)  # makes most sentences distinct
+        made.append((f"{subject} {verb} {noun} {number}", f"{tgt_subject} {tgt_noun} {tgt_verb}", LINE))
     return made
 
 
@@ -62,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def prepared_links(folder: Path, *options: str, run: str = "run") -> tuple[Recipe, Prepared, list[Any]]:
-    """Return the links of each pair as stored."""
+    """Prepare the text and its links; return the recipe, the prepared text and the links of each pair as stored."""
     recipe = parse_recipe(RECIPE, [f"run_dir='{folder / run}'", f"data.root='{folder}'", *options])
     prepared = prepare(recipe)
     prepare_links(prepared, recipe)
@@ -70,7 +71,7 @@ def prepared_links(folder: Path, *options: str, run: str = "run") -> tuple[Recip
     found = []
     for pair in range(len(links)):
         packed, _ = links.gather(np.array([pair]))
-        found.append([(int(link) >> 16, int(link) & 0xFFFF) for link in packed])
+        found.append([divmod(int(link), 1 << 16) for link in packed])  # see `pack_links`
     return recipe, prepared, found
 
 
@@ -81,12 +82,16 @@ def pieces(prepared: Prepared, pair: int) -> tuple[list[str], list[str]]:
 
 
 def linked_words(prepared: Prepared, links: list[Any], pair: int) -> set[tuple[str, str]]:
-    """Return linked words, found by the spaces that pieces begin with."""
-    words = []
-    for side in pieces(prepared, pair):
-        starts = np.cumsum([piece.startswith("▁") for piece in side])
-        words.append(["".join(np.array(side)[starts == start]).strip("▁") for start in starts])
-    return {(words[0][source], words[1][target]) for source, target in links}
+    """Return linked words; a word begins at each piece that begins with a space."""
+    src_words, tgt_words = map(words_of_pieces, pieces(prepared, pair))
+    return {(src_words[source], tgt_words[target]) for source, target in links}
+
+
+def words_of_pieces(side: list[str]) -> list[str]:
+    """Return the word that contains each piece."""
+    words = "".join(side).removeprefix("▁").split("▁")
+    numbers = np.cumsum([piece.startswith("▁") for piece in side]) - 1
+    return [words[number] for number in numbers]
 
 
 def corpus(*options: str) -> str:
@@ -149,20 +154,19 @@ def test_given_links_survive_cleaning(folder: Path, options: tuple[str, ...]) ->
     assert any(len(side) > 4 for side in pieces(prepared, 0))  # words of several tokens
 
 
-def test_tags_and_reversed_targets(folder: Path) -> None:
-    """Both kinds of links refer to the tokens as stored."""
-    symbol = "tokenizer.user_symbols=['<web>']"  # the same tokens in all runs
-    for given in ((), ("alignment='train.links'",)):
-        _, _, plain = prepared_links(folder, symbol, corpus(*given), run=f"plain{len(given)}")
-        options = (symbol, corpus(*given, "tag='<web>'"), "data.reverse_target=true")
-        _, prepared, stored = prepared_links(folder, *options, run=f"stored{len(given)}")
-        for pair, (own, other) in enumerate(zip(plain, stored, strict=True)):
-            length = len(pieces(prepared, pair)[1])
-            assert other == sorted((source + 1, length - 1 - target) for source, target in own)
+@pytest.mark.parametrize("given", [(), ("alignment='train.links'",)], ids=["statistical", "given"])
+def test_links_refer_to_the_stored_tokens_with_tags_and_reversed_targets(folder: Path, given: tuple[str, ...]) -> None:
+    symbol = "tokenizer.user_symbols=['<web>']"  # the same tokens in both runs
+    _, _, plain = prepared_links(folder, symbol, corpus(*given), run="plain")
+    options = (symbol, corpus(*given, "tag='<web>'"), "data.reverse_target=true")
+    _, prepared, stored = prepared_links(folder, *options, run="stored")
+    for pair, (own, other) in enumerate(zip(plain, stored, strict=True)):
+        length = len(pieces(prepared, pair)[1])
+        assert other == sorted((source + 1, length - 1 - target) for source, target in own)
 
 
 @pytest.mark.parametrize("tag", [(), ("tag='<web>'",)])
-def test_given_links_of_truncated_sources(tag: tuple[str, ...], folder: Path) -> None:
+def test_given_links_of_truncated_sources_end_at_the_limit(tag: tuple[str, ...], folder: Path) -> None:
     given = corpus("alignment='train.links'", *tag)
     _, whole, all_links = prepared_links(folder, given, run="whole")
     limit = int(np.percentile(PairStore(whole.directory, "train").src.lengths, 60))
@@ -178,7 +182,7 @@ def test_given_links_of_truncated_sources(tag: tuple[str, ...], folder: Path) ->
         assert own == [link for link in all_links[same] if link[0] < limit]
 
 
-def test_corpora_with_and_without_a_file(folder: Path) -> None:
+def test_corpora_with_and_without_a_file_have_links(folder: Path) -> None:
     corpora = [
         "{kind='text', src='train.en', tgt='train.de', alignment='train.links'}",
         "{kind='toy', pairs=50}",
@@ -186,8 +190,8 @@ def test_corpora_with_and_without_a_file(folder: Path) -> None:
     ]
     options = ("tokenizer.vocab_size=400",)
     _, prepared, links = prepared_links(folder, f"data.train=[{', '.join(corpora)}]", *options)
-    sizes = [corpus["pairs"] for corpus in prepared.report["train"]["corpora"]]
-    assert len(links) == sum(sizes) and sizes[1] > 10
+    sizes = [counts["pairs"] for counts in prepared.report["train"]["corpora"]]
+    assert len(links) == sum(sizes) and sizes[1] > 10 and sizes[2] == 0
     assert len(linked_words(prepared, links[0], 0)) == 3 and all(links[sizes[0] :])
 
 
@@ -218,7 +222,10 @@ def test_a_deleted_file_is_not_needed_again(folder: Path, capsys: pytest.Capture
     ("change", "message"),
     [
         (lambda text: text + "0-0\n", r"the corpus ends at pair \d+, before .*train.links; .* a line for each pair"),
-        (lambda text: text.partition("\n")[2], r"train.links, line \d+: link .* is out|train.links ends at pair"),
+        (
+            lambda text: text.partition("\n")[2],  # the fourth line now belongs to the pair with an empty source
+            "train.links, line 4: link 0-0 is out of range for 0 source and 1 target words",
+        ),
         (lambda text: "0-0 1:1" + text[len(LINE) :], "train.links, line 1: '1:1' is not a link"),
         (
             lambda text: "0-0 4-1" + text[len(LINE) :],
@@ -226,7 +233,7 @@ def test_a_deleted_file_is_not_needed_again(folder: Path, capsys: pytest.Capture
         ),
     ],
 )
-def test_wrong_files(folder: Path, change: Any, message: str) -> None:
+def test_wrong_files_are_one_line(folder: Path, change: Any, message: str) -> None:
     file = folder / "train.links"
     file.write_text(change(file.read_text()))
     with pytest.raises(UserError, match=message) as caught:
@@ -246,14 +253,17 @@ def test_files_with_a_wrong_number_of_lines_are_rejected_before_preparation(
     file.write_text(text + added if added else text.partition("\n")[2])
     with pytest.raises(UserError, match=f"train.0.alignment: .*train.links has {lines} lines, and the corpus 86"):
         require_alignment_files(recipe)
+
+
+def test_blank_lines_of_a_json_lines_corpus_need_no_links(folder: Path) -> None:
     records = [json.dumps({"en": src, "de": tgt}) + "\n\n" for src, tgt, _ in sentences(1)]
     (folder / "train.jsonl").write_text("".join(records), encoding="utf-8")
     jsonl = "data.train=[{kind='jsonl',path='train.jsonl',src_field='en',tgt_field='de',alignment='train.links'}]"
-    file.write_text(f"{LINE}\n" * len(records))
+    (folder / "train.links").write_text(f"{LINE}\n" * len(records))
     require_alignment_files(parse_recipe(RECIPE, [f"run_dir='{folder / 'run'}'", f"data.root='{folder}'", jsonl]))
 
 
-def test_missing_and_damaged_links(folder: Path) -> None:
+def test_missing_and_damaged_links_are_errors(folder: Path) -> None:
     recipe = parse_recipe(RECIPE, [f"run_dir='{folder / 'run'}'", f"data.root='{folder}'"])
     prepared = prepare(recipe)
     with pytest.raises(UserError, match=r"has no word alignments for this text; .* run `nmt prepare`"):
@@ -269,10 +279,13 @@ def test_missing_and_damaged_links(folder: Path) -> None:
         prepared_links(folder, corpus("alignment='other.links'"), run="other")
 
 
-def test_parsing_and_linking() -> None:
+def test_links_of_a_line_are_parsed() -> None:
     assert parse_links(" 0-0  1-2\t", (2, 3), "here") == [(0, 0), (1, 2)]
     assert parse_links("", (2, 3), "here") == []
     for line in ("0", "0-", "-1-0", "0-0-0", "a-b", "0-\u00b2"):
         with pytest.raises(UserError, match=r"^here: .* is not a link"):
             parse_links(line, (9, 9), "here")
+
+
+def test_all_tokens_of_linked_words_are_linked() -> None:
     assert link_tokens([(0, 1), (1, 0)], [0, 0, 1, None], [0, 1, 1]) == {(0, 1), (0, 2), (1, 1), (1, 2), (2, 0)}

@@ -18,9 +18,8 @@ Aligned = tuple[list[tuple[list[str], list[str]]], list[Links]]
 def corpus() -> Aligned:
     sampler = Sampler("train", seed=5)
     aligned = [true_links(sampler.sentence()) for _ in range(SENTENCES)]
-    return [(pair.src.lower().split(), pair.tgt.lower().split()) for pair, _ in aligned], [
-        links for _, links in aligned
-    ]
+    text = [(pair.src.lower().split(), pair.tgt.lower().split()) for pair, _ in aligned]
+    return text, [links for _, links in aligned]
 
 
 def test_the_aligner_finds_true_links(corpus: Aligned) -> None:

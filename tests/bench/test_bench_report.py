@@ -1,5 +1,6 @@
 """Tables and JSON of benchmark results."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_training_table() -> None:
     title, blank, *lines = table.split("\n")
     assert (title, blank) == ("training base", "")
     assert len({line.index(text) for line, (_, text) in zip(lines, training_rows(TRAINING), strict=True)}) == 1
-    for words in (
+    for text in (
         "1,450  (median of 3; quartiles 1,425 to 1,475; range 1,400 to 1,500)",
         "544.8 GFLOP/s",
         "375.7 MFLOP",
@@ -62,7 +63,7 @@ def test_training_table() -> None:
         "first update 30.0 s",
         "63,082,496 parameters, bf16",
     ):
-        assert words in table
+        assert text in table
     assert "warning" not in table
 
 
@@ -86,11 +87,15 @@ def test_json_has_every_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "out.json"
     write_json(path, "train", {"model": "base"}, TRAINING)
     report = json.loads(path.read_text())
+    assert report["figures"].keys() == {field.name for field in dataclasses.fields(TRAINING)}
     assert report["figures"]["tgt_tokens_per_second"]["samples"] == [1_400.0, 1_500.0, 1_450.0]
     assert report["figures"]["stages"]["shares"]["backward"] == 0.5
     assert report["settings"] == {"model": "base"}
     assert report["versions"]["torch"]
     assert report["machine"]["cores"] >= 1
     assert report["command"] == "nmt bench train 'base model'"
+
+
+def test_json_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot write"):
         write_json(tmp_path / "none" / "out.json", "train", {}, TRAINING)

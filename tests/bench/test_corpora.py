@@ -9,8 +9,8 @@ from nmt.bench.corpora import FIRST_ORDINARY_ID, WMT14, open_corpus, sample_toke
 from nmt.recipe import UserError
 
 
-def generator(seed: int = 1) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(seed))
+def generator() -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(1))
 
 
 def test_sampled_lengths_have_the_moments_of_the_distribution() -> None:

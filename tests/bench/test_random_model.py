@@ -24,13 +24,13 @@ def test_each_word_is_one_token(vocab_size: int) -> None:
     assert tokenizer.decode(ids) == " ".join(words)
 
 
-def test_sentences_have_the_sampled_lengths() -> None:
+def test_sentences_are_repeatable_and_have_one_token_per_word() -> None:
     tokenizer = number_tokenizers(90).src
     sentences = number_sentences(50, LENGTHS, longest=12, vocab_size=90, seed=3)
     assert sentences == number_sentences(50, LENGTHS, longest=12, vocab_size=90, seed=3)
     lengths = [len(tokenizer.encode(sentence)) for sentence in sentences]
     assert lengths == [len(sentence.split(" ")) for sentence in sentences]
-    assert max(lengths) == 12
+    assert max(lengths) == 12  # `longest`
 
 
 def test_random_model_loads_and_is_reproducible(tmp_path: Path) -> None:

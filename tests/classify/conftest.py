@@ -60,13 +60,18 @@ def review(chooser: random.Random, label: int) -> str:
     return "\n".join([" ".join(words[:4]), " ".join(words[4:])])  # reviews have several lines
 
 
-@pytest.fixture
-def reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, with the recipe and its corpora."""
+def write_reviews(folder: Path) -> None:
+    """Write the recipe and its corpora."""
     chooser = random.Random(1)
     for name, count in (("train", 400), ("test", 60)):
         records = [{"text": review(chooser, n % 2), "label": n % 2} for n in range(count)]
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (tmp_path / "reviews.toml").write_text(RECIPE)
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "reviews.toml").write_text(RECIPE)
+
+
+@pytest.fixture
+def reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with the recipe and its corpora."""
+    write_reviews(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -1,3 +1,5 @@
+"""Noisy copies of translation pairs, from which classifiers learn to find bad translations."""
+
 from collections import Counter
 from typing import get_args
 
@@ -12,12 +14,12 @@ PAIRS: list[Pair] = [(f"source {n} has words .", f"Ziel {n} hat viele verschiede
 
 
 def noisy(kind: Noise, pairs: list[Pair] = PAIRS) -> list[tuple[Pair, Pair]]:
-    """Each pair that got noise of this kind, and its noisy copy."""
+    """Return each pair that has a noisy copy of this kind, and that copy."""
     labeled = list(with_noise(pairs, [kind], seed=1))
     return [(labeled[i - 1][0], pair) for i, (pair, label) in enumerate(labeled) if label == kind]
 
 
-def test_every_pair_is_kept_and_followed_by_noise_of_random_kinds() -> None:
+def test_every_pair_is_kept_and_followed_by_a_noisy_copy_of_a_random_kind() -> None:
     labeled = list(with_noise(PAIRS, KINDS, seed=1))
     assert [pair for pair, label in labeled if label == TRANSLATION] == PAIRS
     counts = Counter(label for _, label in labeled)
@@ -64,7 +66,7 @@ def test_misaligned_targets_belong_to_other_pairs() -> None:
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "truncated"])
-def test_short_targets_are_left_alone(kind: Noise) -> None:
+def test_short_targets_have_no_noisy_copy(kind: Noise) -> None:
     assert noisy(kind, [("Go now .", "Geh jetzt ."), ("", "")]) == []
 
 

@@ -166,7 +166,7 @@ def test_several_processes_are_an_error(reviews: Path, monkeypatch: pytest.Monke
 
 
 def test_a_class_whose_only_example_is_held_out_is_a_class(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It would be an unknown label of data.valid, which the recipe does not have."""
+    """Otherwise the label of the held-out example would be unknown, and the error would name a missing data.valid."""
     lines = (reviews / "train.jsonl").read_text().splitlines()
     numbers = LabeledTexts([(str(number),) for number in range(len(lines))], [""] * len(lines))
     _, valid = held_out(numbers, load_classification_recipe(Path("reviews.toml")).seed)
@@ -206,7 +206,7 @@ def test_a_classifier_of_a_hugging_face_dataset_like_imdb(reviews: Path) -> None
     assert "| positive | 50 |" in report
 
 
-def test_pairs_with_labels_and_pairs_with_noise(reviews: Path) -> None:
+def test_classes_of_pairs_are_labels_or_kinds_of_noise(reviews: Path) -> None:
     lines = [f"the film {n}\tder Film ist {n} und gut\t{('bad', 'ok')[n % 2]}" for n in range(40)]
     (reviews / "pairs.tsv").write_text("\n".join(lines) + "\n")
     corpus = '{kind="tsv", path="pairs.tsv"}'
@@ -247,13 +247,12 @@ def noise_recipe(**data: Any) -> ClassificationRecipe:
 
 def test_noise_differs_between_splits_and_seeds() -> None:
     recipe = noise_recipe(noise=["shuffled", "misaligned"])
-    train, valid = (read_labeled(recipe.data.train, recipe, split) for split in ("train", "valid"))
-    assert train.texts != valid.texts
-    assert train == read_labeled(recipe.data.train, recipe, "train")
-    assert train != read_labeled(recipe.data.train, recipe.model_copy(update={"seed": 2}), "train")
+    train_text, valid_text = (read_labeled(recipe.data.train, recipe, split) for split in ("train", "valid"))
+    assert train_text.texts != valid_text.texts
+    assert train_text == read_labeled(recipe.data.train, recipe, "train")
+    assert train_text != read_labeled(recipe.data.train, recipe.model_copy(update={"seed": 2}), "train")
 
 
-TOY = '{kind="toy"}'
 WRONG: list[tuple[str, str]] = [
     (
         "model.num_decoder_layers=2",
@@ -355,10 +354,11 @@ def test_similar_labels_are_named_and_renamed_ones_are_an_error(
 ) -> None:
     def name_labels(*names: str) -> None:
         """Replace label 0 by the first name, and label 1 by the other names in turn."""
+        first, *others = names
         for path in (reviews / "train.jsonl", reviews / "test.jsonl"):
             records = list(map(json.loads, (reviews / f"{path.stem}.numbers").read_text().splitlines()))
             for index, record in enumerate(records):
-                record["label"] = names[record["label"] and 1 + index // 2 % (len(names) - 1)]
+                record["label"] = others[index // 2 % len(others)] if record["label"] else first
             path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
 
     for split in ("train", "test"):

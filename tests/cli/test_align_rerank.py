@@ -65,8 +65,8 @@ def test_align_prints_pharaoh_lines_within_the_words(folder: Path, nmt: Nmt) -> 
     for line, source, target in zip(lines, SOURCES, TARGETS, strict=True):
         found = links(line)
         assert found == sorted(set(found))
-        assert {place for _, place in found} == set(range(len(target.split())))
-        assert all(0 <= place < len(source.split()) for place, _ in found)
+        assert {tgt_word for _, tgt_word in found} == set(range(len(target.split())))
+        assert all(0 <= src_word < len(source.split()) for src_word, _ in found)
     by_layer = [nmt("align", folder / "forward", folder / "src", folder / "tgt", "--layer", n)[1] for n in range(3)]
     assert by_layer[1] == out  # the second to last
     assert len(set(by_layer)) == 3
@@ -74,9 +74,9 @@ def test_align_prints_pharaoh_lines_within_the_words(folder: Path, nmt: Nmt) -> 
     assert by_head != by_layer[2]
     both = nmt("align", folder / "forward", folder / "src", folder / "tgt", "--layer", 2, "--heads", "1,0")[1]
     assert both == by_layer[2]
-    for place, equal in (("output", True), ("input", False)):
-        by_place = nmt("align", folder / "forward", folder / "src", folder / "tgt", "--place", place)[1]
-        assert (by_place == out) == equal
+    for position, is_default in (("output", True), ("input", False)):
+        by_position = nmt("align", folder / "forward", folder / "src", folder / "tgt", "--at", position)[1]
+        assert (by_position == out) == is_default
 
 
 def test_choose_logs_uses_and_saves_the_attention(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
@@ -92,7 +92,7 @@ def test_choose_logs_uses_and_saves_the_attention(folder: Path, tmp_path: Path, 
         assert nmt("align", model, folder / "src", folder / "tgt")[1] == chosen
         decode = read_model_metadata(model).decode
         assert decode.alignment_layer == int(options[1])
-        assert options[-2:] == ["--place", decode.alignment_at]
+        assert options[-2:] == ["--at", decode.alignment_at]
 
 
 def test_translations_come_with_their_alignments(folder: Path, nmt: Nmt) -> None:
@@ -110,7 +110,7 @@ def test_translations_come_with_their_alignments(folder: Path, nmt: Nmt) -> None
     assert nmt("translate", both[0], folder / "src", *both[1:], "--with-alignments")[1] == out
 
 
-def test_plot_alignment(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_alignment_is_plotted(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
     command = ("plot", "alignment", folder / "forward", folder / "src", folder / "tgt", "-o", tmp_path / "map.png")
     assert nmt(*command, "--line", 3, "--each-layer")[:2] == (0, "")
@@ -126,7 +126,7 @@ def test_plot_alignment(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert f"{folder / 'src'} has 5 lines and {folder / 'one'} has 1; they must match line by line" in one_line(err)
 
 
-def test_invalid_input_of_align(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_invalid_input_of_align_is_one_line(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     model, src, tgt = folder / "forward", folder / "src", folder / "tgt"
     for arguments, expected, status in (
         ((src, folder / "one"), "has 1; they must match line by line", 1),
@@ -161,7 +161,9 @@ def nbest(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
-def test_tune_and_apply_weights(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt, metric: str) -> None:
+def test_tuned_weights_improve_the_score_and_can_be_applied(
+    folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt, metric: str
+) -> None:
     models = ("--model", folder / "backwards", "--reverse-model", folder / "reverse")
     command = ("rerank", folder / "forward", folder / "src", nbest, *models)
     weights = tmp_path / "weights.toml"
@@ -175,9 +177,9 @@ def test_tune_and_apply_weights(folder: Path, nbest: Path, tmp_path: Path, nmt: 
     lines = tuned.split("\n")[:-1]
     compute = sacrebleu.corpus_bleu if metric == "bleu" else sacrebleu.corpus_chrf
     assert compute(lines, [TARGETS]).score == pytest.approx(saved["tuned"]["after"], abs=1e-3)
-    first = [line.split("\t")[2] for line in nbest.read_text().splitlines()]
+    candidates = [line.split("\t")[2] for line in nbest.read_text().splitlines()]
     as_given = nmt("translate", folder / "forward", folder / "src", "--engine", "torch")[1].split("\n")[:-1]
-    assert set(as_given) <= set(first)
+    assert set(as_given) <= set(candidates)
     assert compute(as_given, [TARGETS]).score == pytest.approx(saved["tuned"]["before"], abs=1e-3)
     assert saved["tuned"]["after"] >= saved["tuned"]["before"]
     assert nmt(*command, "--weights", weights)[:2] == (0, tuned)
@@ -187,8 +189,8 @@ def test_weights_for_other_models_are_named(folder: Path, nbest: Path, tmp_path:
     forward, backwards = folder / "forward", folder / "backwards"
     weights, files = tmp_path / "weights.toml", (folder / "src", nbest)
     models = (forward, *files, "--model", backwards)
-    tuning = ("--tune", folder / "ref", "--save-weights", weights, "--restarts", 1)
-    assert nmt("rerank", *models, *tuning)[0] == 0
+    tune = ("--tune", folder / "ref", "--save-weights", weights, "--restarts", 1)
+    assert nmt("rerank", *models, *tune)[0] == 0
     moved = shutil.copytree(backwards, tmp_path / "moved")
     status, _, err = nmt("rerank", forward, *files, "--model", moved, "--weights", weights)
     assert status == 0 and "tuned for" not in err
@@ -206,7 +208,7 @@ def test_weights_for_other_models_are_named(folder: Path, nbest: Path, tmp_path:
     assert status == 0 and "tuned for" not in err
 
 
-def tuning(folder: Path, texts: Path) -> tuple[object, ...]:
+def tuning_command(folder: Path, texts: Path) -> tuple[object, ...]:
     """Return the command that tunes weights with the files src, nbest and ref in `texts`."""
     return ("rerank", folder / "forward", texts / "src", texts / "nbest", "--tune", texts / "ref")
 
@@ -230,7 +232,7 @@ def test_tuning_uses_the_tokenizer_of_the_target_language(
         monkeypatch.setattr(f"nmt.cli.{module}.languages", lambda path: ("en", "zh"))
     for name, text in (("src", "a"), ("ref", "我喜欢读书。"), ("nbest", "1\t0.5\t我喜欢读报。\n1\t0.1\t我喜欢读书。")):
         (tmp_path / name).write_text(f"{text}\n")
-    status, out, err = nmt(*tuning(folder, tmp_path), "--restarts", 1)
+    status, out, err = nmt(*tuning_command(folder, tmp_path), "--restarts", 1)
     assert (status, out) == (0, "我喜欢读书。\n"), err
     before = sacrebleu.corpus_bleu(["我喜欢读报。"], [["我喜欢读书。"]], tokenize="zh").score
     assert f"bleu {before:.2f} with the scores in the list, 100.00 tuned" in err
@@ -252,18 +254,18 @@ def test_tuning_ignores_case_if_the_model_writes_lowercase(folder: Path, tmp_pat
     nbest = "1\t0.5\tThe red old cats\n1\t0.1\tthe old red tree\n"
     for name, text in (("src", "a\n"), ("ref", "The Old Red Tree\n"), ("nbest", nbest)):
         (tmp_path / name).write_text(text)
-    command = ("rerank", tmp_path / "lowercase", *tuning(folder, tmp_path)[2:])
+    command = ("rerank", tmp_path / "lowercase", *tuning_command(folder, tmp_path)[2:])
     for metric in ("bleu", "chrf"):
         status, out, err = nmt(*command, "--metric", metric, "--restarts", 1)
         assert (status, out) == (0, "the old red tree\n"), err
         assert "100.00 tuned, ignoring case" in err
-    assert "ignoring case" not in nmt(*tuning(folder, tmp_path), "--restarts", 1)[2]
+    assert "ignoring case" not in nmt(*tuning_command(folder, tmp_path), "--restarts", 1)[2]
 
 
 def test_hint_about_the_unicode_form_of_references(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     for name, text in (("src", "a"), ("ref", unicodedata.normalize("NFD", "Grüße")), ("nbest", "1\t0.5\tGrüße")):
         (tmp_path / name).write_text(f"{text}\n")
-    _, _, err = nmt(*tuning(folder, tmp_path))
+    _, _, err = nmt(*tuning_command(folder, tmp_path))
     assert "hint: in 1 of 1 line, the n-best list and the reference have the same letters" in err
 
 
@@ -312,9 +314,9 @@ def test_weights_of_a_single_feature(folder: Path, nbest: Path, tmp_path: Path, 
     (tmp_path / "tgt").write_text("".join(f"{text}\n" for _, _, text in rows))
     _, scored, _ = nmt("score", folder / "forward", tmp_path / "src", tmp_path / "tgt")
     assert [float(score) for _, score, _ in rows] == pytest.approx([float(x) for x in scored.split()], abs=2e-4)
-    for number in "12345":
-        own = [float(score) for place, score, _ in rows if place == number]
-        assert own == sorted(own, reverse=True)
+    for line_number in "12345":
+        scores = [float(score) for number, score, _ in rows if number == line_number]
+        assert scores == sorted(scores, reverse=True)
 
 
 def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
@@ -328,10 +330,8 @@ def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: 
         ((forward, src, nbest, *tune, "--model", folder / "reverse"), "--model must translate from en to de"),
         ((forward, src, nbest, *tune, "--reverse-model", forward), "--reverse-model must translate from de to en"),
         ((tmp_path, src, nbest, *tune), "has no model"),
-        (
-            (tmp_path, src, nbest, *tune, "--save-weights", tmp_path / "no" / "w"),
-            "no is not a directory",
-        ),  # before the work
+        # This is checked before the model is loaded.
+        ((tmp_path, src, nbest, *tune, "--save-weights", tmp_path / "no" / "w"), "no is not a directory"),
     ):
         status, out, err = nmt("rerank", *arguments)
         assert (status, out) == (1, "")

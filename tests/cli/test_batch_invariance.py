@@ -42,8 +42,9 @@ def test_options_shared_with_search_table_have_the_same_names(
         lines = re.findall(r"^  (\S.*?)  +(\S.*)$", capsys.readouterr().out, re.MULTILINE)
         names.append({meaning: name for name, meaning in lines})
     shared = names[0].keys() & names[1].keys()
-    assert {names[0][meaning] for meaning in shared} > {"model", "src", "--lines N", "--device DEVICE"}
-    assert {names[0][meaning] for meaning in shared} == {names[1][meaning] for meaning in shared}
+    ours, theirs = ({meaning: name for meaning, name in one.items() if meaning in shared} for one in names)
+    assert set(ours.values()) > {"model", "src", "--lines N", "--device DEVICE"}
+    assert ours == theirs
 
 
 def test_batch_dependent_translation_is_reported(
@@ -58,12 +59,14 @@ def test_batch_dependent_translation_is_reported(
     out = capsys.readouterr().out
     assert "| 2 | in order | 2 | 5.0e-01 | 0.0e+00 |" in out
     assert "line 1: a\n  alone    -1.0000000 a 1\n  together -0.5000000 a 2" in out
-    assert run(tmp_path / "none", tmp_path / "in", monkeypatch) == 1
 
 
-def test_no_lines_are_an_error(
+def test_a_missing_model_and_an_empty_file_are_errors(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "in").write_text("")
-    assert run(model, tmp_path / "in", monkeypatch) == 1
-    assert capsys.readouterr().err.endswith("in is empty; it must have one sentence per line; check the file\n")
+    (tmp_path / "in").write_text("a\n")
+    (tmp_path / "empty").touch()
+    assert run(tmp_path / "none", tmp_path / "in", monkeypatch) == 1
+    assert "none does not exist; expected a model directory" in capsys.readouterr().err
+    assert run(model, tmp_path / "empty", monkeypatch) == 1
+    assert capsys.readouterr().err.endswith("empty is empty; it must have one sentence per line; check the file\n")

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sacrebleu
 
 import nmt as nmt_package
 from nmt import DecodeRecipe, Translator
@@ -65,6 +64,7 @@ threads = 1
 [decode]
 beam_size = 2
 max_extra_tokens = 5
+min_tokens = 3  # otherwise this model translates each line to the empty string
 [evaluate]
 samples = 10
 """
@@ -112,7 +112,7 @@ def test_run_prints_the_report_and_leaves_every_file(run_dir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_lower_cased_run(tmp_path: Path, nmt: Nmt) -> None:
+def test_a_lowercased_run_ignores_case(tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     (tmp_path / "tiny.toml").write_text(TINY_RECIPE)
     options = ["tokenizer.lowercase=true", "train.max_steps=6", f"run_dir={run}"]
@@ -124,11 +124,14 @@ def test_lower_cased_run(tmp_path: Path, nmt: Nmt) -> None:
     lines = ["The old dog sees a House.", "THE OLD DOG SEES A HOUSE.", "the old dog sees a house."]
     (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
     status, out, _ = nmt("translate", run, tmp_path / "lines")
-    assert status == 0 and len(set(out.splitlines())) == 1 and out == out.lower()
+    assert status == 0
+    first, *others = out.splitlines()
+    assert first and first == first.lower()
+    assert others == [first, first]
 
 
 @pytest.mark.slow
-def test_rerunning_a_complete_run_changes_no_files(run_dir: Path, nmt: Nmt) -> None:
+def test_rerunning_a_complete_run_rewrites_neither_models_nor_data(run_dir: Path, nmt: Nmt) -> None:
     before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.safetensors")}
     before |= {path: path.stat().st_mtime_ns for path in (run_dir / "data").iterdir()}
     status, _, err = nmt("run", run_dir.parent / "tiny.toml", f"run_dir={run_dir}")
@@ -151,7 +154,7 @@ def test_translate_never_overwrites_its_input(run_dir: Path, tmp_path: Path, nmt
 @pytest.mark.slow
 def test_mbr_uses_n_best_of_the_recipe(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     """The options of the model, the same options on the command line, and Python give the same output."""
-    risky = ["--set", "sampling=true", "--set", "mbr_metric=chrf"]
+    mbr = ["--set", "sampling=true", "--set", "mbr_metric=chrf"]
     model = tmp_path / "model"
     decode = read_model_metadata(run_dir / "model").decode.model_copy(
         update={"sampling": True, "mbr_metric": "chrf", "n_best": 6}
@@ -161,7 +164,7 @@ def test_mbr_uses_n_best_of_the_recipe(run_dir: Path, tmp_path: Path, nmt: Nmt) 
     text.write_text("The woman buys a car.\nThe old dog sees a house.\n")
     status, by_recipe, err = nmt("translate", model, text)
     assert status == 0, err
-    status, by_options, _ = nmt("translate", run_dir, text, *risky, "--n-best", 6)
+    status, by_options, _ = nmt("translate", run_dir, text, *mbr, "--n-best", 6)
     assert status == 0 and by_options == by_recipe
     assert Translator.load(model, "cpu").translate(text.read_text().splitlines()) == by_recipe.splitlines()
     status, plain, _ = nmt("translate", model, text, "--set", "mbr_metric=none", "--set", "sampling=false")
@@ -172,7 +175,7 @@ def test_mbr_uses_n_best_of_the_recipe(run_dir: Path, tmp_path: Path, nmt: Nmt) 
     assert status == 1 and "n_best must be at least 2" in one_line(err)
 
 
-def test_wrong_arguments_in_python_raise_type_or_value_errors(run_dir: Path) -> None:
+def test_wrong_arguments_of_the_scorer_are_named(run_dir: Path) -> None:
     scorer = TextScorer.load(run_dir, "cpu")
     with pytest.raises(TypeError, match="sources must be a list of strings, got str"):
         scorer.score("one", ["two"])
@@ -180,81 +183,96 @@ def test_wrong_arguments_in_python_raise_type_or_value_errors(run_dir: Path) -> 
         scorer.score(["one"], [2])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="got 1 sources and 2 targets; expected one target per source"):
         scorer.score(["one"], ["two", "three"])
-    assert scorer.score([], []) == []
-    for context, message in (
-        (["one"], "the context of a line must be a list of previous sentences, got str"),
-        ([[None]], "a previous sentence and its translation must be a list of strings, got NoneType"),
-        ([[("a", None)]], "a previous sentence and its translation must be strings, got NoneType at index 1"),
-        ([[("a", "b", "c")]], "context has ('a', 'b', 'c'); expected a sentence, or a sentence and its translation"),
-    ):
-        with pytest.raises(TypeError, match=re.escape(message)):
-            scorer.score(["one"], ["two"], context=context)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=re.escape(message)):
-            Translator.load(run_dir, "cpu").translate(["one"], context=context)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="got 2 contexts for 1 pair; expected one list of previous sentences per pair"):
         scorer.score(["one"], ["two"], context=[[], []])
     with pytest.raises(ValueError, match="got 2 sources and 1 targets"):
         scorer.documents(["a", "b"], ["c"])
-    recipe = str(run_dir / "recipe.toml")
-    assert load_recipe(recipe) == load_recipe(Path(recipe))  # type: ignore[arg-type]
-    assert re.fullmatch(r"\d+\.\d+\.\d+.*", nmt_package.__version__)
-    assert dir(nmt_package) == nmt_package.__all__
-    with pytest.raises(ValueError, match="precision must be one of auto, fp32, bf16, fp16, int8, got 'int4'"):
-        Translator.load(run_dir, precision="int4")  # type: ignore[arg-type]
+    assert scorer.score([], []) == []
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (["one"], "the context of a line must be a list of previous sentences, got str"),
+        ([[None]], "a previous sentence and its translation must be a list of strings, got NoneType"),
+        ([[("a", None)]], "a previous sentence and its translation must be strings, got NoneType at index 1"),
+        ([[("a", "b", "c")]], "context has ('a', 'b', 'c'); expected a sentence, or a sentence and its translation"),
+    ],
+)
+def test_a_wrong_context_is_named(run_dir: Path, context: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
+        TextScorer.load(run_dir, "cpu").score(["one"], ["two"], context=context)
+    with pytest.raises(TypeError, match=re.escape(message)):
+        Translator.load(run_dir, "cpu").translate(["one"], context=context)
+
+
+WRONG_CALLS: list[tuple[Callable[[Any], object], str]] = [
+    (lambda t: t.translate("one string"), "lines must be a list of strings, got str; wrap it in a list"),
+    (lambda t: t.translate_n_best("one string"), "lines must be a list of strings, got str; wrap it in a list"),
+    (lambda t: next(t.stream("one string", 5)), "lines must be a list of strings, got str; wrap it in a list"),
+    (lambda t: t.translate([None]), "lines must be strings, got NoneType at index 0"),
+    (lambda t: t.translate({"a", "b"}), "lines must be a list of strings, got set; use list"),
+    (lambda t: t.translate(None), "lines must be a list of strings, got NoneType"),
+    (lambda t: next(t.stream([1], 5)), "lines must be strings, got int at index 0"),
+    (lambda t: t.translate(line for line in ["a"]), "lines must be a list of strings, got generator; use list"),
+    (lambda t: t.alternatives(["a"], "", 2), "lines must be strings, got list at index 0"),
+    (lambda t: t.translate(["a"], required=["term"]), "the phrases of a line must be a list of strings, got str"),
+    (
+        lambda t: t.translate(["a"], required=[iter(["x"])]),
+        "the phrases of a line must be a list of strings, got list_iterator",
+    ),
+    (lambda t: t.translate(["a"], required=[None]), "the phrases of a line must be a list of strings, got NoneType"),
+    (lambda t: t.translate(["a"], required=[[("b", 1)]]), "the phrases of a line must be strings, got int at index 1"),
+    (
+        lambda t: next(t.stream(["a", "b", "c", "d"], 5, required="term")),
+        "required must be a list of lists of phrases, got str",
+    ),
+    (lambda t: t.translate(["a"], prefixes=[3]), "prefixes must be strings, got int at index 0"),
+    (lambda t: next(t.stream(["a", "b", "c"], 5, prefixes="pre")), "prefixes must be a list of strings, got str"),
+    (lambda t: t.translate(["a"], context="x"), "context must be a list of lists of previous sentences, got str"),
+    (lambda t: t.translate(["a"], context=["x"]), "the context of a line must be a list of previous sentences, got"),
+    (lambda t: t.translate(["a"], glossary={"a": "b"}), "must be a Glossary, got dict; use Glossary.load(FILE)"),
+    (lambda t: t.translate(["a"], glossary="b.tsv"), "must be a Glossary, got str; use Glossary.load(FILE)"),
+    (lambda t: t.translate(["a"], glossary=5), "glossary must be a list of Glossary objects, got int"),
+    (lambda t: t.translate(["a"], glossary=["b"]), "glossary must be a Glossary, got str"),
+    (lambda t: t.translate_n_best(["a"], n_best="3"), "n_best must be an integer, got str"),
+    (lambda t: t.attention("a", "b"), "translation must be a Translation, got str; pass a result of"),
+    (lambda t: t.translate_n_best(["a"], partial_word="no"), "partial_word must be True or False, got 'no'"),
+    (lambda t: t.alternatives("a", "", 2, partial_word=0), "partial_word must be True or False, got 0"),
+    (lambda t: t.with_constraints(None, "Hund"), "forbidden must be a list of strings, got str; wrap it in a list"),
+    (lambda t: t.with_decode({"beam_size": 2}), "decode must be a DecodeRecipe, got dict"),
+]
+
+
+def test_wrong_arguments_of_the_translator_are_named(run_dir: Path) -> None:
     translator = Translator.load(run_dir, "cpu")
-    for call in (translator.translate, translator.translate_n_best, lambda line: next(translator.stream(line, 5))):
-        with pytest.raises(TypeError, match="lines must be a list of strings, got str; wrap it in a list"):
-            call("one string")
-    with pytest.raises(TypeError, match="the phrases of a line must be a list of strings, got str"):
-        translator.translate(["a cat"], required=["term"])
-    with pytest.raises(TypeError, match="prefixes must be a list of strings, got str"):
-        list(translator.stream(["a", "b", "c"], 5, prefixes="pre"))
-    with pytest.raises(TypeError, match="required must be a list of lists of phrases, got str"):
-        list(translator.stream(["a", "b", "c", "d"], 5, required="term"))
+    for call, message in WRONG_CALLS:
+        with pytest.raises(TypeError, match=re.escape(message)):
+            call(translator)
     with pytest.raises(ValueError, match="window must be at least 1, got 0"):
         next(translator.stream(["a"], 0))
-    wrong: list[tuple[Callable[[Any], object], str]] = [
-        (lambda t: t.translate([None]), "lines must be strings, got NoneType at index 0"),
-        (lambda t: t.translate({"a", "b"}), "lines must be a list of strings, got set; use list"),
-        (lambda t: t.translate(None), "lines must be a list of strings, got NoneType"),
-        (lambda t: next(t.stream([1], 5)), "lines must be strings, got int at index 0"),
-        (lambda t: t.translate(line for line in ["a"]), "lines must be a list of strings, got generator; use list"),
-        (
-            lambda t: t.translate(["a"], required=[iter(["x"])]),
-            "the phrases of a line must be a list of strings, got list_iterator",
-        ),
-        (lambda t: t.translate(["a"], prefixes=[3]), "prefixes must be strings, got int at index 0"),
-        (
-            lambda t: t.translate(["a"], required=[None]),
-            "the phrases of a line must be a list of strings, got NoneType",
-        ),
-        (
-            lambda t: t.translate(["a"], required=[[("b", 1)]]),
-            "the phrases of a line must be strings, got int at index 1",
-        ),
-        (lambda t: t.translate(["a"], context="x"), "context must be a list of lists of previous sentences, got str"),
-        (
-            lambda t: t.translate(["a"], context=["x"]),
-            "the context of a line must be a list of previous sentences, got",
-        ),
-        (lambda t: t.translate(["a"], glossary={"a": "b"}), "must be a Glossary, got dict; use Glossary.load(FILE)"),
-        (lambda t: t.translate(["a"], glossary="b.tsv"), "must be a Glossary, got str; use Glossary.load(FILE)"),
-        (lambda t: t.translate(["a"], glossary=5), "glossary must be a list of Glossary objects, got int"),
-        (lambda t: t.translate(["a"], glossary=["b"]), "glossary must be a Glossary, got str"),
-        (lambda t: t.translate_n_best(["a"], n_best="3"), "n_best must be an integer, got str"),
-        (lambda t: t.attention("a", "b"), "translation must be a Translation, got str; pass a result of"),
-        (lambda t: t.translate_n_best(["a"], partial_word="no"), "partial_word must be True or False, got 'no'"),
-        (lambda t: t.alternatives("a", "", 2, partial_word=0), "partial_word must be True or False, got 0"),
-        (lambda t: t.alternatives(["a"], "", 2), "lines must be strings, got list at index 0"),
-        (lambda t: t.with_constraints(None, "Hund"), "forbidden must be a list of strings, got str; wrap it in a list"),
-        (lambda t: t.with_decode({"beam_size": 2}), "decode must be a DecodeRecipe, got dict"),
-        (lambda t: type(t).load(run_dir, decode={"beam_size": 2}), "decode must be a DecodeRecipe, got dict"),
-        (lambda t: type(t).load(run_dir, ensemble=str(run_dir)), "ensemble must be a list of paths, got str"),
-    ]
-    for act, message in wrong:
-        with pytest.raises(TypeError, match=re.escape(message)):
-            act(translator)
     assert len(translator.translate_n_best(["a"], n_best=np.int64(2))[0]) == 2  # type: ignore[arg-type]
+
+
+def test_wrong_options_for_loading_a_translator_are_named(run_dir: Path) -> None:
+    with pytest.raises(ValueError, match="precision must be one of auto, fp32, bf16, fp16, int8, got 'int4'"):
+        Translator.load(run_dir, precision="int4")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="decode must be a DecodeRecipe, got dict"):
+        Translator.load(run_dir, decode={"beam_size": 2})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="ensemble must be a list of paths, got str"):
+        Translator.load(run_dir, ensemble=str(run_dir))
+    with pytest.raises(UserError, match="device None is unknown"):
+        Translator.load(run_dir, device=None)  # type: ignore[arg-type]
+
+
+def test_the_package_has_a_version_and_lists_its_names() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", nmt_package.__version__)
+    assert dir(nmt_package) == nmt_package.__all__
+
+
+def test_the_path_of_a_recipe_may_be_a_string(run_dir: Path) -> None:
+    path = run_dir / "recipe.toml"
+    assert load_recipe(str(path)) == load_recipe(path)  # type: ignore[arg-type]
 
 
 def test_options_in_python_override_those_of_the_model(run_dir: Path) -> None:
@@ -273,13 +291,11 @@ def test_options_in_python_override_those_of_the_model(run_dir: Path) -> None:
     for wrong, fix in (([], r"add \[\]"), ([["x"], ["y"]], "remove the extra ones")):
         with pytest.raises(UserError, match=f"previous sentences for 1 line; expected one per line; {fix}"):
             ours.translate([long], context=wrong)
-    with pytest.raises(UserError, match="device None is unknown"):
-        Translator.load(run_dir, device=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
 def test_each_input_line_gives_one_output_line_in_order(run_dir: Path) -> None:
-    nasty = [
+    lines = [
         "The woman buys a car.",
         "",
         "   \t ",
@@ -290,18 +306,18 @@ def test_each_input_line_gives_one_output_line_in_order(run_dir: Path) -> None:
         "\u05e9\u05dc\u05d5\u05dd",
         "The woman buys a car.",
     ]
-    status, out, err = call_in_process("translate", run_dir, stdin="".join(f"{line}\n" for line in nasty))
+    status, out, err = call_in_process("translate", run_dir, stdin="".join(f"{line}\n" for line in lines))
     assert status == 0, err
-    lines = out.split("\n")
-    assert lines.pop() == ""
-    assert len(lines) == len(nasty)
-    assert lines[1] == lines[2] == ""
-    assert lines[0] == lines[-1]
+    translations = out.split("\n")
+    assert translations.pop() == ""
+    assert len(translations) == len(lines)
+    assert translations[1] == translations[2] == ""
+    assert translations[0] == translations[-1] != ""
     assert "too long" in err
 
 
 @pytest.mark.slow
-def test_invalid_utf8_on_standard_input(run_dir: Path) -> None:
+def test_invalid_utf8_on_standard_input_names_the_line(run_dir: Path) -> None:
     command = [sys.executable, "-m", "nmt", "translate", str(run_dir), "--window", "1", "--engine", "torch"]
     done = subprocess.run(command, input=b"fine\n\xff\n", capture_output=True, cwd=ROOT, timeout=120)
     assert done.returncode == 1
@@ -333,7 +349,7 @@ def test_n_best_and_scores_are_columns(run_dir: Path, tmp_path: Path, nmt: Nmt) 
     assert float(rows[0][1]) >= float(rows[1][1])
 
 
-def test_prefixes_and_search_options(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_translations_begin_with_the_prefixes(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
     (tmp_path / "begin.txt").write_text("Heute\n\n\n")
     _, plain, _ = nmt("translate", run_dir, tmp_path / "in.txt")
@@ -344,28 +360,42 @@ def test_prefixes_and_search_options(run_dir: Path, tmp_path: Path, nmt: Nmt) ->
     status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--prefixes", tmp_path / "begin.txt")
     assert status == 1
     assert "has 1 line and" in one_line(err)
+
+
+def test_files_of_constraints_cannot_be_standard_input(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "in.txt").write_text("A dog.\n")
     for option in ("--prefixes", "--required", "--glossary"):
         status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", option, "-")
         assert status == 2
         assert f"Invalid value for '{option}': - is not supported; it must be a file; name one" in one_line(err)
 
-    status, out, _ = nmt(
-        "translate", run_dir, tmp_path / "in.txt", "--set", "no_repeat_ngram=1", "--set", "forbid=['der']"
-    )
+
+def test_search_options_change_the_translations(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "in.txt").write_text("A dog.\n")
+    command = ("translate", run_dir, tmp_path / "in.txt", "--engine", "torch", "--set", "no_repeat_ngram=1")
+    _, plain, _ = nmt(*command)
+    status, out, _ = nmt(*command, "--set", f"forbid=[{json.dumps(plain.strip())}]")
     assert status == 0
-    assert "der" not in out.split()
+    assert out.strip() and plain.strip() not in out
+    repeated, distinct = (
+        Translator.load(run_dir, "cpu", decode=DecodeRecipe(no_repeat_ngram=order)).translate_n_best(["A dog."])[0][0]
+        for order in (0, 1)
+    )
+    assert len(set(repeated.pieces)) < len(repeated.pieces)
+    assert len(set(distinct.pieces)) == len(distinct.pieces) >= 3
+
+
+def test_wrong_search_options_are_one_line(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "in.txt").write_text("A dog.\n")
     status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--set", "no_repeat=1")
     assert status == 2
     assert "did you mean 'no_repeat_ngram'?" in one_line(err)
     status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--beam-size", 2, "--n-best", 5)
     assert status == 2
     assert "increase beam_size" in one_line(err)
-    decode = read_model_metadata(run_dir / "model").decode.model_copy(update={"no_repeat_ngram": 1})
-    for (best,) in Translator.load(run_dir, "cpu", decode=decode).translate_n_best(["The man sleeps.", "A dog."]):
-        assert len(set(best.pieces)) == len(best.pieces)
 
 
-def test_required_phrases_and_bias(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_required_phrases_and_biased_words_are_in_the_translations(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
     (tmp_path / "held.txt").write_text("schnell\tHeute\n\n \t\n")
     _, plain, _ = nmt("translate", run_dir, tmp_path / "in.txt")
@@ -381,7 +411,8 @@ def test_required_phrases_and_bias(run_dir: Path, tmp_path: Path, nmt: Nmt) -> N
     settings = [word for option in options for word in ("--set", option)]
     status, out, _ = nmt("translate", run_dir, tmp_path / "in.txt", "--beam-size", 4, *settings)
     assert status == 0
-    assert [("schnell" in line) for line in out.splitlines()] == [True, False, True]
+    for word in ("schnell", "Heute"):
+        assert [word in line for line in out.splitlines()] == [True, False, True]
     status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--beam-size", 3, *settings)
     assert status == 2
     assert "decode.beam_groups" in one_line(err)
@@ -396,9 +427,9 @@ def test_samples_depend_on_the_seed(run_dir: Path, tmp_path: Path, nmt: Nmt) -> 
     assert nmt(*command)[1] == first
     assert nmt(*command, "--set", "sampling_seed=2")[1] == nmt(*command, "--seed", 2)[1] != first
     _, chosen, _ = nmt(*command, "--set", "mbr_metric=chrf")
-    drawn = [line.split("\t")[2] for line in first.splitlines()]
+    samples = [line.split("\t")[2] for line in first.splitlines()]
     assert len(chosen.splitlines()) == 2
-    assert chosen.splitlines()[0] in drawn[:6] and chosen.splitlines()[1] in drawn[6:]
+    assert chosen.splitlines()[0] in samples[:6] and chosen.splitlines()[1] in samples[6:]
 
 
 def test_ensemble_of_checkpoints_with_compressed_output(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
@@ -415,9 +446,9 @@ def test_ensemble_of_checkpoints_with_compressed_output(run_dir: Path, tmp_path:
 
 def test_score_equals_the_scores_of_translate(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "src").write_text("The man sleeps.\nA dog sees the house.\n")
-    _, out, _ = nmt(
-        "translate", run_dir, tmp_path / "src", "--with-scores", "--length-penalty", "none", "--precision", "fp32"
-    )
+    # The tokenizer splits the translations of this search into the tokens that the model has generated.
+    search = ("--set", "no_repeat_ngram=1", "--length-penalty", "none", "--engine", "torch", "--precision", "fp32")
+    _, out, _ = nmt("translate", run_dir, tmp_path / "src", "--with-scores", *search)
     log_probs, texts = zip(*(line.split("\t") for line in out.splitlines()), strict=True)
     (tmp_path / "tgt").write_text("".join(f"{text}\n" for text in texts))
     _, scored, _ = nmt("score", run_dir, tmp_path / "src", tmp_path / "tgt")
@@ -436,7 +467,7 @@ def test_score_equals_the_scores_of_translate(run_dir: Path, tmp_path: Path, nmt
     (perplexity,) = re.findall(r"perplexity ([\d.]+), ", err)
     assert float(perplexity) == pytest.approx(math.exp(-log_prob / tokens), rel=1e-3)
     (bits_per_byte,) = re.findall(r"([\d.]+) bits per byte$", err.strip())
-    num_bytes = max(sum(len(text.encode()) for text in texts), 1)  # the translations may be empty
+    num_bytes = sum(len(text.encode()) for text in texts)
     assert float(bits_per_byte) == pytest.approx(-log_prob / math.log(2) / num_bytes, rel=1e-3)
 
 
@@ -466,22 +497,8 @@ def test_average_makes_a_model_directory(run_dir: Path, tmp_path: Path, nmt: Nmt
     assert status == 1
     assert one_line(err).startswith(f"{tmp_path} is not a run; expected the directory of a run")
     status, _, err = nmt("average", tmp_path / "missing", "-o", tmp_path / "more")
+    assert status == 1
     assert one_line(err).startswith(f"{tmp_path / 'missing'} does not exist; expected the directory of a run")
-
-
-def test_evaluate_gives_the_scores_of_sacrebleu(tmp_path: Path, nmt: Nmt) -> None:
-    ref = ["Das ist ein kleiner Test.", "Noch ein Satz, bitte!"]
-    hyp = ["Das ist ein Test.", "Noch ein Satz bitte!"]
-    (tmp_path / "ref").write_text("\n".join(ref) + "\n")
-    (tmp_path / "hyp").write_text("\n".join(hyp) + "\n")
-    status, out, _ = nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp", "--json", "--lang", "de")
-    assert status == 0
-    (scores,) = json.loads(out).values()
-    assert scores[0]["value"] == sacrebleu.corpus_bleu(hyp, [ref]).score
-    assert scores[1]["value"] == sacrebleu.corpus_chrf(hyp, [ref]).score
-    assert scores[2]["value"] == sacrebleu.corpus_ter(hyp, [ref]).score
-    _, table, _ = nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp")
-    assert "BLEU|nrefs:1" in table
 
 
 def test_config_prints_a_recipe_that_can_be_read_again(tmp_path: Path, nmt: Nmt) -> None:
@@ -508,15 +525,13 @@ def texts(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_sides_of_different_length(texts: Path, nmt: Nmt) -> None:
+def test_sides_of_different_length_are_one_line(texts: Path, nmt: Nmt) -> None:
     with (texts / "train.en").open("a") as file:
         file.write("one more\n")
     status, _, err = nmt("prepare", texts / "recipe.toml")
     assert status == 1
-    line = err.strip().splitlines()[-1]
-    assert "train.en has 61" in line
-    assert "train.de has 60" in line
-    assert "Traceback" not in err
+    assert "train.en has 61" in one_line(err)
+    assert "train.de has 60" in one_line(err)
     assert not (texts / "run" / "data").exists()
 
 
@@ -524,8 +539,7 @@ def test_invalid_utf8_names_file_and_line(texts: Path, nmt: Nmt) -> None:
     (texts / "valid.de").write_bytes(b"fine\nbad \xff byte\n" + b"x\n" * 3)
     status, _, err = nmt("prepare", texts / "recipe.toml")
     assert status == 1
-    assert "valid.de, line 2" in err.strip().splitlines()[-1]
-    assert "Traceback" not in err
+    assert "valid.de, line 2" in one_line(err)
 
 
 @pytest.mark.parametrize(
@@ -553,15 +567,15 @@ def test_wrong_options_are_one_line(texts: Path, nmt: Nmt, overrides: list[str],
 
 
 def test_a_missing_recipe_model_or_file_is_one_line(tmp_path: Path, run_dir: Path, nmt: Nmt) -> None:
-    assert nmt("run", tmp_path / "no.toml")[0] == 2
-    for arguments in (
-        ("translate", tmp_path / "no-model"),
-        ("translate", run_dir, tmp_path / "no-file"),
-        ("score", run_dir, tmp_path / "no", tmp_path / "no"),
-        ("evaluate", "--ref", tmp_path / "no", tmp_path / "no"),
+    for arguments, status in (
+        (("run", tmp_path / "no.toml"), 2),
+        (("translate", tmp_path / "no-model"), 1),
+        (("translate", run_dir, tmp_path / "no-file"), 1),
+        (("score", run_dir, tmp_path / "no", tmp_path / "no"), 1),
+        (("evaluate", "--ref", tmp_path / "no", tmp_path / "no"), 1),
     ):
-        status, out, err = nmt(*arguments)
-        assert (status, out) == (1, "")
+        found, out, err = nmt(*arguments)
+        assert (found, out) == (status, "")
         assert str(tmp_path) in one_line(err)
 
 
@@ -596,9 +610,9 @@ def test_files_of_unequal_length_are_not_scored(tmp_path: Path, run_dir: Path, n
     assert "has 2 lines" in one_line(err)
 
 
-def test_score_rejects_too_long_sentences(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_sentences_that_are_too_long_are_not_scored(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "src").write_text("short\n" + "long " * 200 + "\n")
     (tmp_path / "tgt").write_text("kurz\nlang\n")
     status, _, err = nmt("score", run_dir, tmp_path / "src", tmp_path / "tgt")
     assert status == 1
-    assert "line 2 has" in err
+    assert "line 2 has" in one_line(err)

@@ -106,38 +106,29 @@ def test_equal_outputs_are_not_significant(texts: Path, tmp_path: Path, nmt: Nmt
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "expected"),
+    ("names", "status", "expected"),
     [
-        (["good"], {}, ""),
-        (["good", "good"], {}, "is given twice"),
-        (["good", "ref"], {}, "is both a translation and the reference"),
-        (["good", "fair"], {"SACREBLEU_SEED": "0"}, "SACREBLEU_SEED must not be 0"),
-        (
-            ["good", "fair"],
-            {"SACREBLEU_SEED": "-1"},
-            "SACREBLEU_SEED must be an integer",
-        ),
+        (["good"], 2, "Missing argument 'OTHER...'"),
+        (["good", "good"], 1, "is given twice"),
+        (["good", "ref"], 1, "is both a translation and the reference"),
     ],
 )
-def test_wrong_input(
-    texts: Path,
-    nmt: Nmt,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    environment: dict[str, str],
-    expected: str,
+def test_wrong_files_are_one_line(texts: Path, nmt: Nmt, names: list[str], status: int, expected: str) -> None:
+    found, out, err = nmt("compare", "--ref", texts / "ref", *(texts / name for name in names))
+    assert (found, out) == (status, "")
+    assert expected in one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("seed", "expected"), [("0", "SACREBLEU_SEED must not be 0"), ("-1", "SACREBLEU_SEED must be an integer")]
+)
+def test_wrong_seeds_are_one_line(
+    texts: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, seed: str, expected: str
 ) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    words = [str(texts / word) if (texts / word).is_file() else word for word in arguments]
-    status, out, err = nmt("compare", "--ref", texts / "ref", *words)
-    assert out == ""
-    assert "Traceback" not in err
-    if expected:
-        assert (status, len(err.splitlines())) == (1, 1)
-        assert expected in err
-    else:
-        assert status == 2  # the command line itself is wrong: there is nothing to compare with
+    monkeypatch.setenv("SACREBLEU_SEED", seed)
+    status, out, err = nmt("compare", "--ref", texts / "ref", texts / "good", texts / "fair")
+    assert (status, out) == (1, "")
+    assert expected in one_line(err)
 
 
 @pytest.mark.parametrize(

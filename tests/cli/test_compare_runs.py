@@ -31,7 +31,7 @@ max_steps = STEPS
 metrics = ["chrf"]
 """
 REFERENCES = ["Der Hund schläft.", "Die Katze sieht den Hund.", "Heute schläft die Katze nicht.", "Ein Hund läuft."]
-FOUND = {"a": ["Der Hund läuft.", *REFERENCES[1:]], "b": ["Der Hund.", "Die Katze.", *REFERENCES[2:]]}
+TRANSLATIONS = {"a": ["Der Hund läuft.", *REFERENCES[1:]], "b": ["Der Hund.", "Die Katze.", *REFERENCES[2:]]}
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def runs(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("test.en").write_text("".join(f"{line}\n" for line in "abcd"))
     Path("test.de").write_text("".join(f"{line}\n" for line in REFERENCES))
-    for steps, (name, lines) in enumerate(FOUND.items(), start=1):
+    for steps, (name, lines) in enumerate(TRANSLATIONS.items(), start=1):
         run = tmp_path / name
         (run / "translations").mkdir(parents=True)
         text = RECIPE.replace("NAME", name).replace("STEPS", str(steps)).replace("EXTRA", f"only-{name}")
@@ -63,8 +63,8 @@ def test_options_and_scores_are_compared(runs: Path, nmt: Nmt) -> None:
     assert set(document["tests"]) == {"heldout"}  # not the test set of only one run
     (chrf,) = document["tests"]["heldout"]
     for row in chrf["systems"]:
-        (known,) = score_corpus(FOUND[row["system"]], [REFERENCES], ["chrf"], tgt_lang="de")
-        assert row["score"] == pytest.approx(known.value)
+        (expected,) = score_corpus(TRANSLATIONS[row["system"]], [REFERENCES], ["chrf"], tgt_lang="de")
+        assert row["score"] == pytest.approx(expected.value)
     text = nmt("compare", "a", "b", "--metrics", "bleu,chrf,bleu,", "--resamples", 100, "--trials", 100)[1]
     assert "options that differ" in text and text.count("heldout: bleu") == 1 and "a (baseline)" in text
 
@@ -113,21 +113,23 @@ def test_without_a_common_test_set_the_options_are_shown(runs: Path, nmt: Nmt) -
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("arguments", "status", "expected"),
     [
-        (("a", "b", "--ref", "test.de"), "--ref has no effect on runs, whose recipes set it"),
-        (("a", "b", "--lowercase"), "--lowercase has no effect on runs"),
-        (("a", "b", "--metrics", ","), "--metrics is empty"),
-        (("a", "a"), "a is given twice"),
-        (("a", "test.de"), "test.de is not a run directory: it has no recipe.toml"),
-        (("test.de", "test.de", "--ref", "test.de", "-o", "x.png"), "-o plots the curves of runs"),
-        (("a", "b", "-o", "a/metrics.jsonl"), "a/metrics.jsonl"),
+        (("a", "b", "--ref", "test.de"), 2, "--ref has no effect on runs, whose recipes set it"),
+        (("a", "b", "--lowercase"), 2, "--lowercase has no effect on runs"),
+        (("a", "b", "--metrics", ","), 2, "--metrics is empty"),
+        (("a", "a"), 2, "a is given twice"),
+        (("a", "test.de"), 1, "test.de is not a run directory: it has no recipe.toml"),
+        (("test.de", "test.de", "--ref", "test.de", "-o", "x.png"), 2, "-o plots the curves of runs"),
+        (("a", "b", "-o", "a/metrics.jsonl"), 1, "-o a/metrics.jsonl is the input a/metrics.jsonl"),
     ],
 )
-def test_invalid_calls(runs: Path, nmt: Nmt, words: tuple[str, ...], reason: str) -> None:
-    status, out, err = nmt("compare", *words)
-    assert status in (1, 2) and out == ""
-    assert reason in one_line(err)
+def test_invalid_input_is_one_line(
+    runs: Path, nmt: Nmt, arguments: tuple[str, ...], status: int, expected: str
+) -> None:
+    found, out, err = nmt("compare", *arguments)
+    assert (found, out) == (status, "")
+    assert expected in one_line(err)
 
 
 def test_the_run_of_a_classifier_is_named(runs: Path, nmt: Nmt) -> None:
@@ -145,7 +147,7 @@ def test_a_run_that_is_not_complete_is_named(runs: Path, nmt: Nmt) -> None:
 
 
 def test_a_changed_test_set_is_not_scored_with_earlier_translations(runs: Path, nmt: Nmt) -> None:
-    for name in FOUND:
+    for name in TRANSLATIONS:
         test = {"name": "heldout", "source": text_digest(list("abcd"))}
         (runs / name / "report.json").write_text(json.dumps({"tests": [test]}))
     assert nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)[0] == 0
@@ -157,7 +159,7 @@ def test_a_changed_test_set_is_not_scored_with_earlier_translations(runs: Path, 
 
 def test_translations_other_than_those_of_the_report_are_not_compared(runs: Path, nmt: Nmt) -> None:
     """A run may have been killed between translating a test set and writing its report."""
-    for name, lines in FOUND.items():
+    for name, lines in TRANSLATIONS.items():
         test = {"name": "heldout", "output": text_digest(lines)}
         (runs / name / "report.json").write_text(json.dumps({"tests": [test]}))
     assert nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)[0] == 0
@@ -185,7 +187,7 @@ def test_a_run_that_was_trained_further_is_compared_as_it_was_translated(runs: P
 
 
 def test_identical_translations_have_no_p_value(runs: Path, nmt: Nmt) -> None:
-    (runs / "b" / "translations" / "heldout.de").write_text("".join(f"{line}\n" for line in FOUND["a"]))
+    (runs / "b" / "translations" / "heldout.de").write_text("".join(f"{line}\n" for line in TRANSLATIONS["a"]))
     status, _, err = nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)
     assert status == 0
     assert "heldout: b is identical to the baseline; its p-values are meaningless" in err

@@ -29,12 +29,26 @@ CONVERT = (
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
 
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name of the program: the state, the parent, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def parent(pid: int) -> int:
+    return int(stat_fields(pid)[1])
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process in user mode."""
+    return int(stat_fields(pid)[11]) / os.sysconf("SC_CLK_TCK")
+
+
 def processes(mark: str) -> list[int]:
     """Running processes with this mark in their environment, including indirect children."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            is_dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            is_dead = stat_fields(int(folder.name))[0] in "ZX"
             if not is_dead and f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                 found.append(int(folder.name))
     return found
@@ -78,8 +92,7 @@ def wait_for_work(mark: str) -> None:
         times = []
         for pid in processes(mark):
             with suppress(OSError):
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                times.append(int(fields[11]) / os.sysconf("SC_CLK_TCK"))
+                times.append(cpu_seconds(pid))
         if len(times) >= 5 and sorted(times)[-3] > 0.3:  # command, tracker, server and two workers
             return
         time.sleep(0.1)
@@ -90,11 +103,10 @@ def wait_until_busy(process: subprocess.Popen[bytes], seconds: float) -> None:
     """Wait until a process has used this many seconds of CPU time."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        if int(fields[11]) / os.sysconf("SC_CLK_TCK") > seconds:
+        if cpu_seconds(process.pid) > seconds:
             return
         time.sleep(0.1)
-    pytest.fail("the processes did not become busy")
+    pytest.fail("the process did not become busy")
 
 
 def end(process: subprocess.Popen[bytes]) -> tuple[int, list[str]]:
@@ -116,11 +128,11 @@ def test_a_signal_ends_the_threads_of_ctranslate2(
     process = start("-o", tmp_path / "out", "--engine", "ctranslate2", "--window", 20_000)
     wait_until_busy(process, 5.0)
     process.send_signal(number)
-    found, (*reports, line) = end(process)
+    found, (*warnings, line) = end(process)
     assert found == status
-    assert line.startswith("nmt: interrupted")  # and names the part if lines were written
+    assert line.startswith("nmt: interrupted")  # and names `out.part` if lines were written
     # A fast machine writes lines within 5 s, and those are too long for the model.
-    assert all("were too long for the model" in report for report in reports)
+    assert all("were too long for the model" in warning for warning in warnings)
     assert not (tmp_path / "out").exists()
 
 
@@ -134,9 +146,12 @@ def test_a_signal_ends_all_processes(
 ) -> None:
     process = start("-o", tmp_path / "out")
     wait_for_work(mark)
-    os.killpg(process.pid, number) if is_group else process.send_signal(number)
-    found, said = end(process)
-    assert (found, said) == (status, ["nmt: interrupted"])
+    if is_group:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    found, messages = end(process)
+    assert (found, messages) == (status, ["nmt: interrupted"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
@@ -147,8 +162,8 @@ def test_ctrl_c_during_startup_ends_all_processes(start: Start, mark: str, tmp_p
     while len(processes(mark)) < 2 and time.monotonic() < deadline:  # the server of the pool is about to start
         time.sleep(0.002)
     os.killpg(process.pid, signal.SIGINT)
-    found, said = end(process)
-    assert (found, said) == (130, ["nmt: interrupted"])
+    found, messages = end(process)
+    assert (found, messages) == (130, ["nmt: interrupted"])
 
 
 @pytest.mark.slow
@@ -159,8 +174,8 @@ def test_a_closed_output_pipe_ends_all_processes(start: Start, mark: str, tmp_pa
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
-    found, said = end(process)
-    assert (found, said) == (1, [])
+    found, messages = end(process)
+    assert (found, messages) == (1, [])
 
 
 @pytest.mark.slow
@@ -172,13 +187,9 @@ def test_a_dead_worker_ends_all_processes_with_one_line(
     wait_for_work(mark)
     worker = next(pid for pid in processes(mark) if parent(pid) != process.pid and parent(parent(pid)) == process.pid)
     os.kill(worker, number)
-    status, said = end(process)
-    assert (status, len(said)) == (1, 1)
-    assert said[0].startswith("nmt: the system ended a worker process")
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    status, messages = end(process)
+    assert (status, len(messages)) == (1, 1)
+    assert messages[0].startswith("nmt: the system ended a worker process")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -207,7 +218,8 @@ def test_a_full_disk_is_one_line(start: Start, tmp_path: Path) -> None:
 
     process = start("-o", tmp_path / "out", "--window", 50, preexec_fn=limit)
     process.wait(120)
-    status, said = end(process)
-    assert (status, len(said)) == (1, 1)
-    assert said[0].startswith(f"nmt: {tmp_path / 'out'} exceeds the maximum file size; raise the limit (ulimit -f, ")
+    status, messages = end(process)
+    assert (status, len(messages)) == (1, 1)
+    expected = f"nmt: {tmp_path / 'out'} exceeds the maximum file size; raise the limit (ulimit -f, "
+    assert messages[0].startswith(expected)
     assert (tmp_path / "out.part").exists()

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -41,9 +40,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Iterator[Path]:
+def text(tmp_path: Path) -> Path:
     (tmp_path / "in.txt").write_text("The woman buys a car.\n\nA dog.\n")
-    yield tmp_path / "in.txt"
+    return tmp_path / "in.txt"
 
 
 @needs_ctranslate2
@@ -88,7 +87,9 @@ def test_export_warns_of_newer_checkpoints(model: Path, text: Path, tmp_path: Pa
 
 
 @needs_transformers
-def test_export_to_hugging_face_and_import(model: Path, text: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_export_to_hugging_face_and_import_keep_the_translations(
+    model: Path, text: Path, tmp_path: Path, nmt: Nmt
+) -> None:
     status, out, err = nmt("export", model, "--to", "huggingface", "-o", tmp_path / "hf", "--license", "cc-by-4.0")
     assert (status, out) == (0, f"{tmp_path / 'hf'}\n"), err
     assert "gnmt" in err  # a length penalty that Hugging Face lacks
@@ -103,7 +104,7 @@ def test_export_to_hugging_face_and_import(model: Path, text: Path, tmp_path: Pa
 
 
 @needs_ctranslate2
-def test_translate_with_either_engine(model: Path, text: Path, nmt: Nmt) -> None:
+def test_both_engines_give_the_same_translations(model: Path, text: Path, nmt: Nmt) -> None:
     options = ("translate", model, text, "--device", "cpu", "--length-penalty", "none")
     common = (*options, "--precision", "fp32")
     status, ours, _ = nmt(*common, "--engine", "torch")
@@ -119,7 +120,7 @@ def test_translate_with_either_engine(model: Path, text: Path, nmt: Nmt) -> None
     assert nmt(*options, "--engine", "ctranslate2", "--precision", "int8")[0] == 0
 
 
-def test_torch_search_in_fp16(model: Path, text: Path, nmt: Nmt) -> None:
+def test_search_in_fp16_changes_only_the_scores(model: Path, text: Path, nmt: Nmt) -> None:
     found = {}
     for precision in ("fp32", "fp16"):
         options = ("--device", "cpu", "--precision", precision, "--with-scores")
@@ -138,30 +139,45 @@ def test_unsupported_options_of_the_engine_are_one_line(model: Path, text: Path,
     assert all(word in one_line(err) for word in ("ensemble", "sampling", "--engine torch"))
 
 
-def test_wrong_commands(model: Path, text: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_options_of_export_are_one_line(
+    model: Path, text: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    export = ("export", model, "-o", tmp_path / "out", "--to")
-    status, _, err = nmt(*export, "huggingface", "--push", "me/model")
-    assert status == 1
-    assert "HF_TOKEN" in one_line(err)
-    status, _, err = nmt(*export, "huggingface", "--push", "me/my model")
+    for options, status, expected in (
+        (("--push", "me/model"), 1, "HF_TOKEN"),
+        (("--push", "me/my model"), 2, "it must be OWNER/MODEL"),
+        (("--push", "model"), 2, "--push model has no owner; it must be OWNER/MODEL; add your user name"),
+        (("--private",), 2, "--private has no effect without --push"),
+        (("--license", "mit\ntags: [x]"), 2, r"--license is 'mit\ntags: [x]'; it must be an identifier"),
+        (("--quantization", "int8"), 2, "--quantization has no effect on --to huggingface"),
+        (("--sample", text, "--no-parity-check"), 2, "--sample and --no-parity-check are mutually exclusive"),
+    ):
+        found, out, err = nmt("export", model, "-o", tmp_path / "out", "--to", "huggingface", *options)
+        assert (found, out) == (status, "")
+        assert expected in one_line(err)
+    assert not (tmp_path / "out").exists()
+
+
+@needs_transformers
+def test_the_parity_check_cannot_be_skipped_if_it_can_run(model: Path, tmp_path: Path, nmt: Nmt) -> None:
+    status, _, err = nmt("export", model, "-o", tmp_path / "out", "--to", "huggingface", "--no-parity-check")
     assert status == 2
-    assert "it must be OWNER/MODEL" in one_line(err)
-    status, _, err = nmt(*export, "huggingface", "--push", "model")
-    assert status == 2
-    assert "--push model has no owner; it must be OWNER/MODEL; add your user name" in one_line(err)
-    assert nmt(*export, "huggingface", "--private")[0] == 2
-    assert nmt(*export, "huggingface", "--license", "mit\ntags: [x]")[0] == 2
-    assert nmt(*export, "huggingface", "--quantization", "int8")[0] == 2
-    _, _, err = nmt(*export, "huggingface", "--sample", text, "--no-parity-check")
-    assert "--sample and --no-parity-check are mutually exclusive" in one_line(err)
-    assert nmt(*export, "marian")[0] == 2
-    assert nmt("translate", model, text, "--precision", "fp8")[0] == 2
-    status, _, err = nmt(
-        "export", tmp_path / "nowhere", "-o", tmp_path / "out", "--to", "huggingface", "--no-parity-check"
-    )
-    assert status == 2
+    assert "the parity check is required; omit --no-parity-check" in one_line(err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_a_hugging_face_model_is_not_imported(tmp_path: Path, nmt: Nmt) -> None:
     status, _, err = nmt("import", tmp_path, "-o", tmp_path / "out")
     assert status == 1
     assert "lacks config.json" in one_line(err)
     assert not (tmp_path / "out").exists()
+
+
+def test_unknown_formats_and_precisions_are_one_line(model: Path, text: Path, tmp_path: Path, nmt: Nmt) -> None:
+    for command, expected in (
+        (("export", model, "--to", "marian", "-o", tmp_path / "out"), "'marian' is not one of 'ctranslate2', 'hugging"),
+        (("translate", model, text, "--precision", "fp8"), "'fp8' is not one of 'auto', 'fp32'"),
+    ):
+        status, out, err = nmt(*command)
+        assert (status, out) == (2, "")
+        assert expected in one_line(err)

@@ -9,6 +9,7 @@ import torch
 
 from nmt.checkpoint import load_model, model_files, model_tensors
 from nmt.cli.align import load_aligner
+from nmt.export.packages import is_installed
 from nmt.models import build_model
 from nmt.plots.attention import read_panels
 from nmt.recipe import ModelRecipe
@@ -45,11 +46,13 @@ def test_translation_reports_why_it_uses_torch(gru: Path, texts: Path, nmt: Nmt)
     status, out, err = nmt("translate", gru, texts / "src", "--device", "cpu")
     assert status == 0, err
     assert len(out.splitlines()) == len((texts / "src").read_text(encoding="utf-8").split("\n")) - 1
+    reason = f"{gru} is a GRU model" if is_installed("ctranslate2") else "CTranslate2 is not installed"
+    assert err.strip().endswith(f", because {reason}")
     assert "engine: torch" in err
     assert "converting" not in err
 
 
-def test_translate_with_alignments_score_and_info(gru: Path, texts: Path, nmt: Nmt) -> None:
+def test_alignments_scores_and_info_are_supported(gru: Path, texts: Path, nmt: Nmt) -> None:
     status, out, err = nmt(
         "translate", gru, texts / "src", "--engine", "torch", "--with-alignments", "--output-format", "jsonl"
     )

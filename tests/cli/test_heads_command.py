@@ -24,8 +24,9 @@ CPU = ("--device", "cpu")
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder, rng = tmp_path_factory.mktemp("pairs"), random.Random(1)
-    for name in ("src", "ref"):
-        lines = ["", *(sentence(rng) for _ in range(8)), ""] if name == "src" else [sentence(rng) for _ in range(10)]
+    sources = ["", *(sentence(rng) for _ in range(8)), ""]
+    references = [sentence(rng) for _ in range(10)]
+    for name, lines in (("src", sources), ("ref", references)):
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return folder / "src", folder / "ref"
 
@@ -55,7 +56,9 @@ def test_a_newer_checkpoint_of_the_run_is_named(
     assert (status, err.count("was averaged at step 1,000, but the run has a checkpoint of step 1,200")) == (0, 1)
 
 
-def test_bleu_and_plot(model: Path, pairs: tuple[Path, Path], nmt: Nmt, tmp_path: Path) -> None:
+def test_bleu_without_heads_is_measured_and_plotted(
+    model: Path, pairs: tuple[Path, Path], nmt: Nmt, tmp_path: Path
+) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'nmt[plot]'")
     plot = tmp_path / "heads.svg"
     status, out, _ = nmt("heads", model, pairs[0], pairs[0], "--bleu", 2, "--plot", plot, "--json", *CPU)
@@ -82,7 +85,7 @@ def test_a_model_with_context_is_measured_without_it(model: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(("language", "has_spaces"), [("de", True), ("ja", False)])
-def test_bleu_uses_phrases_of_the_target_language(
+def test_bleu_uses_the_spacing_of_the_target_language(
     model: Path, monkeypatch: pytest.MonkeyPatch, language: str, has_spaces: bool
 ) -> None:
     loaded, found = load_model(model, torch.device("cpu")), list[bool]()
@@ -138,22 +141,22 @@ def test_a_pruned_model_is_smaller_and_translates(
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "status", "message"),
     [
-        (["--prune", "2", "-o", "new"], "one must remain; give 1, or a fraction such as 0.5"),
-        (["--prune", "0", "-o", "new"], "--prune is '0'"),
-        (["--prune", "0.9", "-o", "new"], "--prune is '0.9', which rounds to 2; each attention layer"),
-        (["--prune", "0.1", "-o", "new"], "--prune is '0.1', which rounds to 0; each attention layer"),
-        (["--prune", "half", "-o", "new"], "--prune is 'half'"),
-        (["--prune", "nan", "-o", "new"], "--prune is 'nan'"),
-        (["--stack", "encoder"], "--stack has no effect without --prune"),
-        (["--prune", "1"], "--prune and -o must be given together"),
-        (["-o", "new"], "--prune and -o must be given together"),
-        (["--prune", "1", "-o", "photo.png/new"], "photo.png is not a directory; choose another path"),
-        (["--plot", "heads"], "needs an extension such as .png"),
-        (["--plot", "heads.txt"], "needs an extension such as .png"),
-        (["--plot", "nowhere/heads.png"], "is not a directory"),
-        (["--plot", "photo.png"], "photo.png was not written by this command"),
+        (["--prune", "2", "-o", "new"], 2, "one must remain; give 1, or a fraction such as 0.5"),
+        (["--prune", "0", "-o", "new"], 2, "--prune is '0'"),
+        (["--prune", "0.9", "-o", "new"], 2, "--prune is '0.9', which rounds to 2; each attention layer"),
+        (["--prune", "0.1", "-o", "new"], 2, "--prune is '0.1', which rounds to 0; each attention layer"),
+        (["--prune", "half", "-o", "new"], 2, "--prune is 'half'"),
+        (["--prune", "nan", "-o", "new"], 2, "--prune is 'nan'"),
+        (["--stack", "encoder"], 2, "--stack has no effect without --prune"),
+        (["--prune", "1"], 2, "--prune and -o must be given together"),
+        (["-o", "new"], 2, "--prune and -o must be given together"),
+        (["--prune", "1", "-o", "photo.png/new"], 1, "photo.png is not a directory; choose another path"),
+        (["--plot", "heads"], 1, "needs an extension such as .png"),
+        (["--plot", "heads.txt"], 1, "needs an extension such as .png"),
+        (["--plot", "nowhere/heads.png"], 1, "is not a directory"),
+        (["--plot", "photo.png"], 1, "photo.png was not written by this command"),
     ],
 )
 def test_wrong_options_are_one_line(
@@ -163,13 +166,13 @@ def test_wrong_options_are_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options: list[str],
+    status: int,
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photo.png").write_text("of another program")
-    status, out, err = nmt("heads", model, *pairs, *options, *CPU)
-    assert status != 0
-    assert out == ""
+    found, out, err = nmt("heads", model, *pairs, *options, *CPU)
+    assert (found, out) == (status, "")
     assert message in one_line(err)
 
 

@@ -25,8 +25,9 @@ STATE: dict[str, object] = {
     "updates_in_epoch": 10,
     "tgt_tokens": 1_234,
     "seconds": 61.0,
+    "best_step": 10,
+    "best_validation": {"valid/nll": 2.5},
 }
-STATE |= {"best_step": 10, "best_validation": {"valid/nll": 2.5}}
 TRAINING = {"steps": 99, "epochs": 9.5, "tgt_tokens": 99, "seconds": 1.0, "valid_step": 98, "valid_nll": 1.25}
 SCORE = {"name": "bleu", "value": 12.5, "signature": "BLEU|nrefs:1"}
 REPORT = {"training": TRAINING, "tests": [{"name": "news", "scores": [SCORE]}]}
@@ -69,7 +70,7 @@ def test_a_single_checkpoint_is_named_once(run: Path, nmt: Nmt) -> None:
     assert "1 checkpoint, step-00000010\n" in nmt("info", run / "single")[1]
 
 
-def test_json_holds_the_same_and_counts_parameters(run: Path, model: Path, nmt: Nmt) -> None:
+def test_json_has_parameters_training_and_files_of_a_checkpoint(run: Path, model: Path, nmt: Nmt) -> None:
     found = json.loads(nmt("info", run / "checkpoints" / "step-00000010", "--json")[1])
     assert found["parameters"] == load_model(model, torch.device("cpu")).model.num_parameters()
     assert found["training"]["step"] == 10

@@ -31,7 +31,7 @@ LINE = 'a <b id="1">red</b><br/>car for 1,234.5 or {x}'
         ('ein <b id="1">rotes</b><br/>Auto für 1.234,5 oder {x} 1.234,5', "added"),
     ],
 )
-def test_violations(translation: str, expected: str) -> None:
+def test_each_difference_is_a_violation(translation: str, expected: str) -> None:
     found = violation(GRAMMAR, LINE, translation)
     assert found.startswith(expected) and bool(found) is bool(expected)
 
@@ -46,7 +46,7 @@ def test_inserted_markup_is_well_formed_and_changes_no_text() -> None:
     assert any(re.search(r"<\w+ id=\S+<\w+ id=", line) for line in marked), "some elements are nested"
 
 
-def test_random_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_random_lines_have_no_violations(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--lines", "200"]) == 0
     rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
     assert [row[2] for row in rows] == ["20"] * 10 and all(row[-1] == "0" for row in rows)
@@ -60,7 +60,9 @@ def test_a_damaged_output_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "not well-formed" in capsys.readouterr().out
 
 
-def test_scores_of_a_model(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_scored_with_and_without_markup(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = tmp_path / "text"
     text.write_text("a dog & 12 cats\nthe man\nthe dog\n")
     assert main(["--lines", "0", *map(str, (model, text, text))]) == 0
@@ -68,13 +70,19 @@ def test_scores_of_a_model(model: Path, tmp_path: Path, capsys: pytest.CaptureFi
     rows = [line.strip("| ").split(" | ") for line in out.splitlines() if "±" in line]
     assert [row[0] for row in rows] == ["plain text", "with markup, --keep", "with markup, without --keep"]
     assert rows[1][2] == "0" and "BLEU|nrefs:1|bs:1000" in out
-    text.write_text("a\n")
-    (tmp_path / "other").write_text("a\nb\n")
-    assert main(["--lines", "0", str(model), str(text), str(tmp_path / "other")]) == 1
+
+
+def test_texts_of_different_length_are_an_error(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    src, ref = tmp_path / "src", tmp_path / "ref"
+    src.write_text("a\n")
+    ref.write_text("a\nb\n")
+    assert main(["--lines", "0", *map(str, (model, src, ref))]) == 1
     assert "has 1 line and" in capsys.readouterr().err
 
 
-def test_fewer_lines_than_translators(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_without_lines_have_no_violations(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--lines", "1"]) == 0
     assert capsys.readouterr().out.count("| 0 | 0.0% |") == 9
 

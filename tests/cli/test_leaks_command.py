@@ -57,10 +57,10 @@ def test_the_text_of_an_initial_model_is_not_searched(recipe: Path, nmt: Nmt) ->
     assert (status, err) == (0, "warning: the training text of train.start_from, runs/large, was not searched\n")
 
 
-def test_counts_and_places(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_counts_and_locations_are_listed(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, out, err = nmt("leaks", recipe)
     assert (status, err) == (0, "")
-    counts, listed = out.split("\n\n")[0], out.split("\n\n")[1:]
+    counts, _, listed = out.partition("\n\n")
     assert [line.split() for line in counts.splitlines()[1:]] == [
         ["data.test.news", "5", "exact", "2", "1", "1", "2", "1"],
         ["near", "2", "3", "3", "2"],
@@ -69,7 +69,7 @@ def test_counts_and_places(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
         ["data.valid.0", "1", "exact", "0", "0", "0", "0", "0"],
         ["near", "1", "0", "0", "1"],
     ]
-    rows = [line.split() for line in "\n\n".join(listed).splitlines() if line.startswith("data.")]
+    rows = [line.split() for line in listed.splitlines() if line.startswith("data.")]
     assert [row[:5] for row in rows] == [
         ["data.test.news:1", "both", "exact", f"{tmp_path}/first.en.gz:1", "1"],
         ["data.test.news:2", "both", "near", f"{tmp_path}/first.en.gz:2", "1"],
@@ -83,7 +83,7 @@ def test_counts_and_places(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_json_holds_everything(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_json_has_the_counts_and_the_leaks(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, out, _ = nmt("leaks", recipe, "--format", "json")
     assert status == 0
     news, other, valid = json.loads(out)["sets"]
@@ -95,16 +95,19 @@ def test_json_holds_everything(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
             "part": "source",
             "kind": "near",
             "text": "a DOG",
-            "place": f"{tmp_path}/second.tsv:1",
+            "location": f"{tmp_path}/second.tsv:1",
             "found": "A dog!",
             "times": 1,
         }
     ]
 
 
-def test_overrides_of_a_recipe(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_overrides_change_the_recipe(recipe: Path, nmt: Nmt) -> None:
     _, out, _ = nmt("leaks", recipe, "data.test={}", "--format", "json")
     assert [found["name"] for found in json.loads(out)["sets"]] == ["data.valid.0"]
+
+
+def test_unusable_files_are_errors(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "first.de").write_text("Ein Baum.\n")
     status, _, err = nmt("leaks", recipe)
     assert status == 1 and "first.en.gz has 4 sentences and" in one_line(err)

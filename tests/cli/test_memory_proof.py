@@ -20,13 +20,16 @@ def text(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_edited_files(model: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_edited_files_have_the_same_translations_with_a_memory(
+    model: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     assert memory_proof.main([str(model), str(text), "--files", "20"]) == 0
     torch, ctranslate2 = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:])
     assert torch[0] == "torch fp32" and torch[4] == "0"
     assert ctranslate2[0] == "ctranslate2 int8" and ctranslate2[4:] == ["0", "0"]
-    assert float(ctranslate2[3].rstrip("%")) > 80
+    reused_percent = float(ctranslate2[3].rstrip("%"))
+    assert reused_percent > 80, "edits change at most 5 of about 30 lines"
 
 
 def test_a_translation_that_depends_on_other_lines_is_reported(

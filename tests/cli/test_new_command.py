@@ -1,4 +1,4 @@
-"""`nmt new`: recipes of three sizes that load, and one that trains."""
+"""`nmt new`: recipes of three sizes, and its errors."""
 
 import errno
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nmt.grammar import generate
-from nmt.recipe import Recipe, UserError, load_recipe
-from nmt.storage.sealed import write_file
+from nmt.recipe import Recipe, load_recipe, parse_recipe
+from nmt.recipe.starter import starter_recipe
 from tests.calling import Nmt, one_line
 
 
@@ -26,7 +26,7 @@ def options(folder: Path, pairs: int) -> list[object]:
 
 @pytest.mark.parametrize(
     ("pairs", "d_model", "dropout", "batch_tokens"),
-    [(99_999, 256, 0.3, 2_048), (100_000, 512, 0.3, 4_096), (1_000_000, 512, 0.1, 25_000)],
+    [(99_999, 256, 0.3, 2_048), (100_000, 512, 0.3, 4_096)],
 )
 def test_the_size_fits_the_text(
     pairs: int, d_model: int, dropout: float, batch_tokens: int, tmp_path: Path, nmt: Nmt
@@ -40,6 +40,18 @@ def test_the_size_fits_the_text(
     assert (recipe.name, recipe.src_lang, recipe.tgt_lang) == ("own", "en", "de")
     assert (recipe.model.d_model, recipe.model.dropout, recipe.train.batch_tokens) == (d_model, dropout, batch_tokens)
     assert 1_000 <= recipe.train.max_steps <= 100_000
+
+
+@pytest.mark.parametrize(
+    ("pairs", "size", "dropout", "batch_tokens"),
+    [(999_999, "small", 0.3, 4_096), (1_000_000, "base", 0.1, 25_000)],
+)
+def test_a_million_pairs_select_the_base_model(pairs: int, size: str, dropout: float, batch_tokens: int) -> None:
+    corpus = {"kind": "tsv", "path": "pairs.tsv"}
+    starter = starter_recipe("own", ("en", "de"), corpus, corpus, pairs, tokens=10 * pairs, alphabet=100)
+    recipe = parse_recipe(starter.text)
+    assert (starter.size, recipe.model.d_model, recipe.model.dropout) == (size, 512, dropout)
+    assert recipe.train.batch_tokens == batch_tokens
 
 
 @pytest.mark.slow
@@ -90,8 +102,9 @@ def test_text_in_another_format_is_named(tmp_path: Path, nmt: Nmt) -> None:
 
 def test_further_columns_are_named_and_do_not_count(tmp_path: Path, nmt: Nmt) -> None:
     plain, attributed = tmp_path / "plain.tsv", tmp_path / "attributed.tsv"
-    plain.write_text("a dog\tein Hund und eine Katze\n\n" * 30_000)
-    attributed.write_text(f"a dog\tein Hund und eine Katze\t{'a long attribution ' * 20}\tCC-BY\n\n" * 30_000)
+    num_pairs = 30_000  # enough for more than the minimum number of updates
+    plain.write_text("a dog\tein Hund und eine Katze\n\n" * num_pairs)
+    attributed.write_text(f"a dog\tein Hund und eine Katze\t{'a long attribution ' * 20}\tCC-BY\n\n" * num_pairs)
     steps = []
     for path in (plain, attributed):
         out = path.with_suffix(".toml")
@@ -102,14 +115,17 @@ def test_further_columns_are_named_and_do_not_count(tmp_path: Path, nmt: Nmt) ->
     assert steps[0] == steps[1] > 1_000
 
 
-def test_a_full_disk_leaves_no_part_of_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def sync(descriptor: int) -> None:
+def test_a_full_disk_leaves_no_part_of_a_recipe(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "fsync", sync)
-    with pytest.raises(UserError, match="the disk is full while writing"):
-        write_file(tmp_path / "own.toml", b"name")
-    assert list(tmp_path.iterdir()) == []
+    given = options(tmp_path, 5)
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(os, "fsync", fail)
+    status, out, err = nmt("new", "en", "de", *given, "-o", tmp_path / "own.toml")
+    assert (status, out) == (1, "")
+    assert one_line(err).startswith("the disk is full while writing ")
+    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize(("file", "name"), [("ä ö.toml", "en-de"), ("my text ü.toml", "my-text")])
@@ -119,17 +135,20 @@ def test_any_file_name_gives_a_valid_recipe(file: str, name: str, tmp_path: Path
     assert load_recipe(tmp_path / file).name == name
 
 
-def test_invalid_input(tmp_path: Path, nmt: Nmt) -> None:
+def test_invalid_input_is_an_error(tmp_path: Path, nmt: Nmt) -> None:
     given = options(tmp_path, 7)
-    for arguments, expected in (
-        (["en", "de", *given[:4]], "nmt new needs --valid-src and --valid-tgt, or --valid-tsv; give one or the other"),
-        (["en", "de", *given, "--tsv", given[1]], "nmt new needs --src and --tgt, or --tsv; give one or the other"),
-        (["en", "german", *given], "tgt_lang = 'german'; it must be an ISO 639 code"),
-        (["en", "de", given[0], given[1], given[2], given[7], *given[4:]], "they must match line by line; check both"),
-        (["en", "de", *given[:2], "--tgt", given[1], *given[4:]], f"--src and --tgt are the same file, {given[1]}"),
-        (["en", "de", *given[:4], "--valid-tsv", given[5]], f"{given[5]}, line 1 has no tab; expected two columns"),
+    train, valid = given[:4], given[4:]
+    _, src, _, _ = train
+    _, valid_src, _, valid_tgt = valid
+    for languages, texts, status, expected in (
+        (["en", "de"], train, 2, "nmt new needs --valid-src and --valid-tgt, or --valid-tsv; give one or the other"),
+        (["en", "de"], [*given, "--tsv", src], 2, "nmt new needs --src and --tgt, or --tsv; give one or the other"),
+        (["en", "german"], given, 2, "tgt_lang = 'german'; it must be an ISO 639 code"),
+        (["en", "de"], ["--src", src, "--tgt", valid_tgt, *valid], 1, "they must match line by line; check both"),
+        (["en", "de"], ["--src", src, "--tgt", src, *valid], 2, f"--src and --tgt are the same file, {src}"),
+        (["en", "de"], [*train, "--valid-tsv", valid_src], 1, f"{valid_src}, line 1 has no tab; expected two columns"),
     ):
-        status, out, err = nmt("new", *arguments, "-o", tmp_path / "own.toml")
-        assert (status in (1, 2), out) == (True, "")
+        found, out, err = nmt("new", *languages, *texts, "-o", tmp_path / "own.toml")
+        assert (found, out) == (status, "")
         assert expected in one_line(err)
     assert not (tmp_path / "own.toml").exists()

@@ -19,8 +19,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def folder(model: Path, texts: Path, tmp_path: Path) -> Path:
-    """A model, a text, and an n-best list of it."""
+def folder(model: Path, tmp_path: Path) -> Path:
+    """A model, a source, a reference, an n-best list, and the metrics of a run."""
     shutil.copytree(model, tmp_path / "model")
     (tmp_path / "src").write_text("a cat\n")
     (tmp_path / "ref").write_text("a dog\n")
@@ -115,11 +115,11 @@ def test_output_to_a_pipe_or_a_link(folder: Path, nmt: Nmt, command: str) -> Non
     if ending:
         target.write_bytes(b"before, " + PLOT_MARK)
     received: list[bytes] = []
-    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
     reader.start()
     status, _, err = nmt(*commands(folder)[command], pipe)
     assert status == 0, err
-    reader.join()
+    reader.join(20)
     assert pipe.is_fifo()
     assert nmt(*commands(folder)[command], link)[0] == 0
     assert link.is_symlink()
@@ -159,7 +159,7 @@ def test_plot_needs_an_extension(folder: Path, nmt: Nmt) -> None:
 
 
 def test_unusable_output_directory_is_an_error(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the work: not even a symbolic link without a target is replaced."""
+    """The error precedes the work. A dangling symbolic link is not replaced either."""
     monkeypatch.delattr("nmt.export.marian.read_marian")
     monkeypatch.delattr("nmt.pipeline._choose_checkpoints")
     monkeypatch.delattr("nmt.cli.align.load_aligner")
@@ -190,8 +190,13 @@ def test_existing_output_may_be_replaced(tmp_path: Path) -> None:
         require_output("-o", tmp_path / name, inputs)
     require_output("-o", None, inputs)
     require_output("-o", Path("/dev/null"), [*inputs, Path("/dev/null")])
+
+
+def test_output_within_an_input_directory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "one").write_text("one")
     with pytest.raises(UserError, match=r"-o .*one is the input .*models/one; it must be another file"):
-        require_not_input("-o", tmp_path / "models" / "one", inputs)
+        require_not_input("-o", tmp_path / "models" / "one", [None, tmp_path / "models"])
 
 
 def test_standard_output_that_is_an_input_is_an_error(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,10 +214,9 @@ def test_standard_output_that_is_an_input_is_an_error(folder: Path, nmt: Nmt, mo
         (("compare", src, nbest, "--ref", ref), nbest),
         (("config", recipe), recipe),
     ):
-        with appended.open("a") as file:
-            monkeypatch.setattr("sys.stdout", file)
+        with appended.open("a") as file, monkeypatch.context() as patch:
+            patch.setattr("sys.stdout", file)
             status, _, err = nmt(*command)
-            monkeypatch.undo()
         assert (status, one_line(err)) == (
             1,
             f"standard output is the input {appended}; it must be another file; choose a new one",
@@ -226,10 +230,9 @@ def test_results_do_not_replace_standard_output(
 ) -> None:
     """As after `nmt rerank ... --save-weights FILE > FILE`."""
     out = folder / "out"
-    with out.open("a") as file:
-        monkeypatch.setattr("sys.stdout", file)
+    with out.open("a") as file, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", file)
         status, _, err = nmt(*commands(folder)[command], out)
-        monkeypatch.undo()
     assert status == 1
     assert f"{out} is standard output; it must be a file; name one" in one_line(err)
 
@@ -249,15 +252,16 @@ def test_standard_output_as_a_new_directory_or_recipe_is_an_error(
 ) -> None:
     monkeypatch.chdir(folder)
     before = contents(folder)
-    for command in (
-        ("export", "model", "--to", "ctranslate2", "-o"),
-        ("align", "model", "src", "ref", "--choose", "src", "ref", "--save-model"),
-        ("recipes", "quickstart", "-o"),
-        ("repeat", "quickstart", "--prepare-only", "-o"),
-        ("translate", "model", "src", "--memory"),
+    for command, status, ending in (
+        (("export", "model", "--to", "ctranslate2", "-o"), 1, "; name one\n"),
+        (("align", "model", "src", "ref", "--choose", "src", "ref", "--save-model"), 1, "; name one\n"),
+        (("recipes", "quickstart", "-o"), 1, "; name one\n"),
+        (("repeat", "quickstart", "--prepare-only", "-o"), 2, "; name one\n"),
+        (("translate", "model", "src", "--memory"), 2, "; see 'nmt translate --help'\n"),
     ):
-        status, _, err = nmt(*command, "-")
-        assert status in (1, 2) and err.endswith(("; name one\n", "; see 'nmt translate --help'\n"))
+        found, _, err = nmt(*command, "-")
+        assert found == status
+        assert err.endswith(ending)
     assert contents(folder) == before
 
 
@@ -271,7 +275,6 @@ def test_a_file_named_like_standard_streams(folder: Path, nmt: Nmt, monkeypatch:
     status, shown, err = nmt("translate", "model", "src", *out.split())
     assert (status, shown) == (0, ""), err
     assert (folder / "-").read_text() == named[1]
-    (folder / "-").unlink()
 
 
 @pytest.mark.parametrize("option", ["-o ~/new", "-o~/new", "--out=~/new", "--out ~/new"])

@@ -92,14 +92,14 @@ def test_counts_and_work_are_those_of_the_run(
     tensors = [*saved.model.values(), *saved.optimizer.values()]
     assert found["checkpoint"] == sum(4 * tensor.numel() for tensor in tensors if tensor.ndim)
     assert 0 <= speed["low"] <= speed["seconds"] <= speed["high"]
-    assert speed["memory"] > 12 * found["parameters"]
+    assert speed["memory"] > 12 * found["parameters"], "gradients and Adam's two moments in fp32"
     assert (speed["validations"], speed["processes"]) == (-(-state.step // 10), 1)
 
 
 def test_the_validation_of_the_start_model_is_counted(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("train", recipe)[0] == 0
     tuned = (recipe, "name=tuned", f"run_dir={tmp_path / 'tuned'}", f"train.start_from={tmp_path / 'run'}")
-    nmt("prepare", *tuned)
+    assert nmt("prepare", *tuned)[0] == 0
     speed = plan(nmt, *tuned, "--seconds", 0.1)["speed"]
     err = nmt("train", *tuned)[2]
     assert speed["validations"] == sum("validation loss" in line for line in err.splitlines()) == 4
@@ -117,7 +117,7 @@ def test_time_has_an_interval(recipe: Path, nmt: Nmt, monkeypatch: pytest.Monkey
     assert speed["tgt_tokens_per_second"] == pytest.approx(10 / 3.5)
 
 
-def test_without_prepared_text(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_without_prepared_text_the_updates_are_a_maximum(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, out, err = nmt("plan", recipe)
     assert status == 0 and "updates  at most 25" in out and "training time" not in out
     assert f"nmt prepare {recipe}, then rerun this command" in err
@@ -131,19 +131,19 @@ def test_an_unknown_vocabulary_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) 
     trees = f"data.train=[{{kind='trees', path='{tmp_path / 'a.trees'}'}}]"
     separate = ("tokenizer.joint=false", "model.tied_embeddings='decoder'")
     warning = "the vocabulary is unknown without prepared text; model and disk sizes assume tokenizer.vocab_size"
-    for options in (
-        ["tokenizer.algorithm=char"],
-        [trees, *separate],
-        [trees],
-        [*separate],
-        ["tokenizer.algorithm=byte"],
+    for options, is_unknown in (
+        (["tokenizer.algorithm=char"], True),
+        ([trees, *separate], True),
+        ([trees], False),
+        (separate, False),
+        (["tokenizer.algorithm=byte"], False),
     ):
         status, _, err = nmt("plan", recipe, "--json", *options)
         assert status == 0
-        assert (warning in " ".join(err.split())) == (options in (["tokenizer.algorithm=char"], [trees, *separate]))
+        assert (warning in " ".join(err.split())) == is_unknown
 
 
-def test_text_that_does_not_exist(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_a_missing_file_of_the_text_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     changes = ("data.root=nowhere", "data.train=[{kind='text', src='a.en', tgt='a.de'}]")
     status, out, err = nmt("plan", recipe, *changes)
     assert status == 0 and "updates  at most 25" in out
@@ -153,7 +153,7 @@ def test_text_that_does_not_exist(recipe: Path, tmp_path: Path, nmt: Nmt) -> Non
     assert "nmt prepare" not in err
 
 
-def test_text_and_forecast_file(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_the_forecast_is_saved_and_printed_with_notes(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("prepare", recipe)[0] == 0
     options = ("train.patience=1", "train.micro_batches=4", "train.subword_sampling=0.1")
     status, out, err = nmt("plan", recipe, "--seconds", 0, *options)
@@ -180,7 +180,7 @@ def test_a_forecast_of_another_version_is_reported(
     assert capsys.readouterr().err == ("" if content is None else message)
 
 
-def test_wrong_input(recipe: Path, nmt: Nmt) -> None:
+def test_invalid_values_are_usage_errors(recipe: Path, nmt: Nmt) -> None:
     for wrong in ("0", "1,x", "", "2,100000"):
         status, _, err = nmt("plan", recipe, "--processes", wrong)
         assert status == 2 and one_line(err).startswith(
@@ -317,5 +317,19 @@ def test_damaged_prepared_text_is_refused(seconds: float, recipe: Path, tmp_path
 
 @pytest.mark.parametrize(("processes", "words"), [(1, "5.0 GB at most, in"), (2, "5.0 GB per process at most, in")])
 def test_memory_is_that_of_a_process(processes: int, words: str) -> None:
-    speed = SpeedForecast("cpu", "fp32", processes, 500, 60, 2e3, 9.0, 8.0, 10.0, 3, 1.0, 5 * 10**9, None)
+    speed = SpeedForecast(
+        device="cpu",
+        precision="fp32",
+        processes=processes,
+        micro_batch_tokens=500,
+        measured_updates=60,
+        tgt_tokens_per_second=2e3,
+        seconds=9.0,
+        low=8.0,
+        high=10.0,
+        validations=3,
+        validation_seconds=1.0,
+        memory=5 * 10**9,
+        available=None,
+    )
     assert dict(_speed_rows(speed))["memory"].startswith(words)

@@ -17,7 +17,7 @@ from tests.calling import Nmt, one_line
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_all_are_listed_and_each_can_be_copied(nmt: Nmt, tmp_path: Path) -> None:
+def test_all_are_listed_and_one_is_copied(nmt: Nmt, tmp_path: Path) -> None:
     _, listed, _ = nmt("recipes")
     names = {path.stem for path in (ROOT / "recipes").rglob("*.toml")}
     assert {line.split()[0] for line in listed.splitlines()} == names

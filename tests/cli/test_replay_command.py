@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -96,7 +97,7 @@ def saved_digest(run: Path, step: int) -> str:
     return state_digest(saved.model, saved.optimizer, saved.average)
 
 
-def files(folder: Path) -> dict[str, int]:
+def modification_times(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
@@ -112,7 +113,7 @@ def files(folder: Path) -> dict[str, int]:
 )
 def test_states_are_those_of_the_run(train: Train, nmt: Nmt, overrides: tuple[str, ...]) -> None:
     run, every = train("run", *overrides), train("every", "train.save_every=1", *overrides)
-    unchanged = files(run)
+    before = modification_times(run)
     for step, checkpoint, verified_at in ((2, None, 4), (6, "step-00000004", 8), (8, "step-00000004", 8)):
         found = replay(nmt, run, step, "--verify")
         assert found["checkpoint"] == (str(run / "checkpoints" / checkpoint) if checkpoint else None)
@@ -122,7 +123,7 @@ def test_states_are_those_of_the_run(train: Train, nmt: Nmt, overrides: tuple[st
         assert found["gradient_norm"] == found["logged_gradient_norm"]
         if not overrides:
             assert found["learning_rate"] == pytest.approx(0.01 * min(1, step / 3))
-    assert files(run) == unchanged
+    assert modification_times(run) == before
 
 
 @pytest.mark.parametrize("step", [2, 6])
@@ -143,7 +144,7 @@ def test_losses_are_those_of_single_pairs(train: Train, nmt: Nmt, recipe: Path) 
     src, tgt = ((recipe.parent / f"train.{side}").read_text().splitlines() for side in ("en", "de"))
     assert len(found["pairs"]) == found["num_pairs"] > 10
     for pair in found["pairs"]:
-        batch = make_batch(store, torch.tensor([pair["pair"]]).numpy())
+        batch = make_batch(store, np.array([pair["pair"]]))
         with torch.no_grad():
             loss = F.cross_entropy(model.logits(model(batch.src, batch.tgt)), batch.labels)
         assert pair["nll"] == pytest.approx(float(loss), rel=1e-5)
@@ -188,16 +189,14 @@ def test_options_that_changed_at_the_next_checkpoint_are_reported(train: Train, 
     assert message in " ".join(err.split())
 
 
-def test_a_diverged_update(train: Train, nmt: Nmt) -> None:
+def test_a_diverged_update_has_no_loss(train: Train, nmt: Nmt) -> None:
     run = train("run", "train.max_steps=3", "train.learning_rate=1e30", "train.log_every=1")
     status, out, _ = nmt("replay", run, "--step", 3, "--json")
     assert status == 0
     assert "NaN" not in out, "JSON has no NaN"
     found = json.loads(out)
-    assert (found["skipped"], found["nll"], found["gradient_norm"], found["logged_gradient_norm"]) == (
-        True,
-        *[None] * 3,
-    )
+    assert found["skipped"] is True
+    assert [found[name] for name in ("nll", "gradient_norm", "logged_gradient_norm")] == [None, None, None]
     assert "nan (the run logged nan)" in nmt("replay", run, "--step", 3)[1]
 
 
@@ -211,7 +210,7 @@ def test_an_update_after_the_last_record_of_the_run_is_reported(train: Train, nm
     assert message in " ".join(nmt("replay", run, "--step", 6)[2].split())
 
 
-def test_wrong_input_and_missing_files(train: Train, nmt: Nmt, recipe: Path, tmp_path: Path) -> None:
+def test_wrong_input_and_missing_files_are_reported(train: Train, nmt: Nmt, recipe: Path, tmp_path: Path) -> None:
     status, _, err = nmt("replay", tmp_path, "--step", 1)
     assert status == 1 and " is not a run; expected the directory of a run" in one_line(err)
     text = tmp_path / "text"
@@ -233,7 +232,7 @@ def test_wrong_input_and_missing_files(train: Train, nmt: Nmt, recipe: Path, tmp
     assert checkpoint_directory(run, 4).is_dir()
 
 
-def test_lines_of_cleaned_corpora(recipe: Path, tmp_path: Path) -> None:
+def test_pairs_of_cleaned_corpora_are_located(recipe: Path, tmp_path: Path) -> None:
     pairs = [(pair.src, pair.tgt) for pair in generate("train", 60, 8)]
     rows = [("EN", "DE"), ("", "leer"), pairs[0], ("viel " * 30, "kurz"), pairs[1], pairs[1], *pairs[2:40]]
     (tmp_path / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in rows))
@@ -256,7 +255,7 @@ def test_lines_of_cleaned_corpora(recipe: Path, tmp_path: Path) -> None:
     assert [(pair.src, pair.tgt) for pair in found] == [(src.lower(), tgt.lower()) for src, tgt in pairs]
 
 
-def test_lines_of_truncated_and_lowercased_sources(recipe: Path, tmp_path: Path) -> None:
+def test_pairs_with_truncated_and_lowercased_sources_are_located(recipe: Path, tmp_path: Path) -> None:
     pairs = [(pair.src, pair.tgt) for pair in generate("train", 60, 8)]
     long = [(f"\u0130zmir {src}" * 9, f"\u0130zmir {tgt}") for src, tgt in pairs]
     (tmp_path / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in [("\u0130", long[0][1]), *long]))

@@ -1,4 +1,4 @@
-"""Files that a run does not overwrite in its directory."""
+"""The directory of a run: which files a run overwrites, reuses and reports."""
 
 import shutil
 import sys
@@ -206,12 +206,11 @@ def test_a_run_within_a_checkpoint_or_its_text_is_an_error(
 
 def test_a_test_set_with_swapped_sides_is_named(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("en", "de"):
-        lines = {"en": "the old dog sees a small cat in the house\n", "de": "der alte hund sieht im haus eine katze\n"}
-        (tmp_path / f"test.{name}").write_text(lines[name] * 60)
-    test = "test = { right = { kind = 'text', src = 'test.en', tgt = 'test.de' }, wrong = { kind = 'text', src = "
-    test += "'test.de', tgt = 'test.en' } }\n"
-    (tmp_path / "mine.toml").write_text(RECIPE.replace("[tokenizer]", test + "[tokenizer]") + TINY)
+    (tmp_path / "test.en").write_text("the old dog sees a small cat in the house\n" * 60)
+    (tmp_path / "test.de").write_text("der alte hund sieht im haus eine katze\n" * 60)
+    right = "test.right = { kind = 'text', src = 'test.en', tgt = 'test.de' }\n"
+    wrong = "test.wrong = { kind = 'text', src = 'test.de', tgt = 'test.en' }\n"
+    (tmp_path / "mine.toml").write_text(RECIPE.replace("[tokenizer]", right + wrong + "[tokenizer]") + TINY)
     status, _, err = nmt("run", "mine.toml", "train.max_steps=1", "decode.max_extra_tokens=0")
     assert status == 0
     assert "source of data.test.wrong resembles the target of data.train, and its target resembles the source;" in err
@@ -315,14 +314,14 @@ def test_a_model_that_cannot_be_replaced_remains(tmp_path: Path, nmt: Nmt, monke
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
     given = ("run", "mine.toml", "run_dir=run", "train.max_steps=2", "train.save_every=1")
     assert nmt(*given)[0] == 0
-    before = sorted((tmp_path / "run" / "model").iterdir())
+    before = {path: path.read_bytes() for path in (tmp_path / "run" / "model").iterdir()}
     weights = tmp_path / "run" / "checkpoints" / "step-00000001" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     status, _, err = nmt(*given, "decode.beam_size=3")
     assert status == 1 and "step-00000001" in err
-    assert sorted((tmp_path / "run" / "model").iterdir()) == before
+    assert {path: path.read_bytes() for path in (tmp_path / "run" / "model").iterdir()} == before
     assert not list((tmp_path / "run").glob(".model*"))
 
 

@@ -9,6 +9,13 @@ import search_table
 LINES = ["a dog runs", "two dogs", "the cat sees a dog", "no", "a cat"]
 
 
+def table_rows(out: str) -> dict[str, list[str]]:
+    """Return the cells of a Markdown table by the name in the first column, without its two header lines."""
+    lines = [line for line in out.splitlines() if line.startswith("|")][2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {name: cells for name, *cells in rows}
+
+
 @pytest.fixture
 def texts(tmp_path: Path) -> list[str]:
     (tmp_path / "src").write_text("\n".join(LINES) + "\n")
@@ -23,8 +30,7 @@ def test_only_selects_rows_besides_the_reference(
     given += ["--only", "patience", "exact"]
     monkeypatch.setattr(sys, "argv", ["search-table", *given])
     assert search_table.main() == 0
-    names = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert names[2:] == ["beam 5", "beam 5, patience 2", "beam 5, exact stop"]
+    assert list(table_rows(capsys.readouterr().out)) == ["beam 5", "beam 5, patience 2", "beam 5, exact stop"]
 
 
 @pytest.mark.slow
@@ -37,12 +43,9 @@ def test_every_kind_of_search_has_a_row(
     given = [str(model), *texts, "--ensemble", str(model), "--lines", "4", "--repetitions", "2"]
     monkeypatch.setattr(sys, "argv", ["search-table", *given])
     assert search_table.main() == 0
-    rows = {
-        name.strip(): [cell.strip() for cell in cells]
-        for _, name, *cells, _ in (line.split("|") for line in capsys.readouterr().out.splitlines() if "|" in line[:1])
-    }
-    assert list(rows)[2:] == [search.name for search in search_table.searches(model, model, "cpu")]
-    assert rows["beam 5"] == rows["beam 5, the other model"][:3] + rows["beam 5"][3:], "they are the same model"
+    rows = table_rows(capsys.readouterr().out)
+    assert list(rows) == [search.name for search in search_table.searches(model, model, "cpu")]
+    assert rows["beam 5"][:3] == rows["beam 5, the other model"][:3], "they are the same model"
     assert rows["beam 5"][4] == "1.00"
     assert float(rows["beam 10, oracle of 10"][1]) >= float(rows["beam 10"][1]), (
         "the oracle can choose the output of beam 10"
@@ -78,7 +81,7 @@ def test_only_that_matches_no_row_is_an_error(
     assert capsys.readouterr().err.startswith("search-table: --only 'sampel' matches no row; rows: beam 1 ")
 
 
-def test_texts_of_different_length(
+def test_texts_of_different_length_are_an_error(
     model: Path,
     texts: list[str],
     monkeypatch: pytest.MonkeyPatch,

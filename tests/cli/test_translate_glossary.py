@@ -41,11 +41,10 @@ def test_report_to_standard_output_is_an_error(
     (tmp_path / "terms.tsv").write_text("cat\ttree\n")
     own = tmp_path / "own"
     for report in (Path("-"), own):
-        with own.open("a") as file:
-            monkeypatch.setattr("sys.stdout", file)
+        with own.open("a") as file, monkeypatch.context() as patch:
+            patch.setattr("sys.stdout", file)
             given = ("--glossary", tmp_path / "terms.tsv", "--glossary-report", report)
             status, _, err = nmt("translate", model, tmp_path / "in.txt", *given)
-            monkeypatch.undo()
         assert (status, own.read_text()) == (2, "")
         assert f"--glossary-report {report} is standard output; it must be a file; name one" in one_line(err)
 
@@ -58,10 +57,9 @@ def test_report_and_translations_are_not_mixed_in_a_pipe(
     (tmp_path / "terms.tsv").write_text("cat\ttree\n")
     os.mkfifo(pipe := tmp_path / "pipe")
     given = (model, tmp_path / "in.txt", "--glossary", tmp_path / "terms.tsv", "--glossary-report", pipe)
-    with os.fdopen(os.open(pipe, os.O_RDWR), "w") as file:
-        monkeypatch.setattr("sys.stdout", file)
+    with os.fdopen(os.open(pipe, os.O_RDWR), "w") as file, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", file)
         status, _, err = nmt("translate", *given)
-        monkeypatch.undo()
     assert status == 2
     assert f"--glossary-report {pipe} is standard output; it must be a file; name one" in one_line(err)
     status, _, err = nmt("translate", *given, "-o", pipe)
@@ -93,7 +91,7 @@ def test_terms_within_kept_items_are_not_required(model: Path, tmp_path: Path, n
     assert report.read_text().splitlines()[1:] == ["2\tcat\ttree\tused"]
 
 
-def test_constraints_of_single_lines(model: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_single_lines_have_their_own_constraints(model: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "terms.tsv").write_text("cat\ttree\n")
     objects: list[dict[str, Any]] = [
         {"text": "a cat", "glossary": [["cat", "house"]], "id": 1},

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -64,7 +63,7 @@ def test_nasty_lines_through_file_pipe_and_python(model: Path, nmt: Nmt, pipe_in
     assert [best.text for best, *_ in streamed] == translations
 
 
-def test_json_lines_from_a_pipe_need_their_format(model: Path, nmt: Nmt, pipe_in: PipeIn) -> None:
+def test_json_lines_from_a_pipe_without_their_format_give_a_warning(model: Path, nmt: Nmt, pipe_in: PipeIn) -> None:
     options = ("--engine", "torch", "--precision", "fp32", "--beam-size", 1)
     for more, expected in (((), True), (("--input-format", "jsonl"), False), (("--input-format", "text"), False)):
         pipe_in(lambda write: write(b'{"text": "a dog"}\n{"text": "a cat"}\n'))
@@ -88,10 +87,7 @@ def test_json_lines_from_a_pipe_need_their_format(model: Path, nmt: Nmt, pipe_in
 def test_constraints_of_blank_lines_are_counted(
     model: Path, nmt: Nmt, tmp_path: Path, lines: list[str], warned: str
 ) -> None:
-    (tmp_path / "in.jsonl").write_bytes(as_bytes(lines))
-    options = ("--engine", "torch", "--precision", "fp32", "--beam-size", 3, "--window", 1)
-    status, _, err = nmt("translate", model, tmp_path / "in.jsonl", *options)
-    assert status == 0, err
+    _, err = translate_lines(nmt, model, tmp_path / "in.jsonl", lines)
     assert f"warning: {warned}" in err if warned else "blank line" not in err
 
 
@@ -124,7 +120,7 @@ def test_constraints_of_blank_lines_are_counted(
         (["1\ten\tten", "2\ta\tb"], ("--column", 1), ""),
     ],
 )
-def test_columns_of_tsv_without_a_header(
+def test_likely_mistakes_in_tsv_give_a_warning(
     model: Path, nmt: Nmt, tmp_path: Path, lines: list[str], options: tuple[object, ...], warned: str
 ) -> None:
     name = tmp_path / "in.tsv"
@@ -224,7 +220,8 @@ def test_forbidden_phrases_in_prefixes_are_named(
         assert f"warning: {warned}" in err if warned else "warning" not in err
         (tmp_path / "in.tsv").write_text("text\na dog\na cat\n")
         command = ("translate", model, tmp_path / "in.tsv", "--header", "--prefixes", tmp_path / "prefixes", *options)
-        assert warned.replace("line 2", "line 3") in nmt(*command)[2]
+        err = nmt(*command)[2]
+        assert f"warning: {warned.replace('line 2', 'line 3')}" in err if warned else "warning" not in err
 
 
 @pytest.mark.parametrize(
@@ -334,21 +331,8 @@ def test_pipe_is_translated_line_by_line_by_several_processes(
         write(b"\xff\n")
 
     pipe_in(write_and_wait)
-    command = (
-        "translate",
-        model,
-        "--engine",
-        "torch",
-        "-o",
-        tmp_path / "out",
-        "--processes",
-        2,
-        "--device",
-        "cpu",
-        "--window",
-        1,
-    )
-    status, _, err = nmt(*command)
+    options = ("--engine", "torch", "--processes", 2, "--device", "cpu", "--window", 1)
+    status, _, err = nmt("translate", model, "-o", tmp_path / "out", *options)
     assert status == 1
     assert "standard input, line 2" in err.splitlines()[-1]  # progress lines may precede it
     assert (tmp_path / "out.part").read_bytes().count(b"\n") == 1
@@ -367,7 +351,7 @@ def test_resume_after_an_invalid_line(model: Path, nmt: Nmt, pipe_in: PipeIn, tm
     assert [json.loads(line)["text"] for line in written] == SENTENCES
 
 
-def test_formats_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
+def test_formats_are_selected_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
     _, plain, _ = nmt("translate", model, sentences, "--engine", "torch")
     translations = plain.splitlines()
     (tmp_path / "in.tsv").write_text("".join(f"{number}\t{text}\n" for number, text in enumerate(SENTENCES)))
@@ -490,7 +474,7 @@ def test_invalid_input_is_reported_before_translation(
         ("in.txt", ("--threads", 1, "--processes", 1), "--threads and --processes are mutually exclusive"),
     ],
 )
-def test_option_without_effect_is_an_error(
+def test_unusable_options_are_usage_errors(
     model: Path, nmt: Nmt, tmp_path: Path, name: str, options: tuple[object, ...], expected: str
 ) -> None:
     (tmp_path / name).write_text("a dog\n")
@@ -499,7 +483,7 @@ def test_option_without_effect_is_an_error(
     assert expected in one_line(err).replace(f"{tmp_path}/", "")
 
 
-def test_a_table_with_a_header(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
+def test_a_header_names_the_columns_and_is_kept(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
     translations = nmt("translate", model, "--engine", "torch", sentences)[1].splitlines()
     rows = [f"{number}\t{text}" for number, text in enumerate(SENTENCES)]
     (tmp_path / "in.tsv").write_text("\n".join(["id\ten", *rows]))
@@ -679,7 +663,7 @@ def test_resume_distinguishes_n_best_lists(model: Path, nmt: Nmt, tmp_path: Path
                 assert status == 1 and one_line(err).startswith(f"{tmp_path / 'out'} is not {name}; --resume needs")
 
 
-def test_both_commands_report_their_long_lines(
+def test_interrupted_and_resumed_commands_report_their_long_lines(
     model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
     long = " ".join(["the old dog"] * 300)
@@ -719,9 +703,9 @@ def test_restart_keeps_the_part_if_the_model_does_not_load(
     kept = {path.name: path.read_bytes() for path in tmp_path.glob("out*")}
     assert kept.keys() == {"out.part", "out.part.jsonl"}
     for option in ("--fusion", "--ensemble", "--shortlist"):
-        assert nmt(*command, "--restart", option, sentences)[0] in (1, 2)
+        assert nmt(*command, "--restart", option, sentences)[0] == 1, option
     (tmp_path / "memory").write_text("text")
-    assert nmt(*command, "--restart", "--memory", tmp_path / "memory")[0] in (1, 2)
+    assert nmt(*command, "--restart", "--memory", tmp_path / "memory")[0] == 1
     assert {path.name: path.read_bytes() for path in tmp_path.glob("out*")} == kept
     assert nmt(*command, "--restart")[0] == 0
     assert {path.name for path in tmp_path.glob("out*")} == {"out"}
@@ -793,15 +777,15 @@ def test_several_processes_write_the_same_bytes(
     monkeypatch.setattr(torch_workers, "LINES_PER_PROCESS", 150)
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(300, num_longest=1)))
     command = ("translate", model, tmp_path / "in", "--window", 20, "--output-format", "jsonl", "--engine", "torch")
-    _, alone, err = nmt(*command, "--processes", 1)
+    _, alone, err_alone = nmt(*command, "--processes", 1)
     assert nmt(*command, "--threads", 2)[1] == alone
     assert not numbers
-    status, together, err_together = nmt(*command)
-    assert status == 0, err_together
+    status, together, err = nmt(*command)
+    assert status == 0, err
     assert numbers == [2]
     assert together == alone
-    assert err.splitlines()[-2] == err_together.splitlines()[-2]
-    assert "lines were too long" in err
+    (warning,) = [line for line in err_alone.splitlines() if "lines were too long" in line]
+    assert warning in err.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -818,7 +802,7 @@ def test_several_processes_write_the_same_bytes(
         (10**6, 8, -1, 1),
     ],
 )
-def test_processes_for_a_file(num_lines: int | None, cores: int, fitting: int | None, processes: int) -> None:
+def test_number_of_processes_for_a_file(num_lines: int | None, cores: int, fitting: int | None, processes: int) -> None:
     assert torch_workers.choose_num_processes(num_lines, cores, fitting) == processes
 
 
@@ -828,11 +812,16 @@ def test_tag_is_prepended_to_each_part_of_a_long_line(model: Path, nmt: Nmt, sen
         for options in ((), ("--tag", "<web>"), ("--set", "tag=<news>"))
     )
     assert len({plain, tagged, other}) == 3
-    web = DecodeRecipe(beam_size=2, max_extra_tokens=2, max_length_ratio=0.2, tag="<web>")
-    assert Translator.load(model, "cpu", decode=web).translate(SENTENCES) == tagged.splitlines()
+    decode = read_model_metadata(model).decode.model_copy(update={"tag": "<web>"})
+    translator = Translator.load(model, "cpu", decode=decode)
+    assert translator.translate(SENTENCES) == tagged.splitlines()
+    long = " ".join(SENTENCES)
+    parts = [part.text for part in translator._encoder.split(long)[0]]
+    assert len(parts) > 1
+    assert translator.translate([long]) == [" ".join(translator.translate(parts))]
 
 
-def test_truncated_lines_are_reported(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+def test_truncated_and_split_lines_are_reported(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text(" ".join(SENTENCES * 100) + "\n" + SENTENCES[0] + "\n", encoding="utf-8")
     for option, result in (
         (("--set", "long_lines=truncate"), "truncated"),
@@ -845,12 +834,13 @@ def test_truncated_lines_are_reported(model: Path, nmt: Nmt, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_lines_longer_than_the_training_text_are_reported(model: Path, nmt: Nmt, tmp_path: Path, engine: str) -> None:
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     limit = max(len(Tokenizers.load(model).src.encode(line)) for line in SENTENCES)
     (tmp_path / "in.txt").write_bytes(as_bytes([*SENTENCES, *(" and ".join(SENTENCES[i : i + 2]) for i in (0, 4, 9))]))
     recipe, metadata = read_model_toml(model / "model.toml")
-    files = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
     changed = model_toml(recipe, replace(metadata, longest_source=limit))
-    files = {name: content for name, content in files.items() if name in {"model.safetensors", "tokenizer.model"}}
+    files = {name: (model / name).read_bytes() for name in ("model.safetensors", "tokenizer.model")}
     write_directory(tmp_path / "model", files | {"model.toml": changed.encode()})
     options = ("--engine", engine, "--set", "max_tokens=1")
     for name, warns in (("model", True), (model, False)):
@@ -873,13 +863,15 @@ def test_a_redirected_file_is_read_to_its_end(
     with sentences.open() as file:
         monkeypatch.setattr("sys.stdin", file)
         assert nmt("translate", model)[1] == expected
-        assert PipeLines(os.dup(file.fileno()), "rest").wait(0.0)
+        rest = PipeLines(file.fileno(), "rest")
+        assert rest.wait(0.0) and list(rest) == []
 
 
-def test_score_with_a_tag(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
+def test_scores_depend_on_the_tag(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
     (tmp_path / "tgt").write_text("a red cat\n" * len(SENTENCES))
     web = DecodeRecipe(beam_size=1, tag="<web>")
-    forced = Translator.load(model, "cpu", "fp32", web).translate_n_best(SENTENCES, prefixes=["a red cat"] * 20)
+    translator = Translator.load(model, "cpu", "fp32", web)
+    forced = translator.translate_n_best(SENTENCES, prefixes=["a red cat"] * len(SENTENCES))
     for options, expected in ((("--tag", "<web>"), True), ((), False)):
         _, out, _ = nmt("score", model, sentences, tmp_path / "tgt", "--per-token", *options)
         for line, [translation] in zip(out.splitlines(), forced, strict=True):
@@ -894,12 +886,10 @@ def test_max_delay_for_a_file_is_an_error(model: Path, nmt: Nmt, tmp_path: Path)
     (tmp_path / "in").write_text("The dog sees a cat.\n")
     status, out, err = nmt("translate", model, tmp_path / "in", "--max-delay", 1)
     assert (status, out) == (2, "")
-    assert "--max-delay has no effect on " in one_line(err) and "which is a file; leave out --max-delay" in one_line(
-        err
-    )
+    assert f"--max-delay has no effect on {tmp_path / 'in'}, which is a file; leave out --max-delay" in one_line(err)
 
 
-def test_sentences_of_a_paragraph(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+def test_sentences_of_a_paragraph_are_translated_separately(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("The dog sees Dr. Smith. The cat runs!\n\nA cat.\n")
     command = ("translate", model, tmp_path / "in", "--engine", "torch", "--precision", "fp32")
     first, second, third = Translator.load(model, "cpu", "fp32").translate(

@@ -43,7 +43,7 @@ class Job:
             process.start()
 
     def wait(self) -> list[int | None]:
-        """The exit statuses; None for a process that does not end."""
+        """Return the exit statuses; None for a process that does not end."""
         for process in self.processes:
             process.join(60)
         return [process.exitcode for process in self.processes]
@@ -102,8 +102,8 @@ def test_killed_process_ends_the_job(model: Path, start: Start, tmp_path: Path) 
     assert lost is not None
     os.kill(lost, signal.SIGKILL)
     assert job.wait() == [1, -signal.SIGKILL]
-    (messages,) = job.messages()
-    assert messages.endswith(f"pid {lost}) died; rerun the command, with --resume if the output is a file")
+    (message,) = job.messages()
+    assert message.endswith(f"pid {lost}) died; rerun the command, with --resume if the output is a file")
     assert part.read_bytes().count(b"\n") >= 10
     assert not (tmp_path / "out").exists()
 
@@ -144,5 +144,5 @@ def test_single_process_features_under_torchrun_are_errors(model: Path, start: S
     }
     for expected, job in jobs.items():
         assert job.wait() == [1, 1]
-        (messages,) = job.messages()
-        assert expected in messages
+        (message,) = job.messages()
+        assert expected in message

@@ -31,7 +31,9 @@ NUM_NEW = 3  # "at the end" is translated once
         ("out.txt", ("--set", "sampling=true", "--n-best", 4, "--set", "mbr_metric=chrf", "--with-scores")),
     ],
 )
-def test_output_is_the_same(model: Path, nmt: Nmt, tmp_path: Path, out: str, options: tuple[object, ...]) -> None:
+def test_output_with_a_memory_is_the_same(
+    model: Path, nmt: Nmt, tmp_path: Path, out: str, options: tuple[object, ...]
+) -> None:
     for name, lines in (("before", BEFORE), ("after", AFTER)):
         (tmp_path / name).write_bytes(as_bytes(lines))
     options = ("--engine", "torch", "--precision", "fp32", "--batch-tokens", 64, *options)
@@ -205,14 +207,13 @@ def test_several_processes_share_a_memory(model: Path, nmt: Nmt, tmp_path: Path)
         status, out, err = nmt(*command, "--memory", tmp_path / "m", "--processes", 2, "--window", 20)
         assert (status, out) == (0, expected), err
     assert "; 300 lines reused" in err
-    database = sqlite3.connect(tmp_path / "m")
-    assert (
-        database.execute("SELECT count(*), max(entries) FROM translations, state").fetchone() == (len(set(lines)),) * 2
-    )
+    database, num_distinct = sqlite3.connect(tmp_path / "m"), len(set(lines))
+    counts = database.execute("SELECT count(*), max(entries) FROM translations, state").fetchone()
+    assert counts == (num_distinct, num_distinct)
     database.close()
 
 
-def test_limit(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+def test_the_memory_has_as_many_entries_as_its_limit(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(as_bytes(BEFORE))
     command = ("translate", model, tmp_path / "in", "--memory", tmp_path / "m", "--memory-limit", 5, "--window", 10)
     assert nmt(*command)[0] == 0
@@ -236,7 +237,7 @@ def test_limit(model: Path, nmt: Nmt, tmp_path: Path) -> None:
         (("--memory", "m", "-o", "m"), 1, "-o m is the input m; it must be another file"),
     ],
 )
-def test_error_is_one_line(
+def test_wrong_options_are_one_line_errors(
     model: Path,
     nmt: Nmt,
     tmp_path: Path,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -62,7 +62,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepared(folder: Path, *overrides: str) -> tuple[Recipe, Prepared]:
-    run = folder / f"run{abs(hash(overrides))}"
+    """Prepare the text of the recipe in a new directory."""
+    run = mkdtemp(prefix="run-", dir=folder)
     recipe = parse_recipe(RECIPE, [f"data.root={folder}", f"run_dir={run}", *overrides])
     return recipe, prepare(recipe)
 
@@ -136,10 +137,10 @@ def require_equal(one: Prepared, other: Prepared) -> None:
         assert texts(first.tgt, one) == texts(second.tgt, other)
 
 
-def test_text_that_is_encoded_while_it_is_cleaned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_encoded_during_cleaning_is_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, first = prepared(folder, "data.max_tokens=12", "data.context_sides='both'")
     monkeypatch.setattr("nmt.data.prepare.reused_tokenizers", lambda recipe: first.tokenizers)
-    _, other = prepared(folder, "data.max_tokens=12", "data.context_sides='both'", "seed=2")
+    _, other = prepared(folder, "data.max_tokens=12", "data.context_sides='both'")
     require_equal(first, other)
 
 
@@ -204,7 +205,9 @@ XML = """<dataset><doc id="a"><src lang="en"><p><seg id="1">A</seg><seg id="2">B
     ],
     ids=["sgm", "xml", "tsv", "tsv-header", "tsv-target-name", "jsonl", "jsonl-integers", "jsonl-nested-integers"],
 )
-def test_documents_of_corpora(files: dict[str, str], corpus: Corpus, tmp_path: Path) -> None:
+def test_sentences_of_a_document_have_the_same_identifier(
+    files: dict[str, str], corpus: Corpus, tmp_path: Path
+) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     options = ReadOptions(tmp_path, "en", "de")
@@ -259,7 +262,7 @@ def test_an_empty_line_of_a_table_is_an_empty_pair(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_inconsistent_options(overrides: list[str], message: str) -> None:
+def test_inconsistent_options_are_errors(overrides: list[str], message: str) -> None:
     with pytest.raises(RecipeError) as raised:
         parse_recipe(RECIPE, overrides)
     assert message in str(raised.value)
@@ -279,7 +282,7 @@ def test_documents_without_context_are_a_warning(tmp_path: Path, capsys: pytest.
 
 
 def test_a_language_model_has_no_context() -> None:
-    corpus: Any = "[{kind='monolingual', path='a'}]"
+    corpus = "[{kind='monolingual', path='a'}]"
     overrides = ["src_lang='zxx'", f"data.train={corpus}", f"data.valid={corpus}", "data.test={}"]
     with pytest.raises(RecipeError, match=r"data\.context needs a source; a language model has none"):
         parse_recipe(RECIPE, overrides)

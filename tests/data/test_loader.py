@@ -1,3 +1,5 @@
+"""Training batches: their contents, resuming, the split over ranks, and the prefetching thread."""
+
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 from nmt.data.epoch_plan import plan_epoch
-from nmt.data.loader import DataPosition, TrainingBatches, Update, make_batch
+from nmt.data.loader import _PREFETCHED_UPDATES, DataPosition, MicroBatch, TrainingBatches, Update, make_batch
 from nmt.data.store import PairStore, PairWriter, Side, token_dtype
 from nmt.packing.shapes import UpdateStatistics
 from nmt.recipe import TrainRecipe
@@ -98,9 +100,12 @@ def src_tokens_of(update: Update) -> int:
     return sum(len(src) for src, _ in pairs_of(update))
 
 
+def micro_batch_values(micro_batches: list[MicroBatch]) -> list[tuple[int, bool, list[int]]]:
+    return [(micro.number, micro.is_empty, micro.batch.labels.tolist()) for micro in micro_batches]
+
+
 def as_values(update: Update) -> tuple[object, ...]:
-    contents = [(part.number, part.is_empty, part.batch.labels.tolist()) for part in update.micro_batches]
-    ids = update.sentence_ids.tolist()
+    ids, contents = update.sentence_ids.tolist(), micro_batch_values(update.micro_batches)
     counts = update.updates_in_epoch, update.tgt_tokens, update.num_sentences
     return (update.epoch, update.index, *counts, ids, pairs_of(update), contents)
 
@@ -118,9 +123,7 @@ def test_resume_from_any_position(data: tuple[PairStore, Sentences, Sentences]) 
                 assert [as_values(update) for update in islice(batches, 5)] == whole[start : start + 5]
 
 
-def test_resume_with_another_batch_size(
-    data: tuple[PairStore, Sentences, Sentences],
-) -> None:
+def test_resume_with_another_batch_size(data: tuple[PairStore, Sentences, Sentences]) -> None:
     store, _, _ = data
     with TrainingBatches(store, RECIPE, seed=3) as batches:
         before = list(islice(batches, 3))
@@ -160,15 +163,15 @@ def test_updates_are_balanced_over_ranks(
         assert {part.num_sentences for part in parts} == {update.num_sentences}
         assert {tuple(part.sentence_ids) for part in parts} == {tuple(update.sentence_ids)}
         assert sorted(pair for part in parts for pair in pairs_of(part)) == sorted(pairs_of(update))
-        # All ranks have the same number of micro-batches; a micro-batch is empty only if its rank has no pairs left.
+        # All ranks have the same number of micro-batches. An empty one has one pair of empty sentences.
         assert len({len(part.micro_batches) for part in parts}) == 1
         micros = sorted((micro for part in parts for micro in part.micro_batches), key=lambda micro: micro.number)
         assert [micro.number for micro in micros] == list(range(len(micros)))
         assert len(micros) % (multiple or world_size) == 0
-        for micro in micros:
-            assert micro.is_empty == (micro.batch.tgt.to_lists() == [[BOS_ID]]) or micro.batch.num_sentences == 1
+        for batch in (micro.batch for micro in micros if micro.is_empty):
+            assert (batch.src.to_lists(), batch.tgt.to_lists()) == ([[EOS_ID]], [[BOS_ID]])
         if multiple:  # the same split, hence the same dropout
-            assert [as_values(update)[-1]] == [[(m.number, m.is_empty, m.batch.labels.tolist()) for m in micros]]
+            assert micro_batch_values(micros) == micro_batch_values(update.micro_batches)
 
 
 def test_updates_follow_the_plan(data: tuple[PairStore, Sentences, Sentences]) -> None:
@@ -186,10 +189,25 @@ def batch_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "batches"]
 
 
-def test_prefetching_is_bounded_and_stops_at_close(data: tuple[PairStore, Sentences, Sentences]) -> None:
+def test_prefetching_is_bounded_and_stops_at_close(
+    data: tuple[PairStore, Sentences, Sentences], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, _, _ = data
+    prepared: list[int] = []
+    prepare = TrainingBatches._update
+
+    def prepare_and_count(batches: TrainingBatches, epoch: int, index: int, updates_before: int) -> Update:
+        prepared.append(index)
+        return prepare(batches, epoch, index, updates_before)
+
+    monkeypatch.setattr(TrainingBatches, "_update", prepare_and_count)
     batches = TrainingBatches(store, RECIPE, seed=1)
-    time.sleep(0.05)
+    limit = _PREFETCHED_UPDATES + 1  # the last one waits for a slot of the queue
+    deadline = time.monotonic() + 20
+    while len(prepared) < limit and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(0.05)  # time to exceed the limit
+    assert len(prepared) == limit
     assert len(batch_threads()) == 1
     batches.close()
     batches.close()

@@ -134,7 +134,7 @@ def test_validation_text_has_no_tag(folder: Path) -> None:
             recipe_for(folder, "news", "web,tag='<web>'", options=(valid,))
 
 
-def test_duplicates_across_corpora_with_different_tags(folder: Path) -> None:
+def test_the_first_corpus_keeps_duplicates_with_different_tags(folder: Path) -> None:
     recipe = recipe_for(folder, "talks,tag='<a>'", "talks,tag='<b>'", "talks")
     prepared = prepare(recipe)
     assert prepared.report["train"]["corpora"] == [
@@ -147,7 +147,7 @@ def test_duplicates_across_corpora_with_different_tags(folder: Path) -> None:
     assert all(src[0] == tag for src, _ in stored(prepared))
 
 
-def test_reserved_tags(folder: Path) -> None:
+def test_reserved_tags_are_errors(folder: Path) -> None:
     with pytest.raises(UserError, match=r"data\.train\.0\.tag: '<0x41>' is a special token or a byte token"):
         recipe_for(folder, "news,tag='<0x41>'")
 
@@ -212,14 +212,14 @@ def test_several_corpora_are_stored_like_their_concatenation(folder: Path) -> No
 # --- Weights ---
 
 
-def test_mixture_of_a_recipe(folder: Path) -> None:
+def test_weights_and_temperature_determine_the_mixture(folder: Path) -> None:
     plain = recipe_for(folder)
     prepared = prepare(plain)
     assert prepared.mixture(plain) == Mixture((30, 20, 10), (30, 20, 10))
     weighted = recipe_for(folder, "news,weight=0.5", "web", "talks,weight=2.0")
     assert prepared.mixture(weighted) == Mixture((30, 20, 10), (16, 22, 22))  # ratio 15:20:20
-    leveled = recipe_for(folder, options=("data.temperature=1e9",))
-    assert prepared.mixture(leveled) == Mixture((30, 20, 10), (20, 20, 20))
+    uniform = recipe_for(folder, options=("data.temperature=1e9",))
+    assert prepared.mixture(uniform) == Mixture((30, 20, 10), (20, 20, 20))
 
 
 def letters(alphabet: str, count: int) -> Pairs:
@@ -263,9 +263,10 @@ def test_tokenizer_sample_follows_the_mixture(
 def test_tokenizer_sample_is_even_without_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [pair for name in ("news", "web", "talks") for pair in CORPORA[name] if pair[1] != "gut"]
     unique = [(src.strip(), tgt.strip()) for src, tgt in dict.fromkeys(pairs)]
-    options = ("tokenizer.training_pairs=7", "tokenizer.vocab_size=290")
+    size, total = 7, len(unique)
+    options = (f"tokenizer.training_pairs={size}", "tokenizer.vocab_size=290")
     sample = tokenizer_sample(recipe_for(folder, options=options), monkeypatch)
-    assert sample == [pair for i, pair in enumerate(unique) if (i + 1) * 7 // 61 > i * 7 // 61]
+    assert sample == [pair for i, pair in enumerate(unique) if (i + 1) * size // total > i * size // total]
     equal = recipe_for(folder, "news,weight=3.0", "web,weight=3.0", "talks,weight=3.0", run="equal", options=options)
     assert tokenizer_sample(equal, monkeypatch) == sample
 
@@ -381,14 +382,14 @@ def test_another_reused_tokenizer_invalidates_the_prepared_text(
     directory, first = prepared.directory, contents(prepared.directory)
     assert str(folder) not in (directory / "prepare.json").read_text()
 
-    made = directory.stat().st_mtime_ns
+    created = directory.stat().st_mtime_ns
     (folder / "base").rename(folder / "moved")
     moved = (f"tokenizer.start_from='{folder / 'moved'}'", "tokenizer.vocab_size=400")
     prepare(recipe_for(folder, options=moved))
-    assert directory.stat().st_mtime_ns == made
+    assert directory.stat().st_mtime_ns == created
 
     prepare(recipe_for(folder, options=reuse))  # the model no longer exists
-    assert directory.stat().st_mtime_ns == made
+    assert directory.stat().st_mtime_ns == created
     assert "base no longer exists" in capsys.readouterr().err
 
     write_model(folder / "base", tokenizers[False])
@@ -399,7 +400,7 @@ def test_another_reused_tokenizer_invalidates_the_prepared_text(
     assert contents(directory) == first
 
 
-def test_tags_of_a_reused_tokenizer(
+def test_tags_must_be_symbols_of_a_reused_tokenizer(
     folder: Path, tokenizers: dict[bool, Tokenizers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_model(folder / "base", tokenizers[True])
@@ -415,7 +416,7 @@ def test_tags_of_a_reused_tokenizer(
         )
 
 
-def test_invalid_tokenizer_sources(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
+def test_invalid_tokenizer_sources_are_errors(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
     base = folder / "base"
     recipe = recipe_for(folder, options=(f"train.start_from='{base}'",))
     one_line_error(recipe, "base does not exist; expected a model directory")
@@ -427,7 +428,7 @@ def test_invalid_tokenizer_sources(folder: Path, tokenizers: dict[bool, Tokenize
     content = bytearray(model.read_bytes())
     content[len(content) // 2] ^= 1
     model.write_bytes(bytes(content))
-    one_line_error(recipe, "is corrupt|is damaged")
+    one_line_error(recipe, "is corrupt|is damaged")  # by the checksum or by SentencePiece, which loads the model first
     model.unlink()
     one_line_error(recipe, r"cannot read tokenizer .*tokenizer\.model")
     tokenizers[False].save(base)
@@ -439,7 +440,9 @@ def test_invalid_tokenizer_sources(folder: Path, tokenizers: dict[bool, Tokenize
     one_line_error(recipe, r"no readable manifest\.json")
 
 
-def test_corrupt_tokenizer_source_after_preparation(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
+def test_a_tokenizer_source_damaged_after_preparation_is_an_error(
+    folder: Path, tokenizers: dict[bool, Tokenizers]
+) -> None:
     base = write_model(folder / "base", tokenizers[True])
     recipe = recipe_for(folder, options=(f"train.start_from='{base}'",))
     prepare(recipe)
@@ -448,7 +451,9 @@ def test_corrupt_tokenizer_source_after_preparation(folder: Path, tokenizers: di
         prepare(recipe)
 
 
-def test_tokenizer_sources_with_different_tokenizers(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
+def test_tokenizer_sources_with_different_tokenizers_are_an_error(
+    folder: Path, tokenizers: dict[bool, Tokenizers]
+) -> None:
     for name, joint in (("base", True), ("same", True), ("other", False)):
         write_model(folder / name, tokenizers[joint])
     both = [f"train.start_from='{folder / 'base'}'", f"tokenizer.start_from='{folder / 'same'}'"]

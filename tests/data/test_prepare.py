@@ -71,8 +71,7 @@ HOSTILE = [("a\u2028b", "c\u0085d"), ("\ufeffe\r", "f\x1cg"), ("", ""), (TOO_LON
 
 
 def sentence_pairs(count: int) -> list[tuple[str, str]]:
-    words = random.Random(1)
-    numbers = words.sample(range(10 * count), count)
+    numbers = random.Random(1).sample(range(10 * count), count)
     return [(f"the cat sees {n} mice", f"die Katze sieht {n} Mäuse") for n in numbers]
 
 
@@ -85,8 +84,9 @@ def write_corpus(folder: Path, train: list[tuple[str, str]], valid: list[tuple[s
 
 
 def recipe_for(folder: Path, name: str = "run", *overrides: str) -> Recipe:
-    positions = [f"run_dir='{folder / name}'", f"data.root='{folder / 'text'}'"]
-    return parse_recipe(RECIPE, list({one.partition("=")[0]: one for one in (*positions, *overrides)}.values()))
+    paths = (f"run_dir='{folder / name}'", f"data.root='{folder / 'text'}'")
+    by_option = {override.partition("=")[0]: override for override in (*paths, *overrides)}  # the last one counts
+    return parse_recipe(RECIPE, list(by_option.values()))
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_store_has_the_clean_pairs_in_order(folder: Path) -> None:
             assert ids.tolist() == tokenizer.encode(pair[number])
 
 
-def test_report_counts(folder: Path) -> None:
+def test_report_has_counts_and_names_of_inputs(folder: Path) -> None:
     report = prepare(recipe_for(folder)).report
     assert report["train"]["pairs_read"] == 211
     assert report["train"]["drops"] == EXPECTED_DROPS
@@ -171,7 +171,7 @@ def test_validation_text_is_unmodified(folder: Path) -> None:
     assert store.src.lengths.max() == 40
 
 
-def test_empty_validation_sentences_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warning_for_empty_validation_sentences(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(folder / "text", sentence_pairs(200), [*sentence_pairs(20), ("a cat", ""), ("", "")])
     prepare(recipe_for(folder))
     (warning,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("warning"))
@@ -181,13 +181,13 @@ def test_empty_validation_sentences_are_named(folder: Path, capsys: pytest.Captu
     )
 
 
-def test_columns_in_the_validation_text_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warning_for_columns_in_the_validation_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(folder / "text", sentence_pairs(200), [(src, f"0.5\t{tgt}") for src, tgt in sentence_pairs(20)])
     prepare(recipe_for(folder))
     assert "warning: all lines of the target of data.valid have tabs" in capsys.readouterr().err
 
 
-def test_a_header_that_counts_as_text_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warning_for_a_header_that_counts_as_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(folder / "text", [("source", "target"), *sentence_pairs(200)], [("src", "tgt"), *sentence_pairs(20)])
     prepare(recipe_for(folder))
     errors = capsys.readouterr().err
@@ -213,7 +213,7 @@ def test_header_words_of_both_sides_are_a_header(folder: Path, capsys: pytest.Ca
     assert "data.valid begins" not in errors
 
 
-def test_validation_text_with_equal_sides_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warning_for_validation_text_with_equal_sides(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(folder / "text", sentence_pairs(200), [(src, src) for src, _ in sentence_pairs(20)])
     prepare(recipe_for(folder))
     warning = "warning: the target of data.valid is identical to the source; is it the right file?\n"
@@ -221,7 +221,7 @@ def test_validation_text_with_equal_sides_is_named(folder: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("form", ["NFC", "none"])
-def test_validation_references_in_another_unicode_form_are_named(
+def test_warning_for_validation_references_in_another_unicode_form(
     form: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Validation BLEU compares them with translations; the loss normalizes them."""
@@ -231,12 +231,12 @@ def test_validation_references_in_another_unicode_form_are_named(
     prepare(recipe_for(folder, "loss", *options))
     assert "not in NFC" not in capsys.readouterr().err
     prepare(recipe_for(folder, "bleu", *options, "train.validate_bleu_every=10"))
-    warning = "warning: 20 of 20 lines of the target of data.valid are not in NFC, the form of translations (data.uni"
+    warning = "warning: 20 of 20 lines of the target of data.valid are not in NFC, the form of translations"
     assert (warning in capsys.readouterr().err) == (form == "NFC")
 
 
 @pytest.mark.parametrize("options", [(), ("data.train=[{kind='text',src='train.en',tgt='train.de',tag='<to-de>'}]",)])
-def test_validation_text_with_swapped_sides_is_named(
+def test_warning_for_validation_text_with_swapped_sides(
     options: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_corpus(folder / "text", sentence_pairs(200), sentence_pairs(80))
@@ -256,7 +256,7 @@ def test_validation_text_with_swapped_sides_is_named(
         ("{} <de> a < b & c", ""),
     ],
 )
-def test_columns_and_markup_in_the_training_text_are_named(
+def test_warning_for_columns_and_markup_in_the_training_text(
     form: str, warning: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_corpus(folder / "text", [(form.format(s), t) for s, t in sentence_pairs(200)], sentence_pairs(20))
@@ -265,7 +265,7 @@ def test_columns_and_markup_in_the_training_text_are_named(
     assert warning in shown and shown.count("warning") == bool(warning), shown
 
 
-def test_a_language_of_unknown_script_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warning_for_a_language_of_unknown_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(recipe_for(folder, "run", "src_lang=sr"))
     assert (
         "warning: src_lang is 'sr', which has no known script, so data.drop_wrong_script does not filter that side; "
@@ -297,7 +297,7 @@ def test_up_to_date_text_is_reused(
 ) -> None:
     directory = prepare(recipe_for(folder)).directory
     before = modification_times(directory)
-    monkeypatch.setattr("nmt.data.fingerprint.read_inputs", None)  # the input is not read
+    monkeypatch.setattr("nmt.data.fingerprint.read_blocks", None)  # the input is not read
     again = prepare(recipe_for(folder, "run", "train.max_steps=7", "data.workers=2"))
     assert modification_times(directory) == before
     assert again.tokenizers.src.vocab_size == 340
@@ -367,20 +367,28 @@ def test_changes_are_detected_despite_a_deleted_input(folder: Path, change: str)
 
 def test_wrong_path_keeps_the_prepared_text(folder: Path) -> None:
     directory = prepare(recipe_for(folder)).directory
+    wrong = recipe_for(folder, "run", f"data.root='{folder / 'mistyped'}'")
     before = contents(directory)
     with pytest.raises(UserError, match=r"mistyped/train\.en"):
-        prepare(recipe_for(folder, "run", f"data.root='{folder / 'mistyped'}'"))
+        prepare(wrong)
     assert contents(directory) == before
-    (directory / "stamps.json").write_text("[[1, 2], [1, 2], [1, 2], [1, 2]]")  # as earlier versions wrote it
-    prepare(recipe_for(folder, "run", f"data.root='{folder / 'mistyped'}'"))
-    for damaged in ("[]", "", None):  # the path cannot be compared
-        (directory / "stamps.json").write_text(damaged or "")
-        if damaged is None:
-            (directory / "stamps.json").unlink()
+    for damaged in ("[]", ""):  # the path cannot be compared
+        (directory / "stamps.json").write_text(damaged)
         with pytest.raises(UserError, match=r"mistyped/train\.en"):
-            prepare(recipe_for(folder, "run", f"data.root='{folder / 'mistyped'}'"))
-    assert contents(directory) == {name: text for name, text in before.items() if name != "stamps.json"}
+            prepare(wrong)
+    (directory / "stamps.json").unlink()
+    with pytest.raises(UserError, match=r"mistyped/train\.en"):
+        prepare(wrong)
+    assert contents(directory) == {name: content for name, content in before.items() if name != "stamps.json"}
     prepare(recipe_for(folder))
+    assert contents(directory) == before
+
+
+def test_stamps_of_early_versions_match_any_path(folder: Path) -> None:
+    directory = prepare(recipe_for(folder)).directory
+    (directory / "stamps.json").write_text("[[1, 2], [1, 2], [1, 2], [1, 2]]")  # without paths
+    before = contents(directory)
+    prepare(recipe_for(folder, "run", f"data.root='{folder / 'mistyped'}'"))
     assert contents(directory) == before
 
 
@@ -406,7 +414,7 @@ def test_changed_validation_text_keeps_the_training_text(
     assert contents(prepare(recipe).directory) == after
 
 
-def test_validation_identity(folder: Path) -> None:
+def test_validation_identity_depends_on_the_text_but_not_on_its_path(folder: Path) -> None:
     identity = prepare(recipe_for(folder)).valid_identity()
     moved = "data.valid=[{kind='text', src='other.en', tgt='other.de'}]"
     for side in ("en", "de"):
@@ -416,7 +424,7 @@ def test_validation_identity(folder: Path) -> None:
     assert prepare(recipe_for(folder, "run", moved)).valid_identity() != identity
 
 
-def test_text_identity(folder: Path) -> None:
+def test_text_identity_depends_on_options_and_input(folder: Path) -> None:
     first = recipe_for(folder)
     identity = text_identity(prepare(first).report, first)
     other = recipe_for(folder, "other", "data.max_tokens=30")
@@ -534,7 +542,7 @@ def test_a_corpus_file_that_became_a_pipe_is_an_error(folder: Path) -> None:
         prepare(recipe_for(folder))
 
 
-def test_all_pairs_dropped(folder: Path) -> None:
+def test_a_corpus_without_usable_pairs_is_an_error(folder: Path) -> None:
     write_corpus(folder / "text", [("кошка", "Katze"), ("собака", "Hund"), ("", "")], sentence_pairs(5))
     one_line_error(recipe_for(folder), "all 3 training pairs were dropped, 2 of them as 'wrong script'")
     (folder / "text" / "train.tsv").write_text("the old dog sees a cat\tder alte Hund\n")
@@ -552,19 +560,19 @@ def test_an_empty_validation_corpus_beside_others_is_an_error(folder: Path) -> N
     (folder / "text" / "empty").write_text("")
     corpora = "{kind='text',src='valid.en',tgt='valid.de'},{kind='text',src='empty',tgt='empty'}"
     recipe = recipe_for(folder, "run", f"data.valid=[{corpora}]")
-    told = r"data\.valid\.1 has no sentences; it must have at least one; correct or remove it"
-    with pytest.raises(UserError, match=told):
+    message = r"data\.valid\.1 has no sentences; it must have at least one; correct or remove it"
+    with pytest.raises(UserError, match=message):
         prepare(recipe)
     prepare(recipe_for(folder))  # then only the validation text is outdated
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         prepare(recipe)
 
 
-def test_unsuitable_vocabulary_size(folder: Path) -> None:
+def test_an_unsuitable_vocabulary_size_is_an_error(folder: Path) -> None:
     one_line_error(recipe_for(folder, "run", "tokenizer.vocab_size=30000"), r"allows at most \d+ pieces")
 
 
-def test_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -572,7 +580,7 @@ def test_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one_line_error(recipe_for(folder), "the disk is full while writing .*; .*; free some space, or set run_dir")
 
 
-def test_unwritable_directory(folder: Path) -> None:
+def test_an_unwritable_directory_is_an_error(folder: Path) -> None:
     (folder / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write .*Not a directory"):
         prepare(recipe_for(folder, "file"))
@@ -588,16 +596,6 @@ def test_other_directories_are_not_overwritten(folder: Path) -> None:
     assert (directory / "thesis.txt").read_text() == "irreplaceable"
 
 
-LOCK = """
-import sys
-from pathlib import Path
-from nmt.processes.run_lock import run_lock
-with run_lock(Path(sys.argv[1])):
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
-
-
 @pytest.mark.parametrize("name", ["notes.txt", "train.en", "valid.de.txt", "tokenizer.old.model"])
 def test_other_files_in_a_prepared_corpus_are_not_lost(name: str, folder: Path) -> None:
     directory = prepare(recipe_for(folder)).directory
@@ -606,6 +604,16 @@ def test_other_files_in_a_prepared_corpus_are_not_lost(name: str, folder: Path) 
     with pytest.raises(UserError, match=rf"{re.escape(name)} is not part of the prepared corpus .*move it away"):
         prepare(recipe_for(folder, "run", "data.max_tokens=30"))
     assert (directory / name).read_text() == "irreplaceable"
+
+
+LOCK = """
+import sys
+from pathlib import Path
+from nmt.processes.run_lock import run_lock
+with run_lock(Path(sys.argv[1])):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_two_runs_cannot_prepare_a_shared_folder_at_the_same_time(folder: Path) -> None:
@@ -625,11 +633,15 @@ def test_two_runs_cannot_prepare_a_shared_folder_at_the_same_time(folder: Path) 
         holder.stdin.close()
     assert prepare(recipes[0]).directory.is_symlink() and shared.is_dir()
     assert prepare(recipes[1]).report["recipe"]["data"]["max_tokens"] == 30
-    own = recipe_for(folder, "own")
-    with run_lock(own.directory):
-        own.data_directory.symlink_to("elsewhere")
-        prepare(own)
-        assert (own.directory / LOCK_FILE).exists()
+
+
+def test_a_run_that_holds_its_lock_can_prepare_a_folder_inside_it(folder: Path) -> None:
+    recipe = recipe_for(folder)
+    with run_lock(recipe.directory):
+        recipe.data_directory.symlink_to("elsewhere")
+        prepare(recipe)
+        assert (recipe.directory / LOCK_FILE).exists()
+    assert (recipe.directory / "elsewhere").is_dir()
 
 
 def test_text_of_another_trained_run_is_not_replaced_through_a_link(folder: Path) -> None:
@@ -673,7 +685,7 @@ def test_a_changed_digit_in_the_report_is_an_error(folder: Path) -> None:
     assert path.read_text(encoding="utf-8") == before
 
 
-def test_wrong_number_of_pairs_in_the_report(folder: Path) -> None:
+def test_a_wrong_number_of_pairs_in_the_report_is_an_error(folder: Path) -> None:
     recipe = recipe_for(folder)
     prepared = prepare(recipe)
     prepared.mixture(recipe)
@@ -682,7 +694,7 @@ def test_wrong_number_of_pairs_in_the_report(folder: Path) -> None:
         prepared.mixture(recipe)
 
 
-def test_change_with_the_same_size_and_modification_time(folder: Path) -> None:
+def test_a_change_with_the_same_size_and_modification_time_is_detected(folder: Path) -> None:
     directory = prepare(recipe_for(folder)).directory
     before, path = contents(directory), folder / "text" / "train.en"
     modified = path.stat().st_mtime_ns
@@ -691,7 +703,7 @@ def test_change_with_the_same_size_and_modification_time(folder: Path) -> None:
     assert contents(prepare(recipe_for(folder)).directory) != before
 
 
-def test_missing_directory(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="run `nmt prepare`"):
         load_prepared(tmp_path)
 
@@ -712,12 +724,13 @@ def test_a_local_dataset_that_loses_files_is_outdated(folder: Path) -> None:
     (dataset / "test.jsonl").unlink()
     (dataset / "train-1.jsonl").unlink()
     assert outdated_splits(recipe, recipe.data_directory) == {"train", "valid"}
-    wrong, root = "the list of input files, which no longer has", f"(data.root is {folder / 'text'})"
-    assert describe_change(recipe, recipe.data_directory) == f"{wrong} train-1.jsonl {root}{note},"
+    change, root = "the list of input files, which no longer has", f"(data.root is {folder / 'text'})"
+    assert describe_change(recipe, recipe.data_directory) == f"{change} train-1.jsonl {root}{note},"
     shutil.rmtree(dataset)
-    assert describe_change(recipe, recipe.data_directory) == f"{wrong} train-0.jsonl {root}{note},"
+    assert describe_change(recipe, recipe.data_directory) == f"{change} train-0.jsonl {root}{note},"
     assert outdated_splits(recipe, recipe.data_directory, asks_hub=False) == {"train", "valid"}
-    assert text_identity(load_prepared(recipe.data_directory).report, recipe) == identity, "a property of the report"
+    report = load_prepared(recipe.data_directory).report
+    assert text_identity(report, recipe) == identity, "the identity depends only on the report"
 
 
 def test_a_dataset_in_the_home_directory_is_not_on_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,10 @@ from nmt.recipe import Recipe, TokenizerRecipe, UserError, parse_recipe
 from nmt.storage.sealed import write_directory
 from nmt.text.clean import Cleaner
 from nmt.text.tokenizer import Tokenizers, train_tokenizers
+from tests.data.directories import contents
 
 RECIPE = """
-name = "given"
+name = "test"
 src_lang = "en"
 tgt_lang = "de"
 [data]
@@ -71,7 +72,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizers
     trained = {}
     for algorithm, joint in (("bpe", True), ("bpe", False), ("unigram", True)):
         recipe = TokenizerRecipe(vocab_size=310, joint=joint, algorithm=algorithm, user_symbols=("<web>", "<old>"))
-        name = f"{algorithm}, {'joint' if joint else 'apart'}"
+        name = f"{algorithm}, {'joint' if joint else 'separate'}"
         trained[name] = train_tokenizers(lambda: PAIRS, recipe, tmp_path_factory.mktemp("model"))
     return trained
 
@@ -134,6 +135,7 @@ def expected(recipe: Recipe, tokenizers: Tokenizers) -> tuple[list[tuple[list[in
 
 
 def assert_as_expected(prepared: Prepared, recipe: Recipe) -> Counter[str]:
+    """Compare the store and the report with those of `expected`; return the dropped pairs per reason."""
     kept, report = expected(recipe, prepared.tokenizers)
     train = prepared.report["train"]
     assert stored(prepared) == kept
@@ -146,9 +148,9 @@ def assert_as_expected(prepared: Prepared, recipe: Recipe) -> Counter[str]:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("kind", ["bpe, joint", "bpe, apart", "unigram, joint"])
+@pytest.mark.parametrize("kind", ["bpe, joint", "bpe, separate", "unigram, joint"])
 @pytest.mark.parametrize("chunk", [5, 4096])
-def test_reused_tokenizer(
+def test_a_reused_tokenizer_gives_the_expected_store(
     chunk: int,
     kind: str,
     options: tuple[str, ...],
@@ -158,14 +160,17 @@ def test_reused_tokenizer(
 ) -> None:
     monkeypatch.setattr("nmt.data.corpus.PAIRS_PER_CHUNK", chunk)
     recipe = recipe_for(folder, "run", tokenizers[kind], *options)
-    drops = assert_as_expected(prepare(recipe), recipe)
+    prepared = prepare(recipe)
+    drops = assert_as_expected(prepared, recipe)
     if not options:
-        assert set(drops) == set(prepare(recipe).report["train"]["drops"]), "every drop reason occurs"
-    assert not [path for path in (folder / "run" / "data").iterdir() if path.suffix == ".bin"]
+        assert set(drops) == set(prepared.report["train"]["drops"]), "every drop reason must occur"
+    assert not list(prepared.directory.glob("*.bin")), "the temporary file of cleaned text must be removed"
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_trained_tokenizer(options: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trained_tokenizer_gives_the_expected_store(
+    options: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("nmt.data.corpus.PAIRS_PER_CHUNK", 5)
     recipe = recipe_for(folder, "run", None, *options)
     assert_as_expected(prepare(recipe), recipe)
@@ -173,10 +178,9 @@ def test_trained_tokenizer(options: tuple[str, ...], folder: Path, monkeypatch: 
 
 def test_reusing_the_trained_tokenizer_gives_the_same_store(folder: Path) -> None:
     plain = prepare(recipe_for(folder, "plain", None))
-    reused = prepare(recipe_for(folder, "given", plain.tokenizers))
-    for path in plain.directory.iterdir():
-        if path.name != "prepare.json":  # has other options
-            assert path.read_bytes() == (reused.directory / path.name).read_bytes()
+    reused = prepare(recipe_for(folder, "reused", plain.tokenizers))
+    files = [contents(prepared.directory) for prepared in (plain, reused)]
+    assert {name for name in files[0] if files[0][name] != files[1].get(name)} == {"prepare.json"}  # has the options
     reports = [{**prepared.report, "recipe": None} for prepared in (plain, reused)]
     assert reports[0] == reports[1]
 
@@ -188,36 +192,36 @@ def test_result_is_independent_of_workers(
     reused = tokenizers["bpe, joint"]
     alone = prepare(recipe_for(folder, "alone", reused)).directory
     together = prepare(recipe_for(folder, "together", reused, "data.workers=2")).directory
-    assert sorted(path.name for path in alone.iterdir()) == sorted(path.name for path in together.iterdir())
-    assert all(path.read_bytes() == (together / path.name).read_bytes() for path in alone.iterdir())
+    assert contents(alone) == contents(together)
 
 
-def test_all_pairs_dropped(folder: Path, tokenizers: dict[str, Tokenizers]) -> None:
+def test_dropping_all_pairs_is_an_error(folder: Path, tokenizers: dict[str, Tokenizers]) -> None:
     recipe = recipe_for(folder, "run", tokenizers["bpe, joint"], "data.max_tokens=2", "data.drop_duplicates=false")
     with pytest.raises(UserError, match=r"all 144 training pairs were dropped, \d+ of them as 'too many tokens'"):
         prepare(recipe)
     assert list(recipe.directory.iterdir()) == []
 
 
-def test_characters_cannot_be_sampled(folder: Path) -> None:
-    recipe = TokenizerRecipe(algorithm="char", user_symbols=("<web>", "<old>"))
-    characters = train_tokenizers(lambda: PAIRS, recipe, folder)
+def test_subword_sampling_with_a_character_tokenizer_is_an_error(folder: Path) -> None:
+    options = TokenizerRecipe(algorithm="char", user_symbols=("<web>", "<old>"))
+    characters = train_tokenizers(lambda: PAIRS, options, folder)
+    recipe = recipe_for(folder, "run", characters, "train.subword_sampling=0.1")
     with pytest.raises(UserError, match="neither a bpe nor a unigram model; subword sampling needs one of them"):
-        prepare(recipe_for(folder, "run", characters, "train.subword_sampling=0.1"))
+        prepare(recipe)
     assert not (folder / "run" / "data").exists()
 
 
 def test_expected_sizes_of_vocabularies_are_those_of_the_prepared_corpus(folder: Path) -> None:
     options = ("model.tied_embeddings='none'", "tokenizer.joint=false", "tokenizer.algorithm='byte'")
-    apart = recipe_for(folder, "apart", None, *options, "tokenizer.user_symbols=['<x>']")
-    plans = {
+    separate = recipe_for(folder, "separate", None, *options, "tokenizer.user_symbols=['<x>']")
+    recipes = {
         "bpe": recipe_for(folder, "bpe", None),
         "byte": recipe_for(folder, "byte", None, "tokenizer.algorithm='byte'"),
-        "apart": apart,
+        "separate": separate,
         "marked": recipe_for(folder, "marked", None, "tokenizer.algorithm='byte'", "train.glossary_markup=0.3"),
-        "reused": recipe_for(folder, "reused", prepare(apart).tokenizers),
+        "reused": recipe_for(folder, "reused", prepare(separate).tokenizers),
     }
-    for name, recipe in plans.items():
+    for name, recipe in recipes.items():
         expected_sizes = expected_vocab_sizes(recipe)
         assert expected_sizes == tuple(prepare(recipe).report["vocab_size"].values()), name
-    assert expected_vocab_sizes(apart) == (264, 262)  # two tags on the source side
+    assert expected_vocab_sizes(separate) == (264, 262)  # two tags on the source side

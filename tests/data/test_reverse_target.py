@@ -1,6 +1,8 @@
 """Training text with reversed targets."""
 
 import random
+from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,10 +58,10 @@ def sentences(side: SideStore) -> list[list[int]]:
 
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_only_the_target_is_reversed(recipes: tuple[Recipe, Recipe], split: str) -> None:
-    one, other = (PairStore(recipe.data_directory, split) for recipe in recipes)  # type: ignore[arg-type]
-    assert sentences(other.src) == sentences(one.src)
-    assert sentences(other.tgt) == [sentence[::-1] for sentence in sentences(one.tgt)]
-    assert max(map(len, sentences(one.tgt))) > 3
+    forwards, backwards = (PairStore(recipe.data_directory, split) for recipe in recipes)  # type: ignore[arg-type]
+    assert sentences(backwards.src) == sentences(forwards.src)
+    assert sentences(backwards.tgt) == [sentence[::-1] for sentence in sentences(forwards.tgt)]
+    assert max(map(len, sentences(forwards.tgt))) > 3
     texts = [(recipe.data_directory / "valid.tgt.txt").read_text() for recipe in recipes]
     assert texts[0] == texts[1]  # references are not reversed
 
@@ -71,26 +73,24 @@ def test_reverse_target_invalidates_the_prepared_text(recipes: tuple[Recipe, Rec
 
 
 def test_sampled_targets_are_reversed(recipes: tuple[Recipe, Recipe]) -> None:
-    found = []
+    stores = []
     for recipe in recipes:
-        backwards = recipe.data.reverse_target
+        options: dict[str, Any] = {"seed": 3, "max_tokens": 40, "workers": 1}
         epochs = SampledEpochs(
-            recipe.data_directory, recipe.train, seed=3, max_tokens=40, workers=1, reverse_target=backwards
+            recipe.data_directory, recipe.train, reverse_target=recipe.data.reverse_target, **options
         )
-        try:
-            found.append(epochs.store(0))
-            one, other = sentences(found[-1].tgt), sentences(PairStore(recipe.data_directory, "train").tgt)
-            assert one != other
-        finally:
-            epochs.close()
-    forwards, backwards_store = found
-    assert sentences(backwards_store.src) == sentences(forwards.src)
-    assert sentences(backwards_store.tgt) == [sentence[::-1] for sentence in sentences(forwards.tgt)]
+        with closing(epochs):
+            sampled = epochs.store(0)
+        assert sentences(sampled.tgt) != sentences(PairStore(recipe.data_directory, "train").tgt)
+        stores.append(sampled)
+    forwards, backwards = stores
+    assert sentences(backwards.src) == sentences(forwards.src)
+    assert sentences(backwards.tgt) == [sentence[::-1] for sentence in sentences(forwards.tgt)]
 
 
-def test_reverse_each() -> None:
+def test_reverse_each_reverses_within_sentences() -> None:
     tokens = np.arange(10, 17, dtype=np.uint16)
-    turned = reverse_each(tokens, np.array([2, 0, 1, 4]))
-    assert turned.tolist() == [11, 10, 12, 16, 15, 14, 13]
-    assert turned.dtype == np.uint16
+    reversed_tokens = reverse_each(tokens, np.array([2, 0, 1, 4]))
+    assert reversed_tokens.tolist() == [11, 10, 12, 16, 15, 14, 13]
+    assert reversed_tokens.dtype == np.uint16
     assert len(reverse_each(tokens[:0], np.zeros(0, dtype=np.int64))) == 0

@@ -10,9 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -42,17 +42,17 @@ HOSTILE = [
 ]
 NUM_PAIRS = 330
 PAIRS_PER_SHARD = 64
-MOST_TOKENS = 200
+MAX_TOKENS = 200
 
 
 def sentences(seed: int, count: int) -> list[str]:
-    choice = random.Random(seed)
-    words = [*WORDS, *("".join(choice.sample(WORDS, 2)) for _ in range(100))]
-    return [" ".join(choice.choices(words, k=choice.randint(1, 6))) for _ in range(count)]
+    rng = random.Random(seed)
+    words = [*WORDS, *("".join(rng.sample(WORDS, 2)) for _ in range(100))]
+    return [" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(count)]
 
 
 def write_corpus(directory: Path, algorithm: str, joint: bool) -> None:
-    """The training part of a prepared corpus. Every other source sentence starts with a tag."""
+    """Write the training split of a prepared corpus. Every other source sentence starts with a tag."""
     directory.mkdir()
     src, tgt = (HOSTILE + sentences(seed, NUM_PAIRS - len(HOSTILE)) for seed in (1, 2))
     recipe = TokenizerRecipe(algorithm=algorithm, joint=joint, vocab_size=370, user_symbols=SYMBOLS)
@@ -96,7 +96,7 @@ def sample(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sample]:
 
     def start(directory: Path, alpha: float = 0.2, sides: str = "both", **options: Any) -> SampledEpochs:
         recipe = TrainRecipe(subword_sampling=alpha, subword_sampling_sides=sides)
-        settings = {"seed": 7, "max_tokens": MOST_TOKENS, "workers": 1, **options}
+        settings = {"seed": 7, "max_tokens": MAX_TOKENS, "workers": 1, **options}
         opened.append(SampledEpochs(directory, recipe, **settings))
         return opened[-1]
 
@@ -106,7 +106,7 @@ def sample(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sample]:
 
 
 def first_epoch(epochs: SampledEpochs) -> PairStore:
-    """Return the text of the first epoch only."""
+    """Return the text of the first epoch and stop the build of the next one."""
     store = epochs.store(0)
     epochs.close()
     return store
@@ -214,22 +214,23 @@ def test_files_are_copied_without_hard_links(bpe_corpus: Path, sample: Sample, m
 
 def test_overlong_samples_are_discarded(corpus: Path, sample: Sample) -> None:
     base, unlimited = PairStore(corpus, "train"), first_epoch(sample(corpus))
-    drawn = to_lists(unlimited.src)
+    sampled = to_lists(unlimited.src)
     limit = int(np.median(unlimited.src.lengths))
     limited = to_lists(first_epoch(sample(corpus, max_tokens=limit)).src)
-    expected = [new if len(new) <= limit else old for new, old in zip(drawn, to_lists(base.src), strict=True)]
-    assert limited == expected != drawn
+    expected = [new if len(new) <= limit else old for new, old in zip(sampled, to_lists(base.src), strict=True)]
+    assert limited == expected != sampled
 
 
 def test_the_other_side_may_have_any_tokenizer(corpora: Path, tmp_path: Path, sample: Sample) -> None:
-    """Such as the one of trees, which has a token per bracket."""
-    shutil.copytree(corpora / "unigram", directory := tmp_path / "corpus")
+    """For example, the tokenizer of trees has a token per bracket."""
+    directory = Path(shutil.copytree(corpora / "unigram", tmp_path / "corpus"))
     expected = to_lists(first_epoch(sample(directory, sides="src")).src)
     recipe = TokenizerRecipe(algorithm="char", vocab_size=370)
     train_tokenizer(WORDS, recipe, directory / "tokenizer.tgt.model")
     assert to_lists(first_epoch(sample(directory, sides="src")).src) == expected
+    both_sides = sample(directory)
     with pytest.raises(UserError, match="is neither a bpe nor a unigram model"):
-        first_epoch(sample(directory))
+        both_sides.store(0)
 
 
 def test_samples_of_truncated_sources_are_truncated(corpus: Path, sample: Sample) -> None:
@@ -263,10 +264,10 @@ def test_samples_are_independent_of_workers(corpus: Path, sample: Sample) -> Non
 
 def test_epochs_and_seeds_differ(bpe_corpus: Path, sample: Sample) -> None:
     epochs = sample(bpe_corpus)
-    drawn = [to_lists(epochs.store(epoch).src) for epoch in (0, 1, 2)]
+    samples = [to_lists(epochs.store(epoch).src) for epoch in (0, 1, 2)]
     epochs.close()
-    drawn.append(to_lists(sample(bpe_corpus, seed=8).store(0).src))
-    assert all(a != b for i, a in enumerate(drawn) for b in drawn[:i])
+    samples.append(to_lists(sample(bpe_corpus, seed=8).store(0).src))
+    assert all(one != other for one, other in combinations(samples, 2))
 
 
 def test_shards_are_independent(bpe_corpus: Path, sample: Sample) -> None:
@@ -275,8 +276,8 @@ def test_shards_are_independent(bpe_corpus: Path, sample: Sample) -> None:
         for side in ("src", "tgt"):
             writer.append(side, np.array(line * NUM_PAIRS), np.full(NUM_PAIRS, len(line)))
     store = sample(bpe_corpus).store(0)
-    drawn = to_lists(store.src) + to_lists(store.tgt)
-    assert len({tuple(ids) for ids in drawn}) > len(drawn) / 2
+    sampled = to_lists(store.src) + to_lists(store.tgt)
+    assert len({tuple(ids) for ids in sampled}) > len(sampled) / 2  # equal shards or sides would repeat most
 
 
 PROGRAM = """
@@ -301,7 +302,7 @@ if __name__ == "__main__":
     if ending == "dies":
         PairWriter.append = append_and_die
     recipe = TrainRecipe(subword_sampling=0.2)
-    epochs = sampling.SampledEpochs(Path(directory), recipe, seed=7, max_tokens={most_tokens}, workers=int(workers))
+    epochs = sampling.SampledEpochs(Path(directory), recipe, seed=7, max_tokens={max_tokens}, workers=int(workers))
     epochs.store(5)
     epochs.close()
 """
@@ -310,7 +311,7 @@ if __name__ == "__main__":
 def run_program(directory: Path, workers: int, ending: str) -> subprocess.Popen[bytes]:
     program = directory.parent / "program.py"
     program.write_text(
-        PROGRAM.replace("{pairs_per_shard}", str(PAIRS_PER_SHARD)).replace("{most_tokens}", str(MOST_TOKENS))
+        PROGRAM.replace("{pairs_per_shard}", str(PAIRS_PER_SHARD)).replace("{max_tokens}", str(MAX_TOKENS))
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, str(program), str(directory), str(workers), ending]
@@ -367,7 +368,7 @@ def test_complete_epochs_are_reused(bpe_corpus: Path, sample: Sample, monkeypatc
     assert to_lists(again.store(0).src) == expected
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped bit", "other epoch", "no report", "other report"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped bit", "other epoch", "no report", "report without fields"])
 def test_incomplete_epochs_are_rebuilt(damage: str, bpe_corpus: Path, sample: Sample) -> None:
     first_epoch(sample(bpe_corpus))
     directory = bpe_corpus / "epochs" / "epoch-0"
@@ -385,7 +386,7 @@ def test_incomplete_epochs_are_rebuilt(damage: str, bpe_corpus: Path, sample: Sa
             directory.rename(bpe_corpus / "epochs" / "epoch-1")
         case "no report":
             (directory / "epoch.json").unlink()
-        case _:
+        case "report without fields":
             (directory / "epoch.json").write_text("[]")
     epochs = sample(bpe_corpus)
     epochs.store(0)
@@ -424,7 +425,7 @@ def test_report_has_no_paths(bpe_corpus: Path, sample: Sample) -> None:
     assert str(bpe_corpus) not in report
 
 
-def segmenting() -> list[threading.Thread]:
+def segmenting_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "segmenting"]
 
 
@@ -434,9 +435,9 @@ def test_close_stops_background_work(workers: int, bpe_corpus: Path, sample: Sam
     epochs.store(0)
     epochs.close()
     epochs.close()
-    for thread in segmenting():
+    for thread in segmenting_threads():
         thread.join(timeout=5)
-    assert segmenting() == []
+    assert segmenting_threads() == []
     assert multiprocessing.active_children() == []
     assert set(epoch_names(bpe_corpus)) <= {"epoch-0", "epoch-1"}
     with pytest.raises(SamplingClosed):
@@ -462,7 +463,7 @@ def test_close_releases_waiting_callers(
     monkeypatch.setattr(PairWriter, "append", slow)
     thread = threading.Thread(target=wait_for_epoch)
     thread.start()
-    assert entered.wait(30) if builds else not entered.wait(0.1)
+    assert entered.wait(30 if builds else 0.1) == builds
     epochs.close()
     thread.join(timeout=30)
     assert len(caught) == 1
@@ -502,7 +503,9 @@ def test_a_directory_that_the_builder_is_removing_is_incomplete(
     assert calls[0] > 1
 
 
-def test_wait_timeout(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_that_does_not_appear_is_an_error(
+    bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sampling, "_TIMEOUT_SECONDS", 0.05)
     with pytest.raises(UserError, match=r"epoch-3 did not appear .* all machines must share") as caught:
         sample(bpe_corpus, is_builder=False).store(3)
@@ -512,7 +515,7 @@ def test_wait_timeout(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.Monk
 # --- Errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_full_disk(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -527,13 +530,13 @@ def test_full_disk(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyP
     assert len(sample(bpe_corpus).store(0)) == NUM_PAIRS
 
 
-def test_unwritable_directory(bpe_corpus: Path, sample: Sample) -> None:
+def test_an_unwritable_directory_is_an_error(bpe_corpus: Path, sample: Sample) -> None:
     (bpe_corpus / "epochs").write_text("")
     with pytest.raises(UserError, match=r"cannot write .*Not a directory"):
         sample(bpe_corpus).store(0)
 
 
-def test_missing_corpus(tmp_path: Path, sample: Sample) -> None:
+def test_a_missing_corpus_is_an_error(tmp_path: Path, sample: Sample) -> None:
     with pytest.raises(UserError, match="prepare the data first"):
         sample(tmp_path)
 
@@ -552,7 +555,7 @@ def ending_sampler() -> Callable[[object], None]:
 
 # --- Batches ----------------------------------------------------------------------------------------------------------
 
-BUDGET = MOST_TOKENS + 1
+BUDGET = MAX_TOKENS + 1
 RECIPE = TrainRecipe(batch_tokens=400, micro_batch_tokens=BUDGET)
 
 
@@ -560,9 +563,21 @@ def batches_of(directory: Path, epochs: SampledEpochs, **options: Any) -> Traini
     return TrainingBatches(PairStore(directory, "train"), RECIPE, seed=7, epochs=epochs, **options)
 
 
-def as_values(update: Update) -> tuple[Any, ...]:
-    parts = [(p.number, p.is_empty, p.batch.src.to_lists(), p.batch.tgt.to_lists()) for p in update.micro_batches]
-    return (update.epoch, update.index, update.tgt_tokens, update.sentence_ids.tolist(), parts)
+class UpdateValues(NamedTuple):
+    """An update in values that can be compared; a micro-batch is its number, source and target sentences."""
+
+    epoch: int
+    position: int
+    tgt_tokens: int
+    sentence_ids: list[int]
+    micro_batches: list[tuple[int, list[list[int]], list[list[int]]]]
+
+
+def as_values(update: Update) -> UpdateValues:
+    """Convert an update; leaves out empty micro-batches."""
+    parts = [part for part in update.micro_batches if not part.is_empty]
+    micro_batches = [(part.number, part.batch.src.to_lists(), part.batch.tgt.to_lists()) for part in parts]
+    return UpdateValues(update.epoch, update.index, update.tgt_tokens, update.sentence_ids.tolist(), micro_batches)
 
 
 def test_every_epoch_has_every_pair_within_the_budget(corpus: Path, sample: Sample) -> None:
@@ -584,8 +599,8 @@ def test_resume_from_any_position(corpus: Path, sample: Sample) -> None:
     with batches_of(corpus, sample(corpus)) as batches:
         updates = list(islice(batches, 70))
     whole, positions = [as_values(update) for update in updates], [DataPosition(), *(update.next for update in updates)]
-    second_epoch = [update[0] for update in whole].index(1)
-    assert whole[-1][0] >= 2
+    second_epoch = [update.epoch for update in updates].index(1)
+    assert updates[-1].epoch >= 2
     for start in (0, 3, second_epoch - 1, second_epoch, 60):
         if start != second_epoch:  # with and without the files of the first run
             shutil.rmtree(corpus / "epochs")
@@ -597,16 +612,15 @@ def test_ranks_share_sampled_epochs(bpe_corpus: Path, sample: Sample) -> None:
     with batches_of(bpe_corpus, sample(bpe_corpus), multiple=2) as batches:
         alone = [as_values(update) for update in islice(batches, 20)]
     shutil.rmtree(bpe_corpus / "epochs")
-    positions = [{"rank": rank, "world_size": 2} for rank in range(2)]
     with (
-        batches_of(bpe_corpus, sample(bpe_corpus), **positions[0]) as first,
-        batches_of(bpe_corpus, sample(bpe_corpus, is_builder=False), **positions[1]) as second,
+        batches_of(bpe_corpus, sample(bpe_corpus), rank=0, world_size=2) as first,
+        batches_of(bpe_corpus, sample(bpe_corpus, is_builder=False), rank=1, world_size=2) as second,
     ):
         for whole in alone:
-            parts = [as_values(next(batches)) for batches in (first, second)]
-            assert parts[0][:4] == parts[1][:4] == whole[:4]
-            together = sorted(micro for part in parts for micro in part[4] if not micro[1])
-            assert together == whole[4]
+            shards = [as_values(next(batches)) for batches in (first, second)]
+            together = sorted(shards[0].micro_batches + shards[1].micro_batches)
+            for shard in shards:
+                assert shard._replace(micro_batches=together) == whole
 
 
 def test_past_epochs_are_removed_when_no_rank_needs_them(

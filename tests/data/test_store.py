@@ -18,8 +18,8 @@ def write_store(directory: Path, src: list[list[int]], tgt: list[list[int]], chu
 
 
 def sentences(count: int, seed: int) -> list[list[int]]:
-    random = np.random.default_rng(seed)
-    return [random.integers(4, 1000, random.integers(0, 6)).tolist() for _ in range(count)]
+    rng = np.random.default_rng(seed)
+    return [rng.integers(4, 1000, rng.integers(0, 6)).tolist() for _ in range(count)]
 
 
 def test_gather_in_any_order(tmp_path: Path) -> None:
@@ -36,13 +36,13 @@ def test_gather_in_any_order(tmp_path: Path) -> None:
 
 def test_files_are_plain_numpy_arrays(tmp_path: Path) -> None:
     write_store(tmp_path, [[5, 6], [7]], [[8], []])
-    load = {path.name: np.load(path, allow_pickle=False) for path in tmp_path.iterdir()}
-    assert load["train.src.tokens.npy"].tolist() == [5, 6, 7]
-    assert load["train.src.offsets.npy"].tolist() == [0, 2, 3]
-    assert load["train.tgt.tokens.npy"].tolist() == [8]
-    assert load["train.tgt.offsets.npy"].tolist() == [0, 1, 1]
-    assert load["train.src.tokens.npy"].dtype == np.uint16
-    assert load["train.src.offsets.npy"].dtype == np.int64
+    arrays = {path.name: np.load(path, allow_pickle=False) for path in tmp_path.iterdir()}
+    assert arrays["train.src.tokens.npy"].tolist() == [5, 6, 7]
+    assert arrays["train.src.offsets.npy"].tolist() == [0, 2, 3]
+    assert arrays["train.tgt.tokens.npy"].tolist() == [8]
+    assert arrays["train.tgt.offsets.npy"].tolist() == [0, 1, 1]
+    assert arrays["train.src.tokens.npy"].dtype == np.uint16
+    assert arrays["train.src.offsets.npy"].dtype == np.int64
 
 
 def test_tokens_are_memory_mapped(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_empty_store(tmp_path: Path) -> None:
     assert store.src.gather(np.array([], dtype=np.int64))[0].size == 0
 
 
-def test_missing_and_damaged_files(tmp_path: Path) -> None:
+def test_missing_and_damaged_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train\.src\.tokens\.npy is missing"):
         PairStore(tmp_path, "train")
     write_store(tmp_path, [[5, 6], [7]], [[8], [9]])
@@ -87,7 +87,7 @@ def test_pickled_arrays_are_rejected(tmp_path: Path) -> None:
         PairStore(tmp_path, "train")
 
 
-def test_sides_of_different_length(tmp_path: Path) -> None:
+def test_sides_of_different_length_are_an_error(tmp_path: Path) -> None:
     write_store(tmp_path, [[5], [6]], [[7]])
     with pytest.raises(UserError, match="2 source and 1 target"):
         PairStore(tmp_path, "train")

@@ -76,7 +76,7 @@ def test_each_reference_must_match_the_source(folder: Path) -> None:
         read_test_sets(recipe_for(folder, tests.replace("other", "missing")))
 
 
-def test_empty_test_set(folder: Path) -> None:
+def test_an_empty_test_set_is_an_error(folder: Path) -> None:
     for name in ("news.en", "news.de"):
         (folder / name).write_bytes(b"")
     with pytest.raises(UserError, match=r"data\.test\.news has no sentences"):

@@ -34,14 +34,13 @@ def lines() -> list[str]:
 
 @pytest.mark.parametrize("prefix", ["t", "the ca", "the cat ", "Zebr", "über", "the , a", "日本", "a  b"])
 def test_translations_begin_with_a_partial_word(translator: Translator, lines: list[str], prefix: str) -> None:
+    start = " ".join(prefix.split()) + (" " if prefix.endswith(" ") else "")
     for translations in translator.translate_n_best(lines, 2, [prefix] * len(lines), partial_word=True):
-        for translation in translations:
-            start = " ".join(prefix.split()) + (" " if prefix.endswith(" ") else "")
-            assert f"{translation.text} ".startswith(start)
+        assert all(f"{translation.text} ".startswith(start) for translation in translations)
 
 
 class Reference:
-    """The model by teacher forcing."""
+    """Log-probabilities and attention of the model with teacher forcing."""
 
     def __init__(self, path: Path) -> None:
         self.model = load_model(path, torch.device("cpu")).model
@@ -86,10 +85,10 @@ def test_alternatives_begin_with_the_most_probable_tokens(
             assert translation.log_prob == pytest.approx(steps.sum().item(), abs=1e-4)
 
 
-def test_alternatives_have_the_scores_of_the_search(translator: Translator, lines: list[str]) -> None:
+def test_mbr_does_not_change_the_scores_of_alternatives(translator: Translator, lines: list[str]) -> None:
     mbr = translator.with_decode(DecodeRecipe(mbr_metric="chrf", n_best=2))
-    scores = [[one.score for one in each.alternatives(lines[0], "the", 3)] for each in (translator, mbr)]
-    assert scores[1] == scores[0]
+    expected, found = (each.alternatives(lines[0], "the", 3) for each in (translator, mbr))
+    assert [one.score for one in found] == [one.score for one in expected]
 
 
 @pytest.mark.parametrize(("prefix", "count"), [("the c", 1), ("t", 2), ("the ", 4)])
@@ -136,7 +135,9 @@ def test_alternatives_do_not_repeat_ngrams(translator: Translator, reference: Re
     found = translator.alternatives(lines[0], prefix, 200)
     assert any(reference.tokenizer.ids(one.pieces)[len(encoded) :][:1] == [repeated] for one in found)
     options = DecodeRecipe(beam_size=3, max_extra_tokens=20, no_repeat_ngram=2)
-    for one in translator.with_decode(options).alternatives(lines[0], prefix, 200):
+    without = translator.with_decode(options).alternatives(lines[0], prefix, 200)
+    assert without
+    for one in without:
         tokens = reference.tokenizer.ids(one.pieces)
         assert len(set(pairwise(tokens))) == len(tokens) - 1
 

@@ -51,16 +51,10 @@ def load(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Call
             parameter.mul_(4.0)  # otherwise the source hardly matters
 
     def write(context: Context, **options: int) -> Path:
-        path = tmp_path_factory.mktemp("models") / "model"
-        metadata = ModelMetadata(
-            *("en", "de", tokenizer.vocab_size, tokenizer.vocab_size, "NFC"),
-            decode=DecodeRecipe(
-                **{"beam_size": 3, "n_best": 3, "max_extra_tokens": 5, **options},
-                length_alpha=0.6,
-            ),
-            max_tokens=60,
-            context=context,
-        )
+        path, vocab = tmp_path_factory.mktemp("models") / "model", tokenizer.vocab_size
+        search = {"beam_size": 3, "n_best": 3, "max_extra_tokens": 5, "length_alpha": 0.6}
+        decode = DecodeRecipe.model_validate(search | options)
+        metadata = ModelMetadata("en", "de", vocab, vocab, "NFC", decode, max_tokens=60, context=context)
         files = model_files(recipe, model_tensors(model), Tokenizers(tokenizer, tokenizer).files(), metadata)
         write_directory(path, files)
         return path
@@ -69,21 +63,24 @@ def load(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Call
 
 
 def ids(tokenizer: Tokenizer, *sentences: str) -> list[int]:
-    """The tokens of sentences, with the separator between them."""
+    """Return the tokens of sentences, with the separator between them."""
     separator = tokenizer.tag_id("<sep>")
     return [token for one in sentences for token in (*tokenizer.encode(one), separator)][:-1]
 
 
-def _label(line: str) -> tuple[str, str]:
-    label, _, value = line.partition("  ")
-    return label, value.strip()
+def description(model: Path) -> dict[str, str]:
+    """Return the values that `nmt info` shows, by label."""
+    values = {}
+    for line in description_lines(describe_model(model)):
+        label, _, value = line.partition("  ")
+        values[label] = value.strip()
+    return values
 
 
 def test_metadata_has_the_context(load: Callable[[Context], Path]) -> None:
     assert [read_model_metadata(load(one)).context for one in (NONE, SOURCE, BOTH)] == [NONE, SOURCE, BOTH]
-    of_both, of_none = (dict(map(_label, description_lines(describe_model(load(one))))) for one in (BOTH, NONE))
-    assert of_both["context"] == "2 previous sentences, with translations"
-    assert "context" not in of_none
+    assert description(load(BOTH))["context"] == "2 previous sentences, with translations"
+    assert "context" not in description(load(NONE))
 
 
 @pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
@@ -136,12 +133,11 @@ def test_the_best_translation_is_chosen_without_the_previous_translations(
     before = [*tokenizer.encode("he"), tokenizer.tag_id("<sep>")]
 
     def search(tasks: list[Task], options: SearchOptions) -> list[list[Hypothesis]]:
-        first, second = ([*before, *tokenizer.encode(text)] for text in ("it", "the dog"))
-        pairs = [(first, -1.0), (second, -0.5)]  # log-probabilities of the tokens after the previous translations
-        found = [Hypothesis(tokens, 0.0, 0.0, [0.0] * (len(tokens)) + [log_prob]) for tokens, log_prob in pairs][
-            : options.n_best
-        ]
-        return [translator._in_reading_order(found) for _ in tasks]
+        hypotheses = []
+        for text, log_prob in (("it", -1.0), ("the dog", -0.5)):  # without the previous translations
+            tokens = [*before, *tokenizer.encode(text)]
+            hypotheses.append(Hypothesis(tokens, 0.0, 0.0, [0.0] * len(tokens) + [log_prob]))
+        return [translator._in_reading_order(hypotheses[: options.n_best]) for _ in tasks]
 
     monkeypatch.setattr(translator, "_search", search)
     for n_best, expected in ((1, ["the dog"]), (2, ["the dog", "it"])):
@@ -215,7 +211,7 @@ def test_outputs_have_no_separator(load: Callable[[Context], Path]) -> None:
     translator = Translator.load(load(BOTH), "cpu", "fp32", decode)
     for context in ([], [("the dog sleeps", "he sleeps")]):
         (found,) = translator.translate_n_best([LINES[0]], context=[context], prefixes=["the dog"])
-        assert all(one.text.startswith("the dog") for one in found)
+        assert all(one.text.startswith("the dog") for one in found)  # text before a separator would be removed
 
 
 @pytest.mark.parametrize("context", [SOURCE, BOTH])
@@ -241,7 +237,7 @@ def test_scores_are_those_of_the_sentence_alone(
 def test_a_target_that_fits_only_without_context_is_scored_without(load: Callable[..., Path]) -> None:
     scorer, target = TextScorer.load(load(BOTH), "cpu"), " ".join([LINES[1]] * 204)
     (alone,) = scorer.score(["it"], [target])
-    assert len(alone.pieces) == 1_021
+    assert len(alone.pieces) == 1_021  # of 1,024 positions
     (found,) = scorer.score(["it"], [target], context=[[("it", LINES[0])]])
     assert found.token_log_probs == pytest.approx(alone.token_log_probs)
 
@@ -329,7 +325,7 @@ def test_parts_of_a_line_are_in_the_context_of_later_parts(tokenizer: Tokenizer)
     tokenizers = Tokenizers(tokenizer, tokenizer)
     found = ContextEncoder(SOURCE, tokenizers, "NFC").add(parts, LINES[:1], 99)
     expected = [LINES[:2], LINES[:3], LINES[1:4]]
-    assert [task.sentence for task in found] == [ids(tokenizer, *own) for own in expected]
+    assert [task.sentence for task in found] == [ids(tokenizer, *sentences) for sentences in expected]
     found = ContextEncoder(SOURCE, tokenizers, "NFC").add(parts[:1], ["It is red. He likes it."], 99, split=True)
     assert found[0].sentence == ids(tokenizer, "It is red.", "He likes it.", LINES[1])
 
@@ -351,7 +347,7 @@ def test_a_separator_in_the_text_becomes_the_unknown_token(tokenizer: Tokenizer)
         (BOTH, ["a"], "the context of this model must have pairs of a sentence and its translation; got 'a'; "),
     ],
 )
-def test_wrong_context(context: Context, previous: list[Any], message: str, tokenizer: Tokenizer) -> None:
+def test_wrong_context_is_an_error(context: Context, previous: list[Any], message: str, tokenizer: Tokenizer) -> None:
     encoder = ContextEncoder(context, Tokenizers(tokenizer, tokenizer), "NFC")
     with pytest.raises(UserError) as raised:
         encoder.add([Task([5], [], [])], previous, 99)
@@ -373,7 +369,7 @@ def test_rounds_have_one_line_of_each_document() -> None:
 
 
 class Recorder:
-    """Translates a line to itself in upper case, and records what it gets."""
+    """Translates a line to upper case, and records the lines and contexts of each call."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

@@ -9,13 +9,13 @@ import pytest
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.recipe import DecodeRecipe
-from tests.decode.test_fusion import LINES, write
+from tests.decode.test_fusion import LINES, write_model
 
 
 @pytest.mark.parametrize("mean", ["linear", "log"])
 def test_probabilities_are_means_over_the_members(mean: Literal["linear", "log"], tmp_path: Path) -> None:
     small = ("model.max_positions=24", "data.max_tokens=12")
-    paths = [write(tmp_path / str(seed), f"seed={seed}", *(small if seed == 3 else ())) for seed in (1, 2, 3)]
+    paths = [write_model(tmp_path / str(seed), f"seed={seed}", *(small if seed == 3 else ())) for seed in (1, 2, 3)]
     translator = Translator.load(paths[0], "cpu", "fp32", DecodeRecipe(ensemble_mean=mean), ensemble=paths[1:])
     members = [TextScorer.load(path, "cpu") for path in paths]
     for line in filter(None, LINES):
@@ -33,7 +33,7 @@ def test_probabilities_are_means_over_the_members(mean: Literal["linear", "log"]
 
 def test_members_of_different_unicode_forms_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     forms = ("NFC", "NFKC", "NFC")
-    paths = [write(tmp_path / str(seed), f"data.unicode_form={form}") for seed, form in enumerate(forms)]
+    paths = [write_model(tmp_path / str(seed), f"data.unicode_form={form}") for seed, form in enumerate(forms)]
     Translator.load(paths[0], "cpu", ensemble=paths[1:])
     warning = f"warning: {paths[1]} was trained on text in Unicode form NFKC, and this ensemble uses that of {paths[0]}"
     assert capsys.readouterr().err == f"{warning}, NFC\n"

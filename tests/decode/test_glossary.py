@@ -27,7 +27,7 @@ def glossary(*pairs: tuple[str, str]) -> Glossary:
         ("  ", []),
     ],
 )
-def test_split_words(text: str, words: list[str]) -> None:
+def test_words_of_a_text(text: str, words: list[str]) -> None:
     assert split_words(text) == words
 
 
@@ -60,9 +60,10 @@ def test_wrong_terms_in_python_raise_type_or_value_errors() -> None:
 def matches_by_regex(terms: list[Term], text: str) -> set[str]:
     """Find terms by repeatedly replacing the leftmost match of the longest ones."""
     found = set()
-    for length in range(9, 0, -1):
-        spots = [(match.start(), term) for term in terms for match in re.finditer(rf"\b{term.source}\b", text)]
-        for start, term in sorted(spots, key=lambda spot: spot[0]):
+    longest = max(term.source.count(" ") + 1 for term in terms)
+    for length in range(longest, 0, -1):
+        matches = [(match.start(), term) for term in terms for match in re.finditer(rf"\b{term.source}\b", text)]
+        for start, term in sorted(matches, key=lambda match: match[0]):
             end = start + len(term.source)
             if term.source.count(" ") + 1 == length and "#" not in text[start:end]:
                 found.add(term.source)
@@ -94,9 +95,13 @@ def test_only_the_lengths_of_terms_are_tried(monkeypatch: pytest.MonkeyPatch) ->
     assert set(lengths) == {500}
 
 
-def test_case() -> None:
+def test_only_cased_terms_match_in_their_case() -> None:
     terms = Glossary(
-        [Term("US", ("USA",), is_cased=True), Term("us", ("uns", "Uns")), Term("Polish", ("poln.",), True)]
+        [
+            Term("US", ("USA",), is_cased=True),
+            Term("us", ("uns", "Uns")),
+            Term("Polish", ("poln.",), is_cased=True),
+        ]
     )
     assert [term.forms[0] for term in terms.find("us, US, Us")] == ["uns", "USA"]
     assert terms.find("polish") == []
@@ -119,7 +124,7 @@ def test_own_terms_precede_those_of_the_fallback() -> None:
     assert [term.source for term in terms.find("a dog stand")] == ["dog stand"]
 
 
-def test_check() -> None:
+def test_check_returns_the_form_in_the_translation() -> None:
     terms = glossary(("dog", "Hund|Hunde"), ("hot dog", "Hot Dog"))
     uses = terms.check("the dog and the hot dog", "Die hunde im Hot-Dog")
     assert [(use.term.source, use.form) for use in uses] == [("dog", "Hunde"), ("hot dog", "")]
@@ -135,7 +140,7 @@ def test_items_are_not_terms() -> None:
     assert [use.form for use in terms.check("linux, Boeing 747", "Linux Boeing 747")] == ["Linux", "Boeing 747"]
 
 
-def test_load(tmp_path: Path) -> None:
+def test_files_may_have_optional_columns_and_empty_lines(tmp_path: Path) -> None:
     path = tmp_path / "terms.tsv"
     path.write_text("\ufeffdog\tHund|Hunde\r\n\nUS\tUSA\tYes\tcountry\nhot  dog\tHotdog\tno\n", "utf-8")
     assert Glossary.load(path).find("a Dog in the US us hot dog") == [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nmt.decode.mbr import expected_utilities, relative_probabilities, sentence_utility
 from nmt.decode.translator import Translator
 from nmt.recipe import DecodeRecipe
-from tests.decode.test_fusion import LINES, write
+from tests.decode.test_fusion import LINES, write_model
 from tests.search.test_search import vectors
 
 
@@ -30,14 +30,14 @@ def test_expected_utility_is_the_weighted_mean_over_all_candidates() -> None:
 def test_the_outlier_loses_even_if_it_is_most_probable() -> None:
     texts = ["Purple ideas sleep.", "A man rides a red bike.", "A man rides a bike.", "A man is riding a red bike."]
     utilities = expected_utilities(texts, [0.3, 0.25, 0.25, 0.2], sentence_utility("chrf"))
-    assert max(range(4), key=utilities.__getitem__) in (1, 2)
-    assert min(range(4), key=utilities.__getitem__) == 0
+    assert np.argmax(utilities) in (1, 2)
+    assert np.argmin(utilities) == 0
 
 
 @pytest.mark.parametrize("sampling", [False, True])
 def test_samples_count_by_frequency_and_n_best_lists_by_probability(sampling: bool, tmp_path: Path) -> None:
     decode = DecodeRecipe(n_best=4, sampling=True) if sampling else DecodeRecipe(n_best=4)
-    translator = Translator.load(write(tmp_path / "model"), "cpu", "fp32", decode)
+    translator = Translator.load(write_model(tmp_path / "model"), "cpu", "fp32", decode)
     (candidates,) = translator.translate_n_best(LINES[:1])
     weights = [1.0 if sampling else math.exp(one.log_prob) for one in candidates]
     expected = expected_utilities([one.text for one in candidates], weights, sentence_utility("chrf"))
@@ -46,11 +46,11 @@ def test_samples_count_by_frequency_and_n_best_lists_by_probability(sampling: bo
     assert len(set(expected)) > 1
 
 
-words = st.sampled_from(["a", "an", "banana", "rides", "red", "bike.", "Bike", "u.s.", "3,5", "(so)", "Straße", "我"])
-texts_strategy = st.lists(st.lists(words, max_size=12).map(" ".join) | st.text(max_size=9), min_size=1, max_size=5)
+WORDS = st.sampled_from(["a", "an", "banana", "rides", "red", "bike.", "Bike", "u.s.", "3,5", "(so)", "Straße", "我"])
+TEXTS = st.lists(st.lists(WORDS, max_size=12).map(" ".join) | st.text(max_size=9), min_size=1, max_size=5)
 
 
-@given(texts_strategy)
+@given(TEXTS)
 @example(["", " ", "a", "a a a a a", "aaaa aaaa", "a b c d e", "a\n"])
 def test_pairwise_scores_equal_sacrebleu(texts: list[str]) -> None:
     chrf, bleu = sentence_utility("chrf")(texts), sentence_utility("bleu")(texts)

@@ -49,7 +49,7 @@ class FakeTranslator:
 
 
 def translate(line: str, prefix: str = "", required: tuple[str, ...] = ()) -> list[Translation]:
-    """Two translations with every kind of value."""
+    """Return two translations with all types and special values of fields."""
     rng = random.Random(repr((line, prefix, required)))
     log_probs = [math.log(rng.random()) for _ in line]
     text = " ".join([prefix, line[::-1], *required])
@@ -137,14 +137,14 @@ def test_constraints_of_a_line_are_part_of_the_key(tmp_path: Path) -> None:
 def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
     rng, limit = random.Random(1), 7
     last_use: dict[bytes, int] = {}
-    for time in range(300):
-        if time % 20 == 0:
+    for step in range(300):
+        if step % 20 == 0:
             memory = TranslationMemory(tmp_path / "m", limit)
         key = bytes([rng.randrange(12)])
         found = memory.find([key])
         assert found.keys() == last_use.keys() & {key}
         memory.update(found, {} if found else {key: translate(repr(key))})
-        last_use[key] = time
+        last_use[key] = step
         if len(last_use) > limit:
             del last_use[min(last_use, key=last_use.__getitem__)]
     assert memory.find(bytes([i]) for i in range(12)).keys() == last_use.keys()
@@ -156,8 +156,8 @@ def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
     assert len(smaller.find(bytes([i]) for i in range(256))) == 3
 
 
-def test_several_processes_may_create_and_fill_it(tmp_path: Path) -> None:
-    problems: list[BaseException] = []
+def test_several_connections_may_create_and_fill_it(tmp_path: Path) -> None:
+    errors: list[BaseException] = []
 
     def fill(start: int) -> None:
         try:
@@ -165,14 +165,14 @@ def test_several_processes_may_create_and_fill_it(tmp_path: Path) -> None:
             for i in range(start, start + 40):
                 memory.update(memory.find([b"%d" % (i - 5)]), {b"%d" % i: translate(str(i))})
         except BaseException as error:
-            problems.append(error)
+            errors.append(error)
 
     threads = [threading.Thread(target=fill, args=(20 * i,)) for i in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert problems == []
+    assert errors == []
     assert TranslationMemory(tmp_path / "m").find(b"%d" % i for i in range(150)) == {
         b"%d" % i: translate(str(i)) for i in range(140)
     }
@@ -205,31 +205,44 @@ def test_a_changed_byte_is_an_error_or_has_no_effect(tmp_path: Path) -> None:
     assert num_errors > 40
 
 
-@pytest.mark.parametrize("content", [b"text\n" * 500, b"x", "truncated", "other", "folder"])
-def test_another_file_is_refused_and_kept(tmp_path: Path, content: bytes | str) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("long text", r"m is damaged or not a translation memory \(it is not an SQLite database\)"),
+        ("short text", r"m is damaged or not a translation memory \(it is not an SQLite database\)"),
+        ("truncated", "m is damaged or not a translation memory"),
+        ("other tables", "m is an SQLite database, but not a translation memory"),
+    ],
+)
+def test_another_file_is_refused_and_kept(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "m"
-    if content == "folder":
-        path.mkdir()
-    elif isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content == "other":
-        database = sqlite3.connect(path)
-        database.execute("CREATE TABLE songs (name)")
-        database.close()
-    else:
-        memory = TranslationMemory(path)
-        memory.update([], {b"%d" % i: translate(str(i)) for i in range(60)})
-        memory.close()
-        path.write_bytes(path.read_bytes()[:-4096])
-    before = path.read_bytes() if path.is_file() else None
-    with pytest.raises(
-        UserError, match=r"m is damaged or no|m is an SQLite database, but not|cannot use .*m: Is a directory"
-    ):
+    match content:
+        case "long text":
+            path.write_text("text\n" * 500)
+        case "short text":
+            path.write_text("x")
+        case "truncated":
+            memory = TranslationMemory(path)
+            memory.update([], {b"%d" % i: translate(str(i)) for i in range(60)})
+            memory.close()
+            path.write_bytes(path.read_bytes()[:-4096])
+        case "other tables":
+            database = sqlite3.connect(path)
+            database.execute("CREATE TABLE songs (name)")
+            database.close()
+    before = path.read_bytes()
+    with pytest.raises(UserError, match=message):
         TranslationMemory(path).find([b"1"])
-    assert before is None or path.read_bytes() == before
+    assert path.read_bytes() == before
 
 
-def test_every_name_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    with pytest.raises(UserError, match=r"cannot use .*m: Is a directory"):
+        TranslationMemory(tmp_path / "m")
+
+
+def test_names_that_are_special_in_sqlite_are_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in (":memory:", "file:a?mode=memory", "a%20b"):
         TranslationMemory(Path(name)).update([], {b"key": [Translation("a", 0.0, 0.0, [])]})

@@ -55,14 +55,14 @@ def test_text_is_in_reading_order(models: tuple[Path, Path]) -> None:
     forwards, backwards = (Translator.load(model, "cpu", "fp32").translate_n_best(LINES) for model in models)
     tokenizer = Tokenizers.load(models[0]).tgt
     ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(320)))}
-    for one, other in zip(forwards, backwards, strict=True):
-        assert [found.log_prob for found in other] == [found.log_prob for found in one]
-        for found, turned in zip(one, other, strict=True):
-            assert turned.pieces == found.pieces[::-1]
-            *log_probs, end = found.token_log_probs or [0.0]
-            assert (turned.token_log_probs or [0.0]) == [*log_probs[::-1], end]
-            assert turned.text.split() == tokenizer.decode([ids[piece] for piece in turned.pieces]).split()
-    assert any(len(found[0].pieces) > 3 for found in forwards)
+    for expected_list, found_list in zip(forwards, backwards, strict=True):
+        assert [found.log_prob for found in found_list] == [expected.log_prob for expected in expected_list]
+        for expected, found in zip(expected_list, found_list, strict=True):
+            assert found.pieces == expected.pieces[::-1]
+            *log_probs, end = expected.token_log_probs or [0.0]
+            assert (found.token_log_probs or [0.0]) == [*log_probs[::-1], end]
+            assert found.text.split() == tokenizer.decode([ids[piece] for piece in found.pieces]).split()
+    assert any(len(translations[0].pieces) > 3 for translations in forwards)
 
 
 def test_streamed_text_is_in_reading_order(models: tuple[Path, Path]) -> None:
@@ -104,9 +104,9 @@ def test_search_and_scorer_agree(models: tuple[Path, Path]) -> None:
 def test_alignment_uses_reading_order(models: tuple[Path, Path]) -> None:
     forwards, backwards = (WordAligner.load(model, "cpu") for model in models)
     pair = forwards.encoder.encode("w1 w2 w3", "w7 w13 w8 w4")
-    (turned,) = backwards.maps([pair])
-    (straight,) = forwards.maps([(pair[0], pair[1][::-1])])
-    np.testing.assert_array_equal(turned, straight[:, :, :, ::-1])
+    (found,) = backwards.maps([pair])
+    (expected,) = forwards.maps([(pair[0], pair[1][::-1])])
+    np.testing.assert_array_equal(found, expected[:, :, :, ::-1])
 
 
 def test_constraints_are_reversed_and_prefixes_rejected(models: tuple[Path, Path]) -> None:

@@ -25,6 +25,7 @@ from tests.alignment.test_lexical_alignment import Pairs, language
 from tests.decode.test_translator import text_lines
 
 VOCAB = 320
+NUM_WORDS = 40  # of the dictionary language
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +55,13 @@ def write_pairs(directory: Path, pairs: Pairs) -> PairStore:
 
 
 def corpus(count: int = 200, seed: int = 1) -> Pairs:
-    """The dictionary language with ordinary ids: source token p in 4..43 becomes 100 + p."""
-    return [([4 + w for w in src], [4 + w for w in tgt]) for src, tgt in language(count, seed)[0]]
+    """Return pairs of the dictionary language with ordinary ids: the translation of source token i is 100 + i."""
+    first = EOS_ID + 1
+    return [([first + w for w in src], [first + w for w in tgt]) for src, tgt in language(count, seed)[0]]
 
 
 def lists(shortlist: Shortlist) -> list[set[int]]:
+    """Return the target tokens of each source token."""
     ends = zip(shortlist.offsets, shortlist.offsets[1:], strict=False)
     return [set(shortlist.pieces[start:end].tolist()) for start, end in ends]
 
@@ -74,18 +77,20 @@ def test_lists_have_the_most_probable_tokens_and_the_source_token(
     done: list[int] = []
     made = make_shortlist(store, tokenizers, best=1, frequent=7, progress=done.append)
     assert sum(done) == PASSES * len(pairs)
-    assert lists(made)[: EOS_ID + 1] == [set()] * 4
-    assert all(
-        own == ({piece, 100 + piece} if piece < 44 else {piece}) for piece, own in enumerate(lists(made)) if piece > 3
-    )
+    special, words = range(EOS_ID + 1), range(EOS_ID + 1, EOS_ID + 1 + NUM_WORDS)
+    expected: list[set[int]] = [set() for _ in special]
+    expected += [{token, 100 + token} for token in words]
+    expected += [{token} for token in range(words.stop, VOCAB)]
+    assert lists(made) == expected
     counts = Counter(token for _, tgt in pairs for token in tgt)
-    assert made.frequent.tolist() == sorted(counts, key=lambda piece: (-counts[piece], piece))[:7]
+    assert made.frequent.tolist() == sorted(counts, key=lambda token: (-counts[token], token))[:7]
 
-    apart = make_shortlist(store, separate, best=5, frequent=1_000)
-    best = estimate_lexicon(lambda: [pairs], VOCAB).best(5)
-    expected = [{int(key % VOCAB) for key in best if key // VOCAB == piece} for piece in range(VOCAB)]
-    assert (lists(apart), apart.tgt_vocab_size, len(apart.frequent)) == (expected, 310, len(counts))
-    assert {len(own) for own in expected} == {0, 5}
+    made = make_shortlist(store, separate, best=5, frequent=1_000)
+    expected = [set() for _ in range(VOCAB)]
+    for key in estimate_lexicon(lambda: [pairs], VOCAB).best(5).tolist():
+        expected[key // VOCAB].add(key % VOCAB)
+    assert (lists(made), made.tgt_vocab_size, len(made.frequent)) == (expected, 310, len(counts))
+    assert {len(candidates) for candidates in expected} == {0, 5}
 
 
 def test_lists_do_not_depend_on_chunks_or_direction(
@@ -119,8 +124,8 @@ def test_max_pairs_samples_the_whole_corpus(tokenizers: Tokenizers, tmp_path: Pa
     read: list[int] = []
     made = make_shortlist(write_pairs(tmp_path, pairs), tokenizers, best=3, max_pairs=5, progress=read.append)
     assert sum(read) == PASSES * 5
-    known = [piece for piece, own in enumerate(lists(made)) if own - {piece}]
-    assert known == [4, 16, 28, 40, 53]
+    with_translation = [token for token, candidates in enumerate(lists(made)) if candidates - {token}]
+    assert with_translation == [4, 16, 28, 40, 53]
 
 
 def test_candidates_of_a_sentence() -> None:
@@ -134,9 +139,10 @@ def test_candidates_of_a_sentence() -> None:
     ]
 
 
-def test_coverage(tmp_path: Path) -> None:
+def test_coverage_has_the_mean_number_of_candidates_and_the_fraction_found(tmp_path: Path) -> None:
     shortlist = Shortlist(12, np.array([4]), np.array([0, 0, 2, 3]), np.array([5, 6, 7]))
     store = write_pairs(tmp_path, [([1], [5, 5, 7]), ([2, 1], [4])])
+    # The candidates are EOS, 4, 5 and 6, and for the second sentence also 7. Only 7 of the first is not found.
     assert coverage(shortlist, store) == ((4 + 5) / 2, 3 / 4)
 
 
@@ -151,22 +157,23 @@ def made(tokenizers: Tokenizers, tmp_path: Path) -> Shortlist:
 def test_round_trip(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
     path = tmp_path / "lists" / "list"
     path.parent.mkdir()
-    for one in (made, replace(made, frequent=made.frequent[:1])):  # the second replaces the first
-        one.save(path, tokenizers)
-        found = Shortlist.load(path, tokenizers)
-        assert found.tgt_vocab_size == VOCAB
+    for saved in (made, replace(made, frequent=made.frequent[:1])):  # the second replaces the first
+        saved.save(path, tokenizers)
+        loaded = Shortlist.load(path, tokenizers)
+        assert loaded.tgt_vocab_size == VOCAB
         for name in ("frequent", "offsets", "pieces"):
-            array = getattr(found, name)
+            array = getattr(loaded, name)
             assert array.dtype == np.int32
-            assert array.tolist() == getattr(one, name).tolist()
+            assert array.tolist() == getattr(saved, name).tolist()
     assert [file.name for file in path.parent.iterdir()] == ["list"]
 
 
-def refusal(path: Path, tokenizers: Tokenizers) -> str:
-    with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$") as refused:
+def load_error(path: Path, tokenizers: Tokenizers) -> str:
+    """Return the error of loading a file, which must name the file."""
+    with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$") as raised:
         Shortlist.load(path, tokenizers)
-    assert str(path) in str(refused.value)
-    return str(refused.value)
+    assert str(path) in str(raised.value)
+    return str(raised.value)
 
 
 def test_damaged_files_are_rejected(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
@@ -175,22 +182,22 @@ def test_damaged_files_are_rejected(made: Shortlist, tokenizers: Tokenizers, tmp
     whole = path.read_bytes()
     for offset in [*range(0, 900), *range(900, len(whole), 23)]:
         path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1 << offset % 8]) + whole[offset + 1 :])
-        refusal(path, tokenizers)
+        load_error(path, tokenizers)
     for size in (0, 5, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
-        refusal(path, tokenizers)
+        load_error(path, tokenizers)
 
 
 def test_other_files_and_tokenizers_are_rejected(
     made: Shortlist, tokenizers: Tokenizers, separate: Tokenizers, tmp_path: Path
 ) -> None:
-    assert "cannot be read" in refusal(tmp_path / "none", tokenizers)
-    assert "cannot be read" in refusal(tmp_path, tokenizers)
+    assert "cannot be read" in load_error(tmp_path / "none", tokenizers)
+    assert "cannot be read" in load_error(tmp_path, tokenizers)
     save_file({"weight": np.zeros(3)}, tmp_path / "model.safetensors")
-    assert "is not a shortlist" in refusal(tmp_path / "model.safetensors", tokenizers)
+    assert "is not a shortlist" in load_error(tmp_path / "model.safetensors", tokenizers)
     made.save(tmp_path / "list", tokenizers)
-    assert "belongs to other tokenizers" in refusal(tmp_path / "list", separate)
-    assert "belongs to other tokenizers" in refusal(tmp_path / "list", Tokenizers(separate.tgt, separate.tgt))
+    assert "belongs to other tokenizers" in load_error(tmp_path / "list", separate)
+    assert "belongs to other tokenizers" in load_error(tmp_path / "list", Tokenizers(separate.tgt, separate.tgt))
 
 
 def test_a_pipe_is_an_error(tokenizers: Tokenizers, tmp_path: Path) -> None:
@@ -236,21 +243,24 @@ def test_outputs_have_only_candidates_of_their_line(made: Shortlist, tokenizers:
     made.save(tmp_path / "list", tokenizers)
     lines, plain = text_lines(30), translator(tokenizers)
     listed = translator(tokenizers, shortlist=tmp_path / "list")
-    found = listed.translate_n_best(lines)
-    for line, (best, *_) in zip(lines, found, strict=True):
-        sentence = tokenizers.src.encode(line)
-        [own] = made.candidates([sentence], [()])
-        assert bool(own[list(ids(tokenizers, best.pieces))].all())
+
+    def candidates(line: str) -> set[int]:
+        [mask] = made.candidates([tokenizers.src.encode(line)], [()])
+        return set(mask.nonzero().flatten().tolist())
+
+    found = [best for best, *_ in listed.translate_n_best(lines)]
+    for line, best in zip(lines, found, strict=True):
+        assert ids(tokenizers, best.pieces) <= candidates(line)
         assert listed.translate([line]) == [best.text]
-    assert sum(best.text != text for (best, *_), text in zip(found, plain.translate(lines), strict=True)) > 20
+    texts = [best.text for best in found]
+    assert sum(text != unrestricted for text, unrestricted in zip(texts, plain.translate(lines), strict=True)) > 20
     small = translator(tokenizers, shortlist=tmp_path / "list", batch_tokens=40)
-    assert small.translate(lines) == [best.text for best, *_ in found]
+    assert small.translate(lines) == texts
     assert listed.translate(["", " "]) == ["", ""]
-    samples = translator(tokenizers, shortlist=tmp_path / "list", sampling=True, n_best=5).translate_n_best(lines[:4])
-    for line, drawn in zip(lines, samples, strict=False):
-        own = made.candidates([tokenizers.src.encode(line)], [()])[0]
-        assert len(drawn) == 5
-        assert all(bool(own[list(ids(tokenizers, one.pieces))].all()) for one in drawn)
+    sampling = translator(tokenizers, shortlist=tmp_path / "list", sampling=True, n_best=5)
+    for line, samples in zip(lines[:4], sampling.translate_n_best(lines[:4]), strict=True):
+        assert len(samples) == 5
+        assert all(ids(tokenizers, sample.pieces) <= candidates(line) for sample in samples)
 
 
 @pytest.mark.slow

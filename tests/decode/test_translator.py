@@ -32,10 +32,10 @@ from nmt.storage.sealed import write_directory
 from nmt.text.clean import normalize
 from nmt.text.splitting import Alternatives, assign_phrases, join_texts, split_text
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
-from tests.decode.test_fusion import write
+from tests.decode.test_fusion import write_model
 
 CPU = torch.device("cpu")
-needs_integers = pytest.mark.skipif(not supports_int8(CPU), reason="this processor has no AVX-512-VNNI")
+needs_int8 = pytest.mark.skipif(not supports_int8(CPU), reason="this processor has no AVX-512-VNNI")
 WORDS = [
     "the",
     "a",
@@ -61,7 +61,7 @@ def text_lines(count: int, seed: int = 0) -> list[str]:
 
 
 def nasty_lines() -> list[str]:
-    """200 difficult lines."""
+    """Return 200 difficult lines."""
     lines = [
         "",
         " ",
@@ -125,9 +125,11 @@ OUT_OF_MEMORY = (
 
 
 class CopyModel:
-    """Predicts the source token of each position; `too_many` sentences in a batch exhaust its memory.
+    """Predicts the source token of each position.
 
-    sure: whether all other tokens have probability 0, which makes samples deterministic
+    too_many: number of sentences in a batch that exhaust its memory
+    error:    raised if they do
+    sure:     whether all other tokens have probability 0, which makes samples deterministic
     """
 
     def __init__(
@@ -199,7 +201,7 @@ def test_sentences_of_a_line_are_translated_separately(tokenizers: Tokenizers) -
 def test_sentences_of_a_line_are_aligned_separately(tmp_path: Path) -> None:
     first, second = "w1 w2 w3.", " ".join(["7", *(f"w{number % 9}" for number in range(40))])
     decode = DecodeRecipe(alignments=True, split_sentences=True)
-    translator = Translator.load(write(tmp_path / "model"), "cpu", "fp32", decode)
+    translator = Translator.load(write_model(tmp_path / "model"), "cpu", "fp32", decode)
     (one,), (other,), (both,) = translator.translate_n_best([first, second, f"{first} {second}"])
     assert translator.lines_split == 2 and one.alignment and other.alignment
     num_src, num_tgt = len(first.split()), len(one.text.split())
@@ -207,7 +209,7 @@ def test_sentences_of_a_line_are_aligned_separately(tmp_path: Path) -> None:
 
 
 def test_all_text_gets_the_unicode_form_of_the_model(tmp_path: Path) -> None:
-    path = write(tmp_path / "model", "data.unicode_form=NFKC")
+    path = write_model(tmp_path / "model", "data.unicode_form=NFKC")
     translator, scorer = Translator.load(path, "cpu", "fp32"), TextScorer.load(path, "cpu")
     translations, scores = [], []
     for letter in ("w", "\uff57"):  # the second is a compatibility form of the first
@@ -236,7 +238,7 @@ def test_lines_keep_their_order(tokenizers: Tokenizers, max_positions: int) -> N
     assert len(lines) == 200
     model = CopyModel(tokenizers.src.vocab_size)
     translator = make_translator(model, tokenizers, max_positions, batch_tokens=20_000)
-    cut = 0
+    num_split = 0
     for line, out in zip(lines, translator.translate(lines), strict=True):
         tokens = tokenizers.src.encode(normalize(line, "NFC"))
         expected = tokenizers.src.decode(tokens)
@@ -244,9 +246,9 @@ def test_lines_keep_their_order(tokenizers: Tokenizers, max_positions: int) -> N
         if len(tokens) < min(max_positions, 256 + 1):
             assert out == expected
         else:
-            cut += 1
+            num_split += 1
             assert out.replace(" ", "") == expected.replace(" ", "")
-    assert translator.lines_split == cut > 5
+    assert translator.lines_split == num_split > 5
 
 
 def test_empty_lines_skip_the_model(tokenizers: Tokenizers) -> None:
@@ -368,15 +370,17 @@ def test_stream_reads_one_window_at_a_time(tokenizers: Tokenizers) -> None:
         assert next(answers, None) is None
 
 
-def test_nan_is_an_error(tokenizers: Tokenizers) -> None:
+@pytest.mark.parametrize("sampling", [False, True])
+def test_nan_is_an_error(tokenizers: Tokenizers, sampling: bool) -> None:
     class Damaged(CopyModel):
         def step(self, tokens: Tensor, state: CopyState) -> Tensor:
             return super().step(tokens, state) * float("nan")
 
-    for sampling in (False, True):
-        translator = make_translator(Damaged(tokenizers.src.vocab_size), tokenizers, sampling=sampling)
-        with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$"):
-            translator.translate(["cat"])
+    translator = make_translator(Damaged(tokenizers.src.vocab_size), tokenizers, sampling=sampling)
+    with pytest.raises(
+        UserError, match=r"^no translation is possible; [^\n;]*, or the model returns NaN [^\n]*; [^\n]*$"
+    ):
+        translator.translate(["cat"])
 
 
 def test_line_breaks_from_byte_pieces_become_spaces(tokenizers: Tokenizers) -> None:
@@ -394,7 +398,7 @@ def test_line_breaks_from_byte_pieces_become_spaces(tokenizers: Tokenizers) -> N
     assert translation.pieces == spelled
 
 
-def test_score_of_a_split_line(tokenizers: Tokenizers) -> None:
+def test_scores_of_a_split_line_are_means_of_its_parts(tokenizers: Tokenizers) -> None:
     first, second = "the cat sees the old red tree slowly.", "the dog likes the tree."
     limit = max(len(tokenizers.src.encode(part)) for part in (first, second))
     model = CopyModel(tokenizers.src.vocab_size)
@@ -420,8 +424,10 @@ def test_a_stream_has_as_many_prefixes_as_lines(tokenizers: Tokenizers) -> None:
         assert len([next(stream), next(stream)]) == 2
         with pytest.raises(UserError, match="has more items than there are lines; expected one per line"):
             next(stream)
+    short = translator.stream(lines, 1, ["the"])
+    assert next(short)
     with pytest.raises(UserError, match="got 0 prefixes for 1 line"):
-        list(translator.stream(lines, 1, ["the"]))
+        next(short)
 
 
 def test_a_prefix_longer_than_any_output_is_an_error(tokenizers: Tokenizers) -> None:
@@ -485,17 +491,18 @@ def test_bias_and_groups_of_the_recipe_are_applied(tokenizers: Tokenizers) -> No
 def test_invalid_required_phrases_are_errors(tokenizers: Tokenizers) -> None:
     model = CopyModel(tokenizers.src.vocab_size)
     translator = make_translator(model, tokenizers, max_positions=6)
-    drawing = make_translator(model, tokenizers, sampling=True)
-    for one, required in (
-        (translator, [["the cat"], []]),
-        (translator, [["the cat sees the old red tree"]]),
-        (drawing, [["dog"]]),
-        (translator, [[" "]]),
-        (translator, [[()]]),
-        (translator, [[("dog", "")]]),
+    sampling = make_translator(model, tokenizers, sampling=True)
+    for one, required, message in (
+        (translator, [["the cat"], []], "got 2 lists of required phrases for 1 line; "),
+        (translator, [["the cat sees the old red tree"]], r"required phrases .* have 10 tokens; .* at most 5; "),
+        (sampling, [["dog"]], "sampling does not support required phrases; "),
+        (translator, [[" "]], "required phrase ' ' is empty; "),
+        (translator, [[()]], r"required phrase \(\) is empty; "),
+        (translator, [[("dog", "")]], r"required phrase \('dog', ''\) is empty; "),
     ):
-        with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$"):
+        with pytest.raises(UserError, match=message) as raised:
             one.translate(["cat"], required=required)
+        assert "\n" not in str(raised.value) and str(raised.value).count(";") == 2
 
 
 # --- Splitting -------------------------------------------------------------------------------------------------------
@@ -524,7 +531,7 @@ def test_parts_fit_and_cover_the_whole_line(text: str, limit: int) -> None:
         ("", 3, []),
     ],
 )
-def test_split_positions(text: str, limit: int, pieces: list[str]) -> None:
+def test_lines_are_split_at_the_best_positions(text: str, limit: int, pieces: list[str]) -> None:
     assert split_text(text, lambda piece: len(piece) <= limit) == pieces
 
 
@@ -563,7 +570,7 @@ FIRST, SECOND = "the old dog sees a red tree.", "Then he likes the cat slowly."
 
 
 def split_in_two(tokenizers: Tokenizers, **decode: Any) -> Translator:
-    """A translator that splits FIRST from SECOND."""
+    """Return a translator that splits FIRST from SECOND."""
     longest = max(len(tokenizers.src.encode(part)) for part in (FIRST, SECOND))
     return make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, max_tokens=longest, **decode)
 
@@ -572,9 +579,9 @@ def test_lines_longer_than_training_sentences_are_split(tokenizers: Tokenizers) 
     translator = split_in_two(tokenizers)
     assert translator.translate([f"{FIRST} {SECOND}", FIRST]) == [f"{FIRST} {SECOND}", FIRST]
     assert translator.lines_split == 1
-    usual = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers)
-    assert usual.translate([f"{FIRST} {SECOND}"]) == [f"{FIRST} {SECOND}"]
-    assert usual.lines_split == 0
+    unsplit = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers)
+    assert unsplit.translate([f"{FIRST} {SECOND}"]) == [f"{FIRST} {SECOND}"]
+    assert unsplit.lines_split == 0
 
 
 def test_the_first_part_of_a_split_line_gets_the_prefix(tokenizers: Tokenizers) -> None:
@@ -593,10 +600,10 @@ def test_every_translation_of_a_split_line_has_the_required_phrases(tokenizers: 
     phrases = ["quickly", "cat slowly", "go! go!", "quickly"]
     for options in ({"n_best": 3}, {"require": ["quickly", "go! go!"]}):
         translator = split_in_two(tokenizers, beam_size=8, max_extra_tokens=12, **options)
-        [plain, cut] = translator.translate_n_best([FIRST, f"{FIRST} {SECOND}"], required=[[], phrases])
-        assert all(phrase in one.text for one in cut for phrase in phrases)
-        assert all("quickly" in one.text for one in plain) == ("require" in options)
-        for one in cut:
+        [whole, split] = translator.translate_n_best([FIRST, f"{FIRST} {SECOND}"], required=[[], phrases])
+        assert all(phrase in one.text for one in split for phrase in phrases)
+        assert all("quickly" in one.text for one in whole) == ("require" in options)
+        for one in split:
             assert len(one.token_log_probs) == len(one.pieces) + 2
             assert one.log_prob == pytest.approx(sum(one.token_log_probs))
     forbidding = split_in_two(tokenizers, beam_size=4, forbid=["red", "likes"])
@@ -638,8 +645,9 @@ def test_terms_beyond_the_maximum_length_are_not_required(tokenizers: Tokenizers
     glossary = Glossary([Term("cat", (form,))])
     assert form in translator.translate(["cat"], glossary=glossary)[0]
     assert translator.translate(["cat"], [prefix], glossary=glossary) == translator.translate(["cat"], [prefix])
+    sampling = make_translator(CopyModel(9), tokenizers, sampling=True)
     with pytest.raises(UserError, match=r"^sampling [^;]*;[^;]*;[^;]*$"):
-        make_translator(CopyModel(9), tokenizers, sampling=True).translate(["cat"], glossary=glossary)
+        sampling.translate(["cat"], glossary=glossary)
 
 
 def test_a_phrase_is_assigned_to_the_most_probable_part() -> None:
@@ -717,7 +725,7 @@ def test_load_uses_the_models_recipe(model_directory: Path) -> None:
     assert translator.translate(lines) == [translations[0].text for translations in translator.translate_n_best(lines)]
     greedy = Translator.load(model_directory, device="cpu", precision="fp32", decode=DecodeRecipe(beam_size=1))
     assert [len(translations) for translations in greedy.translate_n_best(lines)] == [1] * 5
-    with pytest.raises(UserError, match="beam"):
+    with pytest.raises(UserError, match=r"n_best must be between 1 and beam_size \(1\), got 2"):
         greedy.translate_n_best(lines, n_best=2)
 
 
@@ -761,7 +769,7 @@ def test_fp16_is_closer_to_fp32_than_bf16(model_directory: Path) -> None:
     )
 
     def errors(reduced: list[Translation]) -> list[float]:
-        """Errors of the log-probabilities of all tokens in equal translations."""
+        """Return the errors of the log-probabilities of all tokens in equal translations."""
         return [
             abs(a - b)
             for one, other in zip(exact, reduced, strict=True)
@@ -774,7 +782,7 @@ def test_fp16_is_closer_to_fp32_than_bf16(model_directory: Path) -> None:
     assert sum(same) >= 36  # random weights leave some undecided
 
 
-@pytest.mark.parametrize("reduced", ["bf16", pytest.param("int8", marks=needs_integers)])
+@pytest.mark.parametrize("reduced", ["bf16", pytest.param("int8", marks=needs_int8)])
 def test_reduced_precision_is_close_to_fp32(model_directory: Path, reduced: Literal["bf16", "int8"]) -> None:
     scores = []
     precisions: tuple[SearchPrecision, ...] = ("fp32", reduced)
@@ -782,10 +790,11 @@ def test_reduced_precision_is_close_to_fp32(model_directory: Path, reduced: Lite
         translator = Translator.load(model_directory, device="cpu", precision=precision)
         scores.append([translations[0].score for translations in translator.translate_n_best(text_lines(20))])
     differences = (torch.tensor(scores[0]) - torch.tensor(scores[1])).abs()
-    assert 0.0 < differences.median() < 0.5  # random weights often change the result
+    # About 0.01; scores are about -20. The median, because random weights leave some decisions to rounding.
+    assert 0.0 < differences.median() < 0.1
 
 
-@needs_integers
+@needs_int8
 def test_int8_results_do_not_depend_on_the_batch(model_directory: Path) -> None:
     translator = Translator.load(model_directory, device="cpu", precision="int8")
     lines = text_lines(12)
@@ -804,8 +813,8 @@ def test_int8_is_rejected_without_vnni(model_directory: Path, monkeypatch: pytes
         Translator.load(model_directory, device="cpu", precision="int8")
 
 
-def test_load_errors(tmp_path: Path, model_directory: Path) -> None:
-    with pytest.raises(UserError, match="does not exist"):
+def test_a_missing_model_and_an_unknown_device_are_errors(tmp_path: Path, model_directory: Path) -> None:
+    with pytest.raises(UserError, match="nowhere does not exist"):
         Translator.load(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="abacus"):
+    with pytest.raises(UserError, match="device 'abacus' is unknown"):
         Translator.load(model_directory, device="abacus")

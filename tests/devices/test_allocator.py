@@ -34,8 +34,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def _faults(keep: str) -> int:
-    """Page faults after the first round."""
+def count_page_faults(keep: str) -> int:
+    """Return the number of page faults after the first round."""
     program = [sys.executable, "-c", PROGRAM.replace("KEEP", keep)]
     return int(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
 
@@ -43,7 +43,7 @@ def _faults(keep: str) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="requires glibc")
 def test_freed_memory_is_reused() -> None:
-    pages_of_a_round = BLOCKS * BYTES // resource.getpagesize()
-    assert _faults("keep_freed_memory()") < pages_of_a_round // 100
+    pages_per_round = BLOCKS * BYTES // resource.getpagesize()
+    assert count_page_faults("keep_freed_memory()") < pages_per_round // 100
     # Without the option, every round faults again, so the assertion above can fail.
-    assert _faults("") > (ROUNDS - 1) * pages_of_a_round // 2
+    assert count_page_faults("") > (ROUNDS - 1) * pages_per_round // 2

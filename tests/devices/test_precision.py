@@ -1,5 +1,7 @@
 """Precision and features of simulated devices, in eager and compiled code."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -25,7 +27,7 @@ V100, T4, A100, H100 = (7, 0), (7, 5), (8, 0), (9, 0)
         (H100, "fp16", "fp16"),
     ],
 )
-def test_auto_is_bf16_if_native(
+def test_auto_is_bf16_if_native_and_other_names_are_unchanged(
     capability: Capability, name: Precision, chosen: ComputeType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "device_features", lambda device: DeviceFeatures("cuda", capability))
@@ -45,7 +47,8 @@ def test_slow_fp16_on_a_cpu_is_reported_once(
     is_native: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(precision, "_emulates_fp16", lambda: not is_native)
-    precision._warn_of_slow_fp16.cache_clear()
+    warn_once = cache(precision._warn_of_slow_fp16.__wrapped__)  # without calls by other tests
+    monkeypatch.setattr(precision, "_warn_of_slow_fp16", warn_once)
     for name in ("fp32", "bf16", "fp16", "fp16"):
         assert choose_precision(name, torch.device("cpu")) == name
     assert capsys.readouterr().err.count("warning: precision is fp16") == (not is_native)
@@ -59,9 +62,10 @@ def test_device_features_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
         return T4
 
     monkeypatch.setattr("torch.cuda.get_device_capability", capability)
-    device = torch.device("cuda", 97)  # one that nothing else asks for
-    assert [device_features(device) for _ in range(3)] == [DeviceFeatures("cuda", T4)] * 3
-    assert asked == [device]
+    query_once = cache(precision._query_features.__wrapped__)  # without results of other tests
+    monkeypatch.setattr(precision, "_query_features", query_once)
+    assert [device_features(GPU) for _ in range(3)] == [DeviceFeatures("cuda", T4)] * 3
+    assert asked == [GPU]
     assert device_features(torch.device("cpu")).kind == "cpu"
 
 

@@ -45,9 +45,9 @@ def expected_calibration_error(confidence: list[float], correct: list[bool], bin
 
 
 def test_calibration_error_is_that_of_the_definition() -> None:
-    random = np.random.default_rng(1)
-    confidence = random.uniform(0.2, 1.0, 500)
-    correct = random.uniform(size=500) < confidence**2
+    rng = np.random.default_rng(1)
+    confidence = rng.uniform(0.2, 1.0, 500)
+    correct = rng.uniform(size=500) < confidence**2
     expected = expected_calibration_error(confidence.tolist(), correct.tolist(), 15)
     assert 0.1 < expected < 0.3
     assert calibration_error(confidence, correct) == pytest.approx(expected)

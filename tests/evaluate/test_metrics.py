@@ -111,7 +111,7 @@ def test_ter_counts_edits(hypothesis: str, reference: str, edits: int, length: i
     assert value("ter", [hypothesis], [reference]) == pytest.approx(100 * edits / length)
 
 
-def test_several_references() -> None:
+def test_a_second_reference_raises_bleu_and_is_in_the_signature() -> None:
     one = score_corpus(HYPOTHESES, [REFERENCES], ["bleu"], tgt_lang="en")[0]
     two = score_corpus(HYPOTHESES, [REFERENCES, HYPOTHESES], ["bleu"], tgt_lang="en")[0]
     assert one.value < two.value == pytest.approx(100)
@@ -119,21 +119,21 @@ def test_several_references() -> None:
     assert "nrefs:2|" in two.signature
 
 
-def test_signatures() -> None:
+def test_signatures_have_options_and_versions() -> None:
     signatures = {
         score.name: score.signature for score in score_corpus(HYPOTHESES, [REFERENCES], TEXT_METRICS, tgt_lang="de")
     }
-    ours, theirs = version("sacremoses"), version("sacrebleu")
-    moses, unipunct = (f"tok:moses.de.{kind}.sacremoses-{ours}" for kind in ("norm", "unipunct"))
+    sacremoses, sacrebleu = version("sacremoses"), version("sacrebleu")
+    norm, unipunct = (f"tok:moses.de.{kind}.sacremoses-{sacremoses}" for kind in ("norm", "unipunct"))
     assert signatures == {
-        "bleu": f"BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{theirs}",
-        "chrf": f"chrF2|nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{theirs}",
-        "chrf++": f"chrF2++|nrefs:1|case:mixed|eff:yes|nc:6|nw:2|space:no|version:{theirs}",
-        "ter": f"TER|nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:{theirs}",
-        "bleu-tokenized": f"BLEU|nrefs:1|case:mixed|eff:no|{moses}|smooth:none|version:{theirs}",
-        "bleu-tokenized-lc": f"BLEU|nrefs:1|case:lc|eff:no|{moses}|smooth:none|version:{theirs}",
+        "bleu": f"BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu}",
+        "chrf": f"chrF2|nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{sacrebleu}",
+        "chrf++": f"chrF2++|nrefs:1|case:mixed|eff:yes|nc:6|nw:2|space:no|version:{sacrebleu}",
+        "ter": f"TER|nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:{sacrebleu}",
+        "bleu-tokenized": f"BLEU|nrefs:1|case:mixed|eff:no|{norm}|smooth:none|version:{sacrebleu}",
+        "bleu-tokenized-lc": f"BLEU|nrefs:1|case:lc|eff:no|{norm}|smooth:none|version:{sacrebleu}",
         "bleu-compound-split": f"BLEU|nrefs:1|case:mixed|eff:no|{unipunct}|smooth:none|compounds:split|"
-        f"version:{theirs}",
+        f"version:{sacrebleu}",
     }
 
 
@@ -203,9 +203,9 @@ def test_groups_are_scored_separately() -> None:
 def test_group_score_equals_the_corpus_score_of_its_sentences(metric: str) -> None:
     references = [REFERENCES, [line.upper() for line in REFERENCES]]
     groups = [["even"], ["odd", "late"], ["even", "late"], ["late", "odd"]]
-    made = by_group(HYPOTHESES, references, groups, metric)
-    assert {group.group for group in made} == {"odd", "even", "late"}
-    for group in made:
+    scored = by_group(HYPOTHESES, references, groups, metric)
+    assert {group.group for group in scored} == {"odd", "even", "late"}
+    for group in scored:
         chosen = [number for number, names in enumerate(groups) if group.group in names]
         alone = [[stream[number] for number in chosen] for stream in (HYPOTHESES, *references)]
         assert group.scores == tuple(score_corpus(alone[0], alone[1:], [metric], tgt_lang="en"))
@@ -266,15 +266,15 @@ def test_empty_sentences_are_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("metric", "tokenize", "message"),
     [
-        ({"name": "blue"}, "unknown metric 'blue'; it must be one of bleu, chrf,"),
-        ({"name": "bleu", "tokenize": "14a"}, "unknown tokenizer '14a'; it must be one of none, zh, 13a,"),
+        ("blue", None, "unknown metric 'blue'; it must be one of bleu, chrf,"),
+        ("bleu", "14a", "unknown tokenizer '14a'; it must be one of none, zh, 13a,"),
     ],
 )
-def test_unknown_names_are_a_one_line_error(options: dict[str, Any], message: str) -> None:
+def test_unknown_names_are_a_one_line_error(metric: str, tokenize: str | None, message: str) -> None:
     with pytest.raises(UserError) as error:
-        make_scorer(options.pop("name"), tgt_lang="de", **options)
+        make_scorer(metric, tgt_lang="de", tokenize=tokenize)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
@@ -324,7 +324,7 @@ def test_tokenized_bleu_is_not_smoothed() -> None:
     assert smoothed.value > 0 == plain.value
 
 
-def test_bleu_tokenizer() -> None:
+def test_bleu_tokenizer_lowercases_and_has_a_name() -> None:
     words, name = bleu_tokenizer(tgt_lang="de", lowercase=True)
     assert words("Das „Haus“, 1,5 km.") == ["das", "„haus“", ",", "1,5", "km", "."]
     assert name == "lowercased tokens of sacreBLEU's 13a"

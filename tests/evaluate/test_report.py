@@ -31,11 +31,11 @@ def test_data_summary_from_a_prepared_corpus(tmp_path: Path) -> None:
         [f"data.root={tmp_path}", f"run_dir={tmp_path / 'run'}", "tokenizer.vocab_size=320", "data.workers=1"],
     )
     prepared = prepare(recipe)
-    facts = DataSummary.from_prepare_report(prepared.report)
-    assert (facts.train_read, facts.train_pairs, facts.valid_read, facts.valid_pairs) == (201, 200, 201, 201)
-    assert sum(facts.dropped.values()) == 1
-    assert facts.src_vocab_size == facts.tgt_vocab_size == prepared.tokenizers.src.vocab_size
-    assert facts.src_tokens == sum(map(len, prepared.tokenizers.src.encode_batch(sources)))
+    summary = DataSummary.from_prepare_report(prepared.report)
+    assert (summary.train_read, summary.train_pairs, summary.valid_read, summary.valid_pairs) == (201, 200, 201, 201)
+    assert sum(summary.dropped.values()) == 1
+    assert summary.src_vocab_size == summary.tgt_vocab_size == prepared.tokenizers.src.vocab_size
+    assert summary.src_tokens == sum(map(len, prepared.tokenizers.src.encode_batch(sources)))
 
 
 @pytest.mark.parametrize(
@@ -55,22 +55,21 @@ def test_summary_of_a_recipe() -> None:
     for choice in ("en to de", "6+6 layers", "d_ff 1234", "4,321 updates", "beam 7", "gnmt 0.6"):
         assert choice in summary
     assert summarize(parse_recipe(text, ["decode.length_penalty=none"])).endswith("length penalty none")
-    samples = ["decode.sampling=true", "decode.n_best=4"]
-    assert summarize(parse_recipe(text, samples)).endswith("target tokens; one sample per sentence")
-    mbr = summarize(parse_recipe(text, [*samples, "decode.mbr_metric=chrf"]))
-    assert mbr.endswith("target tokens; 4 samples per sentence, MBR by chrf")
-    one = ["decode.sampling=true", "decode.n_best=1"]
-    assert summarize(parse_recipe(text, one)).endswith("; one sample per sentence")
+    for n_best in (1, 4):
+        sampling = ["decode.sampling=true", f"decode.n_best={n_best}"]
+        assert summarize(parse_recipe(text, sampling)).endswith("target tokens; one sample per sentence")
+    mbr = ["decode.sampling=true", "decode.n_best=4", "decode.mbr_metric=chrf"]
+    assert summarize(parse_recipe(text, mbr)).endswith("target tokens; 4 samples per sentence, MBR by chrf")
 
 
-def test_machine() -> None:
+def test_machine_has_a_processor_and_all_gpus() -> None:
     machine = describe_machine()
     assert machine.cpu
     assert machine.cores >= 1
     assert len(machine.gpus) == torch.cuda.device_count()
 
 
-def test_software_versions() -> None:
+def test_software_has_the_versions_of_python_and_packages() -> None:
     versions = describe_software()
     assert versions["python"] == platform.python_version()
     assert versions["torch"] == torch.__version__

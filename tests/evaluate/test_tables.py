@@ -23,8 +23,8 @@ def test_text_columns_are_aligned_with_wide_characters() -> None:
     assert title == "scores of a_b"
     assert first == "a|b & *c*      27.30  x y"
     ends = [
-        cell_len(line[: line.index(figure) + len(figure)])
-        for line, figure in ((header, "bleu"), (first, "27.30"), (second, "± 0.2"))
+        cell_len(line[: line.index(cell) + len(cell)])
+        for line, cell in ((header, "bleu"), (first, "27.30"), (second, "± 0.2"))
     ]
     assert len(set(ends)) == 1
     assert (empty, signature, note) == ("", "bleu  BLEU|nrefs:1|tok:13a", "a note: 5 < 6")

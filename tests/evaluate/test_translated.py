@@ -24,7 +24,7 @@ def test_a_translation_is_found_while_nothing_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("report", ["", "[]", '{"tests": [{"name": "news", "seconds": 1}]}', '{"tests": 3}', "\xff"])
-def test_an_unknown_report_is_ignored(tmp_path: Path, report: str) -> None:
+def test_malformed_and_older_reports_are_ignored(tmp_path: Path, report: str) -> None:
     (tmp_path / "news.de").write_text("a\n")
     (tmp_path / "report.json").write_bytes(report.encode("latin-1"))
     assert find_translated(tmp_path, "news", tmp_path / "news.de", "model", ["a"]) is None

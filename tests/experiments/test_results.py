@@ -24,7 +24,7 @@ data = { train = [{ kind = "toy" }], valid = [{ kind = "toy", split = "valid" }]
 @pytest.mark.parametrize(
     ("half_width", "verdict"), [(math.nan, ""), (0.5, "significant"), (2.0, "significant"), (2.5, "not significant")]
 )
-def test_significance_is_unknown_without_an_interval(half_width: float, verdict: str) -> None:
+def test_a_difference_is_significant_if_its_interval_excludes_zero(half_width: float, verdict: str) -> None:
     mean, difference = Estimate(30.0, half_width), Estimate(2.1, half_width)
     variants = tuple(
         VariantResult(name, 1_000, (1,), (None,), (30.0,), math.nan, mean, found)
@@ -52,7 +52,7 @@ def test_the_title_says_that_lower_is_better() -> None:
         ),
     ],
 )
-def test_sentences_in_the_training_text_are_counted(
+def test_the_numbers_of_sentences_in_the_training_text_are_stated(
     matches: list[tuple[int, int] | None], stated: str, tmp_path: Path
 ) -> None:
     (tmp_path / "tiny.toml").write_text(RECIPE)
@@ -72,18 +72,18 @@ def test_runs_that_the_table_lacks_are_named(
     runs = make_sweep(tmp_path / "tiny.toml", 1, (), ["model.d_ff=32,64"]).runs(tmp_path)
     monkeypatch.setattr(results, "is_complete", lambda run: run is runs[0])
     assert read_results(runs) == []
-    told = "are incomplete or their options, text or outputs changed: d_ff=64, seed 1"
-    assert told in capsys.readouterr().err
+    warning = "are incomplete or their options, text or outputs changed: d_ff=64, seed 1"
+    assert warning in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("schedule", "noted"),
     [("cosine", "train.max_steps, train.clip_norm changed"), ("constant", "train.clip_norm changed")],
 )
-def test_changed_threads_are_not_noted(
+def test_only_changes_that_affect_the_result_are_noted(
     schedule: str, noted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An interrupted sweep may resume with other --jobs, which set the threads of each run."""
+    """--jobs sets the threads of each run. Without decay, max_steps only ends the training."""
     (tmp_path / "tiny.toml").write_text(RECIPE)
     (run,) = make_sweep(tmp_path / "tiny.toml", 1, [f"train.schedule={schedule}"], ()).runs(tmp_path / "out")
     run.recipe.directory.mkdir(parents=True)
@@ -96,28 +96,37 @@ def test_changed_threads_are_not_noted(
         assert [note.partition(": ")[2].partition(" during")[0] for note in notes] == expected
 
 
-@pytest.mark.parametrize(
-    ("missing", "names", "differences"),
-    [([0], ["d_ff=32", "d_ff=64", "d_ff=128"], [None, 0.0, 0.0]), ([0, 3], ["d_ff=64", "d_ff=128"], [None, None])],
-)
-def test_differences_are_from_the_first_variant(
-    missing: list[int],
-    names: list[str],
-    differences: list[float | None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def read_variants(missing: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[VariantResult, ...]:
+    """Read the results of three variants with two seeds; each variant has one more wrong translation.
+
+    missing: indices of the incomplete runs; 0 and 3 are those of the first variant
+    """
     (tmp_path / "tiny.toml").write_text(RECIPE)
     test = "data.test={ toy = { kind = 'toy', split = 'test', pairs = 9 } }"
     runs = make_sweep(tmp_path / "tiny.toml", 2, [test], ["model.d_ff=32,64,128"]).runs(tmp_path)
-    for run in runs:
+    for index, run in enumerate(runs):
         folder = run.recipe.directory
         (folder / "translations").mkdir(parents=True)
-        lines = sets.test_sets(run.recipe)["toy"].ref
-        (folder / "translations" / "toy.de").write_text("".join(f"{line}\n" for line in lines))
+        num_wrong = index % 3
+        lines = ["x"] * num_wrong + sets.test_sets(run.recipe)["toy"].ref[num_wrong:]
+        (folder / "translations" / "toy.de").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         (folder / "report.json").write_text(json.dumps({"parameters": 1, "training": {}, "tests": []}))
     monkeypatch.setattr(results, "_scorer", lambda *_: make_scorer("chrf", tgt_lang="de"))
     monkeypatch.setattr(results, "is_complete", lambda run: run not in [runs[index] for index in missing])
     (found,) = read_results(runs)
-    assert [variant.name for variant in found.variants] == names
-    assert [one.difference and one.difference.value for one in found.variants] == differences
+    return found.variants
+
+
+def test_differences_are_from_the_first_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = read_variants([0], tmp_path, monkeypatch)
+    assert [variant.name for variant in (first, *others)] == ["d_ff=32", "d_ff=64", "d_ff=128"]
+    assert first.difference is None
+    for variant in others:
+        assert variant.difference is not None
+        assert variant.difference.value == pytest.approx(variant.mean.value - first.mean.value)
+        assert variant.difference.value < 0
+
+
+def test_without_the_first_variant_there_are_no_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variants = read_variants([0, 3], tmp_path, monkeypatch)
+    assert [(variant.name, variant.difference) for variant in variants] == [("d_ff=64", None), ("d_ff=128", None)]

@@ -129,7 +129,7 @@ base = []
 """
 
 
-def test_sweep_file(recipe: Path, tmp_path: Path) -> None:
+def test_a_sweep_file_sets_variants_seeds_and_overrides(recipe: Path, tmp_path: Path) -> None:
     path = recipe.with_name("sweep.toml")
     path.write_text(SWEEP)
     assert is_sweep(path) and not is_sweep(recipe) and not is_sweep(tmp_path / "nothing.toml")
@@ -148,12 +148,12 @@ def test_sweep_file(recipe: Path, tmp_path: Path) -> None:
     assert len(load_sweep(path, Path, 1, ()).runs(tmp_path)) == 2
 
 
-def test_an_override_that_variants_set_too_is_reported(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_override_that_variants_replace_is_reported(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = recipe.with_name("sweep.toml")
     path.write_text(SWEEP)
     load_sweep(path, Path, None, ["train.max_steps=3"])
-    told = "train.max_steps=3 does not apply to variants that set train.max_steps themselves: B: 2 heads"
-    assert told in capsys.readouterr().err
+    warning = "train.max_steps=3 does not apply to variants that set train.max_steps themselves: B: 2 heads"
+    assert warning in capsys.readouterr().err
     path.write_text(SWEEP.replace("base = []", 'base = ["train.max_steps=7"]'))
     with pytest.raises(RecipeError, match=r"^train.max_steps=3 has no effect, because every variant sets train.max_s"):
         load_sweep(path, Path, None, ["train.max_steps=3"])

@@ -68,14 +68,12 @@ def make_model(
         torch.manual_seed(seed)
         model = Transformer(recipe, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
         with torch.no_grad():
-            for name, parameter in model.named_parameters():  # no default biases and norms, which hide errors
+            for name, parameter in model.named_parameters():  # default biases and norms would hide errors
                 parameter.mul_(2.6 if parameter.dim() > 1 else 1.3)
                 parameter.add_(torch.randn_like(parameter) * (0.05 if "embedding" in name else 0.1))
-            last = (
-                model.decoder.norm
-                if recipe.norm_order == "pre"
-                else model.decoder.layers[-1].feed_forward_residual.norm
-            )
+            last = model.decoder.norm
+            if recipe.norm_order == "post":
+                last = model.decoder.layers[-1].feed_forward_residual.norm
             if isinstance(last, nn.LayerNorm):  # makes EOS likely
                 model.output.weight[EOS_ID] += 12 * last.bias
             elif model.output.bias is not None:

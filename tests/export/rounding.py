@@ -1,4 +1,4 @@
-"""Finds translations that rounding may change, by translating with randomly perturbed weights."""
+"""Translations that rounding may change, found by translating with randomly perturbed weights."""
 
 from pathlib import Path
 
@@ -35,13 +35,11 @@ def stable_lines(
     copies: list[Path], decode: DecodeRecipe, lines: list[str], prefixes: list[str] | None = None
 ) -> list[int]:
     """Return the indices of the lines that all copies translate the same; fails if they are fewer than 80 %."""
-    pieces_of_copies = [
-        [
-            best.pieces
-            for best, *_ in Translator.load(copy, "cpu", "fp32", decode).translate_n_best(lines, prefixes=prefixes)
-        ]
-        for copy in copies
-    ]
-    stable = [i for i, pieces in enumerate(zip(*pieces_of_copies, strict=True)) if all(p == pieces[0] for p in pieces)]
+    pieces_of_copies = []
+    for copy in copies:
+        n_best_lists = Translator.load(copy, "cpu", "fp32", decode).translate_n_best(lines, prefixes=prefixes)
+        pieces_of_copies.append([best.pieces for best, *_ in n_best_lists])
+    first, *others = pieces_of_copies
+    stable = [i for i in range(len(lines)) if all(pieces[i] == first[i] for pieces in others)]
     assert len(stable) >= 0.8 * len(lines)
     return stable

@@ -24,6 +24,7 @@ SPECIAL = {
 }
 
 EXTRA_TOKENS = "decode.max_extra_tokens (replaced by the limit of the longest input, {}; the example applies it)"
+END_OF_MAX_TOKENS = "the log-probability of EOS after decode.max_tokens tokens (replaced by 0)"
 
 
 def test_supported_options_round_trip() -> None:
@@ -76,15 +77,21 @@ def test_lost_options_are_named() -> None:
     ]
 
 
-@pytest.mark.parametrize(("max_tokens", "max_length"), [(5, 7), (305, 307), (306, 308), (400, 308)])
-def test_the_maximum_length_includes_max_tokens(max_tokens: int, max_length: int) -> None:
+@pytest.mark.parametrize(
+    ("max_tokens", "max_length", "notes"),
+    [
+        (5, 7, [END_OF_MAX_TOKENS]),  # max_tokens limits every source, so max_extra_tokens has no effect
+        (305, 307, [END_OF_MAX_TOKENS, EXTRA_TOKENS.format(307)]),
+        (306, 308, [EXTRA_TOKENS.format(308)]),
+        (400, 308, [EXTRA_TOKENS.format(308)]),
+    ],
+)
+def test_the_maximum_length_includes_max_tokens(max_tokens: int, max_length: int, notes: list[str]) -> None:
     config, lost = to_generation_config(
         DecodeRecipe(max_tokens=max_tokens, length_penalty="power", length_alpha=0.6), 1024, 256, []
     )
     assert config["max_length"] == max_length  # with BOS and EOS
-    ends = ["the log-probability of EOS after decode.max_tokens tokens (replaced by 0)"] if max_length < 308 else []
-    limit = [EXTRA_TOKENS.format(max_length)] if max_tokens > 50 else []  # otherwise, max_tokens limits every source
-    assert lost == ends + limit
+    assert lost == notes
 
 
 # A value of each option, with the options that it needs.
@@ -125,8 +132,16 @@ EACH: dict[str, dict[str, object]] = {
     "fusion": {"fusion": "lm"},
     "fusion_weight": {"fusion": "lm", "fusion_weight": 0.5},
 }
-# Options that depend on another option: if that option is lost, only it is named.
-DEPENDENT = {"diversity_penalty": "beam_groups", "sampling_seed": "sampling", "fusion_weight": "fusion"}
+# Options that depend on another option: if that option is lost, only it is named, as one of these notes.
+DEPENDENT = {
+    "diversity_penalty": {"decode.beam_groups"},
+    "sampling_seed": {"decode.sampling", "the sampling seed"},
+    "temperature": {"decode.sampling"},
+    "top_k": {"decode.sampling"},
+    "top_p": {"decode.sampling"},
+    "min_p": {"decode.sampling"},
+    "fusion_weight": {"decode.fusion"},
+}
 # Options without effect on one model, or on its translations.
 IGNORED = {"glossary_mode", "ensemble_mean", "batch_tokens"}
 
@@ -146,18 +161,21 @@ def test_each_option_is_converted_or_named(make_model: MakeModel) -> None:
     for name, options in EACH.items():
         base = {key: value for key, value in options.items() if key != name}
         for (own, named), (default, named_for_default) in zip(exports(options), exports(base), strict=True):
-            is_named = named != named_for_default or any(DEPENDENT.get(name, "sampling") in note for note in named)
+            is_named = named != named_for_default or not DEPENDENT.get(name, set()).isdisjoint(named)
             assert own != default or is_named, name
 
 
-def test_an_invalid_configuration_is_one_line() -> None:
-    for option, problem in {
-        ("num_beams", "many"): "num_beams = 'many'; it must be an integer",
-        ("length_penalty", -1.0): "length_penalty = -1.0; it must be greater than or equal to 0",
-    }.items():
-        with pytest.raises(UserError) as error:
-            from_generation_config(dict([option]), 512)
-        assert str(error.value) == f"nmt does not support the generation configuration ({problem}); correct it"
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("num_beams", "many", "num_beams = 'many'; it must be an integer"),
+        ("length_penalty", -1.0, "length_penalty = -1.0; it must be greater than or equal to 0"),
+    ],
+)
+def test_the_error_of_an_invalid_configuration_is_one_line(name: str, value: object, problem: str) -> None:
+    with pytest.raises(UserError) as error:
+        from_generation_config({name: value}, 512)
+    assert str(error.value) == f"nmt does not support the generation configuration ({problem}); correct it"
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def exact_attention(
         d_weights = grads @ vs.mT
         inner = (weights * d_weights).sum(-1, keepdim=True)
         d_scores = weights * (d_weights - inner) * scale
-        terms = weights * (grads.abs() @ vs.abs().mT + (weights * (grads.abs() @ vs.abs().mT)).sum(-1, keepdim=True))
-        terms = terms * scale
+        d_weights_terms = grads.abs() @ vs.abs().mT
+        terms = weights * (d_weights_terms + (weights * d_weights_terms).sum(-1, keepdim=True)) * scale
         values = (weights @ vs, d_scores @ ks, d_scores.mT @ qs, weights.mT @ grads)
         magnitudes = (weights @ vs.abs(), terms @ ks.abs(), terms.mT @ qs.abs(), weights.mT @ grads.abs())
         parts.append(tuple(t.transpose(0, 1) for t in (*values, *magnitudes)))
@@ -106,7 +106,7 @@ def test_output_and_gradients_match_float64(
 
 @pytest.mark.parametrize("kernel", ["varlen", "sdpa", "matmul"])
 def test_padding_and_empty_sentences_have_no_effect(kernel: Kernel, gpu: torch.device) -> None:
-    """As in batches of one shape: pairs of padding after the others, then empty ones."""
+    """As in batches of one shape: a sentence of padding follows the others, then empty sentences."""
     if kernel == "varlen" and gpu.type == "cpu":
         pytest.skip("varlen attention is for 16-bit types on a GPU")
     plain = PackedSequences.from_lists([[1] * n for n in (9, 4)])

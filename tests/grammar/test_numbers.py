@@ -27,7 +27,7 @@ from nmt.grammar.numbers import at_hour, english_cardinal, german_cardinal, on_d
         (999, "nine hundred and ninety-nine", "neunhundertneunundneunzig"),
     ],
 )
-def test_number_words(number: int, en: str, de: str) -> None:
+def test_cardinals_are_spelled_in_both_languages(number: int, en: str, de: str) -> None:
     assert (english_cardinal(number), german_cardinal(number)) == (en, de)
 
 
@@ -54,7 +54,7 @@ def test_number_words_are_distinct() -> None:
         (30, "thirtieth", "dreißigsten"),
     ],
 )
-def test_dates(day: int, en: str, de: str) -> None:
+def test_days_are_ordinals_in_both_languages(day: int, en: str, de: str) -> None:
     assert on_date(day, ("March", "März"))[:2] == (f"on the {en} of March", f"am {de} März")
 
 
@@ -67,5 +67,5 @@ def test_dates(day: int, en: str, de: str) -> None:
         (12, True, "at half past twelve", "um halb eins"),
     ],
 )
-def test_hours(hour: int, half: bool, en: str, de: str) -> None:
+def test_hours_are_spelled_in_both_languages(hour: int, half: bool, en: str, de: str) -> None:
     assert at_hour(hour, half)[:2] == (en, de)

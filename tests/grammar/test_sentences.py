@@ -171,12 +171,12 @@ GOLDEN: list[tuple[str, str, Clause | Sentence]] = [
 
 
 @pytest.mark.parametrize(("src", "tgt", "tree"), GOLDEN, ids=[src for src, _, _ in GOLDEN])
-def test_golden_sentence(src: str, tgt: str, tree: Clause | Sentence) -> None:
+def test_trees_are_realized_as_handwritten_sentences(src: str, tgt: str, tree: Clause | Sentence) -> None:
     sentence = tree if isinstance(tree, Sentence) else Sentence(tree, question=src.endswith("?"))
     assert translate(sentence)[:2] == (src, tgt)
 
 
-def test_labels() -> None:
+def test_labels_name_the_phenomena_of_a_sentence() -> None:
     labels = {src: translate(Sentence(tree)).labels for src, _, tree in GOLDEN if isinstance(tree, Clause)}
     assert labels["The woman calls the man."] == ("separable-verb",)
     assert labels["I see the old kitchen tables."] == ("adjective-agreement", "compound")
@@ -235,7 +235,7 @@ def test_noun_phrases_decline(determiner: str) -> None:
         ("the", "dark forest", "den dunklen Wald"),
     ],
 )
-def test_determiners_weak_nouns_and_adjectives_without_e(determiner: str, words: str, german: str) -> None:
+def test_determiners_weak_nouns_and_adjectives_that_lose_an_e_decline(determiner: str, words: str, german: str) -> None:
     assert to_german(clause(ME, "sehen", object=np(determiner, words))) == f"Ich sehe {german}."
 
 
@@ -276,11 +276,11 @@ def test_verbs_conjugate(row: str) -> None:
         (MODAL["want to"].de[3], "wollte wolltest wollte wollten wollten"),
     ],
 )
-def test_simple_past(form: str, forms: str) -> None:
+def test_the_simple_past_is_inflected(form: str, forms: str) -> None:
     assert [past(form, person) for person in PERSONS] == forms.split()
 
 
-def test_english_third_person() -> None:
+def test_english_verbs_have_a_third_person() -> None:
     bases = ("buy", "try on", "watch television", "go", "carry", "play", "have", "say")
     forms = ["buys", "tries on", "watches television", "goes", "carries", "plays", "has", "says"]
     assert [third_person(base) for base in bases] == forms
@@ -288,9 +288,9 @@ def test_english_third_person() -> None:
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.en)
 def test_participles_are_well_formed(verb: Verb) -> None:
-    """ge- follows a separable prefix; stems with another prefix or -ieren have none."""
+    """ge- follows a separable prefix; stems with another prefix or -ieren start like the infinitive."""
     stem = verb.participle.removeprefix(verb.prefix)
     without_ge = re.match("(be|ver|er|ge(?!h|b))", verb.de) or verb.de.endswith("ieren")
     assert verb.participle.startswith(verb.prefix)
-    assert stem.startswith("ge") or without_ge
+    assert stem.startswith(verb.de[:2] if without_ge else "ge")
     assert stem.endswith(("t", "en"))

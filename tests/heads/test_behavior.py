@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nmt.heads import behavior
 from nmt.heads.behavior import Behavior, measure_behavior
-from nmt.heads.masks import AttentionId, Head, attentions
+from nmt.heads.masks import AttentionId, Head, all_heads, attentions
 from nmt.heads.pairs import Pairs
 from nmt.heads.weights import Reader, reading_weights
 from nmt.model.multi_head import CrossAttention, SelfAttention
@@ -44,7 +44,8 @@ def test_the_weights_explain_the_output_of_every_attention_layer(positions: str)
             own = weights[sentence, :, : len(output), : len(value)].double()
             torch.testing.assert_close(own.sum(dim=-1), torch.ones_like(own[..., 0]), atol=1e-6, rtol=0)
             result = torch.einsum("hqk,khd->qhd", own, value)
-            if isinstance(relative := getattr(attentions(model)[key], "relative", None), RelativePositions):
+            relative = getattr(attentions(model)[key], "relative", None)
+            if isinstance(relative, RelativePositions):
                 position = torch.arange(len(value))
                 result = result + torch.einsum("hqk,qkd->qhd", own, relative.vectors(position - position[:, None])[1])
             torch.testing.assert_close(result.flatten(1), output, atol=1e-6, rtol=1e-5)
@@ -91,10 +92,11 @@ def measure(
 TEXT = Pairs(sources=[[5, 6, 7, 8], [5, 6, 9]], targets=[[5, 6, 7, 8], [5, 6, 9]])
 
 
-def test_a_head_that_attends_to_the_previous_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_to_the_previous_token_is_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     choose = {key: lambda query, _: [max(query - 1, 0)] for key in (ENCODER, DECODER)}
     found = measure(monkeypatch, TEXT, choose)
     for key in (ENCODER, DECODER):
+        # The first of 5 and of 4 source tokens attends to itself. In the decoder, BOS is not counted.
         head, same = found[Head(key, 0)], 2 / 9 if key == ENCODER else 0.0
         assert (head.previous, head.entropy) == (1.0, 0.0)
         assert head.same == pytest.approx(same)
@@ -105,7 +107,7 @@ def test_a_head_that_attends_to_the_previous_token(monkeypatch: pytest.MonkeyPat
     assert found[Head(DECODER, 0)].boundary == pytest.approx(2 / 7)  # BOS, from the first tokens
 
 
-def test_heads_that_attend_to_the_next_token_and_to_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_to_the_next_token_and_to_the_boundary_is_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     found = measure(monkeypatch, TEXT, {ENCODER: lambda query, keys: [min(query + 1, keys - 1)]})[Head(ENCODER, 0)]
     assert (found.next, found.previous, found.role) == (1.0, 0.0, "next token")
     found = measure(monkeypatch, TEXT, {CROSS: lambda _, keys: [keys - 1]})[Head(CROSS, 0)]
@@ -114,13 +116,13 @@ def test_heads_that_attend_to_the_next_token_and_to_the_boundary(monkeypatch: py
     assert (found.boundary, found.role) == (1.0, "boundary")
 
 
-def test_entropy_of_uniform_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uniform_attention_has_the_entropy_of_the_uniform_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     found = measure(monkeypatch, TEXT, {ENCODER: lambda _, keys: list(range(keys))})[Head(ENCODER, 0)]
     assert found.entropy == pytest.approx((5 * math.log(5) + 4 * math.log(4)) / 9)
     assert found.boundary == pytest.approx((5 * 0.2 + 4 * 0.25) / 9)
 
 
-def test_a_head_that_attends_to_rare_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_to_rare_tokens_is_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens 7, 8 and 9 occur once, 5 and 6 twice; before a rare token, the decoder sees only 5 and 6."""
     found = measure(monkeypatch, TEXT, {ENCODER: lambda *_: [2], DECODER: lambda query, _: [min(query, 3)]})
     assert (found[Head(ENCODER, 0)].rare, found[Head(ENCODER, 0)].role) == (1.0, "rare tokens")
@@ -129,7 +131,9 @@ def test_a_head_that_attends_to_rare_tokens(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("at", ["output", "input"])
-def test_agreement_with_the_statistical_aligner(monkeypatch: pytest.MonkeyPatch, reverse: bool, at: str) -> None:
+def test_attention_to_translations_agrees_with_the_statistical_aligner(
+    monkeypatch: pytest.MonkeyPatch, reverse: bool, at: str
+) -> None:
     """The id of a target token is that of its source token plus 5, in the same order; a tag precedes the source."""
     sentences = [[5, 6, 7], [7, 5, 6], [6, 7, 5], [5, 7], [6, 5], []]
     targets = [[token + 5 for token in sentence] for sentence in sentences]
@@ -144,8 +148,9 @@ def test_agreement_with_the_statistical_aligner(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_every_head_of_a_model_is_measured() -> None:
-    found = measure_behavior(random_model().float(), PAIRS, CPU)
-    assert len(found) == 18
+    model = random_model().float()
+    found = measure_behavior(model, PAIRS, CPU)
+    assert found.keys() == set(all_heads(model))
     for head, one in found.items():
         assert (one.alignment is None) == (head.attention.kind != "cross")
         assert (one.distance is None) == (head.attention.kind == "cross")

@@ -67,7 +67,8 @@ POSITIONS = get_args(ModelRecipe.model_fields["positions"].annotation)
 def test_sensitivity_equals_finite_differences(positions: str, norm_order: str) -> None:
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 1} if norm_order == "pre" else {}
     model, step = random_model(positions=positions, norm_order=norm_order, **layers), 1e-5
-    found = sensitivity(copied := copy.deepcopy(model), HeadMasks(copied), batches())
+    copied = copy.deepcopy(model)
+    found = sensitivity(copied, HeadMasks(copied), batches())
     assert list(found) == all_heads(model)
     for head, value in found.items():
         slopes = (sentence_losses(scaled(model, head, 1 + step)) - sentence_losses(scaled(model, head, 1 - step))) / 2
@@ -77,9 +78,9 @@ def test_sensitivity_equals_finite_differences(positions: str, norm_order: str) 
 
 def test_removal_equals_zeroed_columns_of_the_output_projection() -> None:
     model = random_model()
-    masks, heads = HeadMasks(masked := copy.deepcopy(model)), all_heads(model)
+    masked, heads = copy.deepcopy(model), all_heads(model)
     groups: list[list[Head]] = [[], *([head] for head in heads)]
-    found = nll_without(masked, masks, batches(), groups)
+    found = nll_without(masked, HeadMasks(masked), batches(), groups)
     expected = [float(sentence_losses(model).sum()) / TOKENS]
     expected += [float(sentence_losses(scaled(model, head, 0.0)).sum()) / TOKENS for head in heads]
     assert found == pytest.approx(expected, rel=1e-10)

@@ -103,7 +103,7 @@ def test_fp32_is_blocked_on_a_cpu_and_float64_is_not() -> None:
     assert not PrepackedLinear(layer.weight, layer.bias).is_blocked
 
 
-def test_any_number_of_rows() -> None:
+def test_the_input_may_have_any_number_of_rows() -> None:
     plain = torch.nn.Linear(16, 24)
     packed = PrepackedLinear(plain.weight, plain.bias)
     for shape in ((1, 16), (7, 16), (3, 5, 16), (0, 16)):
@@ -113,5 +113,5 @@ def test_any_number_of_rows() -> None:
 
 def test_prepacking_twice_is_an_error() -> None:
     _, prepacked = two_models(torch.float32)
-    with pytest.raises((AssertionError, AttributeError)):
+    with pytest.raises(AssertionError, match="the model is already prepacked"):
         prepack(prepacked)

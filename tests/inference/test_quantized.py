@@ -50,7 +50,7 @@ def test_rows_are_bit_identical_in_every_batch() -> None:
     assert linear(x[:0]).shape == (0, 64)
 
 
-def test_rows_of_zeros_and_nan() -> None:
+def test_rows_of_zeros_give_the_bias_and_nan_stays_in_its_row() -> None:
     layer = torch.nn.Linear(32, 24)
     x = torch.randn(5, 32)
     x[1], x[2], x[3, 4] = 0.0, 1e-41, float("nan")

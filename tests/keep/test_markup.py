@@ -21,7 +21,7 @@ from nmt.keep.markup import MarkedText, apply_edits
         ("R&D at AT&T &product; now", "R&D at AT&T  now"),
     ],
 )
-def test_text(line: str, text: str) -> None:
+def test_text_has_no_tags_and_no_entities(line: str, text: str) -> None:
     assert MarkedText.parse(line).text == text
 
 
@@ -60,27 +60,27 @@ WORD_BY_WORD = [(i, i) for i in range(20)]
         ("a <B CLASS=x\ty>b</B>", "A B", WORD_BY_WORD, "A <B CLASS=x y>B</B>"),
     ],
 )
-def test_insert(line: str, translation: str, links: list[tuple[int, int]], expected: str) -> None:
+def test_tags_enclose_the_words_linked_to_their_text(
+    line: str, translation: str, links: list[tuple[int, int]], expected: str
+) -> None:
     assert MarkedText.parse(line).insert(translation, links) == expected
 
 
-def test_insert_with_edits() -> None:
+def test_tags_enclose_edited_text() -> None:
     marked = MarkedText.parse("for <b>1,234.5</b> euros")
     assert marked.insert("für 1,234.5 Euro", WORD_BY_WORD, [(4, 11, "1\u202f234,5")]) == "für <b>1\u202f234,5</b> Euro"
 
 
-def test_offsets_of_edits() -> None:
+def test_offsets_move_with_edits() -> None:
     assert apply_edits("abcdef", [(1, 3, "-"), (4, 5, "+++")], [0, 1, 2, 3, 4, 5, 6]) == (
         "a-d+++f",
         [0, 1, 2, 2, 3, 6, 7],
     )
 
 
-def test_without_entities() -> None:
-    assert (
-        MarkedText.parse("<i>R&amp;D</i> & x", entities=False).insert("F&amp;E & x", WORD_BY_WORD)
-        == "<i>F&amp;E</i> & x"
-    )
+def test_an_ampersand_without_entities_is_plain_text() -> None:
+    marked = MarkedText.parse("<i>R&amp;D</i> & x", entities=False)
+    assert marked.insert("F&amp;E & x", WORD_BY_WORD) == "<i>F&amp;E</i> & x"
 
 
 def test_a_very_deep_line_is_kept() -> None:
@@ -122,11 +122,10 @@ def test_random_links_give_well_formed_lines_with_the_same_tree(seed: int) -> No
     rng = random.Random(seed)
     line = marked_line(rng)
     marked = MarkedText.parse(line)
-    words = ["".join(rng.choice("abc&<>.,") for _ in range(rng.randint(1, 5))) for _ in range(rng.randint(0, 12))]
+    words = ["".join(rng.choices("abc&<>.,", k=rng.randint(1, 5))) for _ in range(rng.randint(0, 12))]
     num_words = len(marked.text.split())
-    links = [
-        (rng.randrange(num_words), rng.randrange(len(words))) for _ in range(rng.randint(0, 15)) if words and num_words
-    ]
+    num_links = rng.randint(0, 15) if words and num_words else 0
+    links = [(rng.randrange(num_words), rng.randrange(len(words))) for _ in range(num_links)]
     result = marked.insert(" ".join(words), links)
     assert tags(result) == tags(line)
     assert ancestors(result) == ancestors(line)

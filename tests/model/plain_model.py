@@ -22,26 +22,24 @@ class PlainModel:
         memory = self._embed("src_embedding", src)
         for i in range(self.recipe.num_encoder_layers):
             memory = self._layer(f"encoder.layers.{i}", memory)
-        memory = self._close("encoder", memory)
+        memory = self._final_norm("encoder", memory)
         x = self._embed("tgt_embedding", tgt)
         for i in range(self.recipe.num_decoder_layers):
             x = self._layer(f"decoder.layers.{i}", x, memory)
-        return self._close("decoder", x) @ self.weights["output.weight"].T
+        return self._final_norm("decoder", x) @ self.weights["output.weight"].T
 
     def _embed(self, name: str, tokens: list[int]) -> Tensor:
         d_model = self.recipe.d_model
         rows = []
         for position, token in enumerate(tokens):
-            if self.recipe.positions == "learned":
-                encoding = self.weights[f"{name}.positions"][position]
-                rows.append(self.weights[f"{name}.weight"][token] * math.sqrt(d_model) + encoding)
-                continue
-            if self.recipe.positions in ("rotary", "relative"):
-                rows.append(self.weights[f"{name}.weight"][token] * math.sqrt(d_model))
-                continue
-            angles = [position / 10_000 ** (2 * i / d_model) for i in range(d_model // 2)]
-            encoding = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)])  # rounded to float32
-            rows.append(self.weights[f"{name}.weight"][token] * math.sqrt(d_model) + encoding)
+            row = self.weights[f"{name}.weight"][token] * math.sqrt(d_model)
+            match self.recipe.positions:
+                case "learned":
+                    row = row + self.weights[f"{name}.positions"][position]
+                case "sinusoidal":
+                    angles = [position / 10_000 ** (2 * i / d_model) for i in range(d_model // 2)]
+                    row = row + torch.tensor([*map(math.sin, angles), *map(math.cos, angles)])  # rounded to float32
+            rows.append(row)
         return torch.stack(rows)
 
     def _layer(self, name: str, x: Tensor, memory: Tensor | None = None) -> Tensor:
@@ -59,7 +57,7 @@ class PlainModel:
             return x + sublayer(self._norm(norm, x))
         return self._norm(norm, x + sublayer(x))
 
-    def _close(self, stack: str, x: Tensor) -> Tensor:
+    def _final_norm(self, stack: str, x: Tensor) -> Tensor:
         return self._norm(f"{stack}.norm", x) if self.recipe.norm_order == "pre" else x
 
     def _norm(self, name: str, x: Tensor) -> Tensor:

@@ -22,9 +22,10 @@ QUERIES = PackedSequences.from_lists([[1] * n for n in (4, 1, 7)])
 KEYS = PackedSequences.from_lists([[1] * n for n in (2, 5, 3)])
 
 
-def rows(layout: PackedSequences, seed: int) -> Tensor:
+def random_heads(sentences: PackedSequences, seed: int) -> Tensor:
+    """Return queries, keys or values (sentences.total, HEADS, D_HEAD)."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(layout.total, HEADS, D_HEAD, generator=generator, dtype=torch.float64)
+    return torch.randn(sentences.total, HEADS, D_HEAD, generator=generator, dtype=torch.float64)
 
 
 def attend_by_loops(
@@ -50,7 +51,7 @@ def attend_by_loops(
 @pytest.mark.parametrize("causal", [False, True])
 def test_kernels_equal_plain_loops(kernel: Kernel, causal: bool) -> None:
     keys = QUERIES if causal else KEYS
-    q, k, v = rows(QUERIES, 1), rows(keys, 2), rows(keys, 3)
+    q, k, v = random_heads(QUERIES, 1), random_heads(keys, 2), random_heads(keys, 3)
     got = attend(q, k, v, QUERIES, keys, causal=causal, kernel=kernel)
     torch.testing.assert_close(got, attend_by_loops(q, k, v, QUERIES, keys, causal), rtol=1e-12, atol=1e-12)
 
@@ -58,7 +59,7 @@ def test_kernels_equal_plain_loops(kernel: Kernel, causal: bool) -> None:
 def test_the_masked_kernel_supports_empty_sentences_and_dropout() -> None:
     queries = PackedSequences.from_lists([[1] * n for n in (0, 2, 0, 3, 0, 0)])
     keys = PackedSequences.from_lists([[1] * n for n in (0, 4, 3, 1, 0, 0)])
-    q, k, v = rows(queries, 1), rows(keys, 2), rows(keys, 3)
+    q, k, v = random_heads(queries, 1), random_heads(keys, 2), random_heads(keys, 3)
     got = attend(q, k, v, queries, keys, causal=False, kernel="masked")
     torch.testing.assert_close(got, attend_by_loops(q, k, v, queries, keys, causal=False), rtol=1e-12, atol=1e-12)
     torch.manual_seed(0)
@@ -68,8 +69,9 @@ def test_the_masked_kernel_supports_empty_sentences_and_dropout() -> None:
 @pytest.mark.parametrize("kernel", ["matmul", "sdpa", "masked"])
 def test_keys_without_queries_have_no_gradient(kernel: Kernel) -> None:
     queries = PackedSequences.from_lists([[1] * n for n in (60, 0, 5)])
-    keys = PackedSequences.from_lists([[1] * n for n in (50, 60, 9)])  # two rows: the second sentence has its own
-    q, k, v = (side.requires_grad_() for side in (rows(queries, 1), rows(keys, 2), rows(keys, 3)))
+    keys = PackedSequences.from_lists([[1] * n for n in (50, 60, 9)])  # each sentence has a row
+    heads = (random_heads(queries, 1), random_heads(keys, 2), random_heads(keys, 3))
+    q, k, v = (side.requires_grad_() for side in heads)
     attend(q, k, v, queries, keys, causal=False, kernel=kernel).sum().backward()
     assert q.grad is not None and k.grad is not None and v.grad is not None
     assert all(bool(grad.isfinite().all()) for grad in (q.grad, k.grad, v.grad))
@@ -80,7 +82,7 @@ def test_keys_without_queries_have_no_gradient(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("kernel", ["matmul", "sdpa", "masked"])
 def test_bf16_output_has_bf16_precision(kernel: Kernel) -> None:
-    q, k, v = (rows(QUERIES, seed) for seed in (1, 2, 3))
+    q, k, v = (random_heads(QUERIES, seed) for seed in (1, 2, 3))
     with torch.autocast("cpu", torch.bfloat16):
         got = attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), QUERIES, QUERIES, causal=True, kernel=kernel)
     assert got.dtype == torch.bfloat16
@@ -125,13 +127,13 @@ def test_choose_kernel_by_device_dtype_and_dropout(
 def test_attention_dropout_applies_the_same_mask_to_output_and_gradient(kernel: Kernel) -> None:
     """With the identity matrix as values, the output is the weights."""
     p, length = 0.25, 64
-    layout = PackedSequences.from_lists([[1] * length])
+    sentence = PackedSequences.from_lists([[1] * length])
     generator = torch.Generator().manual_seed(1)
     q, k = torch.randn(2, length, HEADS, length, generator=generator, dtype=torch.float64).unbind(0)
     v = torch.eye(length, dtype=torch.float64)[:, None].repeat(1, HEADS, 1).requires_grad_()
-    weights = attend(q, k, v, layout, layout, causal=False, kernel="matmul").detach()
+    weights = attend(q, k, v, sentence, sentence, causal=False, kernel="matmul").detach()
     torch.manual_seed(2)
-    out = attend(q, k, v, layout, layout, causal=False, p=p, kernel=kernel)
+    out = attend(q, k, v, sentence, sentence, causal=False, p=p, kernel=kernel)
     dropped = out == 0
     torch.testing.assert_close(out, (weights / (1 - p)).masked_fill(dropped, 0.0), rtol=1e-12, atol=1e-15)
     fraction, count = dropped.double().mean().item(), dropped.numel()
@@ -158,7 +160,7 @@ def test_varlen_equals_matmul_on_a_gpu(causal: bool) -> None:
 
 
 def test_attention_weights_are_distributions_over_the_sentence() -> None:
-    weights = attention_weights(rows(QUERIES, 1), rows(KEYS, 2), QUERIES, KEYS)
+    weights = attention_weights(random_heads(QUERIES, 1), random_heads(KEYS, 2), QUERIES, KEYS)
     assert weights.shape == (3, HEADS, 7, 5)
     for sentence, length in enumerate([2, 5, 3]):
         assert (weights[sentence, ..., length:] == 0).all()
@@ -166,7 +168,7 @@ def test_attention_weights_are_distributions_over_the_sentence() -> None:
 
 
 def test_pad_repeats_the_last_token_and_unpad_inverts_it() -> None:
-    q = rows(QUERIES, 4)
+    q = random_heads(QUERIES, 4)
     padded = pad(q, QUERIES.one_per_row)
     assert padded.shape == (3, HEADS, 16, D_HEAD)
     assert torch.equal(padded[1], q[4][:, None].expand(-1, 16, -1))
@@ -182,7 +184,7 @@ def test_dropout_fraction_mean_and_gradient(p: float) -> None:
     dropped = (y == 0).float()
     assert dropped.mean().item() == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / x.numel()) + 2**-16)
     assert y.mean().item() == pytest.approx(1.0, abs=0.005)
-    for lane in range(4):  # the four parts of one random integer are independent
+    for lane in range(4):  # each random integer decides on four neighbors
         assert dropped.flatten()[lane::4].mean().item() == pytest.approx(p, abs=0.005)
     assert (dropped[:, 1:] * dropped[:, :-1]).mean().item() == pytest.approx(p * p, abs=0.005)
     y.sum().backward()

@@ -53,6 +53,6 @@ def test_cross_attention_equals_the_weights_of_forward(norm_order: str, monkeypa
 def test_layers_are_computed_lazily() -> None:
     model = random_model()
     model.decoder.layers[2].register_forward_pre_hook(lambda module, inputs: pytest.fail("layer 2 was computed"))
-    model.decoder.layers[1].register_forward_pre_hook(lambda module, inputs: pytest.fail("layer 1 was passed"))
+    model.decoder.layers[1].register_forward_pre_hook(lambda module, inputs: pytest.fail("layer 1 was completed"))
     layers = model.cross_attention(SRC, TGT)
     assert [next(layers).shape for _ in range(2)] == [(3, 2, 7, 6)] * 2

@@ -199,7 +199,8 @@ def test_incremental_decoding_equals_full_forward(norm_order: str) -> None:
 
 
 @pytest.mark.slow
-def test_state_after_reordering_and_selecting() -> None:
+def test_steps_after_reordering_and_selecting_equal_full_forward() -> None:
+    selected = {1: [2, 0], 40: [1]}  # sentences that stay after a step
     model = double_model(tiny(max_positions=60)).eval()
     generator = torch.Generator().manual_seed(7)
     beam, live = 3, [0, 1, 2, 3]
@@ -214,10 +215,9 @@ def test_state_after_reordering_and_selecting() -> None:
         beam_index = torch.randint(0, beam, (len(live), beam), generator=generator)
         state.reorder(beam_index)
         histories = histories.gather(1, beam_index[..., None].expand_as(histories))
-        if step in (1, 40):
-            keep = torch.tensor([2, 0])[: len(live) - 1] if step == 1 else torch.tensor([1])
-            state.select(keep)
-            histories, live = histories[keep], [live[i] for i in keep.tolist()]
+        if step in selected:
+            state.select(torch.tensor(selected[step]))
+            histories, live = histories[selected[step]], [live[i] for i in selected[step]]
         new = torch.randint(4, VOCAB, (len(live), beam, 1), generator=generator)
         histories = torch.cat([histories, new], dim=2)
 
@@ -237,7 +237,8 @@ def state_after(model: Transformer, sentences: list[int], steps: int, beam: int 
 def test_slots_of_pruned_hypotheses_are_removed() -> None:
     steps, beam = 64, 5
     state = state_after(double_model(tiny(max_positions=80)).eval(), [0, 1, 2], steps)
-    assert state.slots.width < 0.6 * steps * beam
+    slots_without_pruning = 1 + (steps - 1) * beam
+    assert state.slots.width < 0.6 * slots_without_pruning
     assert state.layers[0].cache.stored.shape[3] == padded_width(state.slots.width)
 
 
@@ -300,19 +301,17 @@ def test_parameter_counts_with_the_vocabulary_of_the_paper(recipe: ModelRecipe, 
         model = Transformer(recipe, 37_000, 37_000)
     d, f, layers = recipe.d_model, recipe.d_ff, 6
     attention, feed_forward, norm = 4 * (d * d + d), 2 * d * f + f + d, 2 * d
-    by_hand = (
-        37_000 * d + layers * (attention + feed_forward + 2 * norm) + layers * (2 * attention + feed_forward + 3 * norm)
-    )
-    assert model.num_parameters() == by_hand
-    assert round(by_hand / 1e6, 1) == millions
+    encoder_layer, decoder_layer = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
+    expected = 37_000 * d + layers * (encoder_layer + decoder_layer)
+    assert model.num_parameters() == expected
+    assert round(expected / 1e6, 1) == millions
 
 
 @pytest.mark.parametrize(("tying", "matrices"), [("three-way", 1), ("decoder", 2), ("none", 3)])
 def test_tying_shares_matrices(tying: str, matrices: int) -> None:
     model = Transformer(tiny(tied_embeddings=tying), VOCAB, VOCAB)
-    assert (
-        len({id(w) for w in (model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight)}) == matrices
-    )
+    weights = (model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight)
+    assert len(set(map(id, weights))) == matrices
 
 
 def test_three_way_tying_needs_equal_vocabularies() -> None:
@@ -321,7 +320,7 @@ def test_three_way_tying_needs_equal_vocabularies() -> None:
     assert Transformer(tiny(tied_embeddings="decoder"), VOCAB, VOCAB + 1).output.weight.shape[0] == VOCAB + 1
 
 
-def test_initialization() -> None:
+def test_initial_matrices_are_half_of_xavier_uniform() -> None:
     torch.manual_seed(3)
     model = Transformer(tiny(d_model=256, num_heads=4), 1000, 1000).eval()
     scaled = model.src_embedding.weight * model.src_embedding.scale

@@ -76,8 +76,8 @@ def test_steps_of_search_equal_the_equations(
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-@pytest.mark.parametrize(("kind", "tolerance"), [(PrepackedLinear, 1e-4), (QuantizedLinear, 0.5)])
-def test_prepacked_weights_give_the_same_outputs(
+@pytest.mark.parametrize(("kind", "tolerance"), [(PrepackedLinear, 1e-4), (QuantizedLinear, 0.1)])
+def test_prepacked_weights_give_the_same_logits_within_rounding(
     variant: dict[str, object], kind: type[PrepackedLinear], tolerance: float
 ) -> None:
     if kind is QuantizedLinear and not supports_int8(torch.device("cpu")):
@@ -152,11 +152,8 @@ def test_every_parameter_is_initialized(recipe: ModelRecipe) -> None:
 
 
 def test_gate_matrices_are_initialized_separately() -> None:
-    weight = (
-        Transformer(tiny(d_model=256, d_ff=512, activation="swiglu"), VOCAB, VOCAB)
-        .encoder.layers[0]
-        .feed_forward.inner.weight
-    )
-    bound = (6 / (256 + 512)) ** 0.5 / 2
+    model = Transformer(tiny(d_model=256, d_ff=512, activation="swiglu"), VOCAB, VOCAB)
+    weight = model.encoder.layers[0].feed_forward.inner.weight
+    bound = (6 / (256 + 512)) ** 0.5 / 2  # half of Xavier uniform
     assert 0.99 * bound < weight[:512].abs().max() <= bound
     assert 0.99 * bound < weight[512:].abs().max() <= bound

@@ -24,7 +24,7 @@ DEVICES = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 @given(sentences_strategy)
-def test_repeated(sentences: list[list[int]]) -> None:
+def test_repeated_sentences_equal_a_repeated_list(sentences: list[list[int]]) -> None:
     repeated, expected = PackedSequences.from_lists(sentences).repeated(), PackedSequences.from_lists(sentences * 2)
     for name in ("tokens", "positions", "cu_seqlens", "sizes"):
         np.testing.assert_array_equal(getattr(repeated, name), getattr(expected, name), strict=True)
@@ -32,12 +32,12 @@ def test_repeated(sentences: list[list[int]]) -> None:
 
 
 @given(sentences_strategy)
-def test_round_trip(sentences: list[list[int]]) -> None:
+def test_to_lists_inverts_from_lists(sentences: list[list[int]]) -> None:
     assert PackedSequences.from_lists(sentences).to_lists() == sentences
 
 
 @given(sentences_strategy)
-def test_fields(sentences: list[list[int]]) -> None:
+def test_fields_equal_their_definitions(sentences: list[list[int]]) -> None:
     packed = PackedSequences.from_lists(sentences)
     assert packed.tokens.tolist() == [token for sentence in sentences for token in sentence]
     assert packed.positions.tolist() == [position for sentence in sentences for position in range(len(sentence))]
@@ -60,7 +60,7 @@ def test_padding_mask_hides_padding_only(sentences: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize("sentences", EXAMPLES)
-def test_types(sentences: list[list[int]]) -> None:
+def test_fields_have_their_types(sentences: list[list[int]]) -> None:
     packed = PackedSequences.from_lists(sentences)
     assert packed.tokens.dtype == packed.positions.dtype == packed.lengths.dtype == torch.int64
     assert packed.cu_seqlens.dtype == torch.int32
@@ -71,7 +71,7 @@ def test_types(sentences: list[list[int]]) -> None:
 
 @pytest.mark.parametrize("sentences", EXAMPLES)
 @pytest.mark.parametrize("token_type", [np.uint16, np.int32, np.int64])
-def test_from_arrays_equals_from_lists(sentences: list[list[int]], token_type: type) -> None:
+def test_from_arrays_accepts_any_integer_type(sentences: list[list[int]], token_type: type) -> None:
     tokens: np.ndarray = np.array([token for sentence in sentences for token in sentence], dtype=token_type)
     lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
     packed = PackedSequences.from_arrays(tokens, lengths)
@@ -110,7 +110,7 @@ def test_to_the_same_device_returns_the_same_object() -> None:
 
 
 @pytest.mark.parametrize("device_name", DEVICES)
-def test_batch(device_name: str) -> None:
+def test_a_batch_counts_its_pairs_and_moves_every_side(device_name: str) -> None:
     batch = Batch(
         src=PackedSequences.from_lists([[5, 3], [3]]),
         tgt=PackedSequences.from_lists([[2, 6, 7], [2]]),
@@ -128,28 +128,28 @@ def test_pad_to_multiple_keeps_the_pairs(lengths: list[tuple[int, int]], step: i
     src = PackedSequences.from_lists([[5] * length for length, _ in lengths])
     tgt = PackedSequences.from_lists([[6] * length for _, length in lengths])
     batch = Batch(src, tgt, labels=tgt.tokens)
-    rounded = batch.pad_to_multiple(step)
-    assert rounded.labels is batch.labels
-    for before, after in ((src, rounded.src), (tgt, rounded.tgt)):
+    padded = batch.pad_to_multiple(step)
+    assert padded.labels is batch.labels
+    for before, after in ((src, padded.src), (tgt, padded.tgt)):
         lists = after.to_lists()
         assert lists[: len(lengths)] == before.to_lists()
-        assert all(0 < len(dummy) <= before.max_length for dummy in lists[len(lengths) :])
-        fresh = PackedSequences.from_lists(lists)
-        assert after.positions.tolist() == fresh.positions.tolist()
-        assert after.cu_seqlens.tolist() == fresh.cu_seqlens.tolist()
-        assert (after.max_length, after.cu_seqlens.dtype) == (fresh.max_length, fresh.cu_seqlens.dtype)
-        if rounded is not batch:
+        assert all(0 < len(padding) <= before.max_length for padding in lists[len(lengths) :])
+        expected = PackedSequences.from_lists(lists)
+        assert after.positions.tolist() == expected.positions.tolist()
+        assert after.cu_seqlens.tolist() == expected.cu_seqlens.tolist()
+        assert (after.max_length, after.cu_seqlens.dtype) == (expected.max_length, expected.cu_seqlens.dtype)
+        if padded is not batch:
             assert after.total % step == 0
-    assert rounded.src.num_sentences == rounded.tgt.num_sentences
+    assert padded.src.num_sentences == padded.tgt.num_sentences
 
 
 def test_pad_to_multiple_pads_typical_batches() -> None:
     src = PackedSequences.from_lists([[5] * (10 + i % 7) for i in range(100)])
     tgt = PackedSequences.from_lists([[6] * (9 + i % 9) for i in range(100)])
-    rounded = Batch(src, tgt, labels=tgt.tokens).pad_to_multiple(64)
-    assert src.total % 64
-    assert (rounded.src.total % 64, rounded.tgt.total % 64) == (0, 0)
-    assert rounded.src.total < src.total + 128
+    padded = Batch(src, tgt, labels=tgt.tokens).pad_to_multiple(64)
+    assert src.total % 64, "the source needs padding"
+    assert (padded.src.total % 64, padded.tgt.total % 64) == (0, 0)
+    assert padded.src.total < src.total + 2 * 64
 
 
 @given(
@@ -180,14 +180,14 @@ def test_pad_to_shape_keeps_the_pairs(
     for before, after in ((src, fixed.src), (tgt, fixed.tgt)):
         lists = after.to_lists()
         assert lists[: len(lengths)] == before.to_lists()
-        fresh = PackedSequences.from_lists(lists)
-        assert after.positions.tolist() == fresh.positions.tolist()
-        assert after.cu_seqlens.tolist() == fresh.cu_seqlens.tolist()
-        assert after.sizes.tolist() == fresh.sizes.tolist()
-        assert fresh.max_length <= after.max_length == longest
+        expected = PackedSequences.from_lists(lists)
+        assert after.positions.tolist() == expected.positions.tolist()
+        assert after.cu_seqlens.tolist() == expected.cu_seqlens.tolist()
+        assert after.sizes.tolist() == expected.sizes.tolist()
+        assert expected.max_length <= after.max_length == longest
         assert (after.cu_seqlens.dtype, after.positions.dtype) == (torch.int32, torch.int64)
-    for alone, source in list(zip(fixed.tgt.to_lists(), fixed.src.to_lists(), strict=True))[len(lengths) :]:
-        assert source or not alone
+    padding_pairs = zip(fixed.src.to_lists()[len(lengths) :], fixed.tgt.to_lists()[len(lengths) :], strict=True)
+    assert all(source or not target for source, target in padding_pairs), "target tokens need a source token"
 
 
 def test_padding_sentences_are_short() -> None:
@@ -213,8 +213,8 @@ def test_copies_of_a_padded_batch_keep_its_shape() -> None:
     fixed = Batch(side, side, labels=side.tokens).pad_to_shape(BatchShape(20, 24, 5, max_length=8))
     moved = fixed.to(torch.device("meta"))
     assert (moved.padding, moved.tgt_tokens, moved.src.max_length, moved.num_sentences) == (12, 12, 8, 5)
-    rounded = fixed.pad_to_multiple(16)
-    assert (rounded.padding, rounded.tgt_tokens, rounded.tgt.total) == (12, 12, 32)
+    padded = fixed.pad_to_multiple(16)
+    assert (padded.padding, padded.tgt_tokens, padded.tgt.total) == (12, 12, 32)
 
 
 def test_attention_rows_are_cached_without_reference_cycles() -> None:

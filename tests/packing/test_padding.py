@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from nmt.packing.padding import one_per_row, padded_width, row_width, shared_rows
 
 CPU = torch.device("cpu")
-lengths_strategy = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=40)
-
-with_empty_queries = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 90)), min_size=1, max_size=40)
+pairs_strategy = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=40)
+pairs_with_empty_queries = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 90)), min_size=1, max_size=40)
 
 
 def sides(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -20,7 +19,7 @@ def sides(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     return queries, keys
 
 
-@given(lengths_strategy)
+@given(pairs_strategy)
 def test_both_sides_of_a_sentence_are_contiguous_in_the_same_row(pairs: list[tuple[int, int]]) -> None:
     queries, keys = sides(pairs)
     found = shared_rows(queries, keys, causal=False, device=CPU)
@@ -36,7 +35,7 @@ def test_both_sides_of_a_sentence_are_contiguous_in_the_same_row(pairs: list[tup
     assert rows[0] == rows[1]
 
 
-@given(with_empty_queries, st.booleans())
+@given(pairs_with_empty_queries, st.booleans())
 def test_a_query_attends_to_the_keys_of_its_own_sentence(pairs: list[tuple[int, int]], causal: bool) -> None:
     queries, keys = sides(pairs)
     if causal:
@@ -54,7 +53,7 @@ def test_a_query_attends_to_the_keys_of_its_own_sentence(pairs: list[tuple[int, 
     assert (found.mask == 0).any(dim=-1).all()  # padding queries too, or softmax is NaN
 
 
-@given(lengths_strategy)
+@given(pairs_strategy)
 def test_rows_have_little_padding(pairs: list[tuple[int, int]]) -> None:
     queries, _ = sides(pairs)
     found = shared_rows(queries, queries, causal=True, device=CPU).queries
@@ -70,7 +69,7 @@ def test_many_short_sentences_share_few_rows() -> None:
     assert lengths.sum() / found.queries.tokens.numel() > 0.85
 
 
-def test_width() -> None:
+def test_widths_are_multiples_of_16() -> None:
     assert [row_width(longest) for longest in (0, 1, 64, 65, 80, 81)] == [0, 64, 64, 80, 80, 96]
     assert [padded_width(longest) for longest in (0, 1, 16, 17, 81)] == [0, 16, 16, 32, 96]
 

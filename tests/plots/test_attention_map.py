@@ -1,6 +1,7 @@
 """Attention maps: panels and figures."""
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,15 +69,25 @@ def test_empty_and_long_sentences_are_an_error(aligner: WordAligner, source: str
         read_panels(aligner, source, target)
 
 
-def test_figure_is_written(tmp_path: Path) -> None:
-    weights = np.array([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1]])
-    panels = [Panel("layer 0, all heads", weights, [0, 1]), Panel("layer 1, all heads", weights / 2, [0, 1])]
-    src, tgt = ["▁das", "▁Haus", "</s>"], ["▁the", "▁house"]
-    draw_attention(src, tgt, panels, tmp_path / "map.png")
+WEIGHTS = np.array([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1]])
+PANELS = [Panel("layer 0, all heads", WEIGHTS, [0, 1]), Panel("layer 1, all heads", WEIGHTS / 2, [0, 1])]
+SRC, TGT = ["▁das", "▁Haus", "</s>"], ["▁the", "▁house"]
+
+
+def test_maps_are_written_in_the_format_of_the_extension(tmp_path: Path) -> None:
+    draw_attention(SRC, TGT, PANELS, tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
-    draw_attention(src, tgt, panels[:1], tmp_path / "map.svg")
+    draw_attention(SRC, TGT, PANELS[:1], tmp_path / "map.svg")
     assert b"<svg" in (tmp_path / "map.svg").read_bytes()
-    draw_attention(["$$", "▁$x_$", "</s>"], ["a^b$▁$", "▁costs"], panels, tmp_path / "dollars.png")  # not formulas
-    for path in (tmp_path / "map.docx", tmp_path / "missing" / "map.png"):
-        with pytest.raises(UserError, match=f"cannot (draw|write) {path}"):
-            draw_attention(src, tgt, panels, path)
+
+
+def test_tokens_with_dollar_signs_are_not_read_as_formulas(tmp_path: Path) -> None:
+    """As formulas, these source tokens would raise a ValueError."""
+    draw_attention(["$$", "▁$x_$", "</s>"], ["a^b$▁$", "▁costs"], PANELS, tmp_path / "map.png")
+
+
+@pytest.mark.parametrize(("name", "problem"), [("map.docx", "draw"), ("missing/map.png", "write")])
+def test_an_unsuitable_path_is_an_error(tmp_path: Path, name: str, problem: str) -> None:
+    path = tmp_path / name
+    with pytest.raises(UserError, match=re.escape(f"cannot {problem} {path}")):
+        draw_attention(SRC, TGT, PANELS, path)

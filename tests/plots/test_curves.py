@@ -1,4 +1,4 @@
-"""Training curves: the lines of the figure against the values of metrics.jsonl."""
+"""Training curves: the figure against the values of metrics.jsonl, and errors."""
 
 import builtins
 import json
@@ -21,7 +21,7 @@ def record(folder: Path, *lines: dict[str, Any]) -> Path:
     return folder / "metrics.jsonl"
 
 
-def points(values: Any) -> list[float]:
+def floats(values: Any) -> list[float]:
     return [float(value) for value in values]
 
 
@@ -32,7 +32,7 @@ def legend_of(axes: Axes) -> list[str]:
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, run: Path) -> Figure:
-    """The figure of `draw_curves`."""
+    """Return the figure of `draw_curves`."""
     figures: list[Figure] = []
 
     def keep_figure(width: float, height: float) -> Figure:
@@ -68,14 +68,14 @@ def test_curves_have_the_values_of_the_metrics(tmp_path: Path, monkeypatch: pyte
         "Gradient norm",
     ]
     loss = panels["Loss with label smoothing (nats per target token)"]
-    assert [(points(line.get_xdata()), points(line.get_ydata())) for line in loss.lines] == [
+    assert [(floats(line.get_xdata()), floats(line.get_ydata())) for line in loss.lines] == [
         ([100, 200], [5.0, 4.0]),
         ([200, 300], [4.5, 4.7]),
     ]
     assert legend_of(loss) == ["training", "validation"]
     perplexity = panels["Validation perplexity per target token"]
     assert [text.get_text() for text in perplexity.texts] == ["90.00"]  # the best value is labeled
-    assert points(perplexity.lines[-1].get_xdata()) == [200]
+    assert floats(perplexity.lines[-1].get_xdata()) == [200]
 
 
 def test_other_parts_of_the_training_loss_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,9 +175,12 @@ def test_ticks_of_a_diverged_run_do_not_overlap(tmp_path: Path, monkeypatch: pyt
     assert list(perplexity.get_yticks()) == [10.0**power for power in range(3, 31, 3)]
     labels = [label.get_text() for label in perplexity.get_yticklabels()]
     assert labels[:2] == ["1,000", "1,000,000"] and labels[-1] == "1e+30"
-    record(tmp_path, {"step": 1, "valid/perplexity": 10.0}, {"step": 2, "valid/perplexity": 1e303})  # cannot be drawn
+
+
+def test_values_that_cannot_be_drawn_are_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path, {"step": 1, "valid/perplexity": 10.0}, {"step": 2, "valid/perplexity": 1e303})
     (perplexity,) = drawn(monkeypatch, tmp_path).axes
-    assert points(perplexity.lines[0].get_ydata()) == [10.0]
+    assert floats(perplexity.lines[0].get_ydata()) == [10.0]
 
 
 @pytest.mark.parametrize(

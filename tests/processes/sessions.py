@@ -1,4 +1,4 @@
-"""Processes of a session."""
+"""Processes of a POSIX session."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import pytest
 
 
 def assert_session_ends(session: int) -> None:
-    """Wait until all processes started by the killed one have ended."""
+    """Wait up to 10 seconds until no process of the session runs. Without /proc, check nothing."""
     if not Path("/proc").is_dir():
         return
     for _ in range(100):
@@ -17,10 +17,11 @@ def assert_session_ends(session: int) -> None:
             return
         time.sleep(0.1)
     os.killpg(session, signal.SIGKILL)
-    pytest.fail("processes outlived the killed one")
+    pytest.fail("processes of the session outlived the killed one")
 
 
 def session_of(stat: Path) -> int:
+    """Return the session id in /proc/PID/stat; -1 if the process has ended."""
     try:
         return int(stat.read_text().rpartition(")")[2].split()[3])
     except OSError:

@@ -24,15 +24,18 @@ from tests.processes.run_world import LINES, MISSING, run_forked
 RUN_WORLD = Path(__file__).with_name("run_world.py")
 HOST = socket.gethostname()
 REMEDY = "; rerun the same command to resume from the last checkpoint"
-FIXED = {"PYTHONPATH": str(RUN_WORLD.parents[2]), "OMP_NUM_THREADS": "1", "NMT_WATCH_SECONDS": "3"}
+ENVIRONMENT = {"PYTHONPATH": str(RUN_WORLD.parents[2]), "OMP_NUM_THREADS": "1", "NMT_WATCH_SECONDS": "3"}
 
 
 def test_auto_selects_an_available_device() -> None:
     assert choose_device("cpu") == torch.device("cpu")
     assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    for name in ("cpu:3", "meta"):
-        with pytest.raises(UserError, match=f"device '{name}' is not supported"):
-            choose_device(name)
+
+
+@pytest.mark.parametrize("name", ["cpu:3", "meta"])
+def test_an_unsupported_device_is_an_error(name: str) -> None:
+    with pytest.raises(UserError, match=f"device '{name}' is not supported"):
+        choose_device(name)
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
@@ -56,7 +59,7 @@ def test_choosing_a_gpu_disables_cudnn_attention(name: str, monkeypatch: pytest.
     [None, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB."), RuntimeError("x"), MemoryError()],
     ids=repr,
 )
-def test_out_of_memory_is_a_user_error(error: Exception | None) -> None:
+def test_only_out_of_memory_becomes_a_user_error(error: Exception | None) -> None:
     with pytest.raises(Exception) as caught, start_world("cpu"):
         if error is not None:
             raise error
@@ -124,10 +127,11 @@ def test_collectives_of_one_process_are_the_identity() -> None:
     [
         ({"WORLD_SIZE": "2", "RANK": "0"}, "cannot join the other processes"),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'; it must be a positive number"),
+        ({"WORLD_SIZE": "1.5"}, "WORLD_SIZE is 1.5; it must be an integer"),
         ({"WORLD_SIZE": "2", "NMT_TIMEOUT_SECONDS": "inf"}, "NMT_TIMEOUT_SECONDS is 'inf'; it must be a positive"),
         ({"WORLD_SIZE": "2", "NMT_WATCH_SECONDS": "0"}, "NMT_WATCH_SECONDS is '0'; it must be a positive number"),
     ],
-    ids=["no address", "size", "timeout", "watch"],
+    ids=["no address", "size", "fraction", "timeout", "watch"],
 )
 def test_a_wrong_environment_is_a_one_line_error(
     variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
@@ -185,7 +189,13 @@ class Job:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.folder, self.size = folder, size
-        shared = {**FIXED, "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables}
+        shared = {
+            **ENVIRONMENT,
+            "WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            **variables,
+        }
         self.processes = [
             PROCESSES.Process(target=run_forked, args=(what, folder, {**shared, "RANK": str(rank)}))
             for rank in range(size)
@@ -242,7 +252,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.mark.slow
-def test_collectives_of_three_processes(start: Start, tmp_path: Path) -> None:
+def test_results_of_collectives_of_three_processes(start: Start, tmp_path: Path) -> None:
     job = start("collectives", size=3, NMT_TIMEOUT_SECONDS="1")
     assert [job.wait(rank, 60) for rank in range(3)] == [0, 0, 0], [job.stderr(rank) for rank in range(3)]
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
@@ -341,7 +351,7 @@ def test_torchrun_restarts_the_job_after_a_kill(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
     done = subprocess.run(
         [*launcher, str(RUN_WORLD), "die_once", str(tmp_path)],
-        env=os.environ | FIXED, capture_output=True, text=True, timeout=120,
+        env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     pids = sorted((path.name.split(".")[0], int(path.name.split(".")[1])) for path in tmp_path.glob("*.pid"))

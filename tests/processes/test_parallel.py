@@ -1,3 +1,5 @@
+"""Ordered map over worker processes: results, errors, early ends, and what workers import."""
+
 import gc
 import multiprocessing
 import os
@@ -32,10 +34,10 @@ class Squarer:
 
 
 def failing_worker() -> Callable[[int], int]:
-    return partial(divmod_by, 1)
+    return partial(divide, 1)
 
 
-def divmod_by(numerator: int, denominator: int) -> int:
+def divide(numerator: int, denominator: int) -> int:
     return numerator // denominator
 
 
@@ -70,7 +72,7 @@ def test_few_jobs_are_in_flight() -> None:
     results = map_in_order(partial(Squarer, os.getpid()), jobs(), 2)
     for done in range(1, 20):
         next(results)
-        assert taken - done < 2 * 3
+        assert taken - done < 2 * 3  # three jobs per process
     results.close()
 
 
@@ -107,6 +109,12 @@ def test_closing_the_iterator_ends_workers_at_once() -> None:
     results = map_in_order(sleeping_worker, [0.0, *[60.0] * 5], 2)
     next(results)
     results.close()
+    assert time.monotonic() - started < 30
+    assert not multiprocessing.active_children()
+
+
+def test_an_error_ends_workers_at_once() -> None:
+    started = time.monotonic()
     with pytest.raises(UserError, match="number 7"):
         list(map_in_order(refusing_or_sleeping_worker, [7, 60], 2))
     assert time.monotonic() - started < 30
@@ -154,26 +162,26 @@ def test_a_fork_server_that_is_killed_while_workers_start_is_an_error(monkeypatc
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
-def test_none_flushes_pending_results(num_processes: int) -> None:
-    given: list[tuple[int, bool]] = []
+def test_none_yields_pending_results_before_the_next_job(num_processes: int) -> None:
+    yielded: list[tuple[int, bool]] = []
 
     def jobs() -> Iterator[int | None]:
         yield 1
         yield 2
         yield None
-        assert len(given) == 2, "both results must be yielded before the next job"
+        assert len(yielded) == 2, "both results must be yielded before the next job"
         yield 3
 
     for result in map_in_order(partial(Squarer, os.getpid()), jobs(), num_processes):
-        given.append(result)
-    assert [square for square, _ in given] == [1, 4, 9]
+        yielded.append(result)
+    assert [square for square, _ in yielded] == [1, 4, 9]
 
 
-def test_no_jobs() -> None:
+def test_no_jobs_give_no_results() -> None:
     assert list(map_in_order(failing_worker, [], 1)) == []
 
 
-def test_at_least_one_core() -> None:
+def test_num_cores_is_positive() -> None:
     assert num_cores() >= 1
 
 

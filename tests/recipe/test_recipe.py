@@ -5,8 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +58,8 @@ split = "valid"
 
 RATIO = "data.max_length_ratio=2"
 
-# Every kind of corpus, optional options, and strings that need escapes in TOML.
-WIDE = (
+# Every kind of translation corpus, optional options, and strings that need escapes in TOML.
+FULL = (
     SMALL
     + r"""
 [[data.train]]
@@ -135,19 +134,18 @@ def test_packaged_recipes_exist() -> None:
     assert pairs | others <= {path.stem for path in RECIPES}
 
 
-@pytest.mark.parametrize("text", [SMALL, WIDE, *(path.read_text(encoding="utf-8") for path in RECIPES)])
+@pytest.mark.parametrize("text", [SMALL, FULL, *(path.read_text(encoding="utf-8") for path in RECIPES)])
 @pytest.mark.parametrize("write", [dump_recipe, dump_choices, describe_recipe])
-def test_round_trip(text: str, write: object) -> None:
+def test_a_written_recipe_parses_to_the_same_recipe(text: str, write: Callable[[Recipe], str]) -> None:
     recipe = parse_recipe(text)
-    assert callable(write)
     written = write(recipe)
     again = parse_recipe(written)
     assert again == recipe
     assert write(again) == written
 
 
-def test_corpora_of_every_kind() -> None:
-    data = parse_recipe(WIDE).data
+def test_the_kind_of_a_corpus_selects_its_section() -> None:
+    data = parse_recipe(FULL).data
     kinds = [ToyCorpus, TextCorpus, TsvCorpus, ParquetCorpus, JsonLinesCorpus, HuggingFaceCorpus]
     assert [type(corpus) for corpus in data.train] == kinds
     assert [type(corpus) for corpus in data.test.values()] == [SgmCorpus, TextCorpus, SacrebleuCorpus]
@@ -226,7 +224,7 @@ def test_defaults_are_the_papers_base_model() -> None:
         assert {name: defaults[name] for name in options_of_paper} == options_of_paper
 
 
-def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_ends_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "r.toml"
     path.write_bytes(b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode())
     assert load_recipe(path) == parse_recipe(SMALL)
@@ -246,12 +244,12 @@ def test_commented_corpora_of_local_files_are_valid(path: Path) -> None:
     assert parse_recipe(before + offered).data.root == Path("data/wmt14")
 
 
-def test_directories_of_a_run() -> None:
+def test_run_dir_sets_the_directories_of_a_run() -> None:
     assert parse_recipe(SMALL).directory == Path("runs/small")
     assert parse_recipe(SMALL, ["run_dir=elsewhere"]).data_directory == Path("elsewhere/data")
 
 
-def test_the_home_directory_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leading_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     text = "data.test.t={kind='text',src='~/a',tgt=['~/b','c']}"
     recipe = parse_recipe(SMALL, ["run_dir=~/runs/a", "data.root=~", "train.start_from=b/~", text])
@@ -262,14 +260,11 @@ def test_the_home_directory_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (test.src, test.references) == (tmp_path / "a", (tmp_path / "b", Path("c")))
 
 
-def test_head_width() -> None:
-    plain, named, other = (
-        parse_recipe(SMALL, overrides).model
-        for overrides in ([], ["model.d_head=64"], ["model.d_head=20", "model.num_heads=7"])
-    )
-    assert plain.head_width == named.head_width == 64
-    assert plain == named
-    assert other.head_width == 20
+def test_d_head_sets_the_head_width() -> None:
+    default = parse_recipe(SMALL).model
+    assert default.head_width == 512 // 8  # d_model // num_heads
+    assert parse_recipe(SMALL, ["model.d_head=64"]).model == default
+    assert parse_recipe(SMALL, ["model.d_head=20", "model.num_heads=7"]).model.head_width == 20
 
 
 @pytest.mark.parametrize(
@@ -416,8 +411,8 @@ def test_overrides_add_missing_sections() -> None:
     ],
 )
 def test_repeated_override_is_an_error(overrides: list[str], option: str) -> None:
-    told = f"override {overrides[-1]!r}: {option} is given twice; remove one"
-    assert message_for(SMALL, *overrides) == told
+    expected = f"override {overrides[-1]!r}: {option} is given twice; remove one"
+    assert message_for(SMALL, *overrides) == expected
     if option.startswith("decode."):
         with pytest.raises(RecipeError, match="is given twice"):
             override_decode(DecodeRecipe(), [overrides[0], overrides[-1].removeprefix("decode.")])
@@ -476,23 +471,26 @@ def test_invalid_overrides(override: str, message: str) -> None:
 
 
 def test_an_override_that_replaces_earlier_ones_is_an_error() -> None:
-    told = "override 'train={max_epochs=2}' replaces train.max_steps, which comes before it; give train first"
-    assert message_for(SMALL, "train.max_steps=5", "train={max_epochs=2}") == told
+    expected = "override 'train={max_epochs=2}' replaces train.max_steps, which comes before it; give train first"
+    assert message_for(SMALL, "train.max_steps=5", "train={max_epochs=2}") == expected
     train = parse_recipe(SMALL, ["train={max_epochs=2}", "train.max_steps=5"]).train
     assert (train.max_epochs, train.max_steps) == (2, 5)
 
 
 def test_consequences_of_another_error_are_not_reported() -> None:
-    told = "data.train.0 = 3; it must be a table such as { name = value }"
-    assert message_for(SMALL, "data.train=[3]") == told  # no second error for the empty list
+    expected = "data.train.0 = 3; it must be a table such as { name = value }"
+    assert message_for(SMALL, "data.train=[3]") == expected  # no second error for the empty list
 
 
-def test_errors_of_overrides_do_not_name_the_recipe() -> None:
+def test_only_errors_in_the_recipe_name_it() -> None:
     wrong = SMALL + "[train]\nmax_step = 1"
     assert message_for(wrong, "seed=x", "decode.lr=1", "train.batch_tokens=1") == (
         "seed = 'x'; it must be an integer | unknown option 'decode.lr'; did you mean 'train.learning_rate'? "
         "| recipe: unknown option 'train.max_step'; did you mean 'max_steps'?"
     )
+
+
+def test_errors_that_overrides_cause_elsewhere_do_not_name_the_recipe() -> None:
     test = '[data.test.news]\nkind = "text"\nsrc = "a"\ntgt = "b"\n'
     assert message_for(SMALL + test, "data.test.news.kind=tsv").startswith("option 'data.test.news.path' is missing;")
     assert message_for(SMALL, "evaluate.lowercase=true").endswith("did you mean 'tokenizer.lowercase'?")
@@ -874,17 +872,19 @@ def test_all_errors_are_reported_at_once() -> None:
     assert message.count(" | ") == 2
 
 
-@pytest.mark.parametrize("name", ["name", "src_lang", "tgt_lang", "data"])
-def test_missing_option(name: str) -> None:
-    tree = tomllib.loads(SMALL)
-    lines = [line for line in SMALL.splitlines() if not line.startswith(name)]
-    text = "\n".join(lines) if name != "data" else "\n".join(lines[:3])
-    assert name in tree
-    what = "section [data] is missing; every recipe needs one" if name == "data" else f"option '{name}' is missing"
-    assert message_for(text).startswith(f"recipe: {what}")
+@pytest.mark.parametrize("name", ["name", "src_lang", "tgt_lang"])
+def test_a_missing_option_is_named(name: str) -> None:
+    text, removed = re.subn(rf"(?m)^{name} = .*\n", "", SMALL)
+    assert removed == 1
+    assert message_for(text).startswith(f"recipe: option '{name}' is missing")
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
+def test_a_missing_section_is_named() -> None:
+    without_data, _, _ = SMALL.partition("[[data.train]]")
+    assert message_for(without_data).startswith("recipe: section [data] is missing; every recipe needs one")
+
+
+def test_unreadable_files_are_errors(tmp_path: Path) -> None:
     missing, broken, latin = tmp_path / "none.toml", tmp_path / "broken.toml", tmp_path / "latin.toml"
     broken.write_text("[train\n")
     latin.write_bytes('name = "ä"'.encode("latin-1"))
@@ -900,12 +900,20 @@ def test_unreadable_files(tmp_path: Path) -> None:
         load_recipe(latin)
 
 
+def test_the_error_for_the_directory_of_a_run_names_its_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").touch()
+    with pytest.raises(RecipeError, match=re.escape(f"Is a directory; give {tmp_path / 'recipe.toml'}, or a name")):
+        load_recipe(tmp_path)
+
+
 # --- Documentation ----------------------------------------------------------------------------------------------------
 
 
 def test_all_sections_are_exported() -> None:
-    assert len(SECTIONS) == 20
-    assert {Recipe, ToyCorpus} <= set(SECTIONS)
+    types_of_options = [field.annotation for field in Recipe.model_fields.values()]
+    sections_of_recipe = [one for one in types_of_options if isinstance(one, type) and issubclass(one, Section)]
+    assert {Section, Recipe, *sections_of_recipe, *CORPUS_KINDS.values()} <= set(SECTIONS)
+    assert len(SECTIONS) == 20  # with two of classifiers
 
 
 @pytest.mark.parametrize("section", [section for section in SECTIONS if section is not Section])
@@ -917,21 +925,30 @@ def test_every_section_and_option_is_documented(section: type[Section]) -> None:
     assert set(undocumented) <= {"kind", "data", "tokenizer", "model", "train", "decode", "evaluate"}
 
 
-def options(tree: dict[str, object], prefix: str = "") -> Iterator[str]:
+def option_names(tree: dict[str, object], prefix: str = "") -> Iterator[str]:
     for name, value in tree.items():
         if isinstance(value, dict) and name != "test":
-            yield from options(value, f"{prefix}{name}.")
+            yield from option_names(value, f"{prefix}{name}.")
         else:
             yield prefix + name
 
 
+def documented_names(text: str) -> Iterator[str]:
+    """Yield the options below a comment, with their section."""
+    section = above = ""
+    for line in text.splitlines():
+        if line.startswith("["):
+            section = line.strip("[]") + "."
+        elif above.startswith("# "):
+            yield section + line.removeprefix("# ").split(" =")[0]
+        above = line
+
+
 def test_describe_recipe_documents_every_option() -> None:
-    lines = describe_recipe(parse_recipe(SMALL)).splitlines()
-    documented = [line.removeprefix("# ").split(" =")[0] for above, line in pairwise(lines) if above.startswith("# ")]
-    for option in options(tomllib.loads(dump_recipe(parse_recipe(SMALL)))):
-        assert option.rpartition(".")[2] in documented
+    text = describe_recipe(parse_recipe(SMALL))
+    assert set(option_names(tomllib.loads(dump_recipe(parse_recipe(SMALL))))) <= set(documented_names(text))
     for unset in ("run_dir", "max_minutes", "max_epochs"):
-        assert f"# {unset} =" in lines
+        assert f"# {unset} =" in text.splitlines()
 
 
 def test_describe_recipe_of_a_classifier_has_the_options_that_it_uses(tmp_path: Path) -> None:
@@ -940,20 +957,18 @@ def test_describe_recipe_of_a_classifier_has_the_options_that_it_uses(tmp_path: 
         'name = "topics"\n[data]\nlabels = ["sport", "news"]\ntrain = [{ kind = "tsv", path = "t" }]\n'
         "[train]\nmicro_batch_tokens = 100\n"
     )
-    text = describe_recipe(recipe := load_any_recipe(path, ["seed=3"]))
-    assert 'labels = ["sport", "news"]' in text and "num_decoder_layers" not in text and "[decode]" not in text
+    recipe = load_any_recipe(path, ["seed=3"])
+    text = describe_recipe(recipe)
+    assert 'labels = ["sport", "news"]' in text
+    assert "num_decoder_layers" not in text and "[decode]" not in text
     path.write_text(text)
     assert load_any_recipe(path) == recipe == load_classification_recipe(path)
+
+
+def test_load_any_recipe_loads_recipes_of_translation(tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
     path.write_text(SMALL)
     assert load_any_recipe(path) == parse_recipe(SMALL)
-
-
-def test_the_directory_of_a_run_is_not_a_recipe(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="Is a directory; give a TOML file"):
-        load_recipe(tmp_path)
-    (tmp_path / "recipe.toml").touch()
-    with pytest.raises(RecipeError, match=f"Is a directory; give {tmp_path / 'recipe.toml'}, or a name"):
-        load_recipe(tmp_path)
 
 
 def test_describe_recipe_lists_choices() -> None:

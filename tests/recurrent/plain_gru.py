@@ -30,7 +30,7 @@ class PlainGru:
         initial = torch.tanh(self._linear("decoder.initial", memory[0][d_model // 2 :]))
         states = [initial[layer * d_model : (layer + 1) * d_model] for layer in range(num_layers)]
         output = torch.zeros(d_model, dtype=torch.float64)
-        outputs, rows = [], []
+        outputs, all_weights = [], []
         for token in tgt:
             x = self._embed("tgt_embedding", token)
             if self.recipe.input_feeding:
@@ -38,13 +38,13 @@ class PlainGru:
             for layer in range(num_layers):
                 states[layer] = self._gru(f"decoder.stack.layers.{layer}", "", x, states[layer])
                 x = x + states[layer] if layer else states[layer]
-            row = torch.stack([self._score(x, encoded) for encoded in memory]).exp()
-            row = row / row.sum()
-            context = sum((weight * encoded for weight, encoded in zip(row, memory, strict=True)), torch.zeros(d_model))
+            exponentials = torch.stack([self._score(x, encoded) for encoded in memory]).exp()
+            weights = exponentials / exponentials.sum()
+            context = weights @ torch.stack(memory)
             output = torch.tanh(self._linear("decoder.attention.combine", torch.cat([context, x])))
             outputs.append(output)
-            rows.append(row)
-        return torch.stack(outputs), torch.stack(rows)
+            all_weights.append(weights)
+        return torch.stack(outputs), torch.stack(all_weights)
 
     def _encode(self, src: list[int]) -> list[Tensor]:
         inputs = [self._embed("src_embedding", token) for token in src]
@@ -65,17 +65,10 @@ class PlainGru:
         return states
 
     def _gru(self, name: str, direction: str, x: Tensor, state: Tensor) -> Tensor:
-        parts = [
-            (
-                self.weights[f"{name}.weight_{side}_l0{direction}"] @ value
-                + self.weights[f"{name}.bias_{side}_l0{direction}"]
-            )
-            for side, value in (("ih", x), ("hh", state))
-        ]
-        size = len(state)
-        (x_r, h_r), (x_z, h_z), (x_n, h_n) = [
-            (parts[0][i * size : (i + 1) * size], parts[1][i * size : (i + 1) * size]) for i in range(3)
-        ]
+        of_x = self.weights[f"{name}.weight_ih_l0{direction}"] @ x + self.weights[f"{name}.bias_ih_l0{direction}"]
+        of_h = self.weights[f"{name}.weight_hh_l0{direction}"] @ state + self.weights[f"{name}.bias_hh_l0{direction}"]
+        x_r, x_z, x_n = of_x.chunk(3)
+        h_r, h_z, h_n = of_h.chunk(3)
         reset, update = 1 / (1 + (-x_r - h_r).exp()), 1 / (1 + (-x_z - h_z).exp())
         new = torch.tanh(x_n + reset * h_n)
         return (1 - update) * new + update * state

@@ -15,12 +15,12 @@ WORDS = np.array(["a", "b", "c", "d", "e", "f"])
 
 
 def counts_of(metric: CorpusMetric, texts: list[str], reference: str) -> Counts:
-    """The counts of candidates of one reference."""
+    """Return the counts of candidates of one reference."""
     return sentence_counts(BLEU() if metric == "bleu" else CHRF(), texts, [[reference] * len(texts)])
 
 
 def random_lists(seed: int, metric: CorpusMetric, whole_numbers: bool = False) -> TuningSet:
-    """Random lists of one to five candidates with three features."""
+    """Return six random lists of one to five candidates with three features."""
     random = np.random.Generator(np.random.PCG64(seed))
     features, counts = [], []
     for _ in range(6):
@@ -33,7 +33,7 @@ def random_lists(seed: int, metric: CorpusMetric, whole_numbers: bool = False) -
 
 
 def best_by_trying(lists: TuningSet, weights: Floats, direction: Floats) -> float:
-    """The highest score over all intervals between crossings of any two candidates."""
+    """Return the highest score over all intervals between crossings of any two candidates."""
     offsets, slopes = lists.features @ weights, lists.features @ direction
     crossings = set()
     for row in range(len(offsets)):
@@ -49,7 +49,7 @@ def best_by_trying(lists: TuningSet, weights: Floats, direction: Floats) -> floa
 @pytest.mark.parametrize("whole_numbers", [False, True])
 def test_the_line_search_finds_the_best_interval(metric: CorpusMetric, whole_numbers: bool) -> None:
     """Integers make many candidates and sentences cross at the same step."""
-    gains = 0
+    num_improved = 0
     for seed in range(60):
         lists = random_lists(seed, metric, whole_numbers)
         random = np.random.Generator(np.random.PCG64(1000 + seed))
@@ -59,8 +59,8 @@ def test_the_line_search_finds_the_best_interval(metric: CorpusMetric, whole_num
         step, score = search_line(lists, weights, direction)
         assert score == pytest.approx(best_by_trying(lists, weights, direction), abs=1e-9)
         assert lists.score(weights + step * direction) == pytest.approx(score, abs=1e-9)
-        gains += score > lists.score(weights) + 1e-9
-    assert gains > 20
+        num_improved += score > lists.score(weights) + 1e-9
+    assert num_improved > 20
 
 
 def test_a_line_without_changes_has_step_zero() -> None:
@@ -76,11 +76,11 @@ def test_tuning_finds_the_informative_feature() -> None:
     for _ in range(20):
         reference = " ".join(random.choice(WORDS, 9))
         texts = [" ".join(random.choice(WORDS, 9)) for _ in range(4)]
-        right = random.integers(4)
-        texts[right] = reference
+        correct = random.integers(4)
+        texts[correct] = reference
         counts.append(counts_of("bleu", texts, reference))
         values = random.normal(size=(4, 3))
-        values[:, 1] = [0.001 * (index == right) for index in range(4)]
+        values[:, 1] = [0.001 * (index == correct) for index in range(4)]
         features.append(values)
     lists = TuningSet.from_lists(features, counts, "bleu")
     start = np.array([1.0, 0.0, 0.0])
@@ -90,7 +90,7 @@ def test_tuning_finds_the_informative_feature() -> None:
     assert np.abs(weights).sum() == pytest.approx(1.0)
 
 
-def test_tuning_improves_and_is_deterministic() -> None:
+def test_tuning_does_not_lower_the_score_and_is_deterministic() -> None:
     for seed in range(5):
         lists = random_lists(seed, "bleu")
         start = np.array([1.0, 0.0, 0.0])
@@ -98,11 +98,11 @@ def test_tuning_improves_and_is_deterministic() -> None:
         assert score >= lists.score(start)
         again, _ = tune(lists, start, restarts=3, seed=7)
         np.testing.assert_array_equal(weights, again)
-        alone, _ = tune(lists, start, restarts=0, seed=7)
-        assert lists.score(alone) <= score + 1e-9
+        without_restarts, _ = tune(lists, start, restarts=0, seed=7)
+        assert lists.score(without_restarts) <= score + 1e-9
 
 
-def test_equal_features_and_single_candidates() -> None:
+def test_tuning_of_equal_features_and_single_candidates_keeps_the_score() -> None:
     counts = [counts_of("bleu", ["a b", "a c"], "a b"), counts_of("bleu", ["a"], "a")]
     lists = TuningSet.from_lists([np.ones((2, 2)), np.ones((1, 2))], counts, "bleu")
     weights, score = tune(lists, np.array([1.0, 0.0]))

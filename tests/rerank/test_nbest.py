@@ -6,7 +6,7 @@ from nmt.recipe import UserError
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 
 
-def test_round_trip() -> None:
+def test_written_lists_are_read_back() -> None:
     lists = [[Candidate("ein Haus", -0.5), Candidate("", -1.25)], [Candidate("x", 3.0)]]
     lines = [line for number, candidates in enumerate(lists, start=1) for line in write_n_best(number, candidates)]
     assert lines == ["1\t-0.5000\tein Haus", "1\t-1.2500\t", "2\t3.0000\tx"]

@@ -49,7 +49,7 @@ LISTS = [
 ]
 
 
-def test_features_of_candidates(capsys: pytest.CaptureFixture[str]) -> None:
+def test_features_are_score_length_and_log_probs(capsys: pytest.CaptureFixture[str]) -> None:
     models = [make_model("model"), make_model("reverse-model", reverse=True)]
     progress: list[int] = []
     found = features(SOURCES, LISTS, models, progress=progress.append)
@@ -87,7 +87,7 @@ def test_candidates_are_sorted_by_weighted_sum() -> None:
     assert best_first(candidates, values, np.array([0.0, 1.0]))[0].text == "a"
 
 
-def test_weights_round_trip(tmp_path: Path) -> None:
+def test_saved_weights_are_loaded_in_the_order_of_the_names(tmp_path: Path) -> None:
     path = tmp_path / "weights.toml"
     save_weights(path, {"given": 0.25, "length": -0.125, "model-2": 1e-9}, {"metric": "bleu", "after": 12.5})
     np.testing.assert_array_equal(load_weights(path, ["length", "model-2", "given"]), [-0.125, 1e-9, 0.25])
@@ -111,6 +111,9 @@ def test_a_file_without_weights_is_an_error(tmp_path: Path, content: str | bytes
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match="has no valid weights"):
         load_weights(path, ["given"])
+
+
+def test_unreadable_and_unwritable_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*missing\.toml: No such file or directory; check the path"):
         load_weights(tmp_path / "missing.toml", ["given"])
     with pytest.raises(UserError, match="cannot write"):

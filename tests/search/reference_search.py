@@ -12,12 +12,14 @@ from tests.search.test_search import Prefix, Scored, Table, reference_penalty
 
 NEG_INF = float("-inf")
 
+Bias = Sequence[tuple[Prefix, float]]
+
 
 @dataclass(frozen=True)
 class Task:
     """One sentence with its options and constraints.
 
-    required: lists of alternative phrases; the output contains a phrase of each list
+    required: requirements, lists of alternative phrases; the output contains a phrase of each list
     """
 
     table: Table
@@ -29,10 +31,10 @@ class Task:
     @property
     def longest(self) -> int:
         """Maximum output length, EOS excluded."""
-        options, words = self.options, len(self.source) - 1
-        longest = words + options.max_extra_tokens
+        options, src_tokens = self.options, len(self.source) - 1
+        longest = src_tokens + options.max_extra_tokens
         if options.max_length_ratio < math.inf:
-            longest = min(longest, math.ceil(options.max_length_ratio * words))
+            longest = min(longest, math.ceil(options.max_length_ratio * src_tokens))
         needed = len(self.prefix) + sum(min(map(len, phrases)) for phrases in set(map(frozenset, self.required)))
         if options.max_tokens is not None:
             longest, needed = min(longest, options.max_tokens), min(needed, options.max_tokens)
@@ -40,8 +42,9 @@ class Task:
 
     @property
     def shortest(self) -> int:
-        ratio = math.floor(self.options.min_length_ratio * (len(self.source) - 1))
-        return min(self.longest, max(self.options.min_tokens, ratio))
+        """Minimum output length, EOS excluded."""
+        by_ratio = math.floor(self.options.min_length_ratio * (len(self.source) - 1))
+        return min(self.longest, max(self.options.min_tokens, by_ratio))
 
     def may_follow(self, tokens: Prefix, token: int) -> bool:
         """Return whether the constraints allow `token` after `tokens`."""
@@ -54,7 +57,7 @@ class Task:
         grown, n = (*tokens, token), self.options.no_repeat_ngram
         if 0 < n <= len(tokens) and count(grown[-n:], tokens):
             return False
-        return not any(grown[-len(bad) :] == bad for bad in self.options.forbidden)
+        return not any(grown[-len(phrase) :] == phrase for phrase in self.options.forbidden)
 
     def meets_all(self, tokens: Prefix) -> bool:
         return all(any(count(phrase, tokens) for phrase in phrases) for phrases in self.required)
@@ -65,23 +68,28 @@ class Task:
 
     def score(self, tokens: Prefix) -> float:
         """Score of a complete output."""
-        total = sum(self.log_probs(tokens)) + self.bias(tokens)
+        total = sum(self.log_probs(tokens)) + total_bias(self.options.bias, tokens)
         return total / reference_penalty(len(tokens) + 1, self.options)
-
-    def bias(self, tokens: Prefix) -> float:
-        return sum(value * min(count(phrase, tokens), 1 if value > 0 else 99) for phrase, value in self.options.bias)
-
-    def credit(self, tokens: Prefix) -> float:
-        """Credit for partial matches of preferred phrases that the output does not contain."""
-        open_ones = [(p, value) for p, value in self.options.bias if value > 0 and not count(p, tokens)]
-        return max((value * begun(phrase, tokens) / len(phrase) for phrase, value in open_ones), default=0.0)
 
     def missing(self, tokens: Prefix) -> int:
         """Fewest tokens that meet all missing requirements one by one; one of them may already be in progress."""
-        open_ones = [own for own in set(map(frozenset, self.required)) if not any(count(one, tokens) for one in own)]
-        shortest = [min(map(len, phrases)) for phrases in open_ones]
-        continued = [min(len(one) - begun(one, tokens) for one in phrases) for phrases in open_ones]
+        requirements = set(map(frozenset, self.required))
+        unmet = [phrases for phrases in requirements if not any(count(phrase, tokens) for phrase in phrases)]
+        shortest = [min(map(len, phrases)) for phrases in unmet]
+        continued = [min(len(phrase) - begun(phrase, tokens) for phrase in phrases) for phrases in unmet]
         return min((sum(shortest) - whole + rest for whole, rest in zip(shortest, continued, strict=True)), default=0)
+
+
+def total_bias(bias: Bias, tokens: Prefix) -> float:
+    """Bias of an output: a positive value counts once, a negative one at every occurrence of its phrase."""
+    counts = [count(phrase, tokens) for phrase, _ in bias]
+    return sum(value * (min(found, 1) if value > 0 else found) for (_, value), found in zip(bias, counts, strict=True))
+
+
+def max_credit(bias: Bias, tokens: Prefix) -> float:
+    """Credit for the best partial match of a preferred phrase that the output does not contain."""
+    absent = [(phrase, value) for phrase, value in bias if value > 0 and not count(phrase, tokens)]
+    return max((value * begun(phrase, tokens) / len(phrase) for phrase, value in absent), default=0.0)
 
 
 def count(phrase: Prefix, tokens: Prefix) -> int:
@@ -138,23 +146,28 @@ def beam_outputs(task: Task) -> list[Scored]:
 
 
 def candidates(task: Task, live: Sequence[Live], taken: Counter[int], width: int) -> Iterator[Candidate]:
-    """The best extensions of each hypothesis, and all that continue a required phrase."""
-    wanted = {token for phrases in task.required for phrase in phrases for token in phrase}
+    """Yield the best extensions of each hypothesis, and all by a token of a required phrase."""
+    required_tokens = {token for phrases in task.required for phrase in phrases for token in phrase}
     for log_prob, tokens in live:
         found = []
         for token, more in enumerate(task.table(task.source, tokens)):
             if more > NEG_INF and task.may_follow(tokens, token):
                 grown = (*tokens, token)
-                bonus = task.bias(grown) + (task.credit(grown) if token != EOS_ID else 0.0)
-                rank = log_prob + more + bonus - task.options.diversity_penalty * taken[token]
+                bias = total_bias(task.options.bias, grown)
+                credit = max_credit(task.options.bias, grown) if token != EOS_ID else 0.0
+                rank = log_prob + more + bias + credit - task.options.diversity_penalty * taken[token]
                 found.append((rank, log_prob + more, grown))
         found.sort(key=lambda candidate: -candidate[0])
-        most = 2 * width if width > 1 else 1
-        yield from (candidate for i, candidate in enumerate(found) if i < most or candidate[2][-1] in wanted)
+        num_best = 2 * width if width > 1 else 1
+        yield from found[:num_best]
+        yield from (candidate for candidate in found[num_best:] if candidate[2][-1] in required_tokens)
 
 
 def order_by_bank(task: Task, found: Sequence[Candidate], length: int) -> Iterator[Candidate]:
-    """The best of each bank, then the second best of each, and so on; candidates without capacity come last."""
+    """Yield the best of each bank, then the second best of each, and so on.
+
+    A bank has the candidates that miss the same number of required tokens. Those that cannot fit them come last.
+    """
     if not task.required:
         yield from found
         return
@@ -171,7 +184,7 @@ def order_by_bank(task: Task, found: Sequence[Candidate], length: int) -> Iterat
 
 
 def merge_groups(groups: Sequence[Sequence[Scored]], n_best: int) -> list[Scored]:
-    """The best of every group, then the second of every group, and so on, without duplicates."""
+    """Return the best of every group, then the second of every group, and so on, without duplicates."""
     merged: list[Scored] = []
     for rank in range(max(map(len, groups))):
         for output in sorted((group[rank] for group in groups if rank < len(group)), reverse=True):

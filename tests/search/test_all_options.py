@@ -31,11 +31,11 @@ biases = st.one_of(st.just(()), st.lists(st.tuples(phrases, bias_values), max_si
 
 
 def sometimes(off: Any, on: Any) -> st.SearchStrategy[Any]:
-    """An option that is inactive half of the time, to test options separately and together."""
+    """Return the strategy of an option that is inactive half of the time, to test options separately and together."""
     return st.one_of(st.just(off), on)
 
 
-rules = st.fixed_dictionaries(
+search_options = st.fixed_dictionaries(
     {
         "length_penalty": penalties,
         "length_alpha": alphas,
@@ -81,7 +81,7 @@ def search_together(tasks: Sequence[Task]) -> list[list[Hypothesis]]:
     lengths=st.lists(st.integers(0, 2), min_size=1, max_size=3),
     zeros=zeros,
     n_best=st.integers(1, 4),
-    chosen=rules,
+    chosen=search_options,
     constraints=st.lists(st.tuples(prefixes, requirements), min_size=3, max_size=3),
 )
 def test_exhaustive_beam_finds_the_optimum_with_all_options(
@@ -104,9 +104,9 @@ def test_exhaustive_beam_finds_the_optimum_with_all_options(
     words=st.integers(2, 6),
     width=st.integers(1, 4),
     groups=sometimes(1, st.integers(2, 3)),
-    strength=st.sampled_from((0.0, 0.5, 3.0)),
+    diversity_penalty=st.sampled_from((0.0, 0.5, 3.0)),
     data=st.data(),
-    chosen=rules,
+    chosen=search_options,
     constraints=st.lists(st.tuples(prefixes, requirements), min_size=4, max_size=4),
 )
 def test_equals_reference_with_all_options(
@@ -116,13 +116,13 @@ def test_equals_reference_with_all_options(
     words: int,
     width: int,
     groups: int,
-    strength: float,
+    diversity_penalty: float,
     data: st.DataObject,
     chosen: dict[str, Any],
     constraints: list[Any],
 ) -> None:
     n_best = data.draw(st.integers(1, width * groups))
-    given_options = {"beam_groups": groups, "diversity_penalty": strength, **chosen, **data.draw(stops)}
+    given_options = {"beam_groups": groups, "diversity_penalty": diversity_penalty, **chosen, **data.draw(stops)}
     given_options["max_extra_tokens"] += data.draw(st.integers(0, 4))
     options = SearchOptions(beam_size=width * groups, n_best=n_best, **given_options)
     tasks = tasks_of(seed, lengths, zeros, words, options, constraints)
@@ -178,14 +178,14 @@ def test_results_do_not_depend_on_the_batch_with_any_option(chosen: dict[str, An
 
 
 def test_inactive_options_are_bit_identical() -> None:
-    """One group, and required phrases of other sentences only."""
+    """A diversity penalty with one group, and required phrases of other sentences."""
     options = SearchOptions(beam_size=4, n_best=4, max_extra_tokens=5)
     plain = tasks_of(1, [3, 0, 7, 2], 0.2, 6, options, [((), ())] * 4)
     expected = search_together(plain)
     one_group = replace(options, beam_groups=1, diversity_penalty=9.0)
     assert search_together([replace(task, options=one_group) for task in plain]) == expected
-    busy = [*plain, replace(plain[1], required=(((4, 5, 6),), ((7,), (8, 4))))]
-    assert search_together(busy)[:4] == expected
+    with_required = [*plain, replace(plain[1], required=(((4, 5, 6),), ((7,), (8, 4))))]
+    assert search_together(with_required)[:4] == expected
 
 
 # --- Options ---------------------------------------------------------------------------------------------------------
@@ -199,36 +199,36 @@ def test_recipe_options_are_applied() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "option"),
     [
-        {"beam_size": 0},
-        {"n_best": 0},
-        {"beam_size": 2, "n_best": 3},
-        {"length_alpha": -0.1},
-        {"beam_size": 4, "beam_groups": 3},
-        {"beam_groups": 0},
-        {"diversity_penalty": -1.0},
-        {"diversity_penalty": math.nan},
-        {"length_alpha": 11.0},
+        ({"beam_size": 0}, "n_best"),
+        ({"n_best": 0}, "n_best"),
+        ({"beam_size": 2, "n_best": 3}, "n_best"),
+        ({"length_alpha": -0.1}, "length_alpha"),
+        ({"beam_size": 4, "beam_groups": 3}, "beam_groups"),
+        ({"beam_groups": 0}, "beam_groups"),
+        ({"diversity_penalty": -1.0}, "diversity_penalty"),
+        ({"diversity_penalty": math.nan}, "diversity_penalty"),
+        ({"length_alpha": 11.0}, "length_alpha"),
     ],
 )
-def test_invalid_options_are_errors(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"^\w+ must [^\n]*, got [^\n;]*(; change one of them)?$"):
+def test_invalid_options_are_errors(wrong: dict[str, Any], option: str) -> None:
+    with pytest.raises(UserError, match=rf"^{option} must [^\n]*, got [^\n;]*(; change one of them)?$"):
         SearchOptions(**wrong)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "message"),
     [
-        {"beam_size": 4, "beam_groups": 3},
-        {"sampling": True, "require": ["word"]},
-        {"sampling": True, "bias": {"word": 1.0}},
-        {"bias": {"word": math.nan}},
-        {"bias": {"word": 1e300}},
-        {"diversity_penalty": 1e300},
-        {"length_alpha": 10.5},
+        ({"beam_size": 4, "beam_groups": 3}, "beam_size is 4; it must be a multiple of decode.beam_groups"),
+        ({"sampling": True, "require": ["word"]}, "require has no effect with decode.sampling"),
+        ({"sampling": True, "bias": {"word": 1.0}}, "bias has no effect with decode.sampling"),
+        ({"bias": {"word": math.nan}}, "bias.word = nan; it must be"),
+        ({"bias": {"word": 1e300}}, "bias.word = 1e[+]300; it must be"),
+        ({"diversity_penalty": 1e300}, "diversity_penalty = 1e[+]300; it must be"),
+        ({"length_alpha": 10.5}, "length_alpha = 10.5; it must be"),
     ],
 )
-def test_invalid_recipes_are_errors(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError):
-        DecodeRecipe.model_validate(wrong)
+def test_invalid_recipes_are_errors(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DecodeRecipe(**wrong)

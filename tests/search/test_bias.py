@@ -2,7 +2,6 @@
 
 import math
 import random
-from typing import Any
 
 import pytest
 import torch
@@ -17,14 +16,14 @@ from nmt.search.bias import Bias, phrase_rewards
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
-from tests.search.reference_search import begun, count
+from tests.search.reference_search import count, max_credit, total_bias
 from tests.search.test_search import Prefix, Table, TableModel, source_of
 
 Biases = tuple[tuple[Prefix, float], ...]
 
 
 def weights_table(rows: dict[Prefix, dict[int, float]], otherwise: dict[int, float]) -> Table:
-    """A table from token probabilities after named prefixes, and after all others."""
+    """Return a table of token probabilities after the prefixes in `rows`, and after all others."""
 
     def table(_source: Prefix, prefix: Prefix) -> list[float]:
         row = rows.get(prefix, otherwise)
@@ -33,9 +32,9 @@ def weights_table(rows: dict[Prefix, dict[int, float]], otherwise: dict[int, flo
     return table
 
 
-def best(table: Table, bias: Biases, length: int = 2, **options: Any) -> Hypothesis:
-    chosen = SearchOptions(**({"beam_size": 4} | options), length_penalty="none", max_extra_tokens=2, bias=bias)
-    [[found]] = beam_search(TableModel(table), PackedSequences.from_lists([source_of(length, 0)]), chosen)
+def best(table: Table, bias: Biases, beam_size: int = 4) -> Hypothesis:
+    options = SearchOptions(beam_size, length_penalty="none", max_extra_tokens=2, bias=bias)
+    [[found]] = beam_search(TableModel(table), PackedSequences.from_lists([source_of(2, 0)]), options)
     return found
 
 
@@ -109,13 +108,10 @@ bias_values = st.sampled_from((-2.0, -0.25, 0.5, 1.75, 6.0))
 outputs = st.lists(st.integers(3, 8), min_size=1, max_size=12)
 
 
-def plain_bias(biases: Biases, output: Prefix) -> float:
-    return sum(value * min(count(phrase, output), 1 if value > 0 else 99) for phrase, value in biases)
-
-
-def plain_credit(biases: Biases, output: Prefix) -> float:
-    open_ones = [(phrase, value) for phrase, value in biases if value > 0 and not count(phrase, output)]
-    return max((value * begun(phrase, output) / len(phrase) for phrase, value in open_ones), default=0.0)
+def max_total_bias(biases: Biases, output: Prefix) -> float:
+    """Bias of an output that continues with every preferred phrase that it lacks."""
+    missing = [value for phrase, value in biases if value > 0 and not count(phrase, output)]
+    return total_bias(biases, output) + sum(missing)
 
 
 @given(
@@ -131,14 +127,13 @@ def test_rewards_equal_the_reference(biases: Biases, found: list[list[int]]) -> 
         now = [first, second] if step % 2 else [second, first]
         bias = bias.extend(parents, torch.tensor([[output[step] for output in now]]))
         so_far = [tuple(output[: step + 1]) for output in now]
-        assert bias.earned.tolist() == [[pytest.approx(plain_bias(biases, output)) for output in so_far]]
-        best = [plain_bias(biases, o) + sum(v for p, v in biases if v > 0 and not count(p, o)) for o in so_far]
-        assert bias.max_total().tolist() == [[pytest.approx(value) for value in best]]
+        assert bias.earned.tolist() == [[pytest.approx(total_bias(biases, output)) for output in so_far]]
+        assert bias.max_total().tolist() == [[pytest.approx(max_total_bias(biases, output)) for output in so_far]]
         log_probs = torch.linspace(-3.0, 0.0, 9).repeat(1, 2, 1)
         gains = bias.apply(log_probs) - log_probs + bias.earned[:, :, None]
         for row, output in zip(gains[0].tolist(), so_far, strict=True):
             grown = [(*output, token) for token in range(9)]
-            expected = [plain_bias(biases, one) + plain_credit(biases, one) for one in grown]
+            expected = [total_bias(biases, one) + max_credit(biases, one) for one in grown]
             assert row == pytest.approx(expected, rel=1e-6, abs=1e-6)  # float32
 
 
@@ -163,11 +158,10 @@ def test_concat_joins_sentences_that_have_met_different_numbers_of_phrases() -> 
     assert one.concat(two).earned.tolist() == [[1.0], [1.75]]
 
 
-def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rewards_do_not_depend_on_the_bounded_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rewards are the same if the cache is dropped at each step."""
     rng = random.Random(0)
     biases = tuple((tuple(rng.choices(range(4, 9), k=rng.randint(1, 4))), 0.5) for _ in range(100))
-
     sizes: list[int] = []
 
     def rewards() -> Tensor:
@@ -196,9 +190,9 @@ def test_ten_thousand_phrases_equal_the_reference() -> None:
     bias = Bias.start(biases, 1, 1, CPU)
     for token in output:
         bias = bias.extend(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[token]]))
-    assert bias.earned.item() == pytest.approx(plain_bias(biases, tuple(output)))
+    assert bias.earned.item() == pytest.approx(total_bias(biases, tuple(output)))
     for token in rng.sample(range(60), 5):
         grown = (*output, token)
-        expected = plain_bias(biases, grown) + plain_credit(biases, grown)
+        expected = total_bias(biases, grown) + max_credit(biases, grown)
         gain = bias.apply(torch.zeros(1, 1, 60))[0, 0, token] + bias.earned
         assert gain.item() == pytest.approx(expected)

@@ -1,7 +1,6 @@
 """Constraints against exhaustive enumeration."""
 
 import math
-from itertools import product
 
 import pytest
 import torch
@@ -11,52 +10,10 @@ from hypothesis import strategies as st
 from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import beam_search
 from nmt.search.options import SearchOptions
-from nmt.special_ids import EOS_ID
-from tests.search.test_search import (
-    Prefix,
-    Scored,
-    Table,
-    TableModel,
-    assert_same,
-    random_table,
-    reference_penalty,
-    search,
-    source_of,
-)
+from tests.search.reference_search import Task, best_outputs
+from tests.search.test_search import Prefix, TableModel, assert_same, random_table, search, source_of
 
 WORDS = range(4, 6)
-
-
-def is_allowed(tokens: Prefix, source: Prefix, options: SearchOptions, prefix: Prefix) -> bool:
-    longest = max(len(prefix), longest_output(source, options))
-    shortest = min(longest, max(options.min_tokens, math.floor(options.min_length_ratio * (len(source) - 1))))
-    if not shortest <= len(tokens) <= longest or tokens[: len(prefix)] != prefix:
-        return False
-    n = options.no_repeat_ngram
-    for end in range(len(prefix) + 1, len(tokens) + 1):  # the prefix itself is exempt
-        if n and end >= n and tokens[end - n : end] in [tokens[i : i + n] for i in range(end - n)]:
-            return False
-        if any(end >= len(bad) and tokens[end - len(bad) : end] == bad for bad in options.forbidden):
-            return False
-    return True
-
-
-def longest_output(source: Prefix, options: SearchOptions) -> int:
-    words = len(source) - 1
-    longest = words + options.max_extra_tokens
-    if options.max_length_ratio < math.inf:
-        longest = min(longest, math.ceil(options.max_length_ratio * words))
-    return longest
-
-
-def best_allowed(table: Table, source: Prefix, options: SearchOptions, prefix: Prefix) -> list[Scored]:
-    found: list[Scored] = []
-    for length in range(max(len(prefix), longest_output(source, options)) + 1):
-        for tokens in product(WORDS, repeat=length):
-            log_prob = sum(table(source, tokens[:i])[token] for i, token in enumerate((*tokens, EOS_ID)))
-            if log_prob > -math.inf and is_allowed(tokens, source, options, prefix):
-                found.append((log_prob / reference_penalty(length + 1, options), log_prob, tokens))
-    return sorted(found, reverse=True)[: options.n_best]
 
 
 outputs = st.lists(st.sampled_from(list(WORDS)), max_size=3).map(tuple)
@@ -99,15 +56,15 @@ def test_exhaustive_beam_finds_the_optimum_under_constraints(
     prefixes = [prefix if sentence % 2 == 0 else () for sentence in range(len(sources))]
     found = beam_search(TableModel(table), PackedSequences.from_lists(sources), options, prefixes)
     for source, own, hypotheses in zip(sources, prefixes, found, strict=True):
-        assert_same(hypotheses, best_allowed(table, source, options, own), table, source)
+        assert_same(hypotheses, best_outputs(Task(table, source, options, own)), table, source)
 
 
 def test_greedy_search_respects_constraints() -> None:
     """4 is always the most probable token; it must not repeat, and 5 must not follow it."""
 
     def table(_source: Prefix, _prefix: Prefix) -> list[float]:
-        weights = [0.0, 0.0, 0.0, 0.05, 0.5, 0.3, 0.15]
-        return [math.log(w) if w else -math.inf for w in weights]
+        probabilities = [0.0, 0.0, 0.0, 0.05, 0.5, 0.3, 0.15]
+        return [math.log(p) if p else -math.inf for p in probabilities]
 
     options = SearchOptions(beam_size=1, max_extra_tokens=0, min_tokens=3, no_repeat_ngram=1, forbidden=((4, 5),))
     [[found]] = search(table, [source_of(3, 0)], options)

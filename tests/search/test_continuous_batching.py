@@ -23,16 +23,15 @@ from nmt.special_ids import BOS_ID
 from tests.inference.test_captured import SEARCHES, RepeatingRecorder, make_model, random_sources
 from tests.inference.test_captured import assert_same as assert_same_search
 from tests.search.reference_search import Task, beam_outputs
-from tests.search.test_all_options import prefixes, requirements, rules, sometimes, stops, tasks_of
+from tests.search.test_all_options import prefixes, requirements, search_options, sometimes, stops, tasks_of
 from tests.search.test_search import PrefixState, TableModel, assert_same, random_table, source_of, zeros
 
 
 class RefillableTableModel(TableModel):
-    """A table that supports continuous batching and records the sizes of its batches."""
+    """A table that supports continuous batching and records the source lengths of each group that it encodes."""
 
     def start(self, src: PackedSequences, beam_size: int) -> PrefixState:
         self.encoded = [src.sizes.tolist()]
-        self.oldest = [0]
         return RefillableState([tuple(sentence) for sentence in src.to_lists()], beam_size)
 
     def refill(self, src: PackedSequences, state: PrefixState, steps: int) -> None:
@@ -78,7 +77,7 @@ def search(tasks: Sequence[Task], batch_size: int) -> tuple[list[list[Hypothesis
     width=st.integers(1, 4),
     groups=sometimes(1, st.integers(2, 3)),
     data=st.data(),
-    chosen=rules,
+    chosen=search_options,
     constraints=st.lists(st.tuples(prefixes, requirements), min_size=9, max_size=9),
 )
 def test_equals_reference_with_all_options_when_refilled(
@@ -102,7 +101,7 @@ def test_equals_reference_with_all_options_when_refilled(
         assert_same(hypotheses, beam_outputs(task), task.table, task.source, task.options)
     assert max(model.rows_per_step) <= batch_size
     encoded = [size for sizes in model.encoded for size in sizes]
-    assert sorted(encoded) == sorted(len(task.source) for task in tasks), "each is encoded once"
+    assert sorted(encoded) == sorted(len(task.source) for task in tasks), "each source is encoded once"
     assert encoded == sorted(encoded, reverse=True) or len(model.encoded) == 1, "the longest come first"
 
 
@@ -117,7 +116,7 @@ def test_free_slots_are_refilled() -> None:
     ]
     assert len(model.encoded) == 1
     in_groups = [search(tasks[first : first + 8], batch_size=8)[1].rows_per_step for first in range(0, 80, 8)]
-    assert len(model_of_8.rows_per_step) < 0.7 * sum(map(len, in_groups)), "steps in all"
+    assert len(model_of_8.rows_per_step) < 0.7 * sum(map(len, in_groups)), "refilling must save steps"
     assert all(len(sizes) >= 2 for sizes in model_of_8.encoded[:-1])
     while_full = model_of_8.rows_per_step[: len(model_of_8.rows_per_step) // 2]
     assert sum(while_full) >= 0.85 * 8 * len(while_full)
@@ -145,7 +144,7 @@ def test_other_models_need_the_whole_batch() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
-def test_captured_model_finds_the_same(options: SearchOptions, batch_size: int) -> None:
+def test_a_refilled_captured_model_finds_the_same(options: SearchOptions, batch_size: int) -> None:
     rng, model, recorder = random.Random(batch_size), make_model(), RepeatingRecorder()
     captured = CapturedModel(model, recorder)
     for count in (17, 5):
@@ -185,10 +184,8 @@ def test_steps_equal_those_of_single_sentences(
     rng, model = random.Random(seed), make_model(seed % 3, positions=positions)
     captured = CapturedModel(model, RepeatingRecorder())
     first = random_sources(rng, rng.randint(1, 5))
-    state, alone = (
-        captured.start(first, beam),
-        [model.start(first.select([i]), beam) for i in range(first.num_sentences)],
-    )
+    state = captured.start(first, beam)
+    alone = [model.start(first.select([i]), beam) for i in range(first.num_sentences)]
     tokens = torch.full((len(alone), beam), BOS_ID)
     for _ in range(steps):
         found = captured.advance(tokens, state)
@@ -223,10 +220,10 @@ def test_stale_slots_do_not_affect_new_sentences() -> None:
             captured.step(torch.full((3, 2), BOS_ID), state)
             state.select(torch.tensor([1]))
             if spoiled:
-                buffers = state.step.buffers
-                for part in [*(part for layer in buffers.layers for part in (layer.cache.stored, layer.memory))]:
-                    part[:, [0, 2, 3]] = float("nan")
-                buffers.hidden[[0, 2, 3]] = buffers.mask[[0, 2, 3]] = float("nan")
+                buffers, unused = state.step.buffers, [0, 2, 3]
+                for layer in buffers.layers:
+                    layer.cache.stored[:, unused] = layer.memory[:, unused] = float("nan")
+                buffers.hidden[unused] = buffers.mask[unused] = float("nan")
             captured.refill(src.select([2, 0]), state, 1)
             assert sorted(state.rows.tolist()) == [0, 1, 2] and state.rows[0] == 1
             found.append(captured.step(torch.full((3, 2), BOS_ID), state))
@@ -236,12 +233,16 @@ def test_stale_slots_do_not_affect_new_sentences() -> None:
 def test_an_ensemble_is_refillable_if_all_members_are() -> None:
     models: list[StepModel[Any]] = [make_model(1), make_model(2)]
     captured: list[StepModel[Any]] = [CapturedModel(make_model(seed)) for seed in (1, 2)]
-    assert (
-        is_refillable(Ensemble(captured))
-        and not is_refillable(Ensemble([captured[0], models[1]]))
-        and not is_refillable(models[0])
-    )
-    assert not is_refillable(restrict(captured[0], torch.ones(1, 30, dtype=torch.bool))) and not is_refillable(None)
+    assert is_refillable(Ensemble(captured))
+    assert not is_refillable(Ensemble([captured[0], models[1]]))
+    assert not is_refillable(models[0])
+    assert not is_refillable(restrict(captured[0], torch.ones(1, 30, dtype=torch.bool)))
+    assert not is_refillable(None)
+
+
+def test_a_refilled_ensemble_finds_the_same() -> None:
+    models: list[StepModel[Any]] = [make_model(1), make_model(2)]
+    captured: list[StepModel[Any]] = [CapturedModel(make_model(seed)) for seed in (1, 2)]
     src = random_sources(random.Random(4), 9, longest=12)
     options = SearchOptions(n_best=2, max_extra_tokens=12)
     assert_same_search(
@@ -249,11 +250,11 @@ def test_an_ensemble_is_refillable_if_all_members_are() -> None:
     )
 
 
-# --- Batches ---------------------------------------------------------------------------------------------
+# --- Batches ----------------------------------------------------------------------------------------------------------
 
 
 @given(lengths=st.lists(st.integers(1, 300), max_size=40), budget=st.integers(1, 2_000))
-def test_batches_have_sentences_of_similar_length(lengths: list[int], budget: int) -> None:
+def test_batches_partition_the_sentences_by_length_within_the_budget(lengths: list[int], budget: int) -> None:
     for plan in (static_batches, continuous_batches):
         groups = list(plan(lengths, budget))
         assert sorted(i for group in groups for i in group.sentences) == list(range(len(lengths)))
@@ -266,6 +267,10 @@ def test_batches_have_sentences_of_similar_length(lengths: list[int], budget: in
             assert 1 <= rows <= len(ids) and (rows == 1 or sum(costs[-rows:]) <= tokens <= budget)
             fewer = next(plan([lengths[i] for i in ids], tokens // 2))
             assert rows == 1 or fewer.batch_size < rows
+
+
+@given(lengths=st.lists(st.integers(1, 300), max_size=40), budget=st.integers(1, 2_000))
+def test_continuous_batches_have_sentences_of_similar_length(lengths: list[int], budget: int) -> None:
     for ids, _, _ in continuous_batches(lengths, budget):
         assert max(lengths[i] for i in ids) <= max(16, 2 * min(lengths[i] for i in ids))
 
@@ -290,13 +295,23 @@ def test_batch_size_depends_on_gpu_memory(
     models, decode = [(ModelRecipe.model_validate(model), 37_000)], DecodeRecipe(beam_size=beam_size)
     assert choose_batch_tokens(decode, torch.device("cuda", 0), models) == expected
     assert choose_batch_tokens(decode, torch.device("cuda", 0), models * 2) <= expected
-    assert choose_batch_tokens(decode, torch.device("cpu"), models) == 2_048
     assert choose_batch_tokens(decode, torch.device("cuda", 0), []) == 2_048
-    for beam, tokens in ((1, 8_192), (2, 4_096), (3, 2_048), (64, 2_048), (1_000, 131), (5_000, 26)):
-        assert choose_batch_tokens(DecodeRecipe(beam_size=beam), torch.device("cpu"), models) == tokens
-    assert choose_batch_tokens(DecodeRecipe(n_best=5, beam_size=5), torch.device("cpu"), models) == 2_048
     fixed = DecodeRecipe(beam_size=beam_size, batch_tokens=777)
     assert choose_batch_tokens(fixed, torch.device("cuda", 0), models) == 777
+
+
+@pytest.mark.parametrize(
+    ("beam_size", "expected"),
+    [(1, 8_192), (2, 4_096), (3, 2_048), (4, 2_048), (12, 2_048), (64, 2_048), (1_000, 131), (5_000, 26)],
+)
+def test_batch_size_on_a_cpu_depends_on_the_beam(beam_size: int, expected: int) -> None:
+    models = [(ModelRecipe(), 37_000)]
+    assert choose_batch_tokens(DecodeRecipe(beam_size=beam_size), torch.device("cpu"), models) == expected
+
+
+def test_batch_size_on_a_cpu_depends_on_the_number_of_samples() -> None:
+    decode = DecodeRecipe(sampling=True, n_best=1_000)
+    assert choose_batch_tokens(decode, torch.device("cpu"), [(ModelRecipe(), 37_000)]) == 131
 
 
 def test_batch_sizes_match_buffer_shapes() -> None:

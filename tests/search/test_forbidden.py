@@ -14,15 +14,15 @@ VOCAB = 8
 
 
 def expected(phrases: list[tuple[int, ...]], output: list[int], vocab: int) -> list[bool]:
-    """Whether each token completes a phrase; True for PAD_ID, which is always impossible."""
+    """Return whether each token completes a phrase; True for PAD_ID, which is always impossible."""
     grown = [(*output, token) for token in range(vocab)]
     return [token == 0 or any(o[-len(p) :] == p for p in phrases) for token, o in enumerate(grown)]
 
 
 def found(phrases: list[tuple[int, ...]], outputs: list[list[int]], vocab: int, padded: bool) -> list[list[bool]]:
-    """The same from `ForbiddenPhrases`, for outputs of equal length as hypotheses of one sentence.
+    """Return which tokens `ForbiddenPhrases` makes impossible after outputs of one length, hypotheses of a sentence.
 
-    padded: as on a GPU
+    padded: use the implementation for GPUs
     """
     forbidden = ForbiddenPhrases(phrases, CPU)
     if padded:
@@ -55,7 +55,7 @@ def test_tokens_that_complete_a_phrase_are_impossible(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("padded", [False, True])
-def test_ten_thousand_phrases(padded: bool) -> None:
+def test_ten_thousand_phrases_equal_the_scan(padded: bool) -> None:
     rng = random.Random(0)
     phrases = [tuple(rng.randrange(3, 60) for _ in range(rng.randint(2, 4))) for _ in range(10_000)]
     outputs = [[rng.randrange(3, 60) for _ in range(9)] for _ in range(20)]

@@ -12,6 +12,7 @@ from nmt.search.fusion import Fusion
 from nmt.search.options import LengthPenalty, SearchOptions
 from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import EOS_ID
+from tests.search.test_bias import weights_table
 from tests.search.test_continuous_batching import RefillableTableModel
 from tests.search.test_search import (
     NEG_INF,
@@ -71,29 +72,19 @@ def test_fusion_finds_the_best_of_all_outputs(
 
 
 def test_the_language_model_changes_the_best_output() -> None:
-    """The hand-computed case: 0.6 * 0.2^2 < 0.4 * 0.8^2."""
-
-    def model(source: Prefix, prefix: Prefix) -> list[float]:
-        words = [0.6, 0.4, 0.0] if not prefix else [0.0, 0.0, 1.0]
-        return [NEG_INF] * 3 + [math.log(p) if p else NEG_INF for p in (words[2], *words[:2])]
-
-    def language_model(source: Prefix, prefix: Prefix) -> list[float]:
-        assert source == LM_SOURCE
-        words = [0.2, 0.8, 0.0] if not prefix else [0.0, 0.0, 1.0]
-        return [NEG_INF] * 3 + [math.log(p) if p else NEG_INF for p in (words[2], *words[:2])]
-
+    """The model prefers token 4, the language model token 5: 0.6 * 0.2^2 < 0.4 * 0.8^2."""
+    model = TableModel(weights_table({(): {4: 0.6, 5: 0.4}}, {EOS_ID: 1.0}))
+    language_model = TableModel(weights_table({(): {4: 0.2, 5: 0.8}}, {EOS_ID: 1.0}))
     src = PackedSequences.from_lists([(7, EOS_ID)])
-    for weight, best, log_prob in ((0.0, 4, math.log(0.6)), (2.0, 5, math.log(0.4) + 2 * math.log(0.8))):
-        if weight:
-            fusion = Fusion(TableModel(model), TableModel(language_model), weight, LM_SOURCE)
-            found = beam_search(fusion, src, SearchOptions())
-        else:
-            found = beam_search(TableModel(model), src, SearchOptions())
-        assert found[0][0].tokens == [best]
-        assert found[0][0].log_prob == pytest.approx(log_prob, rel=1e-5)
+    [[alone]] = beam_search(model, src, SearchOptions())
+    assert alone.tokens == [4]
+    assert alone.log_prob == pytest.approx(math.log(0.6), rel=1e-5)
+    [[fused]] = beam_search(Fusion(model, language_model, 2.0, LM_SOURCE), src, SearchOptions())
+    assert fused.tokens == [5]
+    assert fused.log_prob == pytest.approx(math.log(0.4) + 2 * math.log(0.8), rel=1e-5)
 
 
-def test_continuous_batching_gives_the_same_outputs() -> None:
+def test_fusion_with_continuous_batching_gives_the_same_outputs() -> None:
     table, language_model = random_table(1, 5), random_table(2, 5)
     src = PackedSequences.from_lists([source_of(length, name) for name, length in enumerate((4, 2, 3, 1, 4, 0, 2))])
     options = SearchOptions(beam_size=3, n_best=2, max_extra_tokens=2)

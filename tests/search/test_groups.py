@@ -6,14 +6,16 @@ from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
-from tests.search.test_search import TableModel, random_table, source_of
+from nmt.special_ids import EOS_ID
+from tests.search.test_search import TableModel, random_table, reference_penalty, source_of
 
 SOURCES = [source_of(length, name) for name, length in enumerate([3, 5, 2, 6])]
+TABLE = random_table(7, 6)
 
 
-def search_groups(groups: int, strength: float, width: int = 2, n_best: int = 1) -> list[list[Hypothesis]]:
-    options = SearchOptions(width * groups, n_best, beam_groups=groups, diversity_penalty=strength, max_extra_tokens=4)
-    return beam_search(TableModel(random_table(7, 6)), PackedSequences.from_lists(SOURCES), options)
+def search_groups(groups: int, penalty: float, width: int = 2, n_best: int = 1) -> list[list[Hypothesis]]:
+    options = SearchOptions(width * groups, n_best, beam_groups=groups, diversity_penalty=penalty, max_extra_tokens=4)
+    return beam_search(TableModel(TABLE), PackedSequences.from_lists(SOURCES), options)
 
 
 def test_groups_without_penalty_are_equal() -> None:
@@ -23,14 +25,16 @@ def test_groups_without_penalty_are_equal() -> None:
 
 
 def test_the_first_group_is_a_plain_beam() -> None:
-    for first, best in zip(search_groups(1, 0.5), search_groups(3, 0.5), strict=True):
-        assert best[0].score >= first[0].score
+    plain, groups = search_groups(1, 0.5, n_best=2), search_groups(3, 0.5, n_best=6)
+    for own, others in zip(plain, groups, strict=True):
+        assert len(own) == 2
+        assert all(hypothesis in others for hypothesis in own)
 
 
 def test_the_penalty_makes_outputs_diverse() -> None:
-    def first_tokens(strength: float) -> int:
+    def first_tokens(penalty: float) -> int:
         """Number of distinct first tokens of the best outputs of four groups, over all sentences."""
-        found = search_groups(4, strength, width=1, n_best=4)
+        found = search_groups(4, penalty, width=1, n_best=4)
         return sum(len({tuple(h.tokens[:1]) for h in hypotheses}) for hypotheses in found)
 
     assert first_tokens(0.0) == len(SOURCES)
@@ -39,12 +43,11 @@ def test_the_penalty_makes_outputs_diverse() -> None:
 
 @pytest.mark.parametrize("n_best", [1, 3, 6])
 def test_the_penalty_does_not_change_scores(n_best: int) -> None:
-    table = random_table(7, 6)
     for source, hypotheses in zip(SOURCES, search_groups(3, 2.0, n_best=n_best), strict=True):
         assert 1 <= len(hypotheses) <= n_best
         assert len({tuple(h.tokens) for h in hypotheses}) == len(hypotheses)
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
         for h in hypotheses:
-            steps = [table(source, tuple(h.tokens[:i]))[token] for i, token in enumerate([*h.tokens, 3])]
+            steps = [TABLE(source, tuple(h.tokens[:i]))[token] for i, token in enumerate([*h.tokens, EOS_ID])]
             assert h.log_prob == pytest.approx(sum(steps), rel=1e-5)
-            assert h.score == pytest.approx(sum(steps) / ((6 + len(h.tokens)) / 6) ** 0.6, rel=1e-5)
+            assert h.score == pytest.approx(sum(steps) / reference_penalty(len(steps), SearchOptions()), rel=1e-5)

@@ -31,4 +31,7 @@ def test_nested_phrases_are_all_matched() -> None:
         node = matcher.step(node, torch.tensor([token]))
         seen.append((matcher.matched(node, numbers) == matcher.lengths).tolist())
     assert seen == [[False] * 4, [False] * 4, [False, True, True, False], [False, False, False, True]]
-    assert count((1, 1), (1, 1, 1)) == 2  # the reference counts overlaps
+
+
+def test_the_reference_counts_overlapping_occurrences() -> None:
+    assert count((1, 1), (1, 1, 1)) == 2

@@ -11,6 +11,7 @@ from nmt.packing.packed import PackedSequences
 from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
+from nmt.special_ids import EOS_ID
 from tests.search.reference_search import count
 from tests.search.test_search import Prefix, TableModel, random_table, source_of
 
@@ -33,7 +34,7 @@ def search_required(
     extra=st.integers(0, 6),
     required=st.lists(st.lists(st.lists(phrases, min_size=1, max_size=3), max_size=4), min_size=1, max_size=3),
 )
-def test_every_beam_size_satisfies_the_constraints(
+def test_outputs_of_every_beam_size_have_the_required_phrases(
     seed: int, beam_size: int, groups: int, extra: int, required: list[list[list[Prefix]]]
 ) -> None:
     options = SearchOptions(beam_size * groups, 1, max_extra_tokens=extra, beam_groups=groups)
@@ -117,15 +118,17 @@ def test_a_prefix_can_satisfy_a_phrase(seed: int) -> None:
 
 
 def test_exhaustive_beam_finds_the_optimum_with_phrases() -> None:
-    """A large beam against enumeration of all outputs of five tokens, with overlapping phrases and alternatives."""
-    table, words = random_table(8, 3), (4, 5, 6)
+    """A large beam against enumeration of outputs of up to five tokens; phrases overlap and have alternatives."""
+    table, words, max_tokens = random_table(8, 3), (4, 5, 6), 5
     required: list[list[Prefix]] = [[(4, 5)], [(5, 4, 5), (6, 6)], [(6,), (5, 5, 5)]]
     scored = []
-    for length in range(6):
+    for length in range(max_tokens + 1):
         for tokens in itertools.product(words, repeat=length):
             if all(any(count(phrase, tokens) for phrase in phrases) for phrases in required):
-                steps = [table(source_of(3, 0), tokens[:i])[token] for i, token in enumerate((*tokens, 3))]
+                steps = [table(source_of(3, 0), tokens[:i])[token] for i, token in enumerate((*tokens, EOS_ID))]
                 scored.append((sum(steps), tokens))
-    options = SearchOptions(beam_size=243, n_best=5, length_penalty="none", max_extra_tokens=2, max_tokens=5)
+    options = SearchOptions(
+        beam_size=len(words) ** max_tokens, n_best=5, length_penalty="none", max_extra_tokens=2, max_tokens=max_tokens
+    )
     [found] = beam_search(TableModel(table), PackedSequences.from_lists([source_of(3, 0)]), options, None, [required])
     assert [tuple(h.tokens) for h in found] == [tokens for _, tokens in sorted(scored, reverse=True)[:5]]

@@ -17,10 +17,11 @@ from nmt.recipe import ModelRecipe
 from nmt.search.beam_search import StepModel, beam_search
 from nmt.search.ensemble import Ensemble, EnsembleMean
 from nmt.search.hypothesis import Hypothesis
-from nmt.search.options import SearchOptions, length_penalty
+from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import BOS_ID, EOS_ID
+from tests.search.test_search import reference_penalty
 
 VOCAB = 30
 SIZES = {"d_model": 16, "d_ff": 16, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
@@ -52,9 +53,12 @@ def pack(sources: list[list[int]]) -> PackedSequences:
 
 @torch.inference_mode()
 def restricted_log_probs(model: Transformer, source: list[int], tokens: tuple[int, ...], own: Tensor) -> list[float]:
-    """Log-probabilities of each token and of EOS, from one forward pass and a softmax over the candidates."""
+    """Return log-probabilities of each token and of EOS, from one forward pass and a softmax over the candidates.
+
+    own: (VOCAB,) bool, the candidates of the sentence
+    """
     hidden = model.forward(pack([source]), pack([[BOS_ID, *tokens]]))
-    columns = {piece: column for column, piece in enumerate(own.nonzero().flatten().tolist())}
+    columns = {token: column for column, token in enumerate(own.nonzero().flatten().tolist())}
     log_probs = model.logits(hidden)[:, own].double().log_softmax(dim=-1)
     return [float(log_probs[i, columns[token]]) for i, token in enumerate((*tokens, EOS_ID))]
 
@@ -65,16 +69,17 @@ def test_restricted_search_finds_the_optimum(output_bias: bool) -> None:
     model = make_model(1, output_bias=output_bias, tied_embeddings="none")
     if model.output.bias is not None:
         torch.nn.init.normal_(model.output.bias)
-    options = SearchOptions(beam_size=40, n_best=5, length_penalty="power", max_extra_tokens=3, max_tokens=3)
+    longest = 3
+    options = SearchOptions(40, 5, length_penalty="power", max_extra_tokens=longest, max_tokens=longest)
     candidates = sample_candidates(2, len(SOURCES), words=3)
     found = beam_search(restrict(model, candidates), pack(SOURCES), options)
     for source, own, hypotheses in zip(SOURCES, candidates, found, strict=True):
         words = own.nonzero().flatten().tolist()[1:]
         scored: list[tuple[float, list[int], list[float]]] = []
-        for length in range(4):
+        for length in range(longest + 1):
             for output in itertools.product(words, repeat=length):
                 log_probs = restricted_log_probs(model, source, output, own)
-                scored.append((sum(log_probs) / length_penalty(length + 1, "power", 0.6), list(output), log_probs))
+                scored.append((sum(log_probs) / reference_penalty(length + 1, options), list(output), log_probs))
         scored.sort(reverse=True)
         for hypothesis, (score, tokens, log_probs) in zip(hypotheses, scored[:5], strict=True):
             assert hypothesis.tokens == tokens

@@ -61,7 +61,7 @@ def test_scores_are_not_affected_by_temperature() -> None:
 
 
 @pytest.mark.parametrize("sampling", [SamplingOptions(top_k=1), SamplingOptions(temperature=1e-4)])
-def test_top_k_of_one_is_greedy_search(sampling: SamplingOptions) -> None:
+def test_top_k_of_one_or_a_low_temperature_is_greedy_search(sampling: SamplingOptions) -> None:
     sources = [source_of(3, 0), source_of(1, 1)]
     greedy = search(random_table(4, 2), sources, SearchOptions(beam_size=1, max_extra_tokens=0))
     assert sampled(4, 1, sources, sampling) == [[tuple(h.tokens) for h in hypotheses] for hypotheses in greedy]
@@ -105,6 +105,6 @@ def test_samples_respect_constraints() -> None:
 
 
 def test_impossible_samples_are_omitted() -> None:
-    """The source of no words has an output without tokens only."""
+    """A source without words allows only the empty output."""
     options = {"min_tokens": 1, "forbidden": ((4,), (5,))}
     assert sampled(1, 3, [SOURCE, source_of(0, 0)], SamplingOptions(), **options) == [[], [()] * 3]

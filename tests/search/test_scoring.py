@@ -37,16 +37,18 @@ class FixedLogits:
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
+        self.num_chunks = 0
 
     def forward(self, src: PackedSequences, tgt: PackedSequences) -> Tensor:
         assert tgt.total == self.rows.shape[0]
         return self.rows
 
     def logits(self, hidden: Tensor) -> Tensor:
+        self.num_chunks += 1
         return hidden
 
 
-def test_equals_fairseqs_scorer() -> None:
+def test_scores_equal_those_of_fairseq() -> None:
     path = VECTORS / "fairseq_scorer.json"
     if not path.exists():
         pytest.skip(f"{path} does not exist")
@@ -66,15 +68,18 @@ def test_equals_fairseqs_scorer() -> None:
 
 def test_logits_are_computed_in_chunks() -> None:
     torch.manual_seed(0)
-    targets = [torch.randint(4, VOCAB, (length,)).tolist() for length in (700, 0, 900, 650)]
+    lengths = [700, 0, 900, 650]  # chunks end within sentences
+    targets = [torch.randint(4, VOCAB, (length,)).tolist() for length in lengths]
     batch = make_batch([([4], target) for target in targets])
     logits = torch.randn(batch.tgt.total, VOCAB) * 5
     expected = -F.cross_entropy(logits.double(), batch.labels, reduction="none")
-    scores = score_pairs(FixedLogits(logits), batch)
+    model = FixedLogits(logits)
+    scores = score_pairs(model, batch)
+    assert model.num_chunks > 1
     assert [x for score in scores for x in score.token_log_probs] == pytest.approx(
         expected.tolist(), rel=1e-5, abs=1e-6
     )
-    sums = [part.sum().item() for part in expected.split([701, 1, 901, 651])]
+    sums = [part.sum().item() for part in expected.split([length + 1 for length in lengths])]  # with EOS
     assert [score.log_prob for score in scores] == pytest.approx(sums, rel=1e-6)
 
 
@@ -117,7 +122,7 @@ def test_search_and_forward_agree_on_every_probability(norm_order: Literal["post
         assert score.token_log_probs == pytest.approx(hypothesis.token_log_probs, rel=1e-4, abs=1e-4)
 
 
-def test_bf16_search_and_forward_agree_within_its_rounding() -> None:
+def test_bf16_search_and_forward_agree_within_rounding() -> None:
     model = random_transformer("post").bfloat16()
     options = SearchOptions(beam_size=3, max_extra_tokens=10)
     found = beam_search(model, PackedSequences.from_lists([[*src, EOS_ID] for src in SOURCES]), options)
@@ -143,13 +148,15 @@ def test_search_equals_the_reference_with_full_forward_passes() -> None:
         return last
 
     def plain(src: tuple[int, ...]) -> list[tuple[float, tuple[int, ...]]]:
+        limit = len(src) + options.max_extra_tokens
         live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
         ended: list[tuple[float, tuple[int, ...]]] = []
-        for n in range(1, len(src) + 6 + 2):
-            allowed = range(EOS_ID, VOCAB) if n < len(src) + 6 + 1 else [EOS_ID]
+        for n in range(1, limit + 2):  # number of tokens, EOS included
+            allowed = range(EOS_ID, VOCAB) if n <= limit else [EOS_ID]
             grown = [(lp + log_probs(src, tokens)[t], (*tokens, t)) for lp, tokens in live for t in allowed]
             grown = sorted(grown, reverse=True)[: 2 * beam_size]
-            ended += [(lp / ((5 + n) / 6) ** 0.6, tokens[:-1]) for lp, tokens in grown if tokens[-1] == EOS_ID]
+            penalty = ((5 + n) / 6) ** options.length_alpha
+            ended += [(lp / penalty, tokens[:-1]) for lp, tokens in grown if tokens[-1] == EOS_ID]
             live = [(lp, tokens) for lp, tokens in grown if tokens[-1] != EOS_ID][:beam_size]
         return sorted(ended, reverse=True)[:beam_size]
 

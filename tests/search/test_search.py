@@ -251,22 +251,22 @@ def test_results_do_not_depend_on_the_batch() -> None:
 
 
 def test_ties_rank_by_parent_then_token() -> None:
-    def uniform(source: Prefix, prefix: Prefix) -> list[float]:
+    def uniform_then_eos(source: Prefix, prefix: Prefix) -> list[float]:
         return [math.log(0.1)] * 10 if len(prefix) < 2 else [0.0 if token == EOS_ID else NEG_INF for token in range(10)]
 
     # After two steps all hypotheses of two tokens are tied; the shorter ones score lower. topk chooses among the ties.
     options = SearchOptions(beam_size=3, n_best=3, length_penalty="power", length_alpha=1.0, max_extra_tokens=3)
-    [alone] = search(uniform, [source_of(1, 0)], options)
+    [alone] = search(uniform_then_eos, [source_of(1, 0)], options)
     outputs = [h.tokens for h in alone]
     assert outputs == sorted(outputs) and {len(tokens) for tokens in outputs} == {2}
     assert len({tuple(tokens) for tokens in outputs}) == 3
     for neighbors in (1, 6):
-        for found in search(uniform, [source_of(1, name) for name in range(1 + neighbors)], options):
+        for found in search(uniform_then_eos, [source_of(1, name) for name in range(1 + neighbors)], options):
             assert [h.tokens for h in found] == outputs
 
 
 def test_all_extensions_of_equal_rank_are_ordered() -> None:
-    """Nothing is left to topk if every extension is selected: 2 * 3 of 2 parents with 3 possible tokens each."""
+    """The beam has capacity for every extension (2 parents with 3 possible tokens each), so topk breaks no tie."""
 
     def uniform(source: Prefix, prefix: Prefix) -> list[float]:
         words = 2 if not prefix else 3
@@ -285,17 +285,18 @@ def test_greedy_is_the_argmax_loop(seed: int) -> None:
     table = random_table(seed, words=8)
     source = source_of(4, seed)
     options = SearchOptions(beam_size=1, max_extra_tokens=4)
+    limit = reference_limit(source, options)
     tokens: Prefix = ()
     while True:
         log_probs = table(source, tokens)
         token = max(range(EOS_ID, len(log_probs)), key=log_probs.__getitem__)
-        if token == EOS_ID or len(tokens) == 8:
+        if token == EOS_ID or len(tokens) == limit:
             break
         tokens = (*tokens, token)
     model = TableModel(table)
     [[found]] = beam_search(model, PackedSequences.from_lists([source]), options)
     assert tuple(found.tokens) == tokens
-    assert len(model.rows_per_step) == len(tokens) + 1, "greedy search stops where the end is most probable"
+    assert len(model.rows_per_step) == len(tokens) + 1, "greedy search stops where EOS is most probable"
 
 
 def test_eos_is_forced_at_the_limit_with_its_true_probability() -> None:
@@ -396,7 +397,7 @@ def test_options_match_the_recipe() -> None:
     assert SearchOptions.from_recipe(recipe, max_tokens=11) == SearchOptions(7, 3, "power", 1.5, 9, 11, stop="first")
 
 
-def test_length_penalty_is_the_papers() -> None:
+def test_length_penalty_equals_its_formula() -> None:
     assert length_penalty(1, "gnmt", 0.6) == 1.0
     assert length_penalty(13, "gnmt", 0.6) == pytest.approx(3**0.6)
     assert length_penalty(13, "power", 0.6) == pytest.approx(13**0.6)
@@ -422,7 +423,7 @@ def test_length_penalty_equals_sockeyes() -> None:
         assert ours == pytest.approx(tables[key]["lp"], rel=1e-6)
 
 
-def test_scores_equal_fairseqs_scorer() -> None:
+def test_power_penalty_equals_fairseqs_normalization() -> None:
     table = vectors("fairseq_scorer.json")
     for probs, score in zip(table["expected_positional_probs"], table["score"], strict=True):
         log_prob = sum(math.log(p) for p in probs)

@@ -167,7 +167,7 @@ def test_an_ensemble_does_not_synchronize_more(mean: Any) -> None:
 
 @pytest.mark.slow
 def test_a_shortlist_synchronizes_when_it_gathers_candidates() -> None:
-    """To read their number: at the start, and when half of the sentences have left."""
+    """The search reads their number at the start, and whenever half of the sentences have left."""
 
     def wrap(make: Callable[[], Transformer]) -> StepModel[Any]:
         return restrict(make(), torch.ones(len(SOURCES), VOCAB, dtype=torch.bool, device=CUDA))
@@ -184,7 +184,7 @@ def test_a_shortlist_synchronizes_when_it_gathers_candidates() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sampling", "rules"),
+    ("sampling", "constraints"),
     [
         ({}, "greedy"),
         ({"top_k": 5}, "lengths"),
@@ -192,17 +192,17 @@ def test_a_shortlist_synchronizes_when_it_gathers_candidates() -> None:
         ({"min_p": 0.1, "temperature": 0.7}, "forbidden"),
     ],
 )
-def test_sampling_synchronizes_once_per_step_and_departure(sampling: dict[str, Any], rules: str) -> None:
+def test_sampling_synchronizes_once_per_step_and_departure(sampling: dict[str, Any], constraints: str) -> None:
     script = Script()
 
-    def decisions(tokens: Tensor) -> list[int]:
+    def source_tokens(tokens: Tensor) -> list[int]:
         return [token for source in SOURCES for token in (*source, EOS_ID)]
 
-    def drawn(values: Tensor) -> Any:
+    def sampled(values: Tensor) -> Any:
         return [[[EOS_ID] * values.shape[2]] * values.shape[1]] * values.shape[0]
 
-    options = SearchOptions(**{"max_extra_tokens": 20} | PLAIN[rules] | {"beam_size": 3, "n_best": 3})
-    with fake_cuda({SAMPLE: script, TOKENS: decisions, READ_SAMPLES: drawn}) as mode:
+    options = SearchOptions(**{"max_extra_tokens": 20} | PLAIN[constraints] | {"beam_size": 3, "n_best": 3})
+    with fake_cuda({SAMPLE: script, TOKENS: source_tokens, READ_SAMPLES: sampled}) as mode:
         src = PackedSequences.from_lists([[*source, EOS_ID] for source in SOURCES]).to(CUDA)
         sample(make_model(), src, options, SamplingOptions(**sampling), PREFIXES)
     assert len(script.sizes) > 6

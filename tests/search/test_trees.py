@@ -49,9 +49,9 @@ def all_trees(num_words: int, longest: int) -> list[Prefix]:
     return [tuple(IDS[s] for s in sequence) for sequence in sequences if is_tree(" ".join(sequence), num_words)]
 
 
-def search(model: TableModel, sizes: list[int], options: SearchOptions, **given: Any) -> list[list[Hypothesis]]:
+def search(model: TableModel, sizes: list[int], options: SearchOptions, **keywords: Any) -> list[list[Hypothesis]]:
     src = PackedSequences.from_lists([[*range(4, 4 + size), EOS_ID] for size in sizes])
-    return beam_search(model, src, options, trees=Trees(TOKENS, sizes), **given)
+    return beam_search(model, src, options, trees=Trees(TOKENS, sizes), **keywords)
 
 
 def progress_of(num_words: int, limit: int) -> TreeProgress:

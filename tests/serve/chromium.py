@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.serve.conftest import TIMEOUT
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-TIMEOUT = 60  # seconds; the machine may be busy
 
 _READ, _WRITE = 3, 4  # file descriptors that Chromium uses for `--remote-debugging-pipe`
 

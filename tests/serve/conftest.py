@@ -1,7 +1,10 @@
 """In-process servers of a tiny model and of a fake translator that can be blocked."""
 
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -17,12 +20,23 @@ from nmt.decode.translator import Translator
 from nmt.recipe import NO_CONTEXT, DecodeRecipe
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
+from nmt.serve.memory import ServedMemory
 from nmt.serve.models import ServedModel
+from nmt.serve.server import open_socket, run_server
 from nmt.serve.service import Limits, Service
 from nmt.storage.model_metadata import read_model_metadata
 from tests.cli.conftest import model as model
 
 LANGUAGES = ("en", "de")
+TIMEOUT = 60  # seconds; the machine may be busy
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition is true; fails after TIMEOUT."""
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline, "timeout"
+        time.sleep(0.01)
 
 
 class EchoTranslator:
@@ -37,14 +51,13 @@ class EchoTranslator:
     lowercases = False
     require: Sequence[str] = ()
     forbid: Sequence[str] = ()
+    unsupported: ClassVar[dict[str, str]] = {}
 
     def __init__(self) -> None:
         self.may_run = threading.Event()
         self.may_run.set()
         self.batches: list[list[str]] = []
         self.decode_options: list[DecodeRecipe] = []
-
-    unsupported: ClassVar[dict[str, str]] = {}
 
     def batch_key(self, line: str) -> int | None:
         return None
@@ -75,7 +88,7 @@ def echo() -> EchoTranslator:
 
 
 def no_scorer() -> TextScorer:
-    raise AssertionError("no test of the fake translator requests scores")
+    raise AssertionError("this model must not be asked for scores")
 
 
 MakeService = Callable[..., Service]
@@ -97,6 +110,37 @@ def echo_service(echo: EchoTranslator) -> Iterator[MakeService]:
     yield make
     echo.may_run.set()
     for served in made:
+        served.batcher.close()
+
+
+@contextmanager
+def run_in_thread(service: Service, origins: Sequence[str] = ()) -> Iterator[tuple[str, int]]:
+    """Run the server in a thread until the end of the block; yields its address."""
+    bound = open_socket("127.0.0.1", 0)
+    thread = threading.Thread(target=run_server, args=(service, bound, origins), daemon=True)
+    thread.start()
+    wait_until(lambda: bool(bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)))  # until the server listens
+    try:
+        yield bound.getsockname()
+    finally:
+        service.is_draining = True
+        thread.join(TIMEOUT)
+    assert not thread.is_alive(), "the server does not exit"
+
+
+@contextmanager
+def serve_model(
+    translator: TextTranslator,
+    decode: DecodeRecipe,
+    load_scorer: Callable[[], TextScorer] = no_scorer,
+    memory: ServedMemory | None = None,
+) -> Iterator[TestClient]:
+    """Serve one model until the end of the block; yields a client without a connection."""
+    served = ServedModel("en-de", LANGUAGES, decode, translator, load_scorer, BatchingOptions(), "torch, fp32", memory)
+    try:
+        with TestClient(build_app(Service([served], Limits()))) as client:
+            yield client
+    finally:
         served.batcher.close()
 
 

@@ -1,8 +1,5 @@
 """Requests that web pages of other sites may cause, and too many connections."""
 
-import socket
-import threading
-import time
 from http.client import HTTPConnection
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +12,7 @@ from nmt.serve import server
 from nmt.serve.access import check_host
 from nmt.serve.app import build_app
 from tests.calling import Nmt
-from tests.serve.conftest import MakeService
+from tests.serve.conftest import TIMEOUT, MakeService, run_in_thread
 
 BODY = {"text": "a"}
 
@@ -65,7 +62,7 @@ def test_only_allowed_hosts_are_served(echo_service: MakeService, host: str, sta
         ({"sec-fetch-site": "none"}, 200),
     ],
 )
-def test_pages_of_other_origins_cannot_send_work(
+def test_pages_of_other_origins_cannot_send_posts(
     echo_service: MakeService, headers: dict[str, str], status: int
 ) -> None:
     headers = {"host": "localhost:5000", "content-type": "text/plain"} | headers
@@ -103,30 +100,22 @@ def test_an_invalid_host_name_is_an_error(name: str) -> None:
         check_host(name)
 
 
-def test_a_connection_above_the_limit_gets_an_answer(
+def test_a_connection_above_the_limit_gets_status_503(
     echo_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "max_connections", lambda: 2)
-    service, bound = echo_service(), server.open_socket("127.0.0.1", 0)
-    thread = threading.Thread(target=server.run_server, args=(service, bound))
-    thread.start()
-    while not bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        time.sleep(0.01)
-    address = bound.getsockname()
-    connections = [HTTPConnection(address[0], address[1], timeout=60) for _ in range(3)]
-    statuses = []
-    for connection in connections:
-        connection.request("GET", "/health")
-        response = connection.getresponse()
-        statuses.append(response.status)
-        content = response.read()
-    assert statuses == [200, 200, 503]
-    assert content == b'{"error": "the server has too many connections; try again later"}\n'
-    assert (response.getheader("retry-after"), response.getheader("connection")) == ("1", "close")
-    connections[0].request("GET", "/health")
-    assert connections[0].getresponse().status == 200
-    for connection in connections:
-        connection.close()
-    service.is_draining = True
-    thread.join(60)
-    assert not thread.is_alive()
+    with run_in_thread(echo_service()) as address:
+        connections = [HTTPConnection(*address, timeout=TIMEOUT) for _ in range(3)]
+        statuses = []
+        for connection in connections:
+            connection.request("GET", "/health")
+            response = connection.getresponse()
+            statuses.append(response.status)
+            content = response.read()
+        assert statuses == [200, 200, 503]
+        assert content == b'{"error": "the server has too many connections; try again later"}\n'
+        assert (response.getheader("retry-after"), response.getheader("connection")) == ("1", "close")
+        connections[0].request("GET", "/health")
+        assert connections[0].getresponse().status == 200
+        for connection in connections:
+            connection.close()

@@ -6,7 +6,6 @@ import re
 import shlex
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ REQUESTS = [
     ("path", "fields"), [("/v1/score", {"pairs": [[]] * 9}), ("/v1/translate", {"text": "a", "keep": ["a"] * 9})]
 )
 def test_a_list_is_checked_up_to_its_first_invalid_item(path: str, fields: dict[str, Any]) -> None:
-    """The errors of all items of a body of 1 MB needed 500 MB of memory."""
+    """Collecting the errors of all items of a 1 MB body would need 500 MB of memory."""
     with pytest.raises(ValidationError) as raised:
         KINDS[path].model_validate(fields)
     assert raised.value.error_count() <= 2
@@ -85,7 +84,7 @@ def test_a_list_is_checked_up_to_its_first_invalid_item(path: str, fields: dict[
 def test_a_large_request_is_refused_before_its_lines_are_prepared(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A body of 260,000 empty texts blocked the server for a second."""
+    """Preparing the lines of a body with 260,000 empty texts would block the server for a second."""
     prepared: list[object] = []
     monkeypatch.setattr("nmt.serve.app._make_lines", lambda *arguments: prepared.append(arguments))
     assert client.post("/v1/translate", json={"text": [""] * 21}).status_code == 413
@@ -99,41 +98,47 @@ def test_a_large_request_is_refused_before_its_lines_are_prepared(
 def test_documents_are_split_outside_the_event_loop(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, str]
 ) -> None:
-    loops = []
+    has_loop: list[bool] = []
 
     def split(*arguments: Any) -> Any:
-        with suppress(RuntimeError):
-            loops.append(asyncio.get_running_loop())
+        has_loop.append(asyncio._get_running_loop() is not None)
         return split_texts(*arguments)
 
     for module in ("app", "libretranslate"):
         monkeypatch.setattr(f"nmt.serve.{module}.split_texts", split)
     assert client.post(path, json=fields | {"format": "html"}).status_code == 200
-    assert loops == []
+    assert has_loop == [False]
+
+
+def make_request(valid: dict[str, Any], given: str) -> tuple[dict[str, str], str, dict[str, Any] | bytes]:
+    """Apply the change `given` of a row to a valid body; return the headers, the query string and the body."""
+    if given in DESCRIBED:
+        return JSON, "", DESCRIBED[given](valid)
+    change = re.fullmatch(r"(?:(\w+) )?`(.*)`", given)
+    assert change, given
+    kind, code = change.groups()
+    match kind:
+        case None:
+            return JSON, "", valid | json.loads(code)
+        case "no":
+            return JSON, "", {name: value for name, value in valid.items() if name != code}
+        case "body":
+            return JSON, "", code.encode()
+        case "form":
+            return {"content-type": "application/x-www-form-urlencoded"}, "", code.encode()
+        case "header":
+            name, _, value = code.partition(": ")
+            return JSON | {name: value}, "", valid
+        case "query":
+            return JSON, f"?{code}", valid
+        case _:
+            raise AssertionError(f"unknown kind of change: {kind}")
 
 
 def send(client: TestClient, request: str, given: str) -> tuple[int, str]:
-    """Send the request of a row; `given` changes a valid request."""
+    """Send the request of a row; return the status and the error of the response."""
     method, _, path = request.strip("`").rpartition(" ")
-    valid = VALID.get(path, {})
-    headers, query, body = dict(JSON), "", DESCRIBED[given](valid) if given in DESCRIBED else valid
-    kind, code = re.fullmatch(r"(?:(\w+) )?`(.*)`", given).groups() if given not in DESCRIBED else (given, "")  # type: ignore[union-attr]
-    match kind:
-        case None:
-            body = valid | json.loads(code)
-        case "no":
-            body = {name: value for name, value in valid.items() if name != code}
-        case "body":
-            body = code.encode()
-        case "form":
-            headers, body = {"content-type": "application/x-www-form-urlencoded"}, code.encode()
-        case "header":
-            name, _, value = code.partition(": ")
-            headers |= {name: value}
-        case "query":
-            query = f"?{code}"
-        case _:
-            assert kind == given
+    headers, query, body = make_request(VALID.get(path, {}), given)
     content = body if isinstance(body, bytes) else json.dumps(body)
     response = client.request(method or "POST", path + query, content=content, headers=headers)
     assert response.text.count("\n") == 1

@@ -77,7 +77,7 @@ def test_the_lines_of_a_document_are_the_context_of_later_ones(
         ({"text": "a", "context": ["b"], "alternatives": True}, "the model translates without context; "),
     ],
 )
-def test_wrong_requests(client: TestClient, body: dict[str, Any], message: str) -> None:
+def test_an_invalid_context_is_an_error(client: TestClient, body: dict[str, Any], message: str) -> None:
     response = client.post("/v1/translate", json=body)
     assert response.status_code == 400
     assert response.json()["error"].startswith(message)

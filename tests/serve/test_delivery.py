@@ -38,7 +38,7 @@ def test_results_that_are_ready_together_wake_the_loop_once(monkeypatch: pytest.
         monkeypatch.setattr(loop, "call_soon_threadsafe", count)
         delivery = Delivery(loop)
         signals = [delivery.watch(future) for future in futures]
-        signals[2].cancel()  # its request gave up
+        signals[2].cancel()  # as by a request after a timeout
         run_thread(finish)  # blocks the loop
         done, _ = await asyncio.wait(signals, timeout=20)
         assert len(done) == len(signals)

@@ -13,24 +13,21 @@ from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.recipe import DecodeRecipe, GlossaryMode
 from nmt.serve.app import build_app
-from nmt.serve.batching import BatchingOptions
-from nmt.serve.models import ServedModel
-from nmt.serve.service import Limits, Service
 from nmt.storage.model_metadata import read_model_metadata
-from tests.serve.conftest import LANGUAGES, EchoTranslator, MakeService, no_scorer
+from tests.serve.conftest import EchoTranslator, MakeService, serve_model
 
 
 @pytest.fixture
 def found(echo: EchoTranslator, monkeypatch: pytest.MonkeyPatch) -> list[TranslatorInput]:
     """The inputs that the translator gets."""
-    inputs: list[TranslatorInput] = []
+    found: list[TranslatorInput] = []
 
-    def translate(own: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
-        inputs.extend(own)
-        return [[Translation(one.text, 0.0, 0.0, [])] for one in own]
+    def translate(inputs: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
+        found.extend(inputs)
+        return [[Translation(one.text, 0.0, 0.0, [])] for one in inputs]
 
     monkeypatch.setattr(echo, "translate_inputs", translate)
-    return inputs
+    return found
 
 
 @pytest.mark.parametrize("mode", ["constrain", "annotate"])
@@ -47,13 +44,18 @@ def test_a_repeated_term_is_merged_as_in_a_glossary_file(
     body = {"text": "the cat", "glossary": [["cat", "x"], ["Cat", ["y", "x"]]]} | more
     assert client.post("/v1/translate", json=body).status_code == 200
     (one,) = found
-    assert (one.required, one.glossary is None) == ((), False)
+    assert one.required == ()
     assert one.glossary is not None
     assert [term.forms for term in one.glossary.find(one.text)] == [("x", "y")]
-    if mode == "annotate":
-        response = client.post("/v1/translate", json=body | {"alternatives": True, "keep": []})
-        problem = "alternatives and glossary are mutually exclusive for this model; send one of them"
-        assert (response.status_code, response.json()) == (400, {"error": problem})
+
+
+def test_a_model_that_annotates_terms_has_no_alternatives(echo_service: MakeService) -> None:
+    service = echo_service()
+    service.models["en-de"].decode = DecodeRecipe(glossary_mode="annotate")
+    body = {"text": "the cat", "glossary": [["cat", "x"]], "alternatives": True}
+    response = TestClient(build_app(service)).post("/v1/translate", json=body)
+    problem = "alternatives and glossary are mutually exclusive for this model; send one of them"
+    assert (response.status_code, response.json()) == (400, {"error": problem})
 
 
 @pytest.mark.parametrize("more", [{"keep": ["markup"]}, {"format": "html"}])
@@ -69,12 +71,10 @@ def test_terms_match_text_without_tags(
 def test_each_sentence_of_a_line_has_its_own_terms(model: Path, translator: Translator) -> None:
     line, pairs = "The cat sees it. A dog likes it. A cat likes it.", [["cat", "house"], ["dog", "tree"]]
     decode = read_model_metadata(model).decode.model_copy(update={"split_sentences": True})
-    served = ServedModel("en-de", LANGUAGES, decode, translator, no_scorer, BatchingOptions(), "torch, fp32")
     body = {"text": line, "glossary": pairs}
-    with TestClient(build_app(Service([served], Limits()))) as client:
+    with serve_model(translator, decode) as client:
         ((found,),) = client.post("/v1/translate", json=body).json()["translations"]
         response = client.post("/v1/translate", json=body | {"alternatives": True, "n_best": 2})
-    served.batcher.close()
     glossary = Glossary([Term(source, (target,)) for source, target in pairs])
     assert [found["text"]] == translator.with_decode(decode).translate([line], glossary=glossary)
     assert found["text"].lower().count("house") == 2

@@ -1,6 +1,7 @@
-"""Fields of /v1/translate for interactive clients: partial words, alternatives, attention, and what is unsupported."""
+"""Fields of /v1/translate for interactive clients: partial words, alternatives, attention and search options."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,44 +13,38 @@ from nmt.decode.translator import Translator
 from nmt.export.engine import CTranslate2Translator
 from nmt.recipe import DecodeRecipe
 from nmt.serve.app import build_app
-from nmt.serve.batching import BatchingOptions
-from nmt.serve.models import ServedModel
-from nmt.serve.service import ApiKeys, Limits, Service
+from nmt.serve.service import ApiKeys, Limits
 from nmt.storage.model_metadata import read_model_metadata
-from tests.serve.conftest import LANGUAGES, MakeService, no_scorer
+from tests.serve.conftest import EchoTranslator, MakeService, serve_model
 
 LINE = "The cat sees a dog."
 SEARCH = {"max_length_ratio": 9.0, "max_extra_tokens": 20}
 
 
 @pytest.fixture
-def long_client(model: Path, translator: Translator) -> Any:
+def long_client(model: Path, translator: Translator) -> Iterator[TestClient]:
     """A client of a service whose translations may be long."""
-    decode = read_model_metadata(model).decode.model_copy(update=SEARCH)
-    served = ServedModel("en-de", LANGUAGES, decode, translator, no_scorer, BatchingOptions(), "torch, fp32")
-    with TestClient(build_app(Service([served], Limits()))) as client:
+    with serve_model(translator, read_model_metadata(model).decode.model_copy(update=SEARCH)) as client:
         yield client
-    served.batcher.close()
 
 
 @pytest.fixture
-def long(model: Path, translator: Translator) -> Translator:
+def long_translator(model: Path, translator: Translator) -> Translator:
     return translator.with_decode(read_model_metadata(model).decode.model_copy(update=SEARCH))
 
 
-def test_a_partial_word_is_completed(long_client: TestClient, long: Translator) -> None:
+def test_a_partial_word_is_completed(long_client: TestClient, long_translator: Translator) -> None:
     body = {"text": LINE, "prefix": "the ca", "partial_word": True}
     ((translation,),) = long_client.post("/v1/translate", json=body).json()["translations"]
     assert translation["text"].startswith("the ca")
-    assert [translation["text"]] == [
-        best.text for (best,) in long.translate_n_best([LINE], 1, ["the ca"], partial_word=True)
-    ]
+    ((expected,),) = long_translator.translate_n_best([LINE], 1, ["the ca"], partial_word=True)
+    assert translation["text"] == expected.text
 
 
-def test_alternatives_differ_after_the_prefix(long_client: TestClient, long: Translator) -> None:
+def test_alternatives_differ_after_the_prefix(long_client: TestClient, long_translator: Translator) -> None:
     body = {"text": LINE, "prefix": "the", "alternatives": True, "n_best": 6, "scores": True}
     (found,) = long_client.post("/v1/translate", json=body).json()["translations"]
-    expected = long.alternatives(LINE, "the", 6)
+    expected = long_translator.alternatives(LINE, "the", 6)
     assert len(found) > 2  # more than the beam
     assert [one["text"] for one in found] == [one.text for one in expected]
     assert [one["log_prob"] for one in found] == pytest.approx([one.log_prob for one in expected])
@@ -69,13 +64,10 @@ def test_attention_with_many_weights_is_refused(client: TestClient, monkeypatch:
     assert (response.status_code, response.json()["error"]) == (413, message)
 
 
-def test_a_request_cannot_have_thousands_of_samples(model: Path) -> None:
+def test_the_number_of_samples_is_limited(model: Path) -> None:
     search = DecodeRecipe(sampling=True)
-    sampler = Translator.load(model, "cpu", "fp32", search)
-    served = ServedModel("en-de", LANGUAGES, search, sampler, no_scorer, BatchingOptions(), "torch, fp32")
-    with TestClient(build_app(Service([served], Limits()))) as client:
+    with serve_model(Translator.load(model, "cpu", "fp32", search), search) as client:
         answers = [client.post("/v1/translate", json={"text": LINE, "n_best": count}) for count in (32, 33)]
-    served.batcher.close()
     assert len(answers[0].json()["translations"][0]) == 32
     assert (answers[1].status_code, answers[1].json()["error"]) == (
         400,
@@ -105,6 +97,7 @@ def test_attention_has_the_tag_of_the_request(client: TestClient, translator: Tr
     assert fields["attention"] != asdict(translator.attention(LINE, translation))
 
 
+# In addition to those of the guide; see `test_bad_input`.
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -118,7 +111,6 @@ def test_attention_has_the_tag_of_the_request(client: TestClient, translator: Tr
             "preferred phrase 'a cat' contains 'cat', which is forbidden; change one of them",
         ),
         ({"text": LINE, "attention": True, "context": ["Hi."]}, "attention and context are mutually exclusive"),
-        ({"text": [LINE, LINE], "attention": True}, "attention needs a request with one text"),
         ({"text": LINE, "attention": True, "stream": True}, "attention needs a request with one text"),
         ({"text": "the cat sees a dog. " * 20, "attention": True}, "the line is split"),
         ({"text": LINE, "attention": "much"}, "attention: "),
@@ -127,6 +119,8 @@ def test_attention_has_the_tag_of_the_request(client: TestClient, translator: Tr
         ({"text": LINE, "glossary": [["a", "b" * 1_001]]}, "glossary.0.1: must be at most 100 texts of at most 1,000"),
         ({"text": LINE, "glossary": [["a", ["b"] * 101]]}, "glossary.0.1: must be at most 100 texts of at most 1,000"),
         ({"text": LINE, "alternatives": True, "n_best": 33}, "n_best is 33; it must be at most 32; request fewer"),
+        ({"text": LINE, "beam_size": 0}, "beam_size: "),
+        ({"text": LINE, "length_alpha": "x"}, "length_alpha: "),
     ],
 )
 def test_invalid_requests(client: TestClient, fields: dict[str, Any], message: str) -> None:
@@ -134,7 +128,9 @@ def test_invalid_requests(client: TestClient, fields: dict[str, Any], message: s
     assert (response.status_code, response.json()["error"][: len(message)]) == (400, message)
 
 
-def test_models_list_limits_and_keys(client: TestClient, echo_service: MakeService, tmp_path: Path) -> None:
+def test_the_models_are_listed_with_limits_and_the_need_for_keys(
+    client: TestClient, echo_service: MakeService, tmp_path: Path
+) -> None:
     listed = client.get("/v1/models").json()
     assert listed["limits"] == {"bytes": 20_000, "characters": 2_000, "lines": 20, "seconds": 60.0}
     assert listed["models"][0]["unsupported"] == {}
@@ -144,12 +140,9 @@ def test_models_list_limits_and_keys(client: TestClient, echo_service: MakeServi
     assert with_keys.get("/v1/models").json()["requires_key"] is True
 
 
-def test_what_ctranslate2_does_not_support_is_listed_and_refused(model: Path) -> None:
+def test_fields_that_ctranslate2_does_not_support_are_listed_and_refused(model: Path) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     engine = CTranslate2Translator.load(model, "cpu", "fp32")
-    decode = read_model_metadata(model).decode
-    served = ServedModel("en-de", LANGUAGES, decode, engine, no_scorer, BatchingOptions(), "ctranslate2, fp32")
-    client = TestClient(build_app(Service([served], Limits())))
     values = {
         "required": ["cat"],
         "preferred": {"cat": 1.0},
@@ -158,11 +151,17 @@ def test_what_ctranslate2_does_not_support_is_listed_and_refused(model: Path) ->
         "alignments": True,
         "attention": True,
     }
-    assert set(client.get("/v1/models").json()["models"][0]["unsupported"]) == set(values)
-    for field, value in values.items():
-        response = client.post("/v1/translate", json={"text": LINE, "prefix": "th", field: value})
-        assert response.status_code == 400, field
-        assert "--engine torch" in response.json()["error"]
     alternatives = {"text": LINE, "prefix": "the", "alternatives": True, "n_best": 3}
-    assert len(client.post("/v1/translate", json=alternatives).json()["translations"][0]) > 1
-    served.batcher.close()
+    with serve_model(engine, read_model_metadata(model).decode) as client:
+        assert set(client.get("/v1/models").json()["models"][0]["unsupported"]) == set(values)
+        for field, value in values.items():
+            response = client.post("/v1/translate", json={"text": LINE, "prefix": "th", field: value})
+            assert response.status_code == 400, field
+            assert "--engine torch" in response.json()["error"]
+        assert len(client.post("/v1/translate", json=alternatives).json()["translations"][0]) > 1
+
+
+def test_beam_size_and_length_penalty_are_those_of_the_request(echo: EchoTranslator, echo_service: MakeService) -> None:
+    client = TestClient(build_app(echo_service()))
+    client.post("/v1/translate", json={"text": "a", "beam_size": 7, "length_alpha": 0.0})
+    assert [(decode.beam_size, decode.length_alpha) for decode in echo.decode_options] == [(7, 0.0)]

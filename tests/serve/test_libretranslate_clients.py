@@ -3,9 +3,7 @@
 import copy
 import json
 import socket
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,8 @@ from fastapi.testclient import TestClient
 
 from nmt.serve.access import check_origin
 from nmt.serve.app import build_app
-from nmt.serve.server import open_socket, run_server
 from nmt.serve.service import ApiKeys, Limits, Service
-from tests.serve.conftest import MakeService
+from tests.serve.conftest import TIMEOUT, MakeService, run_in_thread
 
 Answer = tuple[int, dict[str, str], Any]
 
@@ -27,20 +24,13 @@ def address(echo_service: MakeService, tmp_path: Path) -> Iterator[tuple[str, in
     """A running server that requires the key `a key` and allows web pages of https://example.org."""
     (tmp_path / "keys").write_text("a key\n")
     service = echo_service(Limits(), ApiKeys(tmp_path / "keys"))
-    bound = open_socket("127.0.0.1", 0)
-    thread = threading.Thread(target=run_server, args=(service, bound, ["https://example.org"]))
-    thread.start()
-    while not bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # until the server listens
-        time.sleep(0.01)
-    yield bound.getsockname()
-    service.is_draining = True
-    thread.join(60)
-    assert not thread.is_alive()
+    with run_in_thread(service, ["https://example.org"]) as address:
+        yield address
 
 
 def exchange(address: tuple[str, int], head: str, body: bytes = b"") -> Answer:
     """Send a request with CRLF as line ends of its head; return status, headers and body of the answer."""
-    with socket.create_connection(address, timeout=60) as connection:
+    with socket.create_connection(address, timeout=TIMEOUT) as connection:
         connection.sendall(head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body)
         answer = b""
         while not (found := _complete(answer)):
@@ -60,11 +50,20 @@ def _complete(answer: bytes) -> Answer | None:
     return int(status.split()[1]), headers, json.loads(body)
 
 
+def multipart(fields: Mapping[str, str], boundary: str) -> bytes:
+    """Encode the fields of a form as `multipart/form-data`."""
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields.items()
+    ]
+    return ("".join(parts) + f"--{boundary}--\r\n").encode()
+
+
 URLLIB = "Accept-Encoding: identity\nContent-Type: application/x-www-form-urlencoded"
 END = "Host: localhost:5000\nUser-Agent: Python-urllib/3.11\nConnection: close"
 
 
-def test_libretranslatepy(address: tuple[str, int]) -> None:
+def test_requests_of_libretranslatepy_are_answered(address: tuple[str, int]) -> None:
     body = b"q=H%C3%A9llo+%26%0D%0Agood+bye%21&source=en&target=de&api_key=a+key"
     head = f"POST /translate HTTP/1.1\n{URLLIB}\nContent-Length: {len(body)}\n{END}"
     assert exchange(address, head, body)[::2] == (200, {"translatedText": "HÉLLO &\nGOOD BYE!"})
@@ -80,8 +79,8 @@ def test_libretranslatepy(address: tuple[str, int]) -> None:
     assert exchange(address, head, body)[0] == 401
 
 
-def test_the_page_of_libretranslate(address: tuple[str, int]) -> None:
-    """It sends FormData, for which browsers write line ends as CRLF, and an empty key if there is none."""
+def test_requests_of_the_page_of_libretranslate_are_answered(address: tuple[str, int]) -> None:
+    """The page sends FormData, for which browsers write line ends as CRLF, and an empty key if there is none."""
     browser = "Host: localhost:5000\nConnection: keep-alive\nUser-Agent: Mozilla/5.0\nAccept: */*"
     browser += "\nOrigin: http://localhost:5000\nSec-Fetch-Mode: cors\nAccept-Encoding: gzip, deflate, br, zstd"
     _, _, settings = exchange(address, f"GET /frontend/settings HTTP/1.1\n{browser}")
@@ -94,11 +93,7 @@ def test_the_page_of_libretranslate(address: tuple[str, int]) -> None:
     boundary = "----WebKitFormBoundaryePkpFF7tjBAqx29L"
     fields = {"q": "<p>a</p>\r\n<p>c</p>", "source": "en", "target": "de", "format": "html", "alternatives": "1"}
     for key, expected in (("a key", 200), ("", 401)):
-        parts = [
-            f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-            for name, value in (fields | {"api_key": key}).items()
-        ]
-        body = ("".join(parts) + f"--{boundary}--\r\n").encode()
+        body = multipart(fields | {"api_key": key}, boundary)
         head = f"POST /translate HTTP/1.1\n{browser}\nContent-Type: multipart/form-data; boundary={boundary}"
         status, _, answer = exchange(address, f"{head}\nContent-Length: {len(body)}", body)
         assert status == expected
@@ -122,7 +117,9 @@ def test_the_page_of_libretranslate(address: tuple[str, int]) -> None:
         ("Content-Type: application/json; charset=utf-8\nConnection: Keep-Alive", '"alternatives":1,'),  # .NET
     ],
 )
-def test_clients_in_javascript_and_dotnet(address: tuple[str, int], headers: str, fields: str) -> None:
+def test_requests_of_clients_in_javascript_and_dotnet_are_answered(
+    address: tuple[str, int], headers: str, fields: str
+) -> None:
     body = f'{{"q":["Hello","é\\n!"],"source":"auto","target":"de",{fields}"api_key":"a key"}}'.encode()
     head = f"POST /translate HTTP/1.1\nhost: localhost:5000\n{headers}\ncontent-length: {len(body)}"
     assert exchange(address, head, body)[::2] == (
@@ -135,24 +132,20 @@ def test_clients_in_javascript_and_dotnet(address: tuple[str, int], headers: str
     )
 
 
-def test_a_client_in_php_sends_query_strings_and_empty_forms(address: tuple[str, int]) -> None:
+def test_query_strings_and_empty_forms_of_a_client_in_php_are_answered(address: tuple[str, int]) -> None:
     boundary = "------------------------sVZyUuKNxmxmGDXIiYzEBT"
     head = f"Host: localhost:5000\nAccept: */*\nContent-Type: multipart/form-data; boundary={boundary}"
-    empty = f"--{boundary}--\r\n".encode()
+    empty = multipart({}, boundary)
     for start in ("GET /frontend/settings", "GET /languages", "POST /detect?q=Hall%C3%B6chen+du&api_key=a+key"):
         assert exchange(address, f"{start} HTTP/1.1\n{head}\nContent-Length: {len(empty)}", empty)[0] == 200
     fields = {"q": "Hi &amp; bye", "format": "html", "source": "en", "target": "de", "api_key": "a key"}
-    parts = [
-        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-        for name, value in fields.items()
-    ]
-    body = "".join(parts).encode() + empty
+    body = multipart(fields, boundary)
     head = f"POST /translate HTTP/1.1\n{head}\nContent-Length: {len(body)}\nExpect: 100-continue"
     assert exchange(address, head, body)[::2] == (200, {"translatedText": "HI &amp; BYE"})
 
 
 @pytest.mark.parametrize("headers", ["Content-Type: application/x-www-form-urlencoded\n", ""])
-def test_clients_that_send_only_a_query_string(address: tuple[str, int], headers: str) -> None:
+def test_a_query_string_without_a_body_is_answered(address: tuple[str, int], headers: str) -> None:
     query = "q=Hello%20you%2B&source=en&target=de&format=text&api_key=a%20key"
     head = f"POST /translate?{query} HTTP/1.1\nHost: localhost:5000\n{headers}Content-Length: 0"
     assert exchange(address, head)[::2] == (200, {"translatedText": "HELLO YOU+"})
@@ -161,10 +154,10 @@ def test_clients_that_send_only_a_query_string(address: tuple[str, int], headers
 # --- Other origins ----------------------------------------------------------------------------------------------------
 
 
-def test_browsers_let_pages_of_allowed_origins_use_the_server(address: tuple[str, int]) -> None:
+def test_only_allowed_origins_get_cors_headers(address: tuple[str, int]) -> None:
     asked = "Access-Control-Request-Method: POST\nAccess-Control-Request-Headers: authorization,content-type"
     for origin, expected in (("https://example.org", "https://example.org"), ("https://example.com", None)):
-        with socket.create_connection(address, timeout=60) as connection:
+        with socket.create_connection(address, timeout=TIMEOUT) as connection:
             preflight = f"OPTIONS /translate HTTP/1.1\nHost: a\nOrigin: {origin}\n{asked}\n\n"
             connection.sendall(preflight.replace("\n", "\r\n").encode())
             answer = connection.recv(65_536).decode().lower()
@@ -174,7 +167,7 @@ def test_browsers_let_pages_of_allowed_origins_use_the_server(address: tuple[str
         assert headers.get("access-control-allow-origin") == expected
 
 
-def test_pages_of_other_origins_may_not_use_the_server_by_default(echo_service: MakeService) -> None:
+def test_cors_headers_are_absent_by_default_and_present_on_errors(echo_service: MakeService) -> None:
     service = echo_service()
     origin = {"origin": "https://example.org"}
     assert "access-control-allow-origin" not in TestClient(build_app(service)).get("/languages", headers=origin).headers
@@ -208,10 +201,10 @@ def part(name: str, value: str = "a", more: str = "") -> str:
 PAIR = part("source", "en") + part("target", "de")
 
 
+# In addition to those of the guide; see `test_bad_input`.
 @pytest.mark.parametrize(
     ("content_type", "body", "problem"),
     [
-        ("multipart/form-data", part("q") + PAIR + "--b--", "the content type has no boundary"),
         ("multipart/form-data; boundary=b", part("q") + PAIR, "the form has no closing boundary, so it is incomplete"),
         ("multipart/form-data; boundary=b", (part("q") + PAIR)[:-3] + "--b--", "the form has no closing boundary"),
         ("multipart/form-data; boundary=b", "--b\r\n\r\na\r\n--b--", "a part of the form has no name"),
@@ -228,11 +221,12 @@ PAIR = part("source", "en") + part("target", "de")
             part("q", "a", "\r\nContent-Type: text/plain; charset=latin1") + "--b--",
             "field 'q' has encoding latin1, 8bit; it must be UTF-8",
         ),
-        ("application/x-www-form-urlencoded", "q=%ff", "'utf-8' codec can't decode byte 0xff"),
         ("application/x-www-form-urlencoded", "q=a&" * 1_001, "Max number of fields exceeded"),
     ],
 )
-def test_an_invalid_form_says_why(echo_service: MakeService, content_type: str, body: str, problem: str) -> None:
+def test_the_error_of_an_invalid_form_names_the_problem(
+    echo_service: MakeService, content_type: str, body: str, problem: str
+) -> None:
     client = TestClient(build_app(echo_service()))
     answer = client.post("/translate", content=body.encode(), headers={"content-type": content_type})
     assert answer.status_code == 400
@@ -244,12 +238,8 @@ def test_a_field_in_query_string_and_body_is_an_error(echo_service: MakeService)
     body = {"q": "a", "source": "en", "target": "de"}
     assert client.post("/translate?format=html", json=body).json() == {"translatedText": "A"}
     answer = client.post("/translate?target=de", json=body)
-    assert (answer.status_code, answer.json()["error"][:60]) == (
-        400,
-        "invalid request body: field 'target' is also in the query st",
-    )
-    answer = client.post("/v1/translate?n_best=2", json={"text": "a"})
-    assert (answer.status_code, answer.json()["error"][:40]) == (400, "the query string has no effect; send its")
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("invalid request body: field 'target' is also in the query string")
 
 
 def test_a_boundary_within_a_line_is_text(echo_service: MakeService) -> None:
@@ -264,7 +254,7 @@ def test_a_boundary_within_a_line_is_text(echo_service: MakeService) -> None:
 
 
 def test_head_is_get_without_body(address: tuple[str, int]) -> None:
-    connection = HTTPConnection(*address, timeout=60)
+    connection = HTTPConnection(*address, timeout=TIMEOUT)
     for path in ("/", "/page/page.js", "/health", "/languages", "/v1/models", "/openapi.json", "/none", "/translate"):
         answers = []
         for method in ("HEAD", "GET"):
@@ -272,24 +262,20 @@ def test_head_is_get_without_body(address: tuple[str, int]) -> None:
             response = connection.getresponse()
             length = len(response.read())
             answers.append((response.status, response.headers["content-type"], response.headers["content-length"]))
-        assert answers[0] == answers[1] == (*answers[1][:2], str(length))
+        head, get = answers
+        assert head == get
+        assert get[2] == str(length)
     connection.request("HEAD", "/metrics")
     assert connection.getresponse().status == 200
     connection.close()
 
 
-def test_the_model_of_a_pair_with_several_is_logged(
+def test_the_model_of_a_language_pair_with_several_is_logged(
     echo_service: MakeService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (model,) = echo_service().models.values()
     other, back = copy.copy(model), copy.copy(model)
     other.name, back.name, back.languages = "large", "back", ("de", "en")
-    service = Service([model, other, back], Limits())
-    bound = open_socket("127.0.0.1", 0)
-    thread = threading.Thread(target=run_server, args=(service, bound))
-    thread.start()
-    while not bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        time.sleep(0.01)
-    service.is_draining = True
-    thread.join(60)
+    with run_in_thread(Service([model, other, back], Limits())):
+        pass
     assert capsys.readouterr().err.splitlines()[1:] == ["/translate uses en-de for en to de; /v1 also has large"]

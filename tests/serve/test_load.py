@@ -1,19 +1,16 @@
-"""Many clients at the same time, whose lines are unusual: no request is lost, and none gets the answer of another."""
+"""Many clients send unusual lines at the same time: no request is lost, and none gets the answer of another."""
 
 import asyncio
 import json
 import re
-import socket
-import threading
-import time
 
 import pytest
 
 from nmt.serve.batching import BatchingOptions
-from nmt.serve.server import open_socket, run_server
+from nmt.serve.service import Limits
 from nmt.text.clean import valid_unicode
 from tests.cli.nasty_lines import nasty_lines
-from tests.serve.conftest import MakeService
+from tests.serve.conftest import MakeService, run_in_thread
 
 NUM_CLIENTS = 50
 LINES = [f"{number} {line}" for number, line in enumerate(nasty_lines(940, num_longest=2))]
@@ -22,17 +19,11 @@ LINES += [f"{number}\ud800{number}\udfff" for number in range(50)] + ["", " ", "
 
 @pytest.mark.slow
 def test_no_line_is_lost_or_gets_the_answer_of_another(echo_service: MakeService) -> None:
-    service, bound = echo_service(batching=BatchingOptions(batch_size=16)), open_socket("127.0.0.1", 0)
-    thread = threading.Thread(target=run_server, args=(service, bound))
-    thread.start()
-    while not bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # until the server listens
-        time.sleep(0.01)
-    port = bound.getsockname()[1]
     answers: dict[int, tuple[str, str]] = {}
     waiting = iter(enumerate(LINES))
 
-    async def send_lines() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async def send_lines(address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
         for number, line in waiting:  # shared by all clients
             body = json.dumps({"q": line, "source": "en", "target": "de"})
             head = (
@@ -46,13 +37,12 @@ def test_no_line_is_lost_or_gets_the_answer_of_another(echo_service: MakeService
             answers[number] = received.split(" ", 2)[1], answer.get("translatedText")
         writer.close()
 
-    async def send() -> None:
-        await asyncio.gather(*(send_lines() for _ in range(NUM_CLIENTS)))
+    async def run_clients(address: tuple[str, int]) -> None:
+        await asyncio.gather(*(send_lines(address) for _ in range(NUM_CLIENTS)))
 
-    asyncio.run(send())
-    service.is_draining = True
-    thread.join(60)
+    with run_in_thread(echo_service(batching=BatchingOptions(batch_size=16))) as address:
+        asyncio.run(run_clients(address))
     for number, line in enumerate(LINES):
-        too_long = len(line) > 100_000
+        too_long = len(line) > Limits().characters
         expected = ("413", None) if too_long else ("200", valid_unicode(line).upper())
         assert answers[number] == expected, line[:80]

@@ -13,13 +13,9 @@ from fastapi.testclient import TestClient
 
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
-from nmt.serve.app import build_app
-from nmt.serve.batching import BatchingOptions
 from nmt.serve.memory import ServedMemory
-from nmt.serve.models import ServedModel
-from nmt.serve.service import Limits, Service
 from nmt.storage.model_metadata import read_model_metadata
-from tests.calling import Nmt, one_line
+from tests.serve.conftest import serve_model
 
 LINES = ["the old dog", "a cat", "", "the old dog", "x\ty \ud800"]
 REQUESTS: list[tuple[str, dict[str, Any], int]] = [  # and the number of lines that are looked up
@@ -43,13 +39,9 @@ def memory(tmp_path: Path) -> ServedMemory:
 
 @pytest.fixture
 def remembering(model: Path, translator: Translator, memory: ServedMemory) -> Iterator[TestClient]:
-    decode, load_scorer = read_model_metadata(model).decode, partial(TextScorer.load, model, "cpu")
-    served = ServedModel(
-        "en-de", ("en", "de"), decode, translator, load_scorer, BatchingOptions(), "torch, fp32", memory
-    )
-    with TestClient(build_app(Service([served], Limits()))) as client:
+    load_scorer = partial(TextScorer.load, model, "cpu")
+    with serve_model(translator, read_model_metadata(model).decode, load_scorer, memory) as client:
         yield client
-    served.batcher.close()
 
 
 def answer(client: TestClient, path: str, body: dict[str, Any]) -> str:
@@ -59,7 +51,7 @@ def answer(client: TestClient, path: str, body: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("path", "body", "lines"), REQUESTS)
-def test_answers_are_the_same(
+def test_answers_equal_those_without_a_memory(
     client: TestClient, remembering: TestClient, memory: ServedMemory, path: str, body: dict[str, Any], lines: int
 ) -> None:
     expected = answer(client, path, body)
@@ -80,14 +72,15 @@ def test_all_lines_are_counted(remembering: TestClient) -> None:
     answer(remembering, "/v1/score", {"pairs": [["a cat", "eine Katze"]]})
     answer(remembering, "/v1/translate", {"text": "a dog", "n_best": 2, "attention": True})
     metrics = remembering.get("/metrics").text
-    assert f'nmt_lines_total{{model="en-de"}} {2 * 2 + 1 + 1 + 2}\n' in metrics
+    total = 2 * 2 + 1 + 1 + 2  # two requests of two lines, a pair, a line, and the attention of two translations
+    assert f'nmt_lines_total{{model="en-de"}} {total}\n' in metrics
     (about,) = (line for line in metrics.splitlines() if line.startswith("# HELP nmt_lines_total"))
     assert about.endswith(
         "Lines translated or reused from the translation memory, pairs scored, and attentions computed."
     )
 
 
-def test_further_searches_of_a_line_are_counted_and_named(remembering: TestClient) -> None:
+def test_a_line_that_is_looked_up_several_times_counts_once_as_a_line(remembering: TestClient) -> None:
     answer(remembering, "/v1/translate", {"text": "the old dog sees 12 cats at 5", "keep": ["numbers"]})
     metrics = remembering.get("/metrics").text
     (missing,) = re.findall(r'nmt_memory_lines_total{model="en-de",result="missing"} (\d+)', metrics)
@@ -97,8 +90,12 @@ def test_further_searches_of_a_line_are_counted_and_named(remembering: TestClien
 
 
 def test_requests_with_other_options_do_not_share_entries(remembering: TestClient, memory: ServedMemory) -> None:
-    for path, body, _ in REQUESTS[3:6]:
-        answer(remembering, path, body)
+    for body in (
+        {"text": LINES, "n_best": 2, "scores": True, "alignments": True},
+        {"text": LINES, "beam_size": 2, "prefix": "The", "forbidden": ["dog"]},
+        {"text": "the old dog", "required": ["cat"], "glossary": [["dog", "tree"]]},
+    ):
+        answer(remembering, "/v1/translate", body)
     assert memory.num_reused == 0
     answer(remembering, "/v1/translate", {"text": "a cat", "n_best": 2, "scores": True, "alignments": True})
     assert memory.num_reused == 1
@@ -118,9 +115,11 @@ def test_an_unusable_file_is_logged_once_and_fails_no_request(
     remembering: TestClient,
     memory: ServedMemory,
     capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     statements: list[str],
     problem: str,
 ) -> None:
+    monkeypatch.setattr("nmt.serve.memory.monotonic", lambda: 0.0)  # within the 10 seconds, even if requests are slow
     body = {"q": "a cat", "source": "en", "target": "de"}
     answer(remembering, "/translate", body)
     for statement in statements:
@@ -161,27 +160,3 @@ def test_a_locked_file_is_used_again_later(
     for _ in range(2):
         answer(remembering, "/translate", body)
     assert (memory.num_errors, memory.num_reused) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "status", "message"),
-    [
-        (["--memory", "none/m"], 1, "cannot use none/m: unable to open database file; --memory needs a readable and"),
-        (["--memory", "text"], 1, "text is damaged or not a translation memory"),
-        (["--memory-limit", "3"], 2, "--memory-limit has no effect without --memory"),
-    ],
-)
-def test_a_wrong_option_is_one_line(
-    model: Path,
-    nmt: Nmt,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options: list[str],
-    status: int,
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("text").write_text("a cat\n")
-    found, out, err = nmt("serve", model, "--port", 0, "--engine", "torch", *options)
-    assert (found, out) == (status, "")
-    assert message in one_line(err)

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -26,8 +27,8 @@ from nmt.serve.batching import BatchingOptions, QueueFullError
 from nmt.serve.models import ServedModel
 from nmt.serve.server import open_socket
 from nmt.serve.service import ApiKeys, Limits, Service
-from tests.serve.chromium import CHROMIUM, TIMEOUT, Browser
-from tests.serve.conftest import LANGUAGES, EchoTranslator, MakeService, no_scorer
+from tests.serve.chromium import CHROMIUM, Browser
+from tests.serve.conftest import LANGUAGES, TIMEOUT, EchoTranslator, MakeService, no_scorer, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,20 +40,22 @@ TEXT = "The cat sees a dog. A tree likes it.\n\nThe dog said: go!"
 CANDIDATES = [f"{one} {other}" for one in ("a", "the", "old", "Then") for other in ("cat", "dog", "tree", "likes it")]
 SENTENCES = ["The cat sees a dog.", "A tree likes it.", "The dog said: go!"]
 
+ServePage = Callable[[Service], None]
 
-def serve(service: Service) -> tuple[str, Callable[[], None]]:
-    """Serve in a thread; returns the address and a function that stops the server."""
+
+@contextmanager
+def serve(service: Service) -> Iterator[str]:
+    """Serve in a thread until the end of the block; yields the address of the page."""
     bound = open_socket("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(build_app(service), log_config=None, lifespan="off"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])), daemon=True)
     thread.start()
-
-    def stop() -> None:
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}/"
+    finally:
         server.should_exit = True
         thread.join(TIMEOUT)
         bound.close()
-
-    return f"http://127.0.0.1:{bound.getsockname()[1]}/", stop
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +76,8 @@ def url(model: Path) -> Iterator[str]:
         ServedModel(name, LANGUAGES, search, engine, no_scorer, BatchingOptions(), name)
         for name, engine in engines.items()
     ]
-    address, stop = serve(Service(served, Limits(lines=5, body_bytes=20_000)))
-    yield address
-    stop()
+    with serve(Service(served, Limits(lines=5, body_bytes=20_000))) as address:
+        yield address
     for one in served:
         one.batcher.close()
 
@@ -86,15 +88,27 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield browser
 
 
+def open_page(browser: Browser, url: str) -> None:
+    """Open the page and wait for its list of models."""
+    browser.open(url)
+    browser.wait("document.querySelector('#model')?.options.length > 0")
+
+
 @pytest.fixture
 def page(browser: Browser, url: str) -> Iterator[Browser]:
     """The page before any input; a problem that the browser reports fails the test."""
     browser.problems.clear()
     browser.call("Emulation.setDeviceMetricsOverride", width=1200, height=900, deviceScaleFactor=1, mobile=False)
-    browser.open(url)
-    browser.wait("document.querySelector('#model')?.options.length > 0")
+    open_page(browser, url)
     yield browser
     assert browser.problems == []
+
+
+@pytest.fixture
+def serve_page(browser: Browser) -> Iterator[ServePage]:
+    """Return a function that serves in a thread until the end of the test, and opens the page."""
+    with ExitStack() as servers:
+        yield lambda service: open_page(browser, servers.enter_context(serve(service)))
 
 
 def enter(page: Browser, text: str) -> None:
@@ -108,13 +122,6 @@ def enter(page: Browser, text: str) -> None:
 def wait_for_translation(page: Browser) -> None:
     page.wait("document.querySelector('#output .sentence') && document.querySelector('#status').textContent === ''")
     page.wait("document.querySelector('#output').ariaBusy === 'false'")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def texts(page: Browser, selector: str) -> Any:
@@ -133,7 +140,7 @@ def test_a_text_is_translated_sentence_by_sentence(page: Browser, reference: Tra
     assert texts(page, "#output") == [f"{expected[0]} {expected[1]}\n\n{expected[2]}"]
 
 
-def test_a_greedy_search_shows_each_token(page: Browser, model: Path) -> None:
+def test_a_greedy_search_shows_partial_translations(page: Browser, model: Path) -> None:
     page.run("document.querySelector('#beam-size').value = 1")
     page.run("""(() => {
         window.shown = [];
@@ -151,10 +158,8 @@ def test_a_greedy_search_shows_each_token(page: Browser, model: Path) -> None:
     assert set(shown) <= {f"{text}…" for text in ["", *reported]}
 
 
-def test_only_new_translations_are_drawn(browser: Browser, echo: EchoTranslator, echo_service: MakeService) -> None:
-    address, stop = serve(echo_service(batching=BatchingOptions(batch_size=1, max_delay=0.0)))
-    browser.open(address)
-    browser.wait("document.querySelector('#model')?.options.length > 0")
+def test_only_new_translations_are_drawn(browser: Browser, serve_page: ServePage, echo_service: MakeService) -> None:
+    serve_page(echo_service(batching=BatchingOptions(batch_size=1, max_delay=0.0)))
     lines = [f"a{i}" for i in range(50)] + ["a0"]
     browser.run("""(() => {
         window.drawn = 0;
@@ -169,11 +174,14 @@ def test_only_new_translations_are_drawn(browser: Browser, echo: EchoTranslator,
     assert texts(browser, "#output") == ["\n".join(lines).upper()]
     assert browser.run("window.drawn") == 2 * len(lines)  # once pending, once translated
     assert browser.run("document.querySelectorAll('#output [tabindex=\"0\"]').length") == 1
-    stop()
 
 
-def test_a_busy_server_is_asked_again(
-    browser: Browser, echo_service: MakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_request_is_repeated_while_the_queue_is_full(
+    browser: Browser,
+    serve_page: ServePage,
+    echo_service: MakeService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     service = echo_service()
     batcher = service.models["en-de"].batcher
@@ -186,35 +194,40 @@ def test_a_busy_server_is_asked_again(
         return submit(*arguments)
 
     monkeypatch.setattr(batcher, "submit", refuse_twice)
-    address, stop = serve(service)
-    browser.open(address)
-    browser.wait("document.querySelector('#model')?.options.length > 0")
+    serve_page(service)
     (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
     select_file(browser, tmp_path / "a.txt")
     assert download(browser, tmp_path, "a.txt") == "A\nB\n"
-    stop()
 
 
 def test_arrow_keys_follow_the_direction_of_the_text(
-    browser: Browser, echo: EchoTranslator, echo_service: MakeService
+    browser: Browser, serve_page: ServePage, echo_service: MakeService
 ) -> None:
-    address, stop = serve(echo_service())
+    service = echo_service()
     for text, key in (("a b", "ArrowRight"), ("\u05d0 b", "ArrowLeft")):
-        browser.open(address)
-        browser.wait("document.querySelector('#model')?.options.length > 0")
+        serve_page(service)
         enter(browser, text)
         browser.run("document.querySelector('#output .word').focus()")
         browser.press(key)
         assert browser.run("document.activeElement.dataset.word") == "1"
-    stop()
 
 
-def test_without_models_the_page_shows_why(browser: Browser, url: str, tmp_path: Path) -> None:
+@pytest.fixture
+def blocked_models(browser: Browser) -> Iterator[None]:
+    """Block requests for the list of models."""
     browser.call("Network.enable")
     browser.call("Network.setBlockedURLs", urls=["*v1/models"])
+    yield
+    browser.call("Network.disable")
+    browser.problems.clear()
+
+
+@pytest.mark.usefixtures("blocked_models")
+def test_a_missing_list_of_models_is_an_error(browser: Browser, url: str, tmp_path: Path) -> None:
     browser.open(url)
     browser.wait("!document.querySelector('#error').hidden")
     problem = texts(browser, "#error")
+    assert problem != [""]
     browser.run("document.querySelector('#source').focus()")
     browser.type("a")
     (tmp_path / "a.txt").write_text("a\n", encoding="utf-8")
@@ -223,8 +236,6 @@ def test_without_models_the_page_shows_why(browser: Browser, url: str, tmp_path:
     assert texts(browser, "#file-status") == ["a.txt: the models are not loaded; reload the page"]
     time.sleep(0.4)  # longer than the delay after the last keystroke
     assert texts(browser, "#error") == problem
-    browser.call("Network.disable")
-    browser.problems.clear()
 
 
 def test_tokens_have_their_probability(page: Browser, reference: Translator) -> None:
@@ -303,30 +314,28 @@ def test_an_alternative_is_chosen_by_keys_and_pinned(page: Browser, reference: T
     assert texts(page, "#output .sentence") == [translation.text]
 
 
-def test_a_prefix_is_not_used_for_another_target_language(browser: Browser, reference: Translator) -> None:
+def test_a_prefix_is_not_used_for_another_target_language(
+    browser: Browser, serve_page: ServePage, reference: Translator
+) -> None:
     served = [
         ServedModel(target, ("en", target), SEARCH, reference, no_scorer, BatchingOptions(), "torch")
         for target in ("de", "fr")
     ]
-    address, stop = serve(Service(served, Limits()))
-    browser.open(address)
-    browser.wait("document.querySelector('#target-language')?.options.length === 2")
+    serve_page(Service(served, Limits()))
+    browser.wait("document.querySelector('#target-language').options.length === 2")
     enter(browser, SENTENCES[0])
-    unpinned = texts(browser, "#output")
+    (unpinned,) = texts(browser, "#output")
     browser.run("document.querySelector('#output .word').click()")
     browser.wait("document.querySelectorAll('#choices li').length > 1")
     browser.run("document.querySelectorAll('#choices li')[1].click()")
     browser.wait("!document.querySelector('#pinned').hidden")
     wait_for_translation(browser)
-    pinned = texts(browser, "#output")
+    (pinned,) = texts(browser, "#output")
     assert pinned != unpinned
     for target, expected in (("fr", unpinned), ("de", pinned)):
         browser.run(f"document.querySelector('#target-language').value = '{target}'")
         browser.run("document.querySelector('#target-language').dispatchEvent(new Event('change'))")
-        time.sleep(0.1)
-        wait_for_translation(browser)
-        assert texts(browser, "#output") == expected
-    stop()
+        browser.wait(f"document.querySelector('#output').textContent === {json.dumps(expected)}")
     for one in served:
         one.batcher.close()
 
@@ -444,6 +453,7 @@ def record_contexts(echo: EchoTranslator, sides: ContextSides, monkeypatch: pyte
 @pytest.mark.parametrize("sides", ["source", "both"])
 def test_the_lines_of_a_file_are_the_context_of_later_ones(
     browser: Browser,
+    serve_page: ServePage,
     echo: EchoTranslator,
     echo_service: MakeService,
     tmp_path: Path,
@@ -451,9 +461,7 @@ def test_the_lines_of_a_file_are_the_context_of_later_ones(
     sides: ContextSides,
 ) -> None:
     found = record_contexts(echo, sides, monkeypatch)
-    address, stop = serve(echo_service())
-    browser.open(address)
-    browser.wait("document.querySelector('#model')?.options.length > 0")
+    serve_page(echo_service())
     (tmp_path / "a.txt").write_text("a\nb\nc\nd\n \ne\n", encoding="utf-8")
     select_file(browser, tmp_path / "a.txt")
     assert download(browser, tmp_path, "a.txt") == "A\nB\nC\nD\n \nE\n"
@@ -462,12 +470,12 @@ def test_the_lines_of_a_file_are_the_context_of_later_ones(
         text: [one if sides == "source" else (one, one.upper()) for one in context]
         for text, context in expected.items()
     }
-    stop()
 
 
 @pytest.mark.parametrize("sides", ["source", "both"])
 def test_subtitles_of_one_request_are_the_context_of_the_next(
     browser: Browser,
+    serve_page: ServePage,
     echo: EchoTranslator,
     echo_service: MakeService,
     tmp_path: Path,
@@ -475,16 +483,13 @@ def test_subtitles_of_one_request_are_the_context_of_the_next(
     sides: ContextSides,
 ) -> None:
     found = record_contexts(echo, sides, monkeypatch)
-    address, stop = serve(echo_service(Limits(lines=16)))  # four subtitles per request
-    browser.open(address)
-    browser.wait("document.querySelector('#model')?.options.length > 0")
+    serve_page(echo_service(Limits(lines=16)))  # four subtitles per request
     content = "".join(f"{i}\n00:00:01,000 --> 00:00:02,500\n{text}\n\n" for i, text in enumerate("abcdefghij"))
     (tmp_path / "a.srt").write_text(content, encoding="utf-8")
     select_file(browser, tmp_path / "a.srt")
     assert download(browser, tmp_path, "a.srt") == re.sub("(?m)^[a-j]$", lambda line: line[0].upper(), content)
     sources = {text: [one if sides == "source" else one[0] for one in context] for text, context in found.items()}
     assert {text: "".join(sources[text]) for text in "befij"} == {"b": "a", "e": "cd", "f": "de", "i": "gh", "j": "hi"}
-    stop()
 
 
 def download(page: Browser, folder: Path, name: str) -> str:
@@ -493,7 +498,7 @@ def download(page: Browser, folder: Path, name: str) -> str:
     page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
     page.click("#download")
     downloaded = folder / name.replace(".", ".translated.")
-    until(lambda: downloaded.exists() and downloaded.stat().st_size > 0)
+    wait_until(lambda: downloaded.exists() and downloaded.stat().st_size > 0)
     return downloaded.read_bytes().decode()
 
 
@@ -572,18 +577,15 @@ def test_a_refused_request_is_shown(page: Browser) -> None:
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(lines=100), Limits(characters=1_000), Limits(body_bytes=20_000)])
 def test_a_long_text_is_sent_in_several_requests(
-    browser: Browser, echo: EchoTranslator, echo_service: MakeService, limits: Limits
+    browser: Browser, serve_page: ServePage, echo_service: MakeService, limits: Limits
 ) -> None:
-    address, stop = serve(echo_service(limits))
-    browser.open(address)
-    browser.wait("document.querySelector('#model')?.options.length > 0")
+    serve_page(echo_service(limits))
     lines = [f"a{i}" for i in range(1_201)]
     browser.run(f"document.querySelector('#source').value = {json.dumps(chr(10).join(lines))}")
     browser.run("document.querySelector('#source').dispatchEvent(new Event('input'))")
     browser.wait(f"document.querySelector('#output').textContent.includes('A{len(lines) - 1}')")
     wait_for_translation(browser)
     assert texts(browser, "#output") == ["\n".join(lines).upper()]
-    stop()
 
 
 def test_a_term_of_the_glossary_is_translated_as_given(page: Browser) -> None:
@@ -625,20 +627,17 @@ def test_an_invalid_option_is_named(page: Browser, tmp_path: Path, field: str, v
     page.wait(f"document.querySelector('#file-status').textContent === {json.dumps('a.txt: ' + message)}")
 
 
-def test_search_options_of_the_server_are_valid(
-    browser: Browser, echo: EchoTranslator, echo_service: MakeService
+def test_search_options_of_the_server_may_exceed_the_limits_of_the_form(
+    browser: Browser, serve_page: ServePage, echo: EchoTranslator, echo_service: MakeService
 ) -> None:
     service = echo_service()
     service.models["en-de"].decode = DecodeRecipe(beam_size=40, length_alpha=0.65)
-    address, stop = serve(service)
-    browser.open(address)
-    browser.wait("document.querySelector('#model')?.options.length > 0")
+    serve_page(service)
     enter(browser, "a")
     assert (texts(browser, "#output"), echo.decode_options[-1].beam_size) == (["A"], 40)
-    stop()
 
 
-def test_what_ctranslate2_does_not_support_is_disabled_with_a_reason(page: Browser) -> None:
+def test_fields_that_ctranslate2_does_not_support_are_disabled_with_a_reason(page: Browser) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     page.run("document.querySelector('#model').value = 'fast'")
     page.run("document.querySelector('#model').dispatchEvent(new Event('change'))")
@@ -671,6 +670,7 @@ def test_the_theme_follows_the_system_or_the_switch(page: Browser) -> None:
         page.run("document.querySelector('#theme').dispatchEvent(new Event('change'))")
         assert background() == color
     page.run("localStorage.clear()")
+    page.call("Emulation.setEmulatedMedia", features=[])
 
 
 def test_a_narrow_page_has_one_column_and_does_not_scroll_sideways(page: Browser) -> None:
@@ -696,14 +696,14 @@ def test_every_control_has_an_accessible_name(page: Browser) -> None:
     assert [node for node in shown if not node["name"]["value"]] == []
 
 
-def test_swapping_languages_keeps_a_text_that_is_not_translated_yet(browser: Browser, echo: EchoTranslator) -> None:
+def test_swapping_languages_keeps_a_text_that_is_not_translated_yet(
+    browser: Browser, serve_page: ServePage, echo: EchoTranslator
+) -> None:
     served = [
         ServedModel("-".join(pair), pair, DecodeRecipe(), cast(TextTranslator, echo), no_scorer, BatchingOptions(), "")
         for pair in (LANGUAGES, LANGUAGES[::-1])
     ]
-    address, stop = serve(Service(served, Limits()))
-    browser.open(address)
-    browser.wait("document.querySelector('#model')?.options.length > 0")
+    serve_page(Service(served, Limits()))
     echo.may_run.clear()
     browser.run("document.querySelector('#source').focus()")
     browser.type("a")
@@ -715,15 +715,12 @@ def test_swapping_languages_keeps_a_text_that_is_not_translated_yet(browser: Bro
     wait_for_translation(browser)
     browser.click("#swap")
     assert browser.run(values) == ["A", "en"]
-    stop()
     for one in served:
         one.batcher.close()
 
 
-def test_no_shown_translation_is_discarded(browser: Browser, echo: EchoTranslator, echo_service: MakeService) -> None:
-    address, stop = serve(echo_service())
-    browser.open(address)
-    browser.wait("document.querySelector('#model')?.options.length > 0")
+def test_no_shown_translation_is_discarded(browser: Browser, serve_page: ServePage, echo_service: MakeService) -> None:
+    serve_page(echo_service())
     lines = [f"a{i}" for i in range(100)]
     for alpha in [*(i / 10 for i in range(1, 21)), 0.1]:  # 2,000 results are stored; the first ones are used again
         browser.run(f"document.querySelector('#length-alpha').value = {alpha}")
@@ -738,17 +735,14 @@ def test_no_shown_translation_is_discarded(browser: Browser, echo: EchoTranslato
     browser.run("document.querySelector('#source').setSelectionRange(9, 9)")  # shows the output again
     time.sleep(0.4)
     assert texts(browser, "#output") == ["\n".join([*lines, "b"]).upper()]
-    stop()
 
 
 def test_the_newest_text_wins(
-    browser: Browser, echo: EchoTranslator, echo_service: MakeService, tmp_path: Path
+    browser: Browser, serve_page: ServePage, echo: EchoTranslator, echo_service: MakeService, tmp_path: Path
 ) -> None:
     (tmp_path / "keys").write_text("good 日本\n", encoding="utf-8")
     service = echo_service(Limits(), ApiKeys(tmp_path / "keys"))
-    address, stop = serve(service)
-    browser.open(address)
-    browser.wait("document.querySelector('#model')?.options.length > 0")
+    serve_page(service)
     browser.run("document.querySelector('#source').focus()")
     browser.type("a\n")
     browser.wait("!document.querySelector('#error').hidden")
@@ -757,15 +751,14 @@ def test_the_newest_text_wins(
     browser.run("document.querySelector('#key').focus()")
     browser.type("good 日本")
     batcher = service.models["en-de"].batcher
-    until(lambda: bool(echo.batches))  # the first text occupies the worker thread
+    wait_until(lambda: bool(echo.batches))  # the first text occupies the worker thread
     browser.run("document.querySelector('#source').focus()")
     browser.type("b\n")
-    until(lambda: batcher.num_waiting == 1)
+    wait_until(lambda: batcher.num_waiting == 1)
     browser.type("c")
     browser.wait("document.querySelectorAll('#output .pending').length === 3")
     aborted = 'nmt_requests_total{path="/v1/translate",status="499"} 2\n'
-    until(lambda: aborted in service.metrics.render(service.models.values()) and batcher.num_waiting == 1)
+    wait_until(lambda: aborted in service.metrics.render(service.models.values()) and batcher.num_waiting == 1)
     echo.may_run.set()
     wait_for_translation(browser)
     assert texts(browser, "#output") == ["A\nB\nC"]
-    stop()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from importlib import import_module
@@ -23,8 +23,10 @@ from fastapi.testclient import TestClient
 from nmt.cli.program import COMMANDS
 from nmt.serve import server
 from nmt.serve.app import build_app
+from nmt.serve.batching import BatchingOptions
 from nmt.serve.service import Service
 from tests.calling import Nmt, one_line
+from tests.serve.conftest import TIMEOUT, wait_until
 from tests.serve.test_api import GUIDE
 
 START_TIMEOUT = 120  # seconds; the machine may be busy
@@ -50,7 +52,7 @@ class Server:
         return int(found[1])
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         connection.request(method, path, None if body is None else json.dumps(body))
         response = connection.getresponse()
         content = response.read().decode()
@@ -58,12 +60,19 @@ class Server:
         return response.status, content if path == "/metrics" else json.loads(content)
 
     def wait_for_queue(self, lines: int) -> None:
-        while f'nmt_queue_lines{{model="en-de"}} {lines}\n' not in self.request("GET", "/metrics")[1]:
-            time.sleep(0.05)
+        wait_until(lambda: f'nmt_queue_lines{{model="en-de"}} {lines}\n' in self.request("GET", "/metrics")[1])
+
+    def wait_for_draining(self) -> None:
+        """Wait until a signal has arrived."""
+        wait_until(lambda: self.request("GET", "/health")[0] != 200)
+
+
+Start = Callable[..., Server]
+"""Starts a server with these options."""
 
 
 @pytest.fixture
-def start(model: Path, tmp_path: Path) -> Iterator[Any]:
+def start(model: Path, tmp_path: Path) -> Iterator[Start]:
     started: list[Server] = []
 
     def run(*options: object) -> Server:
@@ -77,27 +86,27 @@ def start(model: Path, tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_a_signal_drains_the_server(start: Any) -> None:
+def test_a_signal_drains_the_server(start: Start) -> None:
     server = start("--engine", "torch", "--max-delay", 5)
     responses: list[tuple[int, Any]] = []
     client = threading.Thread(target=lambda: responses.append(server.request("POST", "/translate", REQUEST)))
     client.start()
     server.wait_for_queue(1)
     server.process.send_signal(signal.SIGTERM)
-    while (refused := server.request("GET", "/health"))[0] == 200:  # until the signal arrives
-        time.sleep(0.01)
-    assert refused == (503, {"error": "the server is shutting down"})
+    server.wait_for_draining()
+    refused = (503, {"error": "the server is shutting down"})
+    assert server.request("GET", "/health") == refused
     assert server.request("POST", "/translate", REQUEST) == refused
-    client.join(60)
+    client.join(TIMEOUT)
     ((status, response),) = responses
     assert status == 200
     assert response["translatedText"]
-    assert server.process.wait(60) == 0
+    assert server.process.wait(TIMEOUT) == 0
     assert server.log.read_text().count("\n") == 1
 
 
 @pytest.mark.slow
-def test_a_disconnect_frees_the_queue_and_a_second_signal_exits_at_once(start: Any) -> None:
+def test_a_disconnect_frees_the_queue_and_a_second_signal_exits_at_once(start: Start) -> None:
     server = start("--engine", "torch", "--max-delay", 60)
     leaving = HTTPConnection("127.0.0.1", server.port)
     leaving.request("POST", "/translate", json.dumps(REQUEST))
@@ -107,45 +116,45 @@ def test_a_disconnect_frees_the_queue_and_a_second_signal_exits_at_once(start: A
     threading.Thread(target=lambda: _request_without_response(server), daemon=True).start()
     server.wait_for_queue(1)
     server.process.send_signal(signal.SIGINT)
-    while server.request("GET", "/health")[0] == 200:
-        time.sleep(0.01)
+    server.wait_for_draining()
     server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(60) == 130
+    assert server.process.wait(TIMEOUT) == 130
     assert server.log.read_text().splitlines()[1:] == ["nmt: interrupted"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_during_a_batch_exits_with_its_status(start: Any, number: signal.Signals) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_during_a_batch_exits_with_its_status(start: Start, sent: signal.Signals) -> None:
     server = start("--engine", "torch")
-    texts = {"text": ["The cat sees a dog. " * 4] * 1_000, "beam_size": 32}
-    client = threading.Thread(target=lambda: _request_without_response(server, "/v1/translate", texts), daemon=True)
+    lines = ["The cat sees a dog. " * 4] * 1_000
+    body = {"text": lines, "beam_size": 32}
+    client = threading.Thread(target=lambda: _request_without_response(server, "/v1/translate", body), daemon=True)
     client.start()
-    server.wait_for_queue(1_000 - 64)  # one batch is being translated
-    server.process.send_signal(number)
-    while server.request("GET", "/health")[0] == 200:
-        time.sleep(0.01)
-    server.process.send_signal(number)
-    assert server.process.wait(60) == 128 + number
+    server.wait_for_queue(len(lines) - BatchingOptions().batch_size)  # one batch is being translated
+    server.process.send_signal(sent)
+    server.wait_for_draining()
+    server.process.send_signal(sent)
+    assert server.process.wait(TIMEOUT) == 128 + sent
     assert server.log.read_text().splitlines()[1:] == ["nmt: interrupted"]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the time of writes")
-def test_a_client_that_stops_reading_does_not_block_the_shutdown(start: Any) -> None:
+def test_a_client_that_stops_reading_does_not_block_the_shutdown(start: Start) -> None:
     server = start("--engine", "torch", "--max-seconds", 1)
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         client.connect(("127.0.0.1", server.port))
-        client.sendall(b"GET /page/page.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1_000)
-        counts = [0, 1]
-        while counts[-1] != counts[-2]:  # until the responses fill all buffers
+        num_requests = 1_000
+        client.sendall(b"GET /page/page.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * num_requests)
+        num_answered, num_before = 0, -1
+        while num_answered == 0 or num_answered > num_before:  # until the responses fill all buffers
             time.sleep(2)
             found = re.search(r'path="/page/{name}",status="200"} (\d+)', server.request("GET", "/metrics")[1])
-            counts.append(int(found[1]) if found else 1 - counts[-1])
-        assert counts[-1] < 1_000
+            num_answered, num_before = int(found[1]) if found else 0, num_answered
+        assert num_answered < num_requests
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == 0
+        assert server.process.wait(TIMEOUT) == 0
 
 
 def _request_without_response(server: Server, path: str = "/translate", body: object = REQUEST) -> None:
@@ -154,9 +163,9 @@ def _request_without_response(server: Server, path: str = "/translate", body: ob
 
 
 @pytest.mark.slow
-def test_slow_and_invalid_requests_do_not_block_the_server(start: Any) -> None:
-    process = start("--engine", "torch", "--max-seconds", 3, "--max-bytes", 1_000_000)
-    address = ("127.0.0.1", process.port)
+def test_slow_and_invalid_requests_do_not_block_the_server(start: Start) -> None:
+    running = start("--engine", "torch", "--max-seconds", 3, "--max-bytes", 1_000_000)
+    address = ("127.0.0.1", running.port)
     start_time = time.monotonic()
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
     slow = {
@@ -166,42 +175,38 @@ def test_slow_and_invalid_requests_do_not_block_the_server(start: Any) -> None:
         "huge body": (head + b"%d\r\n\r\n" % 10**10, b"HTTP/1.1 413"),
         "not HTTP": (b"\x16\x03\x01\x00\xff\r\n\r\n", b"HTTP/1.1 400"),
     }
-    connections = {name: socket.create_connection(address, timeout=60) for name in slow}
+    connections = {name: socket.create_connection(address, timeout=TIMEOUT) for name in slow}
     for name, (sent, _) in slow.items():
         connections[name].sendall(sent)
-    assert process.request("POST", "/translate", REQUEST)[0] == 200
-    assert process.request("POST", "/translate", REQUEST | {"q": "x" * 10_000_000})[0] == 413
+    assert running.request("POST", "/translate", REQUEST)[0] == 200
+    assert running.request("POST", "/translate", REQUEST | {"q": "x" * 10_000_000})[0] == 413
     for name, (_, expected) in slow.items():
         response = b""
         while chunk := connections[name].recv(10_000):  # empty after the server closes the connection
             response += chunk
         assert response[:12] == expected, name
         connections[name].close()
-    assert time.monotonic() - start_time >= min(3, server.HEADER_TIMEOUT)
-    assert process.request("GET", "/health")[0] == 200
+    assert time.monotonic() - start_time >= server.HEADER_TIMEOUT  # that of the connection without data
+    assert running.request("GET", "/health")[0] == 200
 
 
+# In addition to those of the guide; see `test_bad_input`.
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        (["--max-lines", 11, "--queue-lines", 10], 2, "--max-lines is 11; it must be at most --queue-lines (10)"),
         (["en-de=MODEL"], 2, "both named 'en-de'; names must differ; give NAME=PATH"),
-        (["--cors", "https://example.org/"], 2, "--cors': 'https://example.org/' is not an origin; it must be '*' or"),
-        (["--api-keys", "none"], 1, "cannot read none: "),
         (["--host", "a" * 99], 1, "port 5000: "),
-        (["--host", "256.0.0.1"], 1, "cannot listen on 256.0.0.1, port 5000: "),
-        (["--set", "beam_sise=2"], 2, "beam_sise"),
-        (["--set", "diversity_penalty=0.7"], 2, "--set diversity_penalty has no effect without beam_groups"),
         (["--set", "mbr_metric=chrf"], 2, "--set mbr_metric has no effect without n_best"),
         (["--set", "mbr_metric=chrf", "--set", "n_best=1"], 2, "; mbr_metric needs n_best >= 2; correct it"),
-        (["--set", "n_best=2"], 2, "--set n_best has no effect without mbr_metric"),
         (["--set", "n_best = 2"], 2, "--set n_best has no effect without mbr_metric"),
         (["x=none"], 1, "none does not exist; expected a model directory"),
         (["x-y=~/none"], 1, f"{Path.home()}/none does not exist; expected a model directory"),
     ],
     ids=str,
 )
-def test_an_invalid_option_is_one_line(model: Path, nmt: Nmt, options: list[object], status: int, message: str) -> None:
+def test_an_invalid_option_gives_a_one_line_error(
+    model: Path, nmt: Nmt, options: list[object], status: int, message: str
+) -> None:
     arguments = [str(option).replace("MODEL", str(model)) for option in options]
     actual, out, err = nmt("serve", model, *arguments)
     assert (actual, out) == (status, "")
@@ -219,7 +224,6 @@ _WITHOUT_EFFECT = (
         ("ctranslate2", "alignment_layer=9", 2, f"--set alignment_layer {_WITHOUT_EFFECT} alignment_layer"),
         ("ctranslate2", "alignment_heads=[0]", 2, f"--set alignment_heads {_WITHOUT_EFFECT} alignment_heads"),
         ("ctranslate2", "decode.alignment_at=input", 2, f"--set alignment_at {_WITHOUT_EFFECT} alignment_at"),
-        ("torch", "alignment_layer=9", 1, "alignment_layer must be between 0 and "),
         ("torch", "alignment_heads=[99]", 1, "alignment_heads must be between 0 and "),
         ("torch", "alignment_layer=0", 0, ""),
     ],
@@ -269,28 +273,21 @@ def test_scores_come_from_the_model_that_is_served(
     served[0].models["en-de"].batcher.close()
 
 
-def test_a_port_in_use_is_one_line(model: Path, nmt: Nmt) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as occupied:
-        status, _, err = nmt("serve", model, "--port", occupied.getsockname()[1])
-    assert status == 1
-    assert one_line(err).startswith("cannot listen on 127.0.0.1, port ")
-
-
 @pytest.mark.parametrize(
-    ("host", "keys", "warns"), [("0.0.0.0", False, True), ("0.0.0.0", True, False), ("localhost", False, False)]
+    ("host", "has_keys", "warns"), [("0.0.0.0", False, True), ("0.0.0.0", True, False), ("localhost", False, False)]
 )
 def test_a_public_address_without_api_keys_warns(
-    model: Path, nmt: Nmt, tmp_path: Path, host: str, keys: bool, warns: bool
+    model: Path, nmt: Nmt, tmp_path: Path, host: str, has_keys: bool, warns: bool
 ) -> None:
     (tmp_path / "keys").write_text("key\n")
-    options = ["--api-keys", tmp_path / "keys"] if keys else []
+    options = ["--api-keys", tmp_path / "keys"] if has_keys else []
     invalid = ["--set", "beam_sise=2"]  # exits after the warning
     _, _, err = nmt("serve", model, "--host", host, "--port", 0, *options, *invalid)
     assert err.startswith("warning: 0.0.0.0 is reachable from other machines without an API key") == warns
 
 
 @pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
-def test_a_missing_package_is_one_line(package: str) -> None:
+def test_a_missing_package_gives_a_one_line_error(package: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None; sys.argv = ['nmt', 'serve', 'm']; import nmt.cli; nmt.cli.main()"
     )

@@ -20,7 +20,7 @@ class FakeTransport:
         self.calls.append("closed")
 
     def is_closing(self) -> bool:
-        return False
+        return "closed" in self.calls
 
 
 LARGE = bytes(100_000)
@@ -58,7 +58,8 @@ def test_data_is_written_before_the_connection_closes() -> None:
     def use(transport: _JoinedWrites) -> None:
         transport.write(b"head")
         transport.write(b"body")
-        transport.close()
         assert not transport.is_closing()
+        transport.close()
+        assert transport.is_closing()
 
     assert written(use) == [b"headbody", "closed"]

@@ -59,10 +59,8 @@ def window_translator(context: Context) -> tuple[WindowTranslator, UpperCase]:
 def test_lines_get_the_previous_lines_of_their_document(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("a\nb\nc\nd\n\n \ne\nf")
     records = list(Source.open(tmp_path / "in", READER, "error", context=SOURCE).records())
-    assert [record.context for record in records] == [
-        *((), ("a",), ("a", "b"), ("b", "c")),
-        *(("c", "d"), (), (), ("e",)),
-    ]
+    contexts = [record.context for record in records]
+    assert contexts == [(), ("a",), ("a", "b"), ("b", "c"), ("c", "d"), (), (), ("e",)]
     assert all(record.context is None for record in Source.open(tmp_path / "in", READER, "error").records())
 
 
@@ -102,7 +100,7 @@ def test_a_wrong_context_names_the_line(context: Context, value: object, expecte
     assert RecordReader("jsonl").read(line, 3, "in.jsonl").context is None  # ignored without data.context
 
 
-def test_only_the_start_of_a_document_is_known_if_translations_are_needed() -> None:
+def test_only_the_first_line_of_a_document_has_a_known_context_with_translations() -> None:
     records = records_of(["a", "b", "", "c", "d"])
     records[4] = Record(5, "d", "d", context=(("x", "X"),))
     found = [record.context for record in with_context(records, BOTH)]
@@ -130,11 +128,12 @@ def test_windows_end_with_a_document() -> None:
 
 
 def test_a_long_document_takes_linear_time() -> None:
+    """With quadratic time, the test would take minutes instead of seconds."""
     lines = records_of(["a"] * 200_000)
     assert list(whole_documents([line] for line in lines)) == [lines]
 
 
-def test_rounds() -> None:
+def test_a_round_has_at_most_one_record_of_each_document() -> None:
     records = list(with_context(records_of(["a", "b", "", "c", "d", "e", "f"]), BOTH))
     assert [[record.text for record in own] for own in rounds(records)] == [["a", "c"], ["b", "d"], ["", "e"], ["f"]]
     assert [[record.text for record in own] for own in rounds(records[1:])] == [["b", "c"], ["", "d"], ["e"], ["f"]]
@@ -159,18 +158,17 @@ def test_a_document_continues_in_the_next_window_of_a_pipe() -> None:
 
 def test_a_translation_cannot_be_resumed_within_a_document(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("a\nb\nc\n")
-    source, output, origin = (
-        Source.open(tmp_path / "in", READER, "error", context=BOTH),
-        Output(tmp_path / "out"),
-        Origin({}),
-    )
+    source = Source.open(tmp_path / "in", READER, "error", context=BOTH)
+    output, origin = Output(tmp_path / "out"), Origin({})
     digest = InputDigest()
     digest.add(islice(source.records(), 2))
     with pytest.raises(KeyboardInterrupt), output.open(origin) as part:
         part.write("A1\nB2\n", 2, digest.hexdigest())  # as for a pipe
         raise KeyboardInterrupt
     load = partial(pytest.fail, "no line should be translated")
-    job = TranslationJob(source, output, origin, TermReport(), load, None, 0.0, [], "", 0.0)
+    job = TranslationJob(
+        source, output, origin, TermReport(), load, window=None, max_delay=0.0, models=[], note="", started=0.0
+    )
     with pytest.raises(CommandError, match=r"out\.part ends within a document; .* use --restart to start over$"):
         job.run(nullcontext(Workers()), resume=True, restart=False)
     assert (tmp_path / "out.part").read_text() == "A1\nB2\n"

@@ -16,7 +16,7 @@ def read(fields: dict[str, Any], reader: RecordReader = READER) -> Record:
     return reader.read(json.dumps({"text": "a"} | fields), 3, "in.jsonl")
 
 
-def test_fields_are_read() -> None:
+def test_constraints_are_read_from_the_fields_of_a_line() -> None:
     record = read({"prefix": "a\nb", "required": ["x", ["y", "z"]], "forbidden": ["u"], "tag": "<web>"})
     assert (record.prefix, record.required, record.forbidden, record.tag) == ("a b", ("x", ("y", "z")), ("u",), "<web>")
     terms = read({"glossary": [["dog", "Hund|Hunde"], ["cat", ["Katze", "Kater"]]]}).terms

@@ -32,13 +32,7 @@ def test_unwritable_outputs_are_errors(tmp_path: Path) -> None:
         Output(tmp_path / "out.xz")
     with pytest.raises(UserError, match=r"cannot write .*out\.BZ2: only \.gz"):
         Output(tmp_path / "out.BZ2")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match="cannot write"):
-        write(Output(tmp_path / "folder"), "x\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
-    if Path("/dev/full").exists():
-        with pytest.raises(UserError, match=r"the disk is full while writing /dev/full"):
-            write(Output(Path("/dev/full")), "x\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_keeps_the_earlier_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +57,7 @@ def test_streams_cannot_be_resumed(tmp_path: Path) -> None:
     Output(tmp_path / "new").require_file("--resume")
 
 
-def test_count_finished(tmp_path: Path) -> None:
+def test_finished_records_are_counted(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert Output(out).count_finished() is None
     out.write_text("1\t-1\ta\n1\t-2\tb\n2\t-1\tc\n")
@@ -108,7 +102,7 @@ def test_named_pipe_is_written_in_place(tmp_path: Path, name: str) -> None:
 def test_device_is_written_in_place(tmp_path: Path) -> None:
     device = Path("/dev/full")
     before = device.stat()
-    with pytest.raises(UserError, match="the disk is full"):
+    with pytest.raises(UserError, match="the disk is full while writing /dev/full"):
         write(Output(device), "one\n")
     assert device.stat().st_rdev == before.st_rdev and not device.is_file()
     write(Output(Path("/dev/null")), "one\n")
@@ -149,7 +143,7 @@ def test_loop_of_symbolic_links_as_output_is_an_error(tmp_path: Path, name: str)
 
 
 def test_directory_as_output_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Is a directory"), Output(tmp_path).open(ORIGIN):
+    with pytest.raises(UserError, match=r"cannot write .*: Is a directory"), Output(tmp_path).open(ORIGIN):
         pass
     assert not tmp_path.with_name(f"{tmp_path.name}.part").exists()
 
@@ -191,7 +185,7 @@ def test_one_pipe_as_input_and_output_is_an_error(tmp_path: Path) -> None:
     require_not_input("-o", Path("/dev/null"), [Path("/dev/null")])
 
 
-def test_only_a_pipe_cannot_be_both_standard_streams(tmp_path: Path) -> None:
+def test_only_a_pipe_is_an_error_as_both_standard_streams(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     pipe = os.open(tmp_path / "pipe", os.O_RDWR)
     null = os.open(os.devnull, os.O_RDWR)

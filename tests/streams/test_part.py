@@ -13,7 +13,7 @@ import pytest
 from nmt import UserError
 from nmt.recipe import CommandError
 from nmt.streams import part as part_module
-from nmt.streams.part import InputDigest, Mark, Origin, PartFile, open_part, part_path
+from nmt.streams.part import InputDigest, Mark, Origin, PartFile, journal_path, open_part, part_path
 from nmt.streams.records import Record
 
 LINES = [f"line {number} ü{'x' * (number % 50)}\n" for number in range(1, 301)]
@@ -32,16 +32,20 @@ def write(part: PartFile, end: int = len(LINES), *, together: int = 10) -> None:
         part.write("".join(LINES[start:stop]), stop, f"digest of {stop}")
 
 
-def interrupt(path: Path, end: int = len(LINES), size: int | None = None) -> None:
-    """Write lines and interrupt; with `size`, keep what a process killed after `size` bytes would leave."""
+def interrupt(path: Path, end: int = len(LINES)) -> None:
+    """Write lines up to `end` and interrupt."""
     with pytest.raises(KeyboardInterrupt), open_part(path, ORIGIN, restart=True) as part:
         write(part, end)
         raise KeyboardInterrupt
-    if size is not None:
-        os.truncate(part.path, size)
-        journal = path.with_name(f"{path.name}.part.jsonl")
-        origin, *marks = journal.read_text().splitlines(keepends=True)
-        journal.write_text(origin + "".join(mark for mark in marks if json.loads(mark)["bytes"] <= size))
+
+
+def shorten(path: Path, size: int) -> None:
+    """Reduce the part and its journal to what a process that was killed after `size` bytes would leave."""
+    part = part_path(path)
+    os.truncate(part, size)
+    journal = journal_path(part)
+    origin, *marks = journal.read_text().splitlines(keepends=True)
+    journal.write_text(origin + "".join(mark for mark in marks if json.loads(mark)["bytes"] <= size))
 
 
 def read(path: Path) -> list[str]:
@@ -58,7 +62,7 @@ def test_part_is_renamed_when_complete(tmp_path: Path, name: str) -> None:
     with open_part(tmp_path / name, ORIGIN) as part:
         part.write("one\n", 1, "")
         assert names(tmp_path) == [f"{name}.part", f"{name}.part.jsonl"]
-        assert b"one" in part.path.read_bytes() or name == "out.gz", "what was written can be read at once"
+        assert b"one" in part.path.read_bytes() or name == "out.gz", "the output can be read before it is complete"
         part.write("zwei ü\n", 2, "")
     assert names(tmp_path) == [name]
     assert read(tmp_path / name) == ["one\n", "zwei ü\n"]
@@ -75,7 +79,8 @@ def test_resume_after_a_kill_at_any_byte(tmp_path: Path, name: str) -> None:
     whole = (tmp_path / f"{name}.part").stat().st_size
     starts = []
     for size in [0, 1, 5, 17, *range(30, whole, whole // 12), whole - 1, whole]:
-        interrupt(path, size=size)
+        interrupt(path)
+        shorten(path, size)
         with open_part(path, ORIGIN, resume=True) as part:
             starts.append(part.start.records)
             assert part.start.bytes <= size and part.path.stat().st_size == part.start.bytes
@@ -87,15 +92,15 @@ def test_resume_after_a_kill_at_any_byte(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["out", "out.gz"])
-def test_repeated_interruptions(tmp_path: Path, name: str) -> None:
+def test_an_output_is_complete_after_several_interruptions(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     for end in (50, 100, 150):
         with pytest.raises(KeyboardInterrupt), open_part(path, ORIGIN, resume=True) as part:
             assert part.start.records == end - 50
             write(part, end)
             raise KeyboardInterrupt
-        with (tmp_path / f"{name}.part.jsonl").open("ab") as record:
-            record.write(b'{"records": 999')  # a mark that was cut short
+        with (tmp_path / f"{name}.part.jsonl").open("ab") as journal:
+            journal.write(b'{"records": 999')  # an incomplete mark
     with open_part(path, ORIGIN, resume=True) as part:
         write(part)
     assert read(path) == LINES
@@ -109,11 +114,11 @@ def test_killed_process_resumes_at_the_last_mark_and_interrupted_one_at_its_end(
     path = tmp_path / name
     with open_part(path, ORIGIN) as part:
         write(part, 100)
-        record = (tmp_path / f"{name}.part.jsonl").read_text().splitlines()
-        assert [json.loads(line)["records"] for line in record[1:]] == [10]
+        journal = (tmp_path / f"{name}.part.jsonl").read_text()
+        assert [json.loads(line)["records"] for line in journal.splitlines()[1:]] == [10]
         content = part.path.read_bytes()
     (tmp_path / f"{name}.part").write_bytes(content)  # as if the process had been killed here
-    (tmp_path / f"{name}.part.jsonl").write_text("".join(f"{line}\n" for line in record))
+    (tmp_path / f"{name}.part.jsonl").write_text(journal)
     with open_part(path, ORIGIN, resume=True) as part:
         assert part.start.records == 10
         write(part)
@@ -134,9 +139,10 @@ def test_part_without_a_mark_is_removed(tmp_path: Path) -> None:
 
 
 def refusal(path: Path, origin: Origin = ORIGIN, *, resume: bool = False) -> str:
+    """Return the error of opening a part, which must not change any file."""
     before = {one.name: one.read_bytes() for one in path.parent.iterdir()}
     with pytest.raises(CommandError) as caught, open_part(path, origin, resume=resume):
-        pytest.fail("it must be refused")
+        pytest.fail("the part must not be opened")
     assert {one.name: one.read_bytes() for one in path.parent.iterdir()} == before
     return str(caught.value).replace(f"{path.parent}/", "")
 
@@ -165,8 +171,7 @@ def test_changed_part_is_an_error(tmp_path: Path, name: str) -> None:
             pass
         assert part.read_bytes() == changed
     part.write_bytes(content)
-    interrupted = pytest.raises(KeyboardInterrupt)
-    with interrupted, open_part(path, ORIGIN, resume=True) as resumed:
+    with pytest.raises(KeyboardInterrupt), open_part(path, ORIGIN, resume=True) as resumed:
         write(resumed, 40)
         raise KeyboardInterrupt
     with open_part(path, ORIGIN, resume=True) as resumed:
@@ -176,7 +181,7 @@ def test_changed_part_is_an_error(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["out", "out.gz"])
-@pytest.mark.parametrize("end", [10, 30])  # one mark; three
+@pytest.mark.parametrize("end", [10, 30])  # one mark, and three
 def test_shortened_part_is_an_error(tmp_path: Path, name: str, end: int) -> None:
     path = tmp_path / name
     interrupt(path, end)
@@ -220,12 +225,12 @@ def test_different_origin_is_an_error(tmp_path: Path) -> None:
             "use --restart to start over"
         )
     with open_part(tmp_path / "out", Origin(ORIGIN.facts, {DIGEST: "elsewhere"}), resume=True) as part:
-        assert part.start.records == 20, "the path of the model does not matter"
+        assert part.start.records == 20, "the path of the model may differ"
 
 
 @pytest.mark.parametrize("journal", [None, b"", b"\xff\n", b"[]\n", b'{"format": 9}\n', b'{"format": 1, "x": 2}\n'])
 def test_part_without_journal_is_an_error(tmp_path: Path, journal: bytes | None) -> None:
-    (tmp_path / "out.part").write_text("who knows\n")
+    (tmp_path / "out.part").write_text("text\n")
     if journal is not None:
         (tmp_path / "out.part.jsonl").write_bytes(journal)
     for resume in (False, True):
@@ -233,8 +238,8 @@ def test_part_without_journal_is_an_error(tmp_path: Path, journal: bytes | None)
             pytest.raises(CommandError, match=r"out\.part has no valid journal; .* --restart"),
             open_part(tmp_path / "out", ORIGIN, resume=resume),
         ):
-            pytest.fail("it must be refused")
-        assert (tmp_path / "out.part").read_text() == "who knows\n"
+            pytest.fail("the part must not be opened")
+        assert (tmp_path / "out.part").read_text() == "text\n"
 
 
 def digest(*records: Record) -> InputDigest:
@@ -270,10 +275,12 @@ def hold(path: Path, connection: "multiprocessing.connection.Connection") -> Non
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[BaseProcess]:
+    """A process that has opened the part and waits."""
     context = multiprocessing.get_context("fork")
     own, other = context.Pipe()
     process = context.Process(target=hold, args=(tmp_path / "out", other))
     process.start()
+    other.close()  # otherwise, `recv` would wait forever for a process that has failed
     own.recv()
     yield process
     process.kill()
@@ -286,7 +293,7 @@ def test_part_is_locked(tmp_path: Path, holder: BaseProcess) -> None:
             pytest.raises(UserError, match=r"out\.part is being written by another process"),
             open_part(tmp_path / "out", ORIGIN, **options),
         ):
-            pytest.fail("it must be refused")
+            pytest.fail("the part must not be opened")
     holder.kill()
     holder.join()
     with open_part(tmp_path / "out", ORIGIN, resume=True) as part:
@@ -301,9 +308,9 @@ def test_a_file_with_the_name_of_a_journal_is_kept(tmp_path: Path) -> None:
             pytest.raises(CommandError, match=r"out\.part\.jsonl is not a journal; the journal of the output"),
             open_part(tmp_path / "out", ORIGIN, **options),
         ):
-            pytest.fail("it must be refused")
+            pytest.fail("the part must not be opened")
     assert other.read_text() == '{"translation": "Hallo"}\n'
-    for start in (b"", b'{"form', b'{"format": 1, "fac'):  # of a killed command
+    for start in (b"", b'{"form', b'{"format": 1, "fac'):  # journals of a killed command
         other.write_bytes(start)
         with open_part(tmp_path / "out", ORIGIN):
             pass
@@ -326,7 +333,7 @@ def test_a_part_that_is_not_a_regular_file_is_kept(tmp_path: Path, name: str, ki
             pytest.raises(CommandError, match=f"{name} is not a regular file; .*; move it, or choose another output"),
             open_part(tmp_path / "out", ORIGIN, restart=restart),
         ):
-            pytest.fail("it must be refused")
+            pytest.fail("the part must not be opened")
     assert names(tmp_path) == ["mine", name]
 
 

@@ -34,7 +34,7 @@ def open_file(path: Path, prefixes: Path | None = None) -> Source:
 # --- Pipes ------------------------------------------------------------------------------------------------------------
 
 
-def test_pipe_lines(pipe: tuple[int, int]) -> None:
+def test_lines_of_a_pipe_end_only_at_line_feeds(pipe: tuple[int, int]) -> None:
     content = as_bytes(nasty_lines(300, num_longest=4)) + b"\n\r\n\0\xff\n" + b"no end"
 
     def write() -> None:
@@ -87,9 +87,10 @@ def test_pipe_limits_a_fast_writer(pipe: tuple[int, int]) -> None:
     writer.start()
     lines = PipeLines(pipe[0], "pipe")
     found = split_windows(Source(Path("-"), TEXT, pipe=lines).records(), 100, lines.wait, delay=10.0)
-    taken = sum(len(record.line) + 1 for _ in range(500) for record in next(found))
+    consumed = sum(len(record.line) + 1 for _ in range(500) for record in next(found))
     time.sleep(0.1)
-    assert written - taken < 400_000, "the pipe's own buffer and a block"
+    # The buffer of the pipe has 64 KiB; `PipeLines` reads at most 64 KiB more than a line.
+    assert written - consumed < 400_000, "PipeLines buffered more than one block"
     os.close(pipe[0])
     writer.join()
 
@@ -97,7 +98,7 @@ def test_pipe_limits_a_fast_writer(pipe: tuple[int, int]) -> None:
 def test_very_long_line_is_an_error(pipe: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmt.streams.source.MAX_LINE_BYTES", 1000)
     monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr(lines_module, "_BLOCK_BYTES", 100)  # of which a line may fill many
+    monkeypatch.setattr(lines_module, "_BLOCK_BYTES", 100)  # a line spans several blocks
     os.write(pipe[1], b"fine\n" + b"x" * 999 + b"\n" + b"x" * 5000)
     lines = PipeLines(pipe[0], "pipe")
     assert [len(next(lines)), len(next(lines))] == [5, 1000]
@@ -110,13 +111,13 @@ def test_very_long_line_is_an_error(pipe: tuple[int, int], tmp_path: Path, monke
 
 
 def test_unreadable_pipe_is_an_error(pipe: tuple[int, int]) -> None:
-    lines = PipeLines(pipe[1], "pipe")  # the end for writing
+    lines = PipeLines(pipe[1], "pipe")  # the write end, which cannot be read
     os.close(pipe[0])
     with pytest.raises(UserError, match=r"cannot read pipe: .*;.*;"):
         next(lines)
 
 
-def test_descriptors_from_1024_on(pipe: tuple[int, int]) -> None:
+def test_descriptors_above_1023_are_supported(pipe: tuple[int, int]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -131,7 +132,7 @@ def test_descriptors_from_1024_on(pipe: tuple[int, int]) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_named_pipe(tmp_path: Path) -> None:
+def test_check_does_not_read_a_named_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     writer = threading.Thread(target=lambda: (tmp_path / "fifo").write_text("one\ntwo\n"))
     writer.start()
@@ -204,10 +205,10 @@ def test_utf16_without_a_byte_order_mark_is_an_error(text: str, encoding: str, t
         list(lines_module.read_lines(tmp_path / "in"))
 
 
-@pytest.mark.parametrize("content", [b"a\0b\n\0\0\n" + b"text " * 50, b"0\t1\t" * 90 + b"1\n0\n1\t2"])
-def test_few_control_characters_and_many_tabs_are_text(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"a\0b\n\0\0\n" + b"text " * 50, b"0\t1\t" * 90 + b"1\n0\n1\t2", b"\n\n\x1f\n\n0"])
+def test_text_may_have_a_few_control_characters_and_many_tabs_or_blank_lines(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(content)
-    assert len(list(lines_module.read_lines(tmp_path / "in"))) == 3
+    assert list(lines_module.read_lines(tmp_path / "in")) == content.decode().split("\n")
 
 
 @pytest.mark.parametrize("encoding", ["utf-32-le", "utf-32-be"])
@@ -221,7 +222,9 @@ def test_utf32_is_an_error(tmp_path: Path, encoding: str, mark: str, text: str) 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("invalid_utf8", ["error", "replace"])
-def test_utf16_is_an_error(tmp_path: Path, encoding: str, invalid_utf8: lines_module.InvalidUtf8) -> None:
+def test_utf16_with_a_byte_order_mark_is_an_error(
+    tmp_path: Path, encoding: str, invalid_utf8: lines_module.InvalidUtf8
+) -> None:
     content = "\ufeffa dog\n\u0a0a\n".encode(encoding)
     (tmp_path / "in").write_bytes(content)
     os.mkfifo(tmp_path / "fifo")
@@ -231,12 +234,17 @@ def test_utf16_is_an_error(tmp_path: Path, encoding: str, invalid_utf8: lines_mo
             list(Source.open(tmp_path / name, TEXT, invalid_utf8).records())
 
 
-def test_prefixes(tmp_path: Path) -> None:
+def test_each_line_has_its_prefix(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("one\ntwo\n")
     (tmp_path / "prefixes").write_text("eins\n\n")
     source = open_file(tmp_path / "in", tmp_path / "prefixes")
     assert source.check() == 2
     assert [(record.text, record.prefix) for record in source.records()] == [("one", "eins"), ("two", "")]
+
+
+def test_prefixes_must_be_as_many_as_the_lines_and_valid_utf8(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("one\ntwo\n")
+    source = open_file(tmp_path / "in", tmp_path / "prefixes")
     for content, counted in (("eins\n", "1 line"), ("a\nb\nc\n", "3 lines")):
         (tmp_path / "prefixes").write_text(content)
         with pytest.raises(UserError, match=f"prefixes has {counted} and .*in has 2"):
@@ -254,6 +262,9 @@ def test_prefixes(tmp_path: Path) -> None:
     (tmp_path / "prefixes").write_bytes(b"eins\n\xff\n")
     with pytest.raises(UserError, match="prefixes, line 2: byte 0xff is not UTF-8"):
         source.check()
+
+
+def test_a_line_has_at_most_one_prefix(tmp_path: Path) -> None:
     (tmp_path / "prefixes").write_text("eins\nzwei\n")
     (tmp_path / "in").write_text('{"text": "one"}\n{"text": "two", "prefix": "Zwei"}\n')
     source = Source.open(tmp_path / "in", RecordReader("jsonl"), "error", tmp_path / "prefixes")

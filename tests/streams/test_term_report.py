@@ -14,25 +14,28 @@ DOG, CAT = Term("dog", ("Hund", "Hunde")), Term("cat", ("Katze",))
 HEADER = "line\tterm\ttranslation\tresult\n"
 
 
-def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_has_a_row_per_term_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "report.tsv"
-    rows = [format_use(number, use) for number, use in ((1, TermUse(DOG, "Hunde")), (3, TermUse(CAT, "")))]
-    assert rows == ["1\tdog\tHunde\tused\n", "3\tcat\tKatze\tmissed\n"]
+    used, missed = format_use(1, TermUse(DOG, "Hunde")), format_use(3, TermUse(CAT, ""))
+    assert (used, missed) == ("1\tdog\tHunde\tused\n", "3\tcat\tKatze\tmissed\n")
     report = TermReport(path)
     with report.open(done=0):
-        report.add(rows[0])
+        report.add(used)
         report.add("")
-        report.add(rows[1])
+        report.add(missed)
     report.log()
-    assert path.read_text() == HEADER + "".join(rows)
+    assert path.read_text() == HEADER + used + missed
     assert "glossary (constrain): 1 of 2 terms used (50.0%); missed most often: cat (1)" in capsys.readouterr().err
 
-    with path.open("a") as file:
-        file.write("4\tdog\tHu")  # the command was killed
+
+def test_a_resumed_report_keeps_only_the_rows_of_translated_lines(tmp_path: Path) -> None:
+    path = tmp_path / "report.tsv"
+    first, later = "1\tdog\tHunde\tused\n", "3\tcat\tKatze\tmissed\n"
+    path.write_text(f"{HEADER}{first}{later}4\tdog\tHu")  # the command was killed while it wrote a row
     resumed = TermReport(path)
     with resumed.open(done=2):
-        resumed.add(rows[1])
-    assert path.read_text() == HEADER + "".join(rows)
+        resumed.add(later)
+    assert path.read_text() == HEADER + first + later
 
 
 def test_a_resumed_report_must_exist(tmp_path: Path) -> None:

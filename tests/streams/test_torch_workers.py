@@ -22,7 +22,7 @@ WINDOWS = [[Record(number, "", "a")] for number in range(3)]
 
 @dataclass
 class ProcessIdTranslator:
-    """Returns the id of the process as the translation of a window."""
+    """Translates each window as the id of its process."""
 
     translator: SimpleNamespace
 
@@ -30,7 +30,8 @@ class ProcessIdTranslator:
         return TranslatedWindow(str(os.getpid()), "", 1, 1, LineCounts())
 
 
-def load(parent: int, context: Context, in_parent: bool) -> WindowTranslator:
+def load_translator(parent: int, context: Context, in_parent: bool) -> WindowTranslator:
+    """Load the translator; fail in a process of the wrong kind."""
     assert (os.getpid() == parent) == in_parent
     return cast(WindowTranslator, ProcessIdTranslator(SimpleNamespace(context=context)))
 
@@ -40,7 +41,7 @@ def fail_to_load() -> WindowTranslator:
 
 
 def translate(processes: int | None, load: Callable[[], WindowTranslator], *, is_pipe: bool = False) -> set[str]:
-    """Translate windows; returns the ids of the processes."""
+    """Translate the windows; return the ids of the processes."""
     num_lines, wait = (None, lambda seconds: True) if is_pipe else (len(WINDOWS), None)
     with start_torch_workers("cpu", processes) as workers:
         return {result.text for result in workers.translate(load, iter(WINDOWS), wait, num_lines)}
@@ -52,32 +53,33 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_workers, "LINES_PER_PROCESS", 1)
 
 
-@pytest.mark.parametrize("is_pipe", [False, True])
-def test_only_workers_load_the_model(is_pipe: bool) -> None:
-    for processes in (2,) if is_pipe else (2, None):
-        ids = translate(processes, partial(load, os.getpid(), NO_CONTEXT, in_parent=False), is_pipe=is_pipe)
-        assert 1 <= len(ids) <= 2
-        assert str(os.getpid()) not in ids
+@pytest.mark.parametrize(("processes", "is_pipe"), [(2, False), (None, False), (2, True)])
+def test_only_workers_load_the_model(processes: int | None, is_pipe: bool) -> None:
+    ids = translate(processes, partial(load_translator, os.getpid(), NO_CONTEXT, in_parent=False), is_pipe=is_pipe)
+    assert 1 <= len(ids) <= 2
+    assert str(os.getpid()) not in ids
 
 
-def test_fewer_processes_if_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first worker ends before this process loads the model."""
+def test_workers_that_exceed_the_memory_end_before_this_process_loads_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch_workers, "free_host_memory", lambda: 0)
-    loads: list[bool] = []
+    events: list[str] = []
 
     def load_here() -> WindowTranslator:
-        loads.append(True)
-        return load(os.getpid(), NO_CONTEXT, in_parent=True)
-
-    started: list[int] = []
+        events.append("load")
+        return load_translator(os.getpid(), NO_CONTEXT, in_parent=True)
 
     def map_in_order(*arguments: object, option: str) -> Iterator[torch_workers._Status]:
-        started.append(cast(int, arguments[2]))
-        yield torch_workers._Status(10**9, needs_translations=False)
+        events.append(f"start {arguments[2]} workers")
+        try:
+            yield torch_workers._Status(10**9, needs_translations=False)
+        finally:
+            events.append("end workers")
 
     monkeypatch.setattr(torch_workers, "map_in_order", map_in_order)
     assert translate(None, load_here) == {str(os.getpid())}
-    assert (started, loads) == ([2], [True])
+    assert events == ["start 2 workers", "end workers", "load"]
 
 
 @pytest.mark.parametrize("processes", [2, None])
@@ -91,4 +93,4 @@ def test_an_error_while_loading_is_raised_before_the_first_result(
 
 def test_a_pipe_is_rejected_by_a_model_that_needs_translations() -> None:
     with pytest.raises(UserError, match="--processes 2 does not support a pipe"):
-        translate(2, partial(load, os.getpid(), Context(1, "both"), in_parent=False), is_pipe=True)
+        translate(2, partial(load_translator, os.getpid(), Context(1, "both"), in_parent=False), is_pipe=True)

@@ -1,5 +1,6 @@
 """Windows of input lines."""
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -9,12 +10,13 @@ from nmt.streams.records import Record
 from nmt.streams.windows import MAX_WINDOW_CHARACTERS, split_windows, window_of_file, with_pauses
 
 
-def records(count: int, text: str = "a", asked: list[int] | None = None, bad: int = 0) -> Iterator[Record]:
+def records(count: int, text: str = "a", numbers_read: list[int] | None = None, bad: int = 0) -> Iterator[Record]:
+    """Yield records numbered from 1; add each number to `numbers_read`, and raise UserError at record `bad`."""
     for number in range(1, count + 1):
         if number == bad:
             raise UserError("bad line")
-        if asked is not None:
-            asked.append(number)
+        if numbers_read is not None:
+            numbers_read.append(number)
         yield Record(number, text, text)
 
 
@@ -23,22 +25,22 @@ def numbers(found: Iterator[list[Record]]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(("lines", "expected"), [(0, 256), (1000, 256), (10_000, 313), (65_536, 2048), (10**9, 2048)])
-def test_window_of_file(lines: int, expected: int) -> None:
+def test_the_window_size_is_a_fraction_of_the_file_within_limits(lines: int, expected: int) -> None:
     assert window_of_file(lines) == expected
 
 
-def test_windows_for_a_gpu() -> None:
+def test_windows_for_a_gpu_are_larger() -> None:
     assert [window_of_file(lines, on_gpu=True) for lines in (0, 3_000, 50_000, 10**9)] == [256, 256, 3_125, 32_768]
     found = numbers(split_windows(records(25, text="x" * 100_000), 2_048, max_characters=10 * MAX_WINDOW_CHARACTERS))
     assert [len(window) for window in found] == [25]
 
 
 def test_windows_do_not_read_ahead() -> None:
-    asked: list[int] = []
-    found = split_windows(records(7, asked=asked), 3)
+    numbers_read: list[int] = []
+    found = split_windows(records(7, numbers_read=numbers_read), 3)
     for last, expected in ((3, [1, 2, 3]), (6, [4, 5, 6]), (7, [7])):
         assert [record.number for record in next(found)] == expected
-        assert asked[-1] == last
+        assert numbers_read[-1] == last
     assert next(found, None) is None
     assert numbers(split_windows(records(6), 3)) == [[1, 2, 3], [4, 5, 6]]
     assert numbers(split_windows(records(0), 3)) == []
@@ -46,7 +48,8 @@ def test_windows_do_not_read_ahead() -> None:
 
 def test_long_lines_end_windows_early() -> None:
     found = numbers(split_windows(records(25, text="x" * 100_000), 2_048))
-    assert [len(window) for window in found] == [-(-MAX_WINDOW_CHARACTERS // 100_000)] * 2 + [3]
+    full_window = math.ceil(MAX_WINDOW_CHARACTERS / 100_000)
+    assert [len(window) for window in found] == [full_window, full_window, 25 - 2 * full_window]
 
 
 def test_records_before_an_error_are_yielded() -> None:
@@ -58,38 +61,39 @@ def test_records_before_an_error_are_yielded() -> None:
         list(split_windows(records(3, bad=1), 3))
 
 
-def test_windows_of_a_slow_pipe() -> None:
-    asked: list[int] = []
-    patience: list[float] = []
+def test_a_window_of_a_pipe_ends_if_no_line_arrives_within_the_delay() -> None:
+    delay = 1_000.0  # far above the duration of the test, which each timeout excludes
+    numbers_read: list[int] = []
+    timeouts: list[float] = []
 
     def wait(seconds: float) -> bool:
-        patience.append(seconds)
-        return asked[-1] not in (2, 3, 9)
+        timeouts.append(seconds)
+        return numbers_read[-1] not in (2, 3, 9)
 
-    assert numbers(split_windows(records(10, asked=asked), 4, wait, delay=5.0)) == [
+    assert numbers(split_windows(records(10, numbers_read=numbers_read), 4, wait, delay)) == [
         [1, 2],
         [3],
         [4, 5, 6, 7],
         [8, 9],
         [10],
     ]
-    assert all(4.0 < seconds <= 5.0 for seconds in patience)
-    assert len(patience) == 9, "a full window ends without waiting"
+    assert all(0.9 * delay < seconds <= delay for seconds in timeouts)
+    assert len(timeouts) == 9, "a full window must end without waiting"
 
 
 def test_available_lines_are_added_after_the_delay() -> None:
     assert numbers(split_windows(records(5), 4, lambda seconds: True, delay=0.0)) == [[1, 2, 3, 4], [5]]
-    patience: list[float] = []
+    timeouts: list[float] = []
 
     def wait(seconds: float) -> bool:
-        patience.append(seconds)
-        return len(patience) < 3
+        timeouts.append(seconds)
+        return len(timeouts) < 3
 
     list(split_windows(records(3), 4, wait, delay=0.0))
-    assert patience == [0.0] * 3
+    assert timeouts == [0.0] * 3
 
 
-def test_pauses() -> None:
+def test_none_precedes_a_wait_and_an_error() -> None:
     ready = iter([True, False, True])
     found = list(with_pauses(split_windows(records(3), 1), lambda seconds: next(ready)))
     assert [window and window[0].number for window in found] == [1, 2, None, 3]

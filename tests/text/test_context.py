@@ -1,6 +1,7 @@
 """Previous sentences of a document, from reading to token sequences."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_an_empty_line_and_another_document_end_the_context() -> None:
     assert ["".join(previous) for _, previous in found] == ["", "a", "ab", "bc", "cd", "", "e", ""]
 
 
-def test_a_line_that_cleaning_drops_is_in_no_context() -> None:
+def test_pairs_that_cleaning_drops_are_in_no_context() -> None:
     clean = Cleaner(DataRecipe(train=[{"kind": "toy"}], valid=[{"kind": "toy"}]), "en", "de").clean
     pairs = [("one", "eins"), ("two\ufffd", "zwei"), ("three ", "drei"), ("four", "vier"), ("", ""), ("five", "fünf")]
     joined = list(join_lines(pairs, BOTH, None))
@@ -95,35 +96,39 @@ def unpack(sentences: Sentences) -> list[list[int]]:
     return [part.tolist() for part in np.split(sentences.tokens, np.cumsum(sentences.lengths)[:-1])]
 
 
+def join(sentences: Sequence[list[int]], *, has_context: bool) -> list[int]:
+    """Return the last sentence, after the previous ones with their separators if it has context."""
+    previous = sentences[:-1] if has_context else []
+    return [token for sentence in previous for token in (*sentence, SEP)] + sentences[-1]
+
+
 @pytest.mark.parametrize("has_target", [False, True])
 def test_the_oldest_sentences_are_dropped_on_both_sides(has_target: bool) -> None:
     rng = random.Random(4)
+    max_src, max_tgt = 10, 12
 
     def sentence() -> list[int]:
         return [rng.randint(10, 99) for _ in range(rng.randint(1, 7))]
 
-    sources: list[list[int]] = []
-    targets: list[list[int]] = []
+    whole: list[tuple[list[int], list[int]]] = []
     expected: list[tuple[list[int], list[int]]] = []
     for _ in range(300):
-        pairs = [(sentence(), sentence()) for _ in range(rng.randint(1, 4))]
-        for dropped in (0, *range(len(pairs))):
-            kept = pairs[dropped:]
-            src = [token for own, _ in kept[:-1] for token in (*own, SEP)] + kept[-1][0]
-            tgt = [token for _, own in kept[:-1] for token in (*own, SEP)] if has_target else []
-            tgt += kept[-1][1]
-            if len(sources) == len(expected):
-                sources.append(src)
-                targets.append(tgt)
-            elif len(src) <= 10 and len(tgt) <= 12:
-                break
-        expected.append((src, tgt))
+        length = rng.randint(1, 4)
+        sources, targets = ([sentence() for _ in range(length)] for _ in range(2))
+        joined = [
+            (join(sources[dropped:], has_context=True), join(targets[dropped:], has_context=has_target))
+            for dropped in range(length)
+        ]
+        fitting = [(src, tgt) for src, tgt in joined if len(src) <= max_src and len(tgt) <= max_tgt]
+        whole.append(joined[0])
+        expected.append(fitting[0] if fitting else joined[-1])
     separators = Separators(SEP, SEP if has_target else None)
-    found = fit_context(pack(sources), pack(targets), separators, 10, 12)
+    src, tgt = (pack(list(side)) for side in zip(*whole, strict=True))
+    found = fit_context(src, tgt, separators, max_src, max_tgt)
     assert list(zip(*map(unpack, found), strict=True)) == expected
-    assert sum(map(len, sources)) > sum(len(src) for src, _ in expected) + 500
+    assert sum(new != old for new, old in zip(expected, whole, strict=True)) > 100, "too few pairs exceed the limits"
 
 
-def test_after_last() -> None:
+def test_after_last_is_the_index_after_the_last_separator() -> None:
     assert [after_last(tokens, SEP) for tokens in ([], [1, 2], [SEP], [1, SEP, 2, SEP, 3])] == [0, 0, 1, 4]
     assert after_last([1, SEP, 2], None) == 0

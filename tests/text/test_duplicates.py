@@ -1,3 +1,5 @@
+"""Duplicate detection by hashes on disk."""
+
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from nmt.text.duplicates import Bitmap, DuplicateFinder
 
 @settings(max_examples=25)
 @given(st.lists(st.lists(st.integers(0, 300), max_size=40), max_size=5))
-def test_first_of_equal_hashes_is_kept(tmp_path_factory: pytest.TempPathFactory, chunks: list[list[int]]) -> None:
+def test_the_first_of_equal_hashes_is_kept(tmp_path_factory: pytest.TempPathFactory, chunks: list[list[int]]) -> None:
     directory = tmp_path_factory.mktemp("hashes")
     with DuplicateFinder(directory) as finder:
         for chunk in chunks:
@@ -24,16 +26,15 @@ def test_first_of_equal_hashes_is_kept(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_files_are_removed_on_failure(tmp_path: Path) -> None:
-    try:
-        with DuplicateFinder(tmp_path) as finder:
-            finder.add(np.arange(100, dtype=np.uint64))
-            raise RuntimeError
-    except RuntimeError:
-        assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RuntimeError), DuplicateFinder(tmp_path) as finder:
+        finder.add(np.arange(100, dtype=np.uint64))
+        assert list(tmp_path.iterdir()) != []
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
 
 
 @given(st.integers(0, 40), st.sets(st.integers(0, 39)), st.integers(0, 40), st.integers(0, 40))
-def test_bitmap(length: int, cleared: set[int], start: int, stop: int) -> None:
+def test_a_slice_of_a_bitmap_has_its_kept_pairs(length: int, cleared: set[int], start: int, stop: int) -> None:
     cleared = {index for index in cleared if index < length}
     bitmap = Bitmap(length)
     bitmap.clear(np.array(sorted(cleared), dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Word-by-word encoding, compared with SentencePiece on whole sentences."""
+"""Word-by-word encoding compared with SentencePiece on whole sentences, and operations on encoded sentences."""
 
 from pathlib import Path
 from typing import Any
@@ -63,31 +63,32 @@ def test_encoder_matches_sentencepiece(tokenizer: Tokenizer, batches: list[list[
 
 def test_each_word_is_segmented_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = trained(tmp_path, "bpe")
-    cut: list[str] = []
+    segmented: list[str] = []
     encode_batch = tokenizer.encode_batch
 
-    def spy(texts: list[str]) -> list[list[int]]:
-        cut.extend(texts)
+    def record(texts: list[str]) -> list[list[int]]:
+        segmented.extend(texts)
         return encode_batch(texts)
 
-    monkeypatch.setattr(tokenizer, "encode_batch", spy)
+    monkeypatch.setattr(tokenizer, "encode_batch", record)
     encoder = SentenceEncoder(tokenizer)
     for line in LINES:
         assert lists(encoder([line, "the end"])) == [tokenizer.encode(line), tokenizer.encode("the end")]
-    assert sorted(cut) == sorted({word for line in LINES for word in line.split()} | {"end"})
+    assert sorted(segmented) == sorted({word for line in LINES for word in line.split()} | {"end"})
 
 
-def test_word_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_word_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = trained(tmp_path, "bpe")
-    monkeypatch.setattr(encoding, "_MAX_CACHED_TOKENS", 50)
+    limit, max_new_tokens = 50, 40  # the words of one call have at most 40 tokens
+    monkeypatch.setattr(encoding, "_MAX_CACHED_TOKENS", limit)
     encoder = SentenceEncoder(tokenizer)
     for number in range(200):
         texts = [f"the cat sees {number} mice", f"{number * number} dogs"]
         assert lists(encoder(texts)) == [tokenizer.encode(text) for text in texts]
-        assert encoder._cache.num_tokens <= 50 + 40
+        assert encoder._cache.num_tokens <= limit + max_new_tokens
 
 
-def test_select() -> None:
+def test_select_keeps_the_sentences_of_the_mask() -> None:
     ids = [[1, 2], [], [3], [4, 5, 6]]
     for mask in ([True, True, True, True], [False, True, False, True], [False] * 4):
         part = sentences_of(ids).select(np.array(mask))
@@ -95,24 +96,24 @@ def test_select() -> None:
         assert part.words.tolist() == [len(sentence) + 7 for sentence in lists(part)]
 
 
-def test_prepend_and_reverse() -> None:
+def test_prepend_and_reverse_change_each_sentence() -> None:
     ids = [[1, 2], [], [3], [4, 5, 6]]
     assert lists(sentences_of(ids).prepend(9)) == [[9, *sentence] for sentence in ids]
     assert lists(sentences_of(ids).reverse()) == [sentence[::-1] for sentence in ids]
     assert lists(sentences_of([]).prepend(9)) == lists(sentences_of([]).reverse()) == []
-    assert sentences_of(ids).prepend(9).words.tolist() == [9, 7, 8, 10], "a tag is not a word"
+    assert sentences_of(ids).prepend(9).words.tolist() == [9, 7, 8, 10], "a tag must not count as a word"
 
 
-# --- Models that encode by words ---
+# --- Models that encode by words --------------------------------------------------------------------------------------
 
 
-def test_nmt_models_encode_by_words(tmp_path: Path) -> None:
+def test_bpe_models_encode_by_words_and_unigram_models_do_not(tmp_path: Path) -> None:
     assert trained(tmp_path, "bpe").encodes_by_words()
     assert not trained(tmp_path, "unigram").encodes_by_words()
 
 
 @pytest.mark.parametrize("text", ["▁the▁old", "the old", "old▁"])
-def test_piece_across_a_space(text: str, tmp_path: Path) -> None:
+def test_a_model_with_a_piece_across_a_space_does_not_encode_by_words(text: str, tmp_path: Path) -> None:
     tokenizer = trained(tmp_path, "bpe")
     pieces = read_pieces(tokenizer.model)
     pieces.append(Piece(text, kind=PieceKind.user_symbol))
@@ -121,8 +122,8 @@ def test_piece_across_a_space(text: str, tmp_path: Path) -> None:
     assert lists(SentenceEncoder(other)(LINES)) == [other.encode(line) for line in LINES]
 
 
-def otherwise_trained(folder: Path, **options: Any) -> Tokenizer:
-    """Return a model without byte pieces: unknown characters become the unknown token."""
+def train_without_byte_pieces(folder: Path, **options: Any) -> Tokenizer:
+    """Train a model with options of SentencePiece. Unknown characters become the unknown token."""
     settings: dict[str, Any] = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
     settings |= {"normalization_rule_name": "identity", "model_type": "bpe", "vocab_size": 40, "minloglevel": 2}
     model = folder / "other"
@@ -142,23 +143,23 @@ def otherwise_trained(folder: Path, **options: Any) -> Tokenizer:
         ("normalization_rule_name", "identity"),
     ],
 )
-def test_foreign_models(option: str, value: Any, tmp_path: Path) -> None:
-    tokenizer = otherwise_trained(tmp_path, **{option: value})
+def test_models_of_other_trainers_are_encoded_as_by_sentencepiece(option: str, value: Any, tmp_path: Path) -> None:
+    tokenizer = train_without_byte_pieces(tmp_path, **{option: value})
     assert tokenizer.encodes_by_words() == (value == "identity")
-    assert_as_sentencepiece(tokenizer)
+    assert_encoded_as_by_sentencepiece(tokenizer)
 
 
-def test_missing_space_piece(tmp_path: Path) -> None:
+def test_a_model_without_a_space_piece_does_not_encode_by_words(tmp_path: Path) -> None:
     """Adjacent unknown characters, including spaces, are one token."""
-    tokenizer = otherwise_trained(tmp_path)
+    tokenizer = train_without_byte_pieces(tmp_path)
     pieces = [piece for piece in read_pieces(tokenizer.model) if piece.text != SPACE]
     without = Tokenizer(with_pieces(tokenizer.model, pieces), Path("without"))
     assert len(without.encode("ö ä")) < len(tokenizer.encode("ö ä"))
     assert not without.encodes_by_words()
-    assert_as_sentencepiece(without)
+    assert_encoded_as_by_sentencepiece(without)
 
 
-def assert_as_sentencepiece(tokenizer: Tokenizer) -> None:
+def assert_encoded_as_by_sentencepiece(tokenizer: Tokenizer) -> None:
     texts = [*LINES, *(normalize(text, "none") for text in ODD), "ö ä", "ö the ä"]
     assert lists(SentenceEncoder(tokenizer)(texts)) == [tokenizer.encode(text) for text in texts]
     for text in texts:

@@ -1,3 +1,5 @@
+"""Subword sampling, compared with enumerated probabilities and with SentencePiece."""
+
 import math
 import random
 import re
@@ -20,7 +22,7 @@ from nmt.text.tokenizer import Tokenizer, Vocabulary, train_tokenizer
 TEXT = """the small green garden mountain river follows discovers underneath between quickly wonderful translation
 sentence language grandmother yesterday sometimes beautiful carpenter window newspaper together understanding"""
 SYMBOLS = ("<web>", "<2de>", "a,b")
-HOSTILE = [
+DIFFICULT = [
     "größer 漢字 \U0001f600",
     "\U0001f469\u200d\U0001f469\u200d\U0001f467 and \U0001d518",
     "the <2de> a,b garden",
@@ -35,9 +37,10 @@ HOSTILE = [
 
 
 def sentences(count: int) -> list[str]:
-    choice = random.Random(1)
-    words = [*TEXT.split(), *("".join(choice.sample(TEXT.split(), 2)) for _ in range(100))]
-    return [" ".join(choice.choices(words, k=choice.randint(1, 6))) for _ in range(count)]
+    rng = random.Random(1)
+    compounds = ["".join(rng.sample(TEXT.split(), 2)) for _ in range(100)]
+    words = [*TEXT.split(), *compounds]
+    return [" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +67,17 @@ def resegment(vocabulary: Vocabulary, alpha: float, batch: list[list[int]], seed
 
 
 def surface(tokenizer: Tokenizer, ids: list[int]) -> bytes:
-    """Return the text of tokens, including spaces, by joining their pieces."""
-    byte_piece = re.compile("<0x([0-9A-F]{2})>")
-    return b"".join(
-        bytes.fromhex(found[1]) if (found := byte_piece.fullmatch(piece)) else piece.encode()
-        for piece in tokenizer.pieces(ids)
-    )
+    """Return the text of tokens, with a `▁` for each space, by joining their pieces."""
+    text = b""
+    for piece in tokenizer.pieces(ids):
+        byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
+        text += bytes.fromhex(byte[1]) if byte else piece.encode()
+    return text
 
 
 def test_text_is_unchanged(tokenizer: Tokenizer) -> None:
     tag = tokenizer.encode("<web>")[-1]
-    batch = [tokenizer.encode(text) for text in [*HOSTILE, *sentences(50)]]
+    batch = [tokenizer.encode(text) for text in [*DIFFICULT, *sentences(50)]]
     batch += [[], *([tag, *ids] for ids in batch), []]
     changed = 0
     for alpha in (0.0, 0.1, 0.5, 0.95):
@@ -98,15 +101,15 @@ def test_arbitrary_text_is_unchanged(tokenizers: dict[str, Tokenizer], texts: li
 def test_user_symbols_are_not_split(tokenizer: Tokenizer) -> None:
     symbols = {tokenizer.encode(symbol)[-1] for symbol in SYMBOLS}
     tag = tokenizer.encode("<web>")[-1]
-    batch = [[tag, *tokenizer.encode(text)] for text in HOSTILE]
+    batch = [[tag, *tokenizer.encode(text)] for text in DIFFICULT]
     for seed in range(20):
         for old, new in zip(batch, resegment(tokenizer.vocabulary(), 0.1, batch, seed), strict=True):
             assert new[0] == tag
             assert [token for token in new if token in symbols] == [token for token in old if token in symbols]
 
 
-def test_deterministic_limit_matches_sentencepiece(tokenizers: dict[str, Tokenizer]) -> None:
-    texts = [*HOSTILE, *sentences(300)]
+def test_segmentations_without_randomness_match_sentencepiece(tokenizers: dict[str, Tokenizer]) -> None:
+    texts = [*DIFFICULT, *sentences(300)]
     batch = [tokenizers["bpe"].encode(text) for text in texts]
     assert resegment(tokenizers["bpe"].vocabulary(), 0.0, batch) == batch
     # For unigram, a large alpha leaves only the best segmentations; there may be ties.
@@ -131,11 +134,11 @@ def merge(parts: tuple[str, ...], i: int) -> tuple[str, ...]:
     return (*parts[:i], parts[i] + parts[i + 1], *parts[i + 2 :])
 
 
-def sample_bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float, choice: random.Random) -> tuple[str, ...]:
-    """Algorithm 1 of Provilkov et al. 2020."""
+def sample_bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float, rng: random.Random) -> tuple[str, ...]:
+    """Return a segmentation sampled with algorithm 1 of Provilkov et al. 2020."""
     score_of, parts = scores_of(vocabulary), tuple(word)
     while True:
-        merges = [found for found in possible_merges(parts, score_of) if choice.random() >= alpha]
+        merges = [found for found in possible_merges(parts, score_of) if rng.random() >= alpha]
         if not merges:
             return parts
         parts = merge(parts, min(merges)[1])
@@ -150,56 +153,58 @@ def bpe_dropout(vocabulary: Vocabulary, word: str, alpha: float) -> dict[tuple[s
         total: dict[tuple[str, ...], float] = defaultdict(float)
         merges = possible_merges(parts, score_of)
         for is_dropped in product((True, False), repeat=len(merges)):
-            share = math.prod(alpha if dropped else 1 - alpha for dropped in is_dropped)
+            pattern_probability = math.prod(alpha if dropped else 1 - alpha for dropped in is_dropped)
             remaining = [found for found, dropped in zip(merges, is_dropped, strict=True) if not dropped]
             following = outcomes(merge(parts, min(remaining)[1])) if remaining else {parts: 1.0}
             for segmentation, probability in following.items():
-                total[segmentation] += share * probability
+                total[segmentation] += pattern_probability * probability
         return total
 
     return outcomes(tuple(word))
 
 
 def unigram_sampling(vocabulary: Vocabulary, word: str, alpha: float) -> dict[tuple[str, ...], float]:
-    """Return the probability of every segmentation, by enumeration."""
+    """Return the probability of every segmentation (Kudo 2018), by enumeration."""
     score_of = scores_of(vocabulary)
 
-    def ways(rest: str) -> list[tuple[str, ...]]:
-        cuts = [cut for cut in range(1, len(rest) + 1) if rest[:cut] in score_of]
-        return [(rest[:cut], *way) for cut in cuts for way in ways(rest[cut:])] if rest else [()]
+    def segmentations(text: str) -> list[tuple[str, ...]]:
+        if not text:
+            return [()]
+        ends = [end for end in range(1, len(text) + 1) if text[:end] in score_of]
+        return [(text[:end], *rest) for end in ends for rest in segmentations(text[end:])]
 
-    weights = {way: math.exp(alpha * sum(score_of[piece] for piece in way)) for way in ways(word)}
-    return {way: weight / sum(weights.values()) for way, weight in weights.items()}
+    weights = {pieces: math.exp(alpha * sum(score_of[piece] for piece in pieces)) for pieces in segmentations(word)}
+    total = sum(weights.values())
+    return {pieces: weight / total for pieces, weight in weights.items()}
 
 
 @pytest.mark.parametrize("word", ["the", "garden", "beautiful", "riverriver"])
 @pytest.mark.parametrize("alpha", [0.1, 0.6])
-def test_unigram_probabilities(word: str, alpha: float, tokenizer: Tokenizer) -> None:
+def test_segmentations_have_their_probabilities(word: str, alpha: float, tokenizer: Tokenizer) -> None:
     vocabulary, count = tokenizer.vocabulary(), 20_000
-    expected = {"bpe": bpe_dropout, "unigram": unigram_sampling}[vocabulary.algorithm](
-        vocabulary, f"\u2581{word}", alpha
-    )
+    enumerate_segmentations = {"bpe": bpe_dropout, "unigram": unigram_sampling}[vocabulary.algorithm]
+    expected = enumerate_segmentations(vocabulary, f"\u2581{word}", alpha)
     assert sum(expected.values()) == pytest.approx(1)
-    sampled = Counter(
-        tuple(tokenizer.pieces(ids)) for ids in resegment(vocabulary, alpha, [tokenizer.encode(word)] * count)
-    )
+    segmented = resegment(vocabulary, alpha, [tokenizer.encode(word)] * count)
+    sampled = Counter(tuple(tokenizer.pieces(ids)) for ids in segmented)
     assert sampled.keys() <= expected.keys()
     for segmentation, probability in expected.items():
         deviation = math.sqrt(probability * (1 - probability) / count)
         assert sampled[segmentation] / count == pytest.approx(probability, abs=5 * deviation + 1 / count)
 
 
-def test_token_count_matches_algorithm_1(tokenizers: dict[str, Tokenizer]) -> None:
-    tokenizer, choice, texts = tokenizers["bpe"], random.Random(3), sentences(500)
+def test_the_token_count_of_bpe_dropout_matches_algorithm_1(tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer, rng, texts = tokenizers["bpe"], random.Random(3), sentences(500)
     vocabulary = tokenizer.vocabulary()
     words = [f"\u2581{word}" for text in texts for word in text.split()]
-    theirs = sum(len(sample_bpe_dropout(vocabulary, word, 0.1, choice)) for word in words)
+    theirs = sum(len(sample_bpe_dropout(vocabulary, word, 0.1, rng)) for word in words)
     ours = sum(map(len, resegment(vocabulary, 0.1, [tokenizer.encode(text) for text in texts])))
     assert ours == pytest.approx(theirs, rel=0.01)
 
 
-def test_token_count_matches_sentencepiece(tokenizers: dict[str, Tokenizer]) -> None:
+def test_the_token_count_of_unigram_sampling_matches_sentencepiece(tokenizers: dict[str, Tokenizer]) -> None:
     texts, tokenizer = sentences(2000), tokenizers["unigram"]
+    sentencepiece.set_random_generator_seed(1)
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     theirs = sum(len(processor.encode(text, enable_sampling=True, alpha=0.2, nbest_size=-1)) for text in texts)
     ours = sum(map(len, resegment(tokenizer.vocabulary(), 0.2, [tokenizer.encode(text) for text in texts])))
@@ -218,12 +223,12 @@ def test_equal_sentences_are_sampled_independently(tokenizer: Tokenizer) -> None
 
 
 @pytest.mark.parametrize("batch", [[], [[]], [[], []]])
-def test_no_tokens(batch: list[list[int]], tokenizer: Tokenizer) -> None:
+def test_a_batch_without_tokens_is_unchanged(batch: list[list[int]], tokenizer: Tokenizer) -> None:
     assert resegment(tokenizer.vocabulary(), 0.5, batch) == batch
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_piece_with_unknown_character_is_not_split(algorithm: Literal["bpe", "unigram"]) -> None:
+def test_a_piece_with_a_character_that_is_no_piece_is_not_split(algorithm: Literal["bpe", "unigram"]) -> None:
     pieces = ["<unk>", "a", "b", "ab", "bz", "z?"]
     vocabulary = Vocabulary(algorithm, pieces, [0.0, -1.5, -1.6, -1.0, -2.0, -5.0], [False, *[True] * 5])
     batch = [[3, 4, 5, 1, 2]] * 100

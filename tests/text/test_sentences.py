@@ -6,13 +6,13 @@ import pytest
 
 from nmt.text.sentences import split_sentences
 
-# One paragraph per line; | separates its sentences, and stands for a space, or for nothing after wide punctuation.
+# One paragraph per line. | separates its sentences; in the text it is a space, or nothing after wide punctuation.
 CASES = (Path(__file__).parent / "sentences.txt").read_text(encoding="utf-8").strip().split("\n")
 WIDE_MARKS = set("\u3002\uff01\uff1f")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_reference(case: str) -> None:
+def test_paragraphs_are_split_into_the_reference_sentences(case: str) -> None:
     sentences = case.split("|")
     text = ""
     for sentence in sentences:
@@ -20,11 +20,11 @@ def test_reference(case: str) -> None:
     assert split_sentences(text) == sentences
 
 
-def test_there_are_enough_cases() -> None:
+def test_cases_are_many_and_distinct() -> None:
     assert len(set(CASES)) == len(CASES) > 120
 
 
-def test_nothing_but_white_space_is_lost() -> None:
+def test_only_white_space_is_lost() -> None:
     text = "  One two.  Three!\u00a0Four?\tFive \u3000 six. "
     assert split_sentences(text) == ["One two.", "Three!", "Four?", "Five \u3000 six."]
     assert split_sentences(" \t ") == split_sentences("") == []

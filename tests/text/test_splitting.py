@@ -29,12 +29,13 @@ from nmt.text.splitting import contains_phrase, join_texts, split_text
         ("ein Caf\u00e9", "Ca\u00adfe\u0301", False, True),
     ],
 )
-def test_phrases_in_texts(text: str, phrase: str, ignores_case: bool, expected: bool) -> None:
+def test_a_phrase_is_not_part_of_a_longer_word(text: str, phrase: str, ignores_case: bool, expected: bool) -> None:
     assert contains_phrase(text, phrase, ignores_case=ignores_case) is expected
 
 
 @pytest.mark.parametrize("run", [".", ".-", "\u3002", "\u0948.", "\u3002 "])
 def test_long_runs_of_punctuation_take_linear_time(run: str) -> None:
+    """With quadratic time, the test would take minutes."""
     text = f"x{run * 50_000}5"
     assert "".join(split_text(text, lambda part: len(part) < 30_000)).replace(" ", "") == text.replace(" ", "")
 
@@ -52,6 +53,7 @@ def test_sentence_ends_are_runs_of_punctuation(text: str, expected: list[str]) -
 
 
 def test_many_parts_are_joined_in_linear_time() -> None:
+    """With quadratic time, the test would take minutes."""
     joined, first_words = join_texts(["A part of a line.", "\u4e00\u3002", "\u4e8c", ""] * 50_000)
     assert joined.startswith("A part of a line. \u4e00\u3002\u4e8c A part")
     assert first_words[:9] == [0, 5, 5, 6, 6, 11, 11, 12, 12]

@@ -41,7 +41,7 @@ def test_same_pieces_give_the_same_model(tokenizer: Tokenizer) -> None:
     assert Tokenizer(again, Path("again")).encode_batch(LINES) == tokenizer.encode_batch(LINES)
 
 
-def test_replaced_pieces(tokenizer: Tokenizer) -> None:
+def test_pieces_can_be_removed_and_added(tokenizer: Tokenizer) -> None:
     pieces = [piece for piece in read_pieces(tokenizer.model) if piece.text != "▁house"]
     changed = [*pieces[:4], Piece("▁the▁old▁cat", kind=PieceKind.user_symbol), *pieces[4:], Piece("x" * 200, -1e30)]
     other = Tokenizer(with_pieces(tokenizer.model, changed), Path("other"))

@@ -1,3 +1,5 @@
+"""Training and use of tokenizers."""
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,15 +60,15 @@ def test_phrases_of_scripts_without_spaces_may_continue_a_line(algorithm: str, t
     recipe = TokenizerRecipe(vocab_size=size, algorithm=algorithm, character_coverage=1.0)
     tokenizer = train_tokenizer(lines, recipe, tmp_path / "tokenizer.model")
     for phrase in ("猫", "新聞", "を見", "𠮷"):
-        *_, within = tokenizer.encode_phrase(phrase)
-        assert tokenizer.decode([*tokenizer.encode("見"), *within]) == f"見{phrase}"
+        *_, continuation = tokenizer.encode_phrase(phrase)
+        assert tokenizer.decode([*tokenizer.encode("見"), *continuation]) == f"見{phrase}"
     for piece in tokenizer.pieces(range(tokenizer.vocab_size)):
         assert (tokenizer.ids([piece]) in tokenizer.encode_forbidden("見")) == ("見" in piece)
     assert tokenizer.encode_phrase("dog 猫") == [tokenizer.encode("dog 猫")]
     assert tokenizer.encode_phrase("") == [[]]
     tokenizer.has_spaces = False
-    *_, within = tokenizer.encode_phrase("dog")
-    assert tokenizer.decode([*tokenizer.encode("見"), *within]) == "見dog"
+    *_, continuation = tokenizer.encode_phrase("dog")
+    assert tokenizer.decode([*tokenizer.encode("見"), *continuation]) == "見dog"
     assert tokenizer.encode_phrase("") == [[]]
 
 
@@ -80,25 +82,25 @@ def test_text_round_trips(tokenizer: Tokenizer) -> None:
 @settings(max_examples=50)
 @given(st.text(max_size=30))
 def test_arbitrary_normalized_text_round_trips(tokenizer: Tokenizer, text: str) -> None:
-    # SentencePiece uses U+2581 for a space.
+    # SentencePiece decodes U+2581 as a space.
     text = normalize(text.replace("\u2581", ""), "NFC")
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @given(st.lists(st.text(st.characters(codec=None), max_size=20), max_size=5))
-def test_encode_batch(tokenizer: Tokenizer, texts: list[str]) -> None:
+def test_a_batch_is_encoded_as_its_texts_are(tokenizer: Tokenizer, texts: list[str]) -> None:
     ids = tokenizer.encode_batch(texts)
     assert ids == [tokenizer.encode(text) for text in texts]
 
 
 @given(st.lists(st.integers(-5, 400) | st.integers(-(2**70), 2**70), max_size=20))
 def test_any_ids_decode_to_one_line(tokenizer: Tokenizer, ids: list[int]) -> None:
-    assert "\n" not in tokenizer.decode(ids)
+    assert not {"\n", "\r"} & set(tokenizer.decode(ids))
     assert len(tokenizer.pieces(ids)) == len(ids)
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram", "char"])
-def test_tokens_with_digits(algorithm: str, tmp_path: Path) -> None:
+def test_tokens_with_digits_are_those_whose_text_has_one(algorithm: str, tmp_path: Path) -> None:
     recipe = TokenizerRecipe(vocab_size=290, algorithm=algorithm, character_coverage=1.0)
     lines = ["in 1990 and 1991, x² of ٣ dogs", "½ a1 b22", *LINES]
     tokenizer = train_tokenizer(lines, recipe, tmp_path / "tokenizer.model")
@@ -118,11 +120,11 @@ def test_line_feed_bytes_stay_on_the_line(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode([*tokenizer.encode("cat"), line_feed, *tokenizer.encode("dog")]) == "cat  dog"
 
 
-def test_lone_surrogate(tokenizer: Tokenizer) -> None:
+def test_a_lone_surrogate_is_encoded_as_the_replacement_character(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")
 
 
-def test_user_symbols(tokenizer: Tokenizer) -> None:
+def test_user_symbols_are_single_pieces(tokenizer: Tokenizer) -> None:
     assert "<2de>" in tokenizer.pieces(tokenizer.encode("<2de>the cat"))
     assert "a,b" in tokenizer.pieces(tokenizer.encode("a,b"))
 
@@ -165,7 +167,7 @@ def test_lowercasing_keeps_the_number_of_characters(lowering: Tokenizer, text: s
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_vocabulary(algorithm: str, tmp_path: Path) -> None:
+def test_the_vocabulary_equals_that_of_sentencepiece(algorithm: str, tmp_path: Path) -> None:
     recipe = TokenizerRecipe(vocab_size=279, algorithm=algorithm, user_symbols=("<2de>", "a,b"))
     tokenizer = train_tokenizer(LINES, recipe, tmp_path / "tokenizer.model")
     vocabulary = tokenizer.vocabulary()
@@ -178,7 +180,7 @@ def test_vocabulary(algorithm: str, tmp_path: Path) -> None:
     assert {vocabulary.pieces[i] for i in ids if not vocabulary.ordinary[i]} == special
 
 
-def test_vocabulary_of_other_algorithms(tmp_path: Path) -> None:
+def test_the_vocabulary_of_another_algorithm_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "words"
     special: dict[str, Any] = {"pad_id": PAD_ID, "unk_id": UNK_ID, "bos_id": BOS_ID, "eos_id": EOS_ID}
     sentencepiece.SentencePieceTrainer.train(
@@ -189,12 +191,12 @@ def test_vocabulary_of_other_algorithms(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_unsuitable_vocabulary_size(algorithm: str, tmp_path: Path) -> None:
+def test_the_error_for_an_unsuitable_vocabulary_size_names_the_limit(algorithm: str, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.model"
-    with pytest.raises(UserError, match=r"vocab_size is 5000; this text allows at most (\d+) pieces") as caught:
+    with pytest.raises(UserError, match=r"vocab_size is 5000; this text allows at most \d+ pieces") as caught:
         train_tokenizer(LINES, TokenizerRecipe(vocab_size=5000, algorithm=algorithm), path)
-    most = int(str(caught.value).split("at most ")[1].split()[0])
-    assert train_tokenizer(LINES, TokenizerRecipe(vocab_size=most, algorithm=algorithm), path).vocab_size == most
+    limit = int(str(caught.value).split("at most ")[1].split()[0])
+    assert train_tokenizer(LINES, TokenizerRecipe(vocab_size=limit, algorithm=algorithm), path).vocab_size == limit
     with pytest.raises(UserError, match=r"vocab_size is 100; .* need 2[0-9][0-9]"):
         train_tokenizer(LINES, TokenizerRecipe(vocab_size=100, algorithm=algorithm), path)
 
@@ -208,26 +210,26 @@ def test_training_reads_lines_of_any_length(algorithm: str, tmp_path: Path) -> N
     assert b"\x80\x80\x80\x80\x04" not in tokenizer.model  # the length limit, which would change all models
 
 
-def test_training_without_text(tmp_path: Path) -> None:
+def test_training_without_text_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot train the tokenizer") as caught:
         train_tokenizer([], RECIPE, tmp_path / "tokenizer.model")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x00" * 100])
-def test_damaged_model_file(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_model_file_is_an_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(content)
     with pytest.raises(UserError, match=r"tokenizer\.model"):
         Tokenizer.load(tmp_path / "tokenizer.model")
 
 
-def test_missing_model_file(tmp_path: Path) -> None:
+def test_a_missing_model_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read tokenizer"):
         Tokenizers.load(tmp_path)
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_joint_and_separate_tokenizers(joint: bool, tmp_path: Path) -> None:
+def test_joint_and_separate_tokenizers_are_saved_and_loaded(joint: bool, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     pairs = [(line, line.replace("the", "das")) for line in LINES]
     made = train_tokenizers(lambda: pairs, TokenizerRecipe(vocab_size=300, joint=joint), tmp_path)
@@ -271,9 +273,8 @@ def test_a_file_without_term_markers_is_not_parsed(
     for _ in range(2):
         assert marked.pieces(TermMarkers.ids_of(marked)) == list(TERM_MARKERS)
     read.assert_called_once_with(marked.model)
-    assert [marked.has_piece(piece) for piece in (*TERM_MARKERS, "</s>", "<unk>", "missing")] == [True] * 4 + [
-        False
-    ] * 2
+    assert all(map(marked.has_piece, (*TERM_MARKERS, "</s>")))
+    assert not any(map(marked.has_piece, ("<unk>", "missing")))
 
 
 def test_an_ordinary_piece_with_the_text_of_a_marker_is_not_a_marker(tokenizer: Tokenizer) -> None:

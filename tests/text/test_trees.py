@@ -7,7 +7,7 @@ from nmt.text.trees import Leaf, Node, brackets, linearize, read_tree, words
 DOG = "(ROOT (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))"
 
 
-def test_linearize() -> None:
+def test_a_linearized_tree_has_a_symbol_per_word_and_no_function_tags() -> None:
     tree = read_tree(DOG)
     assert tree.label == "ROOT"
     assert tree.children[0] == Node(
@@ -36,7 +36,7 @@ def test_traces_and_function_tags_are_removed(line: str, target: str) -> None:
     assert linearize(read_tree(line)) == target
 
 
-def test_escaped_brackets() -> None:
+def test_escaped_brackets_in_words_are_restored() -> None:
     assert words(read_tree("(NP (NN Re-LRB-a-RRB-d) (-LRB- -LRB-) (NN {x}) (-RRB- -RRB-))")) == [
         "Re(a)d",
         "(",
@@ -45,8 +45,8 @@ def test_escaped_brackets() -> None:
     ]
 
 
-def test_brackets() -> None:
-    """Excludes root, tags, punctuation and empty brackets; ADVP equals PRT."""
+def test_brackets_are_those_that_evalb_scores() -> None:
+    """The root, tags, punctuation and empty brackets do not count; ADVP equals PRT."""
     line = "(ROOT (S (PRT (RB So)) (, ,) (NP (PRP it)) (VP (VBZ is)) (X (. .))))"
     expected = [("ADVP", 0, 1), ("NP", 1, 2), ("VP", 2, 3), ("S", 0, 3)]
     assert brackets(line) == (expected, 5)
@@ -54,23 +54,23 @@ def test_brackets() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "problem"),
     [
-        "",
-        "(S",
-        "(S XX",
-        "(S XX )NP",
-        "XX )S",
-        "(S )S",
-        "(S (NP (NN dog))",
-        "(S (NN dog)))",
-        "dog)",
-        "()",
-        ")(",
-        "XX y",
-        "(S " * 1_000 + "(NN dog" + ")" * 1_001,
+        ("", "there are no words"),
+        ("(S", "a bracket is not closed"),
+        ("(S XX", "a bracket is not closed"),
+        ("(S XX )NP", r"\)NP closes no open bracket"),
+        ("XX )S", r"\)S closes no open bracket"),
+        ("(S )S", "there are no words"),
+        ("(S (NP (NN dog))", "the brackets do not enclose one tree"),
+        ("(S (NN dog)))", r"unexpected '\)'"),
+        ("dog)", "unexpected 'dog'"),
+        ("()", "there are no words"),
+        (")(", r"\)\( closes no open bracket"),
+        ("XX y", "y is neither a bracket nor a word"),
+        ("(S " * 1_000 + "(NN dog" + ")" * 1_001, "it has more than 200 open brackets"),
     ],
 )
-def test_malformed_tree(line: str) -> None:
-    with pytest.raises(ValueError):
+def test_a_malformed_tree_is_an_error(line: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
         brackets(line)

@@ -47,7 +47,7 @@ def test_words_of_an_unnormalized_line(line: str, form: str, words: list[int]) -
 
 
 def spelled(piece: str) -> bytes:
-    """Return the text that a piece adds to a word."""
+    """Return the bytes that a piece adds to a word."""
     if re.fullmatch("<0x..>", piece):
         return bytes([int(piece[3:5], 16)])
     return piece.replace("\u2581", "").encode()
@@ -62,7 +62,7 @@ def words_of_line(tokenizer: Tokenizer, line: str, form: UnicodeForm = "NFC") ->
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("abt \u2581\u3000é"), max_size=40))
-def test_pieces_spell_their_word(tokenizer: Tokenizer, line: str) -> None:
+def test_the_pieces_of_a_word_spell_it(tokenizer: Tokenizer, line: str) -> None:
     pieces, words = words_of_line(tokenizer, line)
     for index, word in enumerate(line.split()):
         found = b"".join(spelled(piece) for piece, own in zip(pieces, words, strict=True) if own == index)
@@ -75,7 +75,7 @@ def test_pieces_spell_their_word(tokenizer: Tokenizer, line: str) -> None:
 
 @pytest.fixture(scope="session", params=[True, False], ids=["bytes", "unknown"])
 def foreign(request: pytest.FixtureRequest) -> Tokenizer:
-    """Return a normalizing tokenizer, like those of Marian models, optionally with an unknown token."""
+    """A normalizing tokenizer, like those of Marian models, with byte pieces or with an unknown token."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["the office has a final cat, 12 old trees and a fine ff."] * 20),
@@ -127,7 +127,7 @@ def test_words_with_a_normalizing_tokenizer(foreign: Tokenizer, line: str, form:
 
 @given(st.lists(st.integers(4, 319), max_size=30))
 def test_words_of_arbitrary_output(tokenizer: Tokenizer, ids: list[int]) -> None:
-    """Arbitrary tokens, mostly bytes that spell invalid characters."""
+    """Most tokens are bytes that spell invalid characters."""
     pieces, text = tokenizer.pieces(ids), tokenizer.decode(ids)
     words = words_of_pieces(pieces, words_as_printed(text))
     known = [word for word in words if word is not None]

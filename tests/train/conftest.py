@@ -1,4 +1,4 @@
-"""A tiny corpus and recipe on which whole training runs take a second."""
+"""A tiny corpus, and a recipe whose training on it takes a second."""
 
 from pathlib import Path
 
@@ -7,8 +7,7 @@ import pytest
 
 from nmt.data.store import PairWriter, Split, token_dtype
 from nmt.recipe import Recipe
-
-TINY_VOCAB = 40
+from tests.train.run_tiny import TINY_VOCAB
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +27,7 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiny_recipe(tmp_path: Path) -> Recipe:
-    """Dropout on, several micro-batches an update, an epoch of about nine updates."""
+    """A recipe with dropout, several micro-batches per update and about nine updates per epoch."""
     return Recipe.model_validate(
         {
             "name": "tiny",

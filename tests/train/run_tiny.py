@@ -1,4 +1,4 @@
-"""Trains the tiny recipe given as TOML on the tiny data; the tests start it alone or under torchrun."""
+"""Training on the tiny data: in the process of a test, in several processes, or as a program under torchrun."""
 
 import json
 import os
@@ -26,6 +26,7 @@ from nmt.train.trainer import Trainer
 from tests.forked import PROCESSES
 
 RUN_TINY = Path(__file__)
+TINY_VOCAB = 40
 
 
 def with_train(recipe: Recipe, run_dir: Path | None = None, **changes: Any) -> Recipe:
@@ -54,7 +55,7 @@ def without_dropout(recipe: Recipe, run_dir: Path, **changes: Any) -> Recipe:
 
 
 def train_as_rank(recipe: Recipe, data: Path, stderr: Path, variables: dict[str, str]) -> None:
-    """Train as one rank and exit as the command line does; see nmt.cli.main."""
+    """Train as one rank, then exit with the status of the command line, see `nmt.cli.main`."""
     os.environ.update(variables)
     os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     try:
@@ -104,7 +105,11 @@ def train_under_torchrun(recipe: Recipe, data: Path, processes: int) -> None:
 
 
 def train_tiny(
-    recipe: Recipe, data: Path, vocab: int = 40, translate: TranslateValidation | None = None, valid_identity: str = ""
+    recipe: Recipe,
+    data: Path,
+    vocab: int = TINY_VOCAB,
+    translate: TranslateValidation | None = None,
+    valid_identity: str = "",
 ) -> TrainState:
     metadata = ModelMetadata("en", "de", vocab, vocab, "NFC", recipe.decode, {})
     with start_world(recipe.train.device) as world:

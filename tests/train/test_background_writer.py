@@ -17,15 +17,15 @@ def test_writes_are_ordered_and_finished() -> None:
     gate = threading.Event()
 
     def first() -> None:
-        gate.wait(5)
+        gate.wait(20)
         done.append(1)
 
     with BackgroundWriter() as writer:
         writer.submit(first)
         assert done == []  # submitting does not wait
-        gate.set()
+        threading.Timer(0.1, gate.set).start()
         writer.submit(lambda: done.append(2))
-        assert 1 in done  # but a second one waits for the first
+        assert 1 in done  # but submitting the second write waits for the first
     assert done == [1, 2]
 
 

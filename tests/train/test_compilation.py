@@ -17,7 +17,7 @@ from nmt.train.compilation import has_fixed_shapes, is_one_graph
 from nmt.train.replay import ReplaySource, _single_process_recipe
 from nmt.train.state import TrainState
 
-ALONE, AMONG_TWO = World(0, 1, torch.device("cpu")), World(0, 2, torch.device("cpu"))
+ALONE, ONE_OF_TWO = World(0, 1, torch.device("cpu")), World(0, 2, torch.device("cpu"))
 
 
 def recipe_with(train: dict[str, Any], model: dict[str, Any]) -> Recipe:
@@ -58,7 +58,7 @@ def test_compilation_on_a_gpu(
     recipe = recipe_with(train, model)
     assert is_one_graph(recipe, ALONE, "bf16") is one_graph
     assert has_fixed_shapes(recipe, ALONE, "bf16") is fixed
-    other_cases: list[tuple[World, ComputeType]] = [(ALONE, "fp32"), (AMONG_TWO, "bf16")]
+    other_cases: list[tuple[World, ComputeType]] = [(ALONE, "fp32"), (ONE_OF_TWO, "bf16")]
     for world, precision in other_cases:
         assert not is_one_graph(recipe, world, precision)
         assert has_fixed_shapes(recipe, world, precision) is (recipe.train.shapes == "fixed")

@@ -1,7 +1,6 @@
 """Reports count leaked test sentences and score the others separately."""
 
 import json
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -74,7 +73,7 @@ def test_a_report_has_leaks_and_the_score_of_clean_sentences(recipe: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_the_training_text_is_read_once_for_each_test_set(
+def test_the_training_text_is_searched_again_only_for_a_changed_test_set_or_a_damaged_result(
     recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
@@ -138,7 +137,6 @@ def test_leaks_are_unknown_without_the_training_text_and_the_run_continues(
 ) -> None:
     options = [f"run_dir={tmp_path / 'run'}", *OPTIONS]
     assert nmt("prepare", recipe, *options)[0] == 0
-    known = (tmp_path / "run" / "leaks.json").read_text()
     for side in ("en", "de"):
         (tmp_path / f"train.{side}").unlink()
     status, out, err = nmt("run", recipe, *options)
@@ -150,7 +148,7 @@ def test_leaks_are_unknown_without_the_training_text_and_the_run_continues(
     assert "warning: skipping the search for test sentences in the training text: cannot read" in err
     assert f"; removing {tmp_path / 'run' / 'leaks.json'}, the result of an earlier search" in err
     assert "Overlap with the training text is unknown" in out
-    assert known and not (tmp_path / "run" / "leaks.json").exists()
+    assert not (tmp_path / "run" / "leaks.json").exists()
 
 
 def test_a_test_set_that_cannot_be_read_does_not_stop_preparation(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
@@ -158,4 +156,3 @@ def test_a_test_set_that_cannot_be_read_does_not_stop_preparation(recipe: Path, 
     status, _, err = nmt("prepare", recipe, f"run_dir={tmp_path / 'run'}")
     assert status == 0
     assert "warning: skipping the search for test sentences in the training text: " in err
-    shutil.rmtree(tmp_path / "run")

@@ -4,6 +4,7 @@ import json
 import math
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from nmt.processes.distributed import start_world
 from nmt.recipe import load_recipe
 from nmt.train.lr_range import RatePoint, range_rates, run_range_test, summarize_range
 from nmt.train.trainer import build_trainer
+from nmt.train.update import Updater, UpdateResult
 from tests.calling import Nmt, one_line
 
 RECIPE = """
@@ -70,30 +72,39 @@ def test_summary_of_a_curve() -> None:
     assert math.isnan(summarize_range([], diverged=True).lowest)
 
 
-def test_losses_are_those_of_updates_with_constant_rates(recipe: Path, tmp_path: Path) -> None:
-    """The losses at rates 1e-3 and 1e-2 equal those of a trainer whose schedule is set by hand."""
+def test_losses_equal_those_of_plain_training(recipe: Path, tmp_path: Path) -> None:
+    """Plain training with a warm-up has the same first rate, 1e-3. The second rate only affects later losses."""
     loaded = load_recipe(recipe)
     prepared = load_prepared(loaded.data_directory)
     with start_world("cpu") as world:
         found = run_range_test(loaded, prepared, world, 1e-3, 1e-2, 2)
         options = {"schedule": "linear", "warmup_steps": 10, "learning_rate": 1e-2, "max_steps": 10**6}
-        train = loaded.train.model_copy(update=options)  # rates 1e-3 and 2e-3
+        train = loaded.train.model_copy(update=options)  # the first rate is 1e-3
         other = build_trainer(loaded.model_copy(update={"run_dir": tmp_path / "o", "train": train}), prepared, world)
         other.loss.train()
         with other.batches() as batches:
             updates = [next(batches) for _ in range(2)]
             losses = [float(other.update(update).loss) / update.tgt_tokens for update in updates]
-    # The second rates differ, but the rate of an update affects later losses only.
     assert [point.loss for point in found.points] == losses
     assert found.points[0].smoothed == pytest.approx(losses[0])
     assert found.points[1].smoothed == pytest.approx((0.09 * losses[0] + 0.1 * losses[1]) / 0.19)
 
 
-def test_an_overflow_of_the_loss_scale_is_no_divergence(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overflow_of_the_loss_scale_is_not_divergence(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skipped: list[bool] = []
+    update = Updater.__call__
+
+    def record_skipped(self: Updater, *arguments: Any) -> UpdateResult:
+        result = update(self, *arguments)
+        skipped.append(bool(result.skipped))
+        return result
+
+    monkeypatch.setattr(Updater, "__call__", record_skipped)
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, init_scale=2.0**40))
     loaded = load_recipe(recipe, ["train.precision=fp16"])
     with start_world("cpu") as world:
         found = run_range_test(loaded, load_prepared(loaded.data_directory), world, 1e-4, 1e-3, 4)
+    assert any(skipped)
     assert len(found.points) == 4 and not found.diverged
 
 
@@ -135,15 +146,15 @@ def test_the_text_must_be_that_of_the_recipe(recipe: Path, tmp_path: Path, nmt: 
     assert not (tmp_path / "out.png").exists()
 
 
-def test_wrong_input(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_wrong_rates_missing_text_and_wrong_outputs_are_errors(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     for highest in ("0.1", "inf"):
         status, _, err = nmt("lr-range", recipe, "--lowest", 1, "--highest", highest)
         assert status == 2
         assert one_line(err) == f"--lowest must be positive and below a finite --highest, got 1 and {highest}"
     status, _, err = nmt("lr-range", recipe, f"run_dir={tmp_path / 'none'}", "-o", tmp_path / "a.png")
     assert status == 1 and "run `nmt prepare` with its recipe" in one_line(err)
-    status, result, err = nmt("lr-range", recipe, "-o", tmp_path / "a.txt")
-    assert (status, result) == (1, "") and "a.txt: the name needs an extension such as .png" in one_line(err)
+    status, out, err = nmt("lr-range", recipe, "-o", tmp_path / "a.txt")
+    assert (status, out) == (1, "") and "a.txt: the name needs an extension such as .png" in one_line(err)
     (tmp_path / "photo.png").write_bytes(b"\x89PNG of another program")
-    status, result, err = nmt("lr-range", recipe, "-o", tmp_path / "photo.png")
-    assert (status, result) == (1, "") and "photo.png was not written by this command" in one_line(err)
+    status, out, err = nmt("lr-range", recipe, "-o", tmp_path / "photo.png")
+    assert (status, out) == (1, "") and "photo.png was not written by this command" in one_line(err)

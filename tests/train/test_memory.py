@@ -28,6 +28,7 @@ from nmt.train.ema import ExponentialMovingAverage
 from nmt.train.loss import TrainingLoss
 from nmt.train.memory import (
     LARGEST_ON_CPU,
+    MARGIN,
     MemoryProbe,
     MicroBatchShape,
     checkpoint_copy_bytes,
@@ -59,7 +60,7 @@ def plan_of(src: np.ndarray, tgt: np.ndarray, budget: int, batch_tokens: int = 9
 @pytest.mark.parametrize("budget", [200, 700, 2_000, 20_000])
 def test_heaviest_shape_is_a_bound_for_all_epochs(budget: int) -> None:
     src, tgt = corpus(20_000, longest=150)
-    src[77], tgt[77] = 150, 2  # the one pair of its kind
+    src[77], tgt[77] = 150, 2  # the only long source with a short target
     worst = heaviest_shape(plan_of(src, tgt, budget))
     assert worst.tokens == budget or worst.tokens == pytest.approx(9_000, rel=0.03)
     heaviest = 0
@@ -71,7 +72,7 @@ def test_heaviest_shape_is_a_bound_for_all_epochs(budget: int) -> None:
                 assert max(src[ids].sum(), tgt[ids].sum()) + len(ids) <= worst.tokens * 1.02
                 real = MicroBatchShape(len(ids), worst.tokens, src_longest, tgt_longest).attention_size()
                 heaviest = max(heaviest, real)
-    assert heaviest / 1.1 < worst.attention_size() < heaviest * 2
+    assert heaviest <= worst.attention_size() < heaviest * 1.5
 
 
 def test_a_long_source_with_a_short_target_is_considered() -> None:
@@ -79,7 +80,8 @@ def test_a_long_source_with_a_short_target_is_considered() -> None:
     plan = plan_of(src, tgt, 300, batch_tokens=600)
     src[plan.order[-500]] = 90
     worst = heaviest_shape(plan)
-    assert all(src[ids].max() == 5 for update in range(64) for ids in plan.micro_batches(update))
+    for update in range(memory_module._MAX_SAMPLED_UPDATES):
+        assert src[plan.sentences(update)].max() == 5  # the pair is not in the sample
     assert (worst.src_longest, worst.tgt_longest) == (91, 6)
     assert worst.num_sentences == 1 + (300 - 91) // 6 + 1
 
@@ -120,9 +122,9 @@ def in_fresh_process(function: Callable[[], Any]) -> Any:
 
 
 def allocate_for_a_while() -> None:
-    pieces = [torch.ones(MB // 4) for _ in range(64)]  # of 1 MB, which glibc would like to keep
-    time.sleep(0.02)
-    del pieces
+    tensors = [torch.ones(MB // 4) for _ in range(64)]  # of 1 MB: glibc may keep the memory when they are freed
+    time.sleep(0.2)  # longer than the polling interval, also on a busy machine
+    del tensors
     torch.ones(MB // 4)
 
 
@@ -231,7 +233,10 @@ class IdenticalRanks(World):
 
 
 class RankWithLessMemory(World):
-    """A world whose other rank rejects more than 512 tokens."""
+    """A world whose other rank rejects more than 512 tokens.
+
+    The maximum is either that of flags (1: too large) or that of negative budgets.
+    """
 
     def max(self, value: int) -> int:
         return 1 if value >= 0 else max(value, -512)
@@ -261,10 +266,22 @@ def need(budget: int) -> int:
     return kept_memory(lambda: probe.loss.train()(batch)[0].backward(), CPU)
 
 
-@pytest.mark.parametrize("budget", [130, 1_000, 4_000])
-def test_require_rejects_a_budget_that_does_not_fit(budget: int) -> None:
+def need_with_margin(budget: int) -> float:
+    """Return slightly more than the available memory for which `auto` selects a budget."""
+    return need(budget) / (1 - MARGIN) * 1.02
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        (130, "with a sentence of 61 tokens exceeds"),  # less than the smallest budget to propose
+        (1_000, "train.micro_batch_tokens=1000 exceeds"),
+        (4_000, "train.micro_batch_tokens=4000 exceeds"),
+    ],
+)
+def test_require_rejects_a_budget_that_does_not_fit(budget: int, message: str) -> None:
     probe_with(need(budget) * 1.05).require(budget)
-    with pytest.raises(UserError, match=f"train.micro_batch_tokens={budget} exceeds|with a sentence of 61 tokens"):
+    with pytest.raises(UserError, match=message):
         probe_with(need(budget) * 0.95).require(budget)
 
 
@@ -288,7 +305,7 @@ def test_reserved_memory_counts() -> None:
 
 def test_the_error_names_the_largest_budget_that_fits() -> None:
     with pytest.raises(UserError) as refusal:
-        probe_with(need(1_280) / 0.9 * 1.02).require(4_000)
+        probe_with(need_with_margin(1_280)).require(4_000)
     assert str(refusal.value) == (
         "a micro-batch with train.micro_batch_tokens=4000 exceeds the memory of cpu; the number must be at most 1280; "
         "set it to 1280, or set train.activation_checkpointing to true"
@@ -303,7 +320,7 @@ def test_the_error_names_the_largest_budget_that_fits() -> None:
 
 @pytest.mark.parametrize("best", [256, 768, 2_304, 3_840])
 def test_auto_selects_the_largest_budget_with_a_margin(best: int) -> None:
-    probe = probe_with(need(best) / 0.9 * 1.02)
+    probe = probe_with(need_with_margin(best))
     assert fit_micro_batch("auto", 61, probe) == best
     assert fit_micro_batch(200, 61, probe) == 200
 
@@ -352,7 +369,7 @@ def test_a_cpu_runs_only_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def peak_of_a_save() -> tuple[int, int]:
-    """Return the memory of writing a checkpoint of 13 million parameters with EMA, and its reserve."""
+    """Return the memory of writing a checkpoint of 12 million parameters with EMA, and its reserve."""
     recipe = ModelRecipe(d_model=256, d_ff=1024, num_heads=4, num_encoder_layers=6, num_decoder_layers=6)
     model = Transformer(recipe, 2_000, 2_000)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
@@ -372,7 +389,7 @@ def peak_of_a_save() -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_writing_a_checkpoint_needs_less_than_the_reserve() -> None:
+def test_writing_a_checkpoint_needs_at_most_about_the_reserve() -> None:
     taken, reserved = in_fresh_process(peak_of_a_save)
     assert 0.6 * reserved < taken < 1.05 * reserved
     assert checkpoint_copy_bytes(torch.nn.Linear(9, 9), 1, torch.device("cuda", 0)) == 0

@@ -58,17 +58,26 @@ def test_resumed_run_has_the_same_rates_and_weights(tiny_recipe: Recipe, tiny_da
 
 
 @pytest.mark.parametrize(
-    "changed", [{"schedule_start": 8}, {"schedule": "constant", "plateau_patience": 3, "learning_rate": 2.9}]
+    ("changed", "expected"),
+    [
+        ({"schedule_start": 8}, 1.5),  # the first of two warm-up updates
+        ({"schedule": "constant", "plateau_patience": 3, "learning_rate": 2.9}, 2.9),
+    ],
+    ids=["restart", "constant"],
 )
 def test_a_restart_and_another_schedule_end_the_reductions(
-    changed: dict[str, Any], tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+    changed: dict[str, Any],
+    expected: float,
+    tiny_recipe: Recipe,
+    tiny_data: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     recipe = with_train(tiny_recipe, **PLATEAU, max_steps=8, validate_every=1)
     assert train_tiny(recipe, tiny_data).rate_factor < 1
     capsys.readouterr()
     state = train_tiny(with_train(recipe, **changed, max_steps=9, validate_every=9), tiny_data)
     rate = metrics(recipe, "train/learning_rate")[-1]
-    assert rate == pytest.approx(1.5 if "schedule_start" in changed else 2.9) and state.rate_factor == 1
+    assert rate == pytest.approx(expected) and state.rate_factor == 1
     assert f"the learning rate of update 9 is {rate:.3g}; without the change, it would be" in capsys.readouterr().err
 
 

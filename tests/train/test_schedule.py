@@ -1,4 +1,4 @@
-"""Schedules, compared with the paper and with published tables of other systems."""
+"""Schedules, compared with the paper and with their formulas."""
 
 import math
 
@@ -23,7 +23,8 @@ def test_the_papers_schedule_peaks_at_warmup_with_the_papers_rate() -> None:
 
 
 @pytest.mark.parametrize("warmup", [1, 20])
-def test_sockeye_inverse_sqrt_schedule(warmup: int) -> None:
+def test_noam_with_a_short_warmup(warmup: int) -> None:
+    """With `d_model` 1, the inverse-square-root schedule of Sockeye."""
     for step in range(1, 11):
         expected = min(step**-0.5, step * warmup**-1.5)
         assert learning_rate(recipe(warmup_steps=warmup), 1, step) == pytest.approx(expected, rel=1e-12)
@@ -66,7 +67,7 @@ def test_dropout_scale() -> None:
     assert uneven == [0.0, 0.25, 0.5, 1.0]
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "inverse-sqrt", "noam"])
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "inverse-sqrt", "noam", "constant", "plateau"])
 def test_a_restarted_schedule_is_that_of_two_runs(schedule: str) -> None:
     options = {"schedule": schedule, "warmup_steps": 10, "learning_rate": 0.005}
     whole = recipe(**options, max_steps=300, schedule_start=100)

@@ -7,11 +7,10 @@ what that cannot show.
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from nmt.data.loader import DataPosition, MicroBatch, Update, _pinned
+from nmt.data.loader import _pinned
 from nmt.data.store import PairStore
 from nmt.devices.precision import autocast
 from nmt.model.transformer import Transformer
@@ -24,6 +23,7 @@ from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import validate
 from tests.fake_cuda import CUDA, SynchronizationError, fake_cuda, on_gpu
 from tests.train.test_compiled_loss import VOCAB, fixed_and_packed
+from tests.train.test_update import make_update
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 
@@ -53,14 +53,14 @@ def make_loss(recipe: Recipe, vocab: int = VOCAB) -> TrainingLoss:
     return TrainingLoss.from_recipe(model, recipe).train()
 
 
-def make_updates(recipe: Recipe, updater: Updater, fixed: bool, steps: int = 2) -> list[UpdateResult]:
-    """Each has two micro-batches."""
+def run_updates(updater: Updater, fixed: bool) -> list[UpdateResult]:
+    """Run two updates of two micro-batches each, of one shape if `fixed`."""
     _, batches = fixed_and_packed()
     results = []
-    for step in range(1, steps + 1):
-        pair = [fixed_batch if fixed else packed for fixed_batch, packed in batches[2 * step - 2 : 2 * step]]
-        micros = [MicroBatch(number, _pinned(batch), is_empty=False) for number, batch in enumerate(pair)]
-        results.append(updater(Update(0, step, 9, micros, 99, 9, np.arange(9), DataPosition()), step))
+    for step in (1, 2):
+        pair = batches[2 * step - 2 : 2 * step]
+        pinned = [_pinned(fixed_batch if fixed else packed) for fixed_batch, packed in pair]
+        results.append(updater(make_update(pinned, step), step))
     return results
 
 
@@ -74,7 +74,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "adamw, not clipped": ({}, {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 0}),
     "r-drop": ({}, {"rdrop": 1.0}),
     "guided alignment": ({"num_decoder_layers": 2}, {"guided_alignment": True}),
-    "recompute": ({}, {"activation_checkpointing": True}),
+    "activation checkpointing": ({}, {"activation_checkpointing": True}),
     "dropout ramp": ({}, {"dropout_ramp_steps": 10}),
 }
 
@@ -86,7 +86,7 @@ def test_an_update_does_not_synchronize(name: str) -> None:
     with fake_cuda() as mode:
         loss = make_loss(recipe)
         loss.model.use_activation_checkpointing(recipe.train.activation_checkpointing)
-        results = make_updates(recipe, Updater(recipe, WORLD, loss), fixed=False)
+        results = run_updates(Updater(recipe, WORLD, loss), fixed=False)
         assert not mode.synchronizations
         for result in results:
             assert {value.device for value in vars(result).values()} == {CUDA}
@@ -103,7 +103,7 @@ def test_an_update_of_one_shape_does_not_synchronize(precision: str) -> None:
         loss = make_loss(recipe)
         updater = Updater(recipe, WORLD, loss)
         loss._compiled = loss._compilable_forward
-        make_updates(recipe, updater, fixed=True)
+        run_updates(updater, fixed=True)
     assert not mode.synchronizations
 
 
@@ -135,17 +135,17 @@ def test_synchronization_in_an_update_is_detected(monkeypatch: pytest.MonkeyPatc
 
     def look(self: Updater) -> torch.Tensor:
         norm = clip(self)
-        assert norm.isfinite(), "which the host cannot know"
+        assert norm.isfinite(), "this reads a value of the device"
         return norm
 
     monkeypatch.setattr(Updater, "_clip_gradients", look)
     recipe = make_recipe({}, {})
     with fake_cuda(), pytest.raises(SynchronizationError, match="a number is read"):
-        make_updates(recipe, Updater(recipe, WORLD, make_loss(recipe)), fixed=False)
+        run_updates(Updater(recipe, WORLD, make_loss(recipe)), fixed=False)
 
 
 def test_mixed_devices_in_an_update_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = make_recipe({}, {})
     monkeypatch.setattr(Batch, "to", lambda self, device: self)
     with fake_cuda(), pytest.raises(AssertionError, match="gets device tensors and a host tensor"):
-        make_updates(recipe, Updater(recipe, WORLD, make_loss(recipe)), fixed=False)
+        run_updates(Updater(recipe, WORLD, make_loss(recipe)), fixed=False)

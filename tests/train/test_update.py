@@ -1,4 +1,4 @@
-"""An update: its gradient, and without synchronization, on fake tensors without contents."""
+"""An update: its gradient and, on fake tensors, the absence of synchronization."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from torch.nn import functional as F
 
 from nmt.data.loader import DataPosition, MicroBatch, Update
-from nmt.model import attention, dropout
+from nmt.model import attention
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.processes.distributed import World
@@ -19,7 +18,7 @@ from nmt.train import update as update_module
 from nmt.train.loss import TrainingLoss
 from nmt.train.update import Updater
 from tests.fake_cuda import varlen_kernel
-from tests.train.test_compiled_loss import SMALL, VOCAB, fixed_and_packed
+from tests.train.test_compiled_loss import SMALL, VOCAB, fixed_and_packed, use_dropout_of_a_gpu
 
 RECIPE: dict[str, Any] = {
     "name": "fake",
@@ -29,6 +28,20 @@ RECIPE: dict[str, Any] = {
     "model": SMALL | {"dropout": 0.1},
     "train": {"precision": "bf16", "clip_norm": 1.0, "device": "cpu"},
 }
+
+
+def make_update(batches: list[Batch], step: int) -> Update:
+    """Return an update of these micro-batches on one rank; its position in the training text does not matter."""
+    return Update(
+        epoch=0,
+        index=step,
+        updates_in_epoch=9,
+        micro_batches=[MicroBatch(number, batch, is_empty=False) for number, batch in enumerate(batches)],
+        tgt_tokens=sum(batch.tgt_tokens for batch in batches),
+        num_sentences=sum(batch.num_sentences for batch in batches),
+        sentence_ids=np.arange(9),
+        next=DataPosition(),
+    )
 
 
 @pytest.mark.parametrize("clip_norm", [0.0, 0.01, 1e9])
@@ -42,9 +55,8 @@ def test_the_gradient_of_all_micro_batches_is_clipped(clip_norm: float) -> None:
     mean = torch.stack([loss(batch)[0] for batch in batches]).sum() / tokens
     expected = torch.autograd.grad(mean, parameters)
     norm = torch.cat([gradient.flatten() for gradient in expected]).norm().item()
-    micros = [MicroBatch(number, batch, is_empty=False) for number, batch in enumerate(batches)]
     updater = Updater(recipe, World(0, 1, torch.device("cpu")), loss)
-    result = updater(Update(0, 0, 9, micros, tokens, 9, np.arange(9), DataPosition()), 1)
+    result = updater(make_update(batches, 1), 1)
     assert result.grad_norm.item() == pytest.approx(norm, rel=1e-5) and 0.01 < norm < 1e9
     scale = 0.01 / norm if clip_norm == 0.01 else 1.0
     for parameter, gradient in zip(parameters, expected, strict=True):
@@ -56,8 +68,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the attention kernel, dropout and row count of a GPU."""
     for name, value in varlen_kernel().items():
         monkeypatch.setattr(attention, name, value, raising=False)
-    for module in (attention, dropout):
-        monkeypatch.setattr(module, "dropout", F.dropout)
+    use_dropout_of_a_gpu(monkeypatch)
     monkeypatch.setattr(update_module, "row_multiple", lambda precision, device: 1)
 
 
@@ -87,9 +98,8 @@ def test_an_update_does_not_synchronize(compiled: bool, options: dict[str, objec
         if compiled:
             loss.compile_step(backend="aot_eager")
         for step in (1, 2):
-            pair = batches[2 * step - 2 : 2 * step]
-            micros = [MicroBatch(n, without_contents(batch[0], mode), is_empty=False) for n, batch in enumerate(pair)]
-            result = updater(Update(0, step, 9, micros, 99, 9, np.arange(9), DataPosition()), step)
+            fixed = [without_contents(batch, mode) for batch, _ in batches[2 * step - 2 : 2 * step]]
+            result = updater(make_update(fixed, step), step)
         with pytest.raises(DataDependentOutputException):  # the error of every synchronization
             result.loss.item()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == int(compiled)

@@ -1,4 +1,4 @@
-"""Validation loss, compared with a direct computation; precision; signals."""
+"""Validation loss, compared with a direct computation; sample translations; precision; signals."""
 
 import math
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from markdown_it import MarkdownIt
@@ -46,7 +47,7 @@ def test_sample_translations_are_cells_of_a_table(tiny_recipe: Recipe, monkeypat
 
 
 def test_translations_of_a_right_to_left_model_are_in_reading_order(tiny_recipe: Recipe) -> None:
-    torch.manual_seed(0)  # other models repeat one word, or none
+    torch.manual_seed(0)  # with other seeds, the model repeats one word or writes nothing
     model = Transformer(tiny_recipe.model, 40, 40).eval()
     backwards = tiny_recipe.model_copy(update={"data": tiny_recipe.data.model_copy(update={"reverse_target": True})})
     prepared: Any = SimpleNamespace(tokenizers=number_tokenizers(40))
@@ -69,13 +70,13 @@ def test_validation_is_the_mean_over_all_tokens_without_dropout(
     model.eval()
     logits, labels = [], []
     for pair in range(len(store)):
-        batch = make_batch(store, torch.tensor([pair]).numpy())
+        batch = make_batch(store, np.array([pair]))
         logits.append(model.logits(model(batch.src, batch.tgt)))
         labels.append(batch.labels)
     flat, gold = torch.cat(logits).detach(), torch.cat(labels)
     assert found.nll == pytest.approx(F.cross_entropy(flat, gold).item(), rel=1e-5)
     assert found.loss == pytest.approx(F.cross_entropy(flat, gold, label_smoothing=0.1).item(), rel=1e-5)
-    assert found.perplexity == pytest.approx(torch.tensor(found.nll).exp().item(), rel=1e-5)
+    assert found.perplexity == pytest.approx(math.exp(found.nll))
 
 
 def test_perplexity_far_above_that_of_equal_probabilities_is_infinite() -> None:
@@ -84,10 +85,19 @@ def test_perplexity_far_above_that_of_equal_probabilities_is_infinite() -> None:
     assert Validation(loss=40.0, nll=40.0).perplexity == pytest.approx(math.exp(40))
 
 
-def test_precision_follows_the_processor() -> None:
-    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    assert choose_precision("auto", CPU) == ("bf16" if native else "fp32")
+@pytest.mark.parametrize(
+    ("avx512", "amx", "expected"), [(False, False, "fp32"), (True, False, "bf16"), (False, True, "bf16")]
+)
+def test_precision_follows_the_processor(
+    avx512: bool, amx: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert choose_precision("auto", CPU) == expected
     assert choose_precision("fp32", CPU) == "fp32"
+
+
+def test_autocast_computes_matmuls_in_its_precision() -> None:
     a = torch.randn(4, 4)
     with autocast("bf16", CPU):
         assert (a @ a).dtype == torch.bfloat16
@@ -106,6 +116,7 @@ def test_a_signal_is_recorded_and_handlers_are_restored(number: signal.Signals, 
 
 
 def test_a_second_interrupt_acts_at_once() -> None:
-    with stop_requests(), pytest.raises(KeyboardInterrupt):
+    with stop_requests():
         os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
