@@ -95,6 +95,7 @@ def test_memory_includes_all_processes_of_a_command() -> None:
     assert session_memory(process.pid) == 0
 
 
+@pytest.mark.slow
 def test_a_command_ends_with_the_process_that_measures_it(tmp_path: Path) -> None:
     code = f"import os, time; os.chdir({str(tmp_path)!r}); print(os.getpid(), file=open('pid', 'w')); "
     command = [sys.executable, "-c", code + "os.rename('pid', 'ready'); time.sleep(600)"]
@@ -222,6 +223,7 @@ class FakeGenerator:
         return self
 
 
+@pytest.mark.slow
 def test_transformers_loads_on_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     made = list[FakeGenerator]()

@@ -79,6 +79,7 @@ class RecordingClock(worker.Clock):
         self.answers.append({"tokens": tokens, **results()})
 
 
+@pytest.mark.slow
 def test_nmt_learns_and_translates(text: Path, tmp_path: Path) -> None:
     clock, work = RecordingClock(), workload(text, str(tmp_path / "out"), rounds=4)
     nmt_system.learn(work.with_settings({"model.norm_order": "pre"}), clock)
@@ -156,6 +157,7 @@ def test_curves_of_systems_and_seeds(fake: dict[str, str], text: Path, tmp_path:
             learn(work, systems, [1], results)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_draws(
     fake: dict[str, str], text: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

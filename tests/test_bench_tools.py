@@ -117,6 +117,7 @@ def test_training_rounds_count_the_tokens_of_their_updates(folder: Path) -> None
     assert all(300 < tokens <= 2 * 300 for tokens in rounds)
 
 
+@pytest.mark.slow
 def test_decoding_rounds_count_the_tokens_of_all_outputs(folder: Path) -> None:
     work = decoding_workload(folder)
     assert run_rounds("decode", work.with_settings({"decode.length_penalty": "none"})) == [7 * 5] * 3
@@ -504,6 +505,7 @@ sys.exit(__main__.main(["serve", "nmt", "translate", "--model", "m", "--source",
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs", ["translate", "serve"])
 def test_sigterm_ends_the_measured_processes(tmp_path: Path, hangs: str) -> None:
     pid = tmp_path / "pid"

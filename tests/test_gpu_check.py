@@ -91,6 +91,7 @@ def test_a_killed_dry_run_resumes(tmp_path: Path) -> None:
     assert curves["0"]["cpu fp32"] != curves["0"]["cpu bf16"] != curves["0"]["cpu fp16"]
 
 
+@pytest.mark.slow
 def test_a_stage_that_times_out_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
     names = "memory,speed:train-gpu-base"
     done = gpu_check("--device", "cpu", "--small", "--out", tmp_path, "--stages", names, "--limit", 0.8)
@@ -102,6 +103,7 @@ def test_a_stage_that_times_out_is_reported_and_the_next_one_runs(tmp_path: Path
     assert outcome is not None and outcome.status == "timed out"
 
 
+@pytest.mark.slow
 def test_results_with_other_options_are_not_reused(tmp_path: Path) -> None:
     stages = ("--stages", "speed:train-gpu-base", "--out", tmp_path)  # a dry run does not measure this stage
     assert gpu_check("--device", "cpu", "--small", *stages).returncode == 0
@@ -114,6 +116,7 @@ def test_results_with_other_options_are_not_reused(tmp_path: Path) -> None:
     assert gpu_check("--device", "cpu", "--small", *stages).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -193,6 +196,7 @@ def test_a_failing_stage_keeps_its_checks(tmp_path: Path) -> None:
     assert run_stages(tmp_path, "pass").status == "failed", "a failed stage must not be repeated"
 
 
+@pytest.mark.slow
 def test_processes_of_a_stage_end_with_it(tmp_path: Path) -> None:
     child = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(600)"
     outcome = run_stages(tmp_path, child, limit=2)

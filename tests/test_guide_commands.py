@@ -105,6 +105,7 @@ def check_recipe(name: str, recipe: Path, overrides: list[str], varied: list[str
         load_recipe(recipe, overrides)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", TYPED)
 def test_a_typed_command_parses_and_its_recipe_accepts_the_overrides(
     words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -121,6 +122,7 @@ def test_a_typed_command_parses_and_its_recipe_accepts_the_overrides(
         override_decode(DecodeRecipe(), settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", MENTIONED)
 def test_a_mentioned_command_and_its_options_exist(
     words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -148,6 +148,7 @@ def test_preparation_drops_only_duplicates(language_model: Path) -> None:
     assert report["train"]["src"]["tokens"] == 0
 
 
+@pytest.mark.slow
 def test_generated_text_continues_the_line(language_model: Path) -> None:
     decode = DecodeRecipe(sampling=True, n_best=4)
     generator: TextGenerator = TextGenerator.load(language_model, "cpu", "fp32", decode)

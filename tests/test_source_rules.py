@@ -196,6 +196,7 @@ RULES: list[Callable[[Module], Iterator[str]]] = [
 # --- The source follows the rules -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_the_source_follows_the_rules(rule: Callable[[Module], Iterator[str]]) -> None:
     modules = read_modules(ROOT)

@@ -80,6 +80,7 @@ def make_aligner(tokenizers: Tokenizers, aligned: AlignedParities, back: bool = 
     )
 
 
+@pytest.mark.slow
 def test_the_statistical_aligner_finds_the_aligned_heads(tokenizers: Tokenizers) -> None:
     """At input and output positions."""
     aligned: AlignedParities = {(2, 1): (0,), (2, 3): (1,), (0, 0): (0,)}

@@ -31,6 +31,7 @@ def marked(folder: Path, *options: str, run: str = "run", corpus: str = "") -> t
     return recipe, prepared, open_markup(prepared, recipe)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tag", ["", ", tag = '<web>'"])
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_marked_sources_without_their_markup_are_the_stored_ones(folder: Path, tag: str, is_reversed: bool) -> None:
@@ -63,6 +64,7 @@ def test_marked_sources_without_their_markup_are_the_stored_ones(folder: Path, t
     assert 0.3 < num_marked / len(store) < 0.7
 
 
+@pytest.mark.slow
 def test_markup_is_repeatable_and_depends_on_the_seed(folder: Path) -> None:
     first, again, other = (marked(folder, f"seed={seed}", run=run)[2] for seed, run in ((1, "a"), (1, "b"), (2, "c")))
     assert first.src.tokens.tolist() == again.src.tokens.tolist() != other.src.tokens.tolist()

@@ -154,6 +154,7 @@ def test_given_links_survive_cleaning(folder: Path, options: tuple[str, ...]) ->
     assert any(len(side) > 4 for side in pieces(prepared, 0))  # words of several tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [(), ("alignment='train.links'",)], ids=["statistical", "given"])
 def test_links_refer_to_the_stored_tokens_with_tags_and_reversed_targets(folder: Path, given: tuple[str, ...]) -> None:
     symbol = "tokenizer.user_symbols=['<web>']"  # the same tokens in both runs
@@ -165,6 +166,7 @@ def test_links_refer_to_the_stored_tokens_with_tags_and_reversed_targets(folder:
         assert other == sorted((source + 1, length - 1 - target) for source, target in own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tag", [(), ("tag='<web>'",)])
 def test_given_links_of_truncated_sources_end_at_the_limit(tag: tuple[str, ...], folder: Path) -> None:
     given = corpus("alignment='train.links'", *tag)

@@ -59,6 +59,7 @@ def test_pass_counts_the_tokens_of_the_translations(task: DecodingTask) -> None:
     assert max(len(translations[0].pieces) for translations in longer.translate_n_best(SENTENCES)) > OUTPUT_TOKENS
 
 
+@pytest.mark.slow
 def test_throughput_and_latencies_are_measured(task: DecodingTask) -> None:
     figures = measure_decoding(task, processes=1, repetitions=2, latency=True)
     latencies = figures.latencies

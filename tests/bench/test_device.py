@@ -32,6 +32,7 @@ if sys.platform == "linux":
 """
 
 
+@pytest.mark.slow
 def test_peak_memory_includes_freed_memory_until_reset() -> None:
     subprocess.run([sys.executable, "-c", MEMORY], check=True, cwd=ROOT, timeout=120)
 

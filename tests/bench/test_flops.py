@@ -30,6 +30,7 @@ def batch(num_pairs: int, src_length: int, tgt_length: int) -> Batch:
     return Batch(PackedSequences.from_lists(src), packed, packed.tokens)
 
 
+@pytest.mark.slow
 @RECIPES
 @pytest.mark.parametrize(("num_pairs", "src_length", "tgt_length"), [(1, 64, 64), (5, 80, 64), (3, 64, 96)])
 def test_training_step_equals_the_count_of_torch(

@@ -53,6 +53,7 @@ def test_benchmark_trains_like_the_trainer(small_spec: ModelSpec, small_store: P
     assert not (recipe.directory / "other").exists()  # nothing is saved
 
 
+@pytest.mark.slow
 def test_tokens_and_flops_equal_those_of_the_updates(small_spec: ModelSpec, small_store: PairStore) -> None:
     recipe = small_spec.recipe
     lengths = small_store.src.lengths, small_store.tgt.lengths
@@ -70,6 +71,7 @@ def test_tokens_and_flops_equal_those_of_the_updates(small_spec: ModelSpec, smal
     assert repetition.skipped == 0
 
 
+@pytest.mark.slow
 def test_rdrop_doubles_the_flops(small_spec: ModelSpec, small_store: PairStore) -> None:
     flops = []
     for rdrop in (0.0, 5.0):
@@ -79,6 +81,7 @@ def test_rdrop_doubles_the_flops(small_spec: ModelSpec, small_store: PairStore) 
     assert flops[1] == 2 * flops[0]
 
 
+@pytest.mark.slow
 def test_dropout_has_its_full_rate(small_spec: ModelSpec, small_store: PairStore) -> None:
     spec = replace(small_spec, recipe=changed(small_spec.recipe, dropout_ramp_steps=1_000))
     with TrainingBench(spec, ALONE, small_store) as bench:
@@ -96,6 +99,7 @@ class Clock:
         return self.seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_slow_stage_gets_the_time(
     small_spec: ModelSpec, small_store: PairStore, stage: str, monkeypatch: pytest.MonkeyPatch
@@ -130,6 +134,7 @@ def test_slow_stage_gets_the_time(
     assert 0.0 <= stages.attention_padding < 0.5  # the last row is a large part of a small batch
 
 
+@pytest.mark.slow
 def test_padding_to_one_shape_is_counted(small_spec: ModelSpec, small_store: PairStore) -> None:
     spec = replace(small_spec, recipe=changed(small_spec.recipe, shapes="fixed"))
     with TrainingBench(spec, ALONE, small_store) as bench:
@@ -154,6 +159,7 @@ class WithPaddedRank(World):
         return values + (OTHER_RANK if values.dim() == 0 else tokens_and_positions)
 
 
+@pytest.mark.slow
 def test_padding_and_memory_are_those_of_all_ranks(
     small_spec: ModelSpec, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

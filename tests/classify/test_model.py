@@ -75,6 +75,7 @@ def test_logits_and_gradients_are_those_of_pytorch_modules(norm_order: Literal["
     assert torch.allclose(gradient, wanted, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_training_on_a_gpu_mixes_no_devices_and_does_not_synchronize() -> None:
     with fake_cuda():

@@ -56,6 +56,7 @@ def test_a_signal_before_training_ends_the_run_cleanly(reviews: Path, monkeypatc
     assert not (reviews / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_and_reports(reviews: Path) -> None:
     report = train()
     score = json.loads((reviews / "runs/reviews/report.json").read_text())["tests"]["reviews"]
@@ -77,6 +78,7 @@ def test_a_classifier_learns_and_reports(reviews: Path) -> None:
     assert np.allclose(classifier.probabilities(texts), alone, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_bit_for_bit(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("train.batch_tokens=1_024", "train.max_steps=16", "train.validate_every=8", "train.save_every=5")
     train("run_dir=whole", *options)
@@ -100,6 +102,7 @@ def test_a_stopped_run_resumes_bit_for_bit(reviews: Path, monkeypatch: pytest.Mo
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_micro_batches_give_the_gradient_of_the_whole_update(reviews: Path) -> None:
     options = ("model.dropout=0.0", "train.max_steps=1")
     train("run_dir=one", "train.micro_batch_tokens=512", *options)
@@ -122,6 +125,7 @@ def test_a_changed_recipe_or_text_of_a_run_is_an_error(reviews: Path) -> None:
         train("train.max_steps=20")
 
 
+@pytest.mark.slow
 def test_changed_options_are_logged_on_resuming(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("train.max_steps=10", "train.schedule=cosine")
     with pytest.raises(UserError, match=r"it must not jump; restart the schedule \(train.schedule_start=10\)$"):
@@ -139,6 +143,7 @@ def test_changed_options_are_logged_on_resuming(reviews: Path, capsys: pytest.Ca
     assert json.loads(Path("runs/reviews/report.json").read_text())["changes"] == changes
 
 
+@pytest.mark.slow
 def test_the_report_has_the_device_of_the_updates(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that was trained on a GPU may be reported on a computer without one."""
     save = ClassifierTrainer._save
@@ -188,6 +193,7 @@ def test_a_class_without_training_examples_is_named(reviews: Path, capsys: pytes
     )
 
 
+@pytest.mark.slow
 def test_a_classifier_of_a_hugging_face_dataset_like_imdb(reviews: Path) -> None:
     """The format of stanfordnlp/imdb: Parquet files by split, with text and an integer label."""
     records = [json.loads(line) for line in (reviews / "train.jsonl").read_text().splitlines()]
@@ -440,6 +446,7 @@ def test_examples_that_occur_in_the_training_text_are_counted(
     assert f"| valid | 10 | {count} |" in report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_examples_in_the_training_text_are_counted_ignoring_case_if_the_model_lowercases(
     lowercase: bool, reviews: Path, capsys: pytest.CaptureFixture[str]

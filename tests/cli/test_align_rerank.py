@@ -95,6 +95,7 @@ def test_choose_logs_uses_and_saves_the_attention(folder: Path, tmp_path: Path, 
         assert options[-2:] == ["--at", decode.alignment_at]
 
 
+@pytest.mark.slow
 def test_translations_come_with_their_alignments(folder: Path, nmt: Nmt) -> None:
     _, plain, _ = nmt("translate", folder / "forward", folder / "src", "--engine", "torch")
     status, out, _ = nmt("translate", folder / "forward", folder / "src", "--with-alignments")
@@ -160,6 +161,7 @@ def nbest(folder: Path) -> Path:
     return folder / "nbest"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
 def test_tuned_weights_improve_the_score_and_can_be_applied(
     folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt, metric: str
@@ -238,6 +240,7 @@ def test_tuning_uses_the_tokenizer_of_the_target_language(
     assert f"bleu {before:.2f} with the scores in the list, 100.00 tuned" in err
 
 
+@pytest.mark.slow
 def test_tuning_ignores_case_if_the_model_writes_lowercase(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     tokenizer = train_tokenizer(
         ["the old tree sees red cats"] * 20, TokenizerRecipe(vocab_size=280, lowercase=True), tmp_path / "t.model"
@@ -386,6 +389,7 @@ max_extra_tokens = 3
 """
 
 
+@pytest.mark.slow
 def test_models_of_a_right_to_left_run_have_the_direction(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "tiny.toml").write_text(RECIPE.replace("workers = 1", f'workers = 1\nroot = "{folder}"'))
     status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={tmp_path / 'run'}")

@@ -30,6 +30,7 @@ def test_training_is_measured(nmt: Nmt, tmp_path: Path) -> None:
     assert f"{report['figures']['flops_per_tgt_token'] / 1e3:.4g} kFLOP" in out
 
 
+@pytest.mark.slow
 def test_translation_is_measured(nmt: Nmt, tmp_path: Path) -> None:
     status, out, err = nmt(
         *("bench", "decode", "tiny", "--vocab-size", 80, "--sentences", 6, "--output-tokens", 3, "--beam-size", 2),

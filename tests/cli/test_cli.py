@@ -418,6 +418,7 @@ def test_required_phrases_and_biased_words_are_in_the_translations(run_dir: Path
     assert "decode.beam_groups" in one_line(err)
 
 
+@pytest.mark.slow
 def test_samples_depend_on_the_seed(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\nA dog.\n")
     command = ("translate", run_dir, tmp_path / "in.txt", "--set", "sampling=true", "--n-best", 6, "--set", "top_p=0.9")

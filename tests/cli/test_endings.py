@@ -192,6 +192,7 @@ def test_a_dead_worker_ends_all_processes_with_one_line(
     assert messages[0].startswith("nmt: the system ended a worker process")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_only_the_log_is_lost_if_its_disk_is_full(model: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("the dog\n")

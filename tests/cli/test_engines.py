@@ -126,6 +126,7 @@ def test_decode_option_without_effect_is_an_error(translate: Nmt, options: tuple
     assert " has no effect without " in one_line(err)
 
 
+@pytest.mark.slow
 def test_engine_auto_considers_other_options(translate: Nmt, model: Path, text: Path) -> None:
     for options, expected in (
         (("--ensemble", model), SLOW + "CTranslate2 does not support ensemble"),

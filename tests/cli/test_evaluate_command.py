@@ -47,6 +47,7 @@ def rounded(scores: list[dict[str, object]]) -> dict[str, tuple[object, ...]]:
 # --- Scores of sacreBLEU ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
@@ -71,6 +72,7 @@ def test_every_score_equals_the_sacrebleu_command(texts: Path, nmt: Nmt, ours: l
     assert rounded(scores) == expected
 
 
+@pytest.mark.slow
 def test_several_references_and_systems_equal_the_sacrebleu_command(texts: Path, nmt: Nmt) -> None:
     refs = ["--ref", texts / "ref", "--ref", texts / "ref2"]
     _, out, _ = nmt("evaluate", *refs, *(texts / name for name in SYSTEMS), "--json")
@@ -315,6 +317,7 @@ def test_json_combines_all_breakdowns(texts: Path, nmt: Nmt) -> None:
     assert len(found["second_ahead"]) == 2
 
 
+@pytest.mark.slow
 def test_scores_alone_and_with_breakdowns_as_json(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     plain = ("evaluate", "--ref", texts / "ref", texts / "good", texts / "poor", "--metrics", "bleu,chrf")
     scores = json.loads(nmt(*plain, "--json")[1])
@@ -367,6 +370,7 @@ def test_lowercase_applies_to_every_breakdown(texts: Path, lowered: Path, nmt: N
     assert json.loads(nmt(*plain, lowered, texts / "fair", "--differences", 9)[1])["second_ahead"]
 
 
+@pytest.mark.slow
 def test_hint_for_lowercased_translations(texts: Path, lowered: Path, tmp_path: Path, nmt: Nmt) -> None:
     plain = ("evaluate", "--ref", texts / "ref", lowered)
     status, _, err = nmt(*plain)
@@ -646,6 +650,7 @@ def test_warning_for_a_language_without_tokenizer_rules(texts: Path, nmt: Nmt) -
     assert "have no rules for" not in nmt(*arguments, "zho")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -86,6 +86,7 @@ def test_export_warns_of_newer_checkpoints(model: Path, text: Path, tmp_path: Pa
     assert warnings(run / "model") == []
 
 
+@pytest.mark.slow
 @needs_transformers
 def test_export_to_hugging_face_and_import_keep_the_translations(
     model: Path, text: Path, tmp_path: Path, nmt: Nmt

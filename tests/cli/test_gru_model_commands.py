@@ -52,6 +52,7 @@ def test_translation_reports_why_it_uses_torch(gru: Path, texts: Path, nmt: Nmt)
     assert "converting" not in err
 
 
+@pytest.mark.slow
 def test_alignments_scores_and_info_are_supported(gru: Path, texts: Path, nmt: Nmt) -> None:
     status, out, err = nmt(
         "translate", gru, texts / "src", "--engine", "torch", "--with-alignments", "--output-format", "jsonl"
@@ -66,6 +67,7 @@ def test_alignments_scores_and_info_are_supported(gru: Path, texts: Path, nmt: N
     assert "cannot run this model: model.architecture is 'gru'" in out or "not installed" in out
 
 
+@pytest.mark.slow
 def test_attention_is_plotted(gru: Path, texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
     for more in ((), ("--each-layer",)):

@@ -24,6 +24,7 @@ def options(folder: Path, pairs: int) -> list[object]:
     return ["--src", src, "--tgt", tgt, "--valid-src", valid_src, "--valid-tgt", valid_tgt]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pairs", "d_model", "dropout", "batch_tokens"),
     [(99_999, 256, 0.3, 2_048), (100_000, 512, 0.3, 4_096)],

@@ -106,6 +106,7 @@ def test_output_to_a_link_that_loops_is_an_error(folder: Path, nmt: Nmt, command
     assert link.is_symlink() and not list(folder.glob("*part*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["rerank", "bench", "curves", "alignment"])
 def test_output_to_a_pipe_or_a_link(folder: Path, nmt: Nmt, command: str) -> None:
     ending = ".png" if command in ("curves", "alignment") else ""
@@ -127,6 +128,7 @@ def test_output_to_a_pipe_or_a_link(folder: Path, nmt: Nmt, command: str) -> Non
     assert not list(folder.glob(".*part*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "ending"),
     [

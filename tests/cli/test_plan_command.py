@@ -72,6 +72,7 @@ def test_without_prepared_text_the_hint_has_the_overrides(recipe: Path, nmt: Nmt
     assert f"nmt prepare {recipe} seed=7 'evaluate.metrics=[\"chrf\"]', then rerun" in " ".join(err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [(), ("train.max_epochs=2", "train.shapes=fixed")])
 def test_counts_and_work_are_those_of_the_run(
     recipe: Path, tmp_path: Path, nmt: Nmt, overrides: tuple[str, ...]
@@ -96,6 +97,7 @@ def test_counts_and_work_are_those_of_the_run(
     assert (speed["validations"], speed["processes"]) == (-(-state.step // 10), 1)
 
 
+@pytest.mark.slow
 def test_the_validation_of_the_start_model_is_counted(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("train", recipe)[0] == 0
     tuned = (recipe, "name=tuned", f"run_dir={tmp_path / 'tuned'}", f"train.start_from={tmp_path / 'run'}")
@@ -189,6 +191,7 @@ def test_invalid_values_are_usage_errors(recipe: Path, nmt: Nmt) -> None:
     assert [nmt("plan", recipe, "--seconds", seconds)[0] for seconds in (-1, "inf", "nan")] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_plan_check_forecasts_and_executes_the_same_run(
     recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +244,7 @@ def test_recipes_of_plan_check_are_valid(tmp_path: Path) -> None:
         assert len({recipe.model_dump_json() for recipe in recipes}) == 10
 
 
+@pytest.mark.slow
 def test_prepare_is_not_suggested_for_a_run_with_changed_text(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     """`nmt prepare` would fail too."""
     changes = [f"data.train=[{{kind='tsv', path='{tmp_path}/train.tsv'}}]", "train.max_steps=1"]
@@ -257,6 +261,7 @@ def test_prepare_is_not_suggested_for_a_run_with_changed_text(recipe: Path, tmp_
     assert status == 0 and "holds a run with another recipe: model.d_ff is 64, was 32" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -283,6 +288,7 @@ def test_a_run_that_cannot_be_resumed_with_the_recipe_is_named(
     assert (tmp_path / "run" / "plan.json").exists() == (not reason)
 
 
+@pytest.mark.slow
 def test_text_that_is_not_that_of_the_checkpoints_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     """The tokenizer is given, so `nmt prepare` does not notice other text after the prepared one is deleted."""
     lines = [f"the dog sees {n} cats\tder Hund sieht {n} Katzen\n" for n in range(300)]

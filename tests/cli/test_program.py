@@ -86,6 +86,7 @@ def test_ranks_other_than_0_leave_a_usage_error_to_rank_0(nmt: Nmt, monkeypatch:
     assert one_line(err).startswith("No such option: --x")
 
 
+@pytest.mark.slow
 def test_only_rank_0_of_torchrun_prints_results(
     nmt: Nmt, tmp_path: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def test_help_is_printed_on_stdout(nmt: Nmt, arguments: list[str], expected: int
     assert "Usage: nmt" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["-q", "--quiet"])
 def test_quiet_leaves_errors_and_warnings_alone(option: str, nmt: Nmt, model: Path, texts: Path) -> None:
     translate = ("translate", model, texts / "src", "--engine", "torch", "--device", "cpu")
@@ -195,6 +197,7 @@ def test_an_output_that_cannot_be_encoded_is_one_line(nmt: Nmt, monkeypatch: pyt
     assert (status, one_line(err)) == (1, "cannot write '±' in ascii; set PYTHONUTF8=1, then rerun")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str, nmt: Nmt) -> None:
     status, out, err = nmt(name, "--help")
@@ -222,6 +225,7 @@ def test_defaults_in_help_texts_are_shown(
     assert all(f"(default: {default})." in out for default in defaults)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -243,6 +247,7 @@ def test_shell_completion_does_not_import_torch(words: str, expected: list[str])
     assert done.stdout.splitlines() == [*expected, "False"], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["--version"], ["trane"], ["train", "--help"], ["config", "quickstart"], ["train", "no.toml"]],
@@ -259,6 +264,7 @@ def test_help_and_usage_errors_import_no_large_package(arguments: list[str]) -> 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "expected"),
     [({}, "1000"), ({"GOMP_SPINCOUNT": "70"}, "70"), ({"OMP_WAIT_POLICY": "passive"}, "0")],

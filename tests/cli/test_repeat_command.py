@@ -98,6 +98,7 @@ def test_variants_are_run_on_the_same_text_and_compared(
     assert nmt("repeat", *options, "--list", "--only", 2)[1].splitlines() == listed[1:2]
 
 
+@pytest.mark.slow
 def test_a_run_is_complete_until_its_text_or_start_model_changes(recipe: Path, nmt: Nmt) -> None:
     pairs = {"train": [f"{n} dog s\t{n} Hund e" for n in range(300)], "test": ["a dog\tein Hund\t1", "dogs\tHunde\t1"]}
     for name, lines in pairs.items():
@@ -221,6 +222,7 @@ def test_a_missing_file_of_a_later_variant_is_an_error_before_any_work(
     assert not Path("out").exists()
 
 
+@pytest.mark.slow
 def test_variants_with_other_tokenizers_do_not_share_text(
     recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def test_states_are_those_of_the_run(train: Train, nmt: Nmt, overrides: tuple[st
     assert modification_times(run) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 6])
 def test_replay_of_another_text_is_an_error(train: Train, nmt: Nmt, step: int) -> None:
     run, other = train("run"), train("other", "data.max_tokens=30")
@@ -136,6 +137,7 @@ def test_replay_of_another_text_is_an_error(train: Train, nmt: Nmt, step: int) -
     assert f"the text in {run / 'data'} is not that of its checkpoints" in one_line(err)
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_single_pairs(train: Train, nmt: Nmt, recipe: Path) -> None:
     run = train("run", "train.precision=fp32")
     found = replay(nmt, run, 5)
@@ -160,6 +162,7 @@ def test_losses_are_those_of_single_pairs(train: Train, nmt: Nmt, recipe: Path) 
     assert f"{found['num_pairs'] - 3} more with lower loss" in out
 
 
+@pytest.mark.slow
 def test_a_different_state_is_reported(train: Train, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train("run", "train.max_steps=4")
     monkeypatch.setattr("nmt.train.update.learning_rate", lambda *given: learning_rate(*given) * (1 + 1e-6))
@@ -170,6 +173,7 @@ def test_a_different_state_is_reported(train: Train, nmt: Nmt, monkeypatch: pyte
     assert status == 1 and "DIFFERS FROM" in out
 
 
+@pytest.mark.slow
 def test_a_changed_start_model_is_reported(train: Train, nmt: Nmt) -> None:
     start = train("start", "train.max_steps=4")
     run = train("run", "train.max_steps=4", f"train.start_from={start}")
@@ -179,6 +183,7 @@ def test_a_changed_start_model_is_reported(train: Train, nmt: Nmt) -> None:
     assert message in " ".join(nmt("replay", run, "--step", 1)[2].split())
 
 
+@pytest.mark.slow
 def test_options_that_changed_at_the_next_checkpoint_are_reported(train: Train, nmt: Nmt) -> None:
     """Training validates again on resuming, and saves the checkpoint with the new options."""
     run = train("run", "train.max_steps=6")
@@ -189,6 +194,7 @@ def test_options_that_changed_at_the_next_checkpoint_are_reported(train: Train, 
     assert message in " ".join(err.split())
 
 
+@pytest.mark.slow
 def test_a_diverged_update_has_no_loss(train: Train, nmt: Nmt) -> None:
     run = train("run", "train.max_steps=3", "train.learning_rate=1e30", "train.log_every=1")
     status, out, _ = nmt("replay", run, "--step", 3, "--json")
@@ -200,6 +206,7 @@ def test_a_diverged_update_has_no_loss(train: Train, nmt: Nmt) -> None:
     assert "nan (the run logged nan)" in nmt("replay", run, "--step", 3)[1]
 
 
+@pytest.mark.slow
 def test_an_update_after_the_last_record_of_the_run_is_reported(train: Train, nmt: Nmt) -> None:
     run = train("run", "train.max_steps=6")
     shutil.rmtree(checkpoint_directory(run, 6))  # as after a kill
@@ -210,6 +217,7 @@ def test_an_update_after_the_last_record_of_the_run_is_reported(train: Train, nm
     assert message in " ".join(nmt("replay", run, "--step", 6)[2].split())
 
 
+@pytest.mark.slow
 def test_wrong_input_and_missing_files_are_reported(train: Train, nmt: Nmt, recipe: Path, tmp_path: Path) -> None:
     status, _, err = nmt("replay", tmp_path, "--step", 1)
     assert status == 1 and " is not a run; expected the directory of a run" in one_line(err)

@@ -99,6 +99,7 @@ def test_a_run_does_not_remove_a_folder_that_is_not_a_model(
     assert not (tmp_path / "data").exists()  # before the work
 
 
+@pytest.mark.slow
 def test_a_run_does_not_remove_files_beside_its_model(
     tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_run_does_not_remove_files_beside_its_model(
     assert not (tmp_path / "model" / "ctranslate2-2-0123456789abcdef-int8").exists()
 
 
+@pytest.mark.slow
 def test_a_run_does_not_remove_the_model_of_another(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
@@ -135,6 +137,7 @@ def test_a_run_does_not_remove_the_model_of_another(tmp_path: Path, nmt: Nmt, mo
     assert (other / "model" / "model.safetensors").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_partial_translation_of_a_killed_run_is_removed(
     tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_partial_translation_of_a_killed_run_is_removed(
     assert {path.name for path in (tmp_path / "translations").iterdir()} == {"news.de"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_report_that_cannot_be_printed_is_an_error(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -161,6 +165,7 @@ def test_a_report_that_cannot_be_printed_is_an_error(tmp_path: Path, nmt: Nmt, m
     )
 
 
+@pytest.mark.slow
 def test_translations_of_test_sets_that_are_gone_are_named(
     tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +179,7 @@ def test_translations_of_test_sets_that_are_gone_are_named(
     assert {path.name for path in (tmp_path / "translations").iterdir()} == {"first.de", "second.de"}
 
 
+@pytest.mark.slow
 def test_symbolic_links_to_the_folders_of_a_run_stay(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
@@ -189,6 +195,7 @@ def test_symbolic_links_to_the_folders_of_a_run_stay(tmp_path: Path, nmt: Nmt, m
     assert "step-00000002" in (tmp_path / "disk" / "model" / "model.toml").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_within_a_checkpoint_or_its_text_is_an_error(
     tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +211,7 @@ def test_a_run_within_a_checkpoint_or_its_text_is_an_error(
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_test_set_with_swapped_sides_is_named(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "test.en").write_text("the old dog sees a small cat in the house\n" * 60)
@@ -237,6 +245,7 @@ def test_a_file_in_place_of_a_folder_is_found_before_the_work(
     assert {path.name for path in tmp_path.iterdir()} <= {"mine.toml", ".lock"}
 
 
+@pytest.mark.slow
 def test_a_new_run_does_not_overwrite_files(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
@@ -250,6 +259,7 @@ def test_a_new_run_does_not_overwrite_files(tmp_path: Path, nmt: Nmt, monkeypatc
         (tmp_path / name).unlink()
 
 
+@pytest.mark.slow
 def test_test_sets_are_translated_again_only_if_something_changed(
     tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +291,7 @@ def test_test_sets_are_translated_again_only_if_something_changed(
         assert not run(f"decode.fusion={tmp_path / 'lm'}", *rate)
 
 
+@pytest.mark.slow
 def test_translations_do_not_replace_files_of_a_run(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
@@ -309,6 +320,7 @@ def test_translations_do_not_replace_files_of_a_run(tmp_path: Path, nmt: Nmt, mo
         assert nmt("translate", "run", "in.txt", "-o", out)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_replaced_remains(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(RECIPE + TINY)
@@ -325,6 +337,7 @@ def test_a_model_that_cannot_be_replaced_remains(tmp_path: Path, nmt: Nmt, monke
     assert not list((tmp_path / "run").glob(".model*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("choices", "result"),
     [([], "translated in parts"), (["data.long_sources=truncate", "decode.long_lines=truncate"], "truncated")],

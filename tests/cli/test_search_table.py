@@ -23,6 +23,7 @@ def texts(tmp_path: Path) -> list[str]:
     return [str(tmp_path / "src"), str(tmp_path / "ref")]
 
 
+@pytest.mark.slow
 def test_only_selects_rows_besides_the_reference(
     model: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,7 @@ def test_constraints_of_blank_lines_are_counted(
     assert f"warning: {warned}" in err if warned else "blank line" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "options", "warned"),
     [
@@ -183,6 +184,7 @@ def test_replaced_fields_are_named(
     assert warned.format(name=name) in err if warned else "warning" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prefix", "forbid", "own", "warned"),
     [
@@ -224,6 +226,7 @@ def test_forbidden_phrases_in_prefixes_are_named(
         assert f"warning: {warned.replace('line 2', 'line 3')}" in err if warned else "warning" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("required", "options", "warned"),
     [
@@ -254,6 +257,7 @@ def test_forbidden_phrases_in_required_ones_are_named(
     assert status == bool(warned), err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("terms", "warned"),
     [
@@ -384,6 +388,7 @@ def test_formats_are_selected_by_name_and_by_option(model: Path, nmt: Nmt, sente
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "options", "expected"),
     [
@@ -421,6 +426,7 @@ def test_invalid_input_is_reported_before_translation(
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
@@ -483,6 +489,7 @@ def test_unusable_options_are_usage_errors(
     assert expected in one_line(err).replace(f"{tmp_path}/", "")
 
 
+@pytest.mark.slow
 def test_a_header_names_the_columns_and_is_kept(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
     translations = nmt("translate", model, "--engine", "torch", sentences)[1].splitlines()
     rows = [f"{number}\t{text}" for number, text in enumerate(SENTENCES)]
@@ -542,6 +549,7 @@ def test_bad_bytes_can_be_replaced(model: Path, nmt: Nmt, tmp_path: Path) -> Non
     assert out.splitlines() == Translator.load(model, "cpu").translate(["the dog", "\ufffd\ufffd dog"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["out.txt", "out.txt.gz", "out.jsonl.gz", "out.tsv"])
 def test_resume_after_interruption_gives_the_same_output(
     model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None], name: str
@@ -584,6 +592,7 @@ def test_resume_after_interruption_gives_the_same_output(
         assert f"{out} is not an n-best list; --resume needs an output with the same options" in one_line(err)
 
 
+@pytest.mark.slow
 def test_resume_requires_the_same_options_and_input(
     model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
@@ -623,6 +632,7 @@ def test_resume_requires_the_same_options_and_input(
     assert "give one of them" in one_line(err)
 
 
+@pytest.mark.slow
 def test_resume_rejects_a_complete_output_of_another_format(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(as_bytes(["", *SENTENCES]))
     (tmp_path / "in.tsv").write_bytes(as_bytes(["", *SENTENCES]))
@@ -694,6 +704,7 @@ def test_resume_names_a_missing_option(
     assert f"made from ({sentences} with {option} {tmp_path / 'words'}); use the same input, --pref" in one_line(err)
 
 
+@pytest.mark.slow
 def test_restart_keeps_the_part_if_the_model_does_not_load(
     model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
@@ -806,6 +817,7 @@ def test_number_of_processes_for_a_file(num_lines: int | None, cores: int, fitti
     assert torch_workers.choose_num_processes(num_lines, cores, fitting) == processes
 
 
+@pytest.mark.slow
 def test_tag_is_prepended_to_each_part_of_a_long_line(model: Path, nmt: Nmt, sentences: Path) -> None:
     plain, tagged, other = (
         nmt("translate", model, "--engine", "torch", sentences, *options)[1]
@@ -821,6 +833,7 @@ def test_tag_is_prepended_to_each_part_of_a_long_line(model: Path, nmt: Nmt, sen
     assert translator.translate([long]) == [" ".join(translator.translate(parts))]
 
 
+@pytest.mark.slow
 def test_truncated_and_split_lines_are_reported(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text(" ".join(SENTENCES * 100) + "\n" + SENTENCES[0] + "\n", encoding="utf-8")
     for option, result in (

@@ -18,6 +18,7 @@ MARKED = ["A <b>red <i>hat</i></b> for {name}: 1,234.5 &amp; 2", "the old <i>cat
 NUM_NEW = 3  # "at the end" is translated once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("out", "options"),
     [
@@ -61,6 +62,7 @@ def test_a_reader_that_closes_the_pipe_after_the_last_line_causes_no_message(mod
     assert process.returncode in (0, 1)  # depends on whether the pipe is closed before the last write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_kept_items_are_those_of_a_run_without_a_memory(model: Path, nmt: Nmt, tmp_path: Path, engine: str) -> None:
     precision = "fp32"
@@ -118,6 +120,7 @@ def test_an_input_that_the_partial_output_would_replace_is_refused(
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
 
 
+@pytest.mark.slow
 def test_lines_are_reused_only_with_the_same_options(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("the old dog\nthe old cat\n")
     (tmp_path / "prefixes").write_text("a\n\n")
@@ -170,6 +173,7 @@ def test_the_end_of_a_document_is_not_a_reused_line(
         assert status == 0 and f"{reused} lines reused" in err and "translated 2 lines" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_a_checkpoint_saved_meanwhile_is_not_used(
     model: Path, nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str

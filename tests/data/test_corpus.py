@@ -128,6 +128,7 @@ def test_invalid_utf8_error_names_file_and_line(tmp_path: Path) -> None:
 PARTS = [b"\n", b"\n", b"\n", b"a", b"thirteen bytes", "ö€😀".encode(), b"\xe2\x82", b"\xff", b"\xef\xbb\xbf", b"\r"]
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(st.sampled_from(PARTS), max_size=20).map(b"".join), st.integers(1, 9))
 def test_lines_are_independent_of_block_size(
@@ -192,6 +193,7 @@ def test_damage_after_the_first_compressed_member(suffix: str, tmp_path: Path) -
             list(read_lines(path))
 
 
+@pytest.mark.slow
 def test_padding_of_xz_streams(tmp_path: Path) -> None:
     text = b"".join(b"%d\n" % number for number in range(300_000))
     (tmp_path / "lines").write_bytes(lzma.compress(text) + bytes(8) + lzma.compress(b"last") + bytes(1 << 21))

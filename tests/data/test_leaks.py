@@ -57,6 +57,7 @@ def found_in(sets: Sequence[SearchedSet], *corpora: Sequence[tuple[str, str]]) -
     return finder
 
 
+@pytest.mark.slow
 def test_finds_exactly_the_500_planted_sentences() -> None:
     rng = random.Random(1)
     text = sentences(rng, 2 * 32_000)

@@ -241,6 +241,7 @@ def tokenizer_sample(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Pairs:
     return samples[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training_pairs", [100, 470, 10_000])
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (4.0, 1.0), (0.25, 1.0), (1.0, 40.0)])
 def test_tokenizer_sample_follows_the_mixture(
@@ -355,6 +356,7 @@ def write_model(directory: Path, tokenizers: Tokenizers) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("subdirectory", ["", "model", "checkpoints/step-00000010"])
 @pytest.mark.parametrize("option", ["tokenizer", "train"])

@@ -108,6 +108,7 @@ def test_micro_batches_are_balanced(pairs: list[tuple[int, int]], budget: int) -
     assert heaviest == heaviest_part_of_the_best_split(costs, len(micro_batches))
 
 
+@pytest.mark.slow
 @given(LENGTH_PAIRS, st.integers(31, 100), st.integers(1, 9))
 def test_micro_batches_partition_the_update(pairs: list[tuple[int, int]], budget: int, multiple: int) -> None:
     src, tgt = columns(pairs)
@@ -238,6 +239,7 @@ def test_equal_weights_show_each_pair_once(sizes: list[int], weight: float) -> N
     assert Mixture.from_weights(sizes, [weight] * len(sizes), 1.0).shows_each_pair_once
 
 
+@pytest.mark.slow
 @given(SIZES, WEIGHTS, TEMPERATURES, st.integers(-3, 3))
 def test_mixture_samples_permutations(sizes: list[int], weights: list[float], temperature: float, seed: int) -> None:
     mixture = Mixture.from_weights(sizes, weights[: len(sizes)], temperature)

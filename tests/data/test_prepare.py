@@ -313,6 +313,7 @@ def test_touched_input_is_up_to_date(folder: Path) -> None:
     assert {name for name in after if after[name] != before[name]} <= {"stamps.json"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["data.max_tokens=30", "tokenizer.vocab_size=330", "data.drop_duplicates=false"])
 def test_changed_options_invalidate_the_text(option: str, folder: Path) -> None:
     before = contents(prepare(recipe_for(folder)).directory)
@@ -616,6 +617,7 @@ with run_lock(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.slow
 def test_two_runs_cannot_prepare_a_shared_folder_at_the_same_time(folder: Path) -> None:
     shared = folder / "shared" / "data"
     shared.mkdir(parents=True)
@@ -660,6 +662,7 @@ def test_text_of_another_trained_run_is_not_replaced_through_a_link(folder: Path
     assert prepare(same).directory.is_symlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", ["", "5", "[1]", "[[1]]", "{}", "\ufffd", '{"format": 2}'])
 @pytest.mark.parametrize("name", ["stamps.json", "prepare.json"])
 def test_damaged_reports_are_replaced(folder: Path, name: str, damaged: str) -> None:
@@ -670,6 +673,7 @@ def test_damaged_reports_are_replaced(folder: Path, name: str, damaged: str) -> 
     assert contents(directory) == before
 
 
+@pytest.mark.slow
 def test_a_changed_digit_in_the_report_is_an_error(folder: Path) -> None:
     path = prepare(recipe_for(folder)).directory / "prepare.json"
     before = path.read_text(encoding="utf-8")

@@ -147,6 +147,7 @@ def assert_as_expected(prepared: Prepared, recipe: Recipe) -> Counter[str]:
     return drops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("kind", ["bpe, joint", "bpe, separate", "unigram, joint"])
 @pytest.mark.parametrize("chunk", [5, 4096])

@@ -128,6 +128,7 @@ def changed(before: SideStore, after: SideStore) -> float:
 # --- Samples ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sampling_changes_segmentation_but_not_text(corpus: Path, sample: Sample) -> None:
     base, store = PairStore(corpus, "train"), sample(corpus).store(0)
     tokenizers = Tokenizers.load(corpus)
@@ -166,6 +167,7 @@ def test_growth_estimates_sampled_length(bpe_corpus: Path, sample: Sample) -> No
     assert grown[1] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sides", ["src", "tgt"])
 def test_other_side_is_unchanged(sides: str, corpus: Path, sample: Sample) -> None:
     base, both = PairStore(corpus, "train"), first_epoch(sample(corpus))
@@ -233,6 +235,7 @@ def test_the_other_side_may_have_any_tokenizer(corpora: Path, tmp_path: Path, sa
         both_sides.store(0)
 
 
+@pytest.mark.slow
 def test_samples_of_truncated_sources_are_truncated(corpus: Path, sample: Sample) -> None:
     """Otherwise all sources that preparation has truncated would keep their segmentation."""
     base, unlimited = PairStore(corpus, "train"), first_epoch(sample(corpus))
@@ -251,6 +254,7 @@ def test_samples_of_truncated_sources_are_truncated(corpus: Path, sample: Sample
 # --- Reproducibility ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_samples_are_independent_of_workers(corpus: Path, sample: Sample) -> None:
     stores = []
     for workers in (1, 2, 3):
@@ -368,6 +372,7 @@ def test_complete_epochs_are_reused(bpe_corpus: Path, sample: Sample, monkeypatc
     assert to_lists(again.store(0).src) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncated", "flipped bit", "other epoch", "no report", "report without fields"])
 def test_incomplete_epochs_are_rebuilt(damage: str, bpe_corpus: Path, sample: Sample) -> None:
     first_epoch(sample(bpe_corpus))
@@ -395,6 +400,7 @@ def test_incomplete_epochs_are_rebuilt(damage: str, bpe_corpus: Path, sample: Sa
         assert to_lists(epochs.store(1).src) != to_lists(epochs.store(0).src)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [{"seed": 8}, {"alpha": 0.3}, {"max_tokens": 6}, {"sides": "tgt"}])
 def test_epochs_of_other_runs_are_rebuilt(other: dict[str, Any], bpe_corpus: Path, sample: Sample) -> None:
     before, after = first_epoch(sample(bpe_corpus)), first_epoch(sample(bpe_corpus, **other))
@@ -429,6 +435,7 @@ def segmenting_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "segmenting"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_close_stops_background_work(workers: int, bpe_corpus: Path, sample: Sample) -> None:
     epochs = sample(bpe_corpus, workers=workers)
@@ -580,6 +587,7 @@ def as_values(update: Update) -> UpdateValues:
     return UpdateValues(update.epoch, update.index, update.tgt_tokens, update.sentence_ids.tolist(), micro_batches)
 
 
+@pytest.mark.slow
 def test_every_epoch_has_every_pair_within_the_budget(corpus: Path, sample: Sample) -> None:
     ids: list[list[int]] = [[], [], []]
     with batches_of(corpus, sample(corpus)) as batches:
@@ -595,6 +603,7 @@ def test_every_epoch_has_every_pair_within_the_budget(corpus: Path, sample: Samp
     assert [sorted(epoch_ids) for epoch_ids in ids] == [list(range(NUM_PAIRS))] * 3
 
 
+@pytest.mark.slow
 def test_resume_from_any_position(corpus: Path, sample: Sample) -> None:
     with batches_of(corpus, sample(corpus)) as batches:
         updates = list(islice(batches, 70))

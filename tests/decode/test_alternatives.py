@@ -169,6 +169,7 @@ def test_attention_of_a_split_line_is_an_error(translator: Translator) -> None:
         translator.attention(line, translation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "the cat"])
 def test_a_greedy_search_reports_each_token(model: Path, lines: list[str], prefix: str) -> None:
     greedy = Translator.load(model, "cpu", "fp32", SEARCH.model_copy(update={"beam_size": 1}).all_given())

@@ -91,6 +91,7 @@ def test_info_names_what_ctranslate2_lacks_with_previous_translations(load: Call
     assert engines[1] == f"cannot run this model: {reason}"
 
 
+@pytest.mark.slow
 def test_the_model_reads_the_previous_sentences(load: Callable[[Context], Path], tokenizer: Tokenizer) -> None:
     with_context, plain = (Translator.load(load(one), "cpu", "fp32") for one in (SOURCE, NONE))
     contexts: list[list[str]] = [[], LINES[:1], LINES[:2], LINES[:3]]
@@ -152,6 +153,7 @@ def test_a_prefix_with_a_separator_is_an_error(load: Callable[[Context], Path]) 
     assert len(Translator.load(load(SOURCE), "cpu", "fp32").translate([LINES[0]], prefixes=["the <sep> dog"])) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["first", "exact"])
 def test_constraints_do_not_count_previous_translations(load: Callable[[Context], Path], stop: str) -> None:
     translator = Translator.load(load(BOTH), "cpu", "fp32")

@@ -12,6 +12,7 @@ from nmt.recipe import DecodeRecipe
 from tests.decode.test_fusion import LINES, write_model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mean", ["linear", "log"])
 def test_probabilities_are_means_over_the_members(mean: Literal["linear", "log"], tmp_path: Path) -> None:
     small = ("model.max_positions=24", "data.max_tokens=12")

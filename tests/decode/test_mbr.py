@@ -50,6 +50,7 @@ WORDS = st.sampled_from(["a", "an", "banana", "rides", "red", "bike.", "Bike", "
 TEXTS = st.lists(st.lists(WORDS, max_size=12).map(" ".join) | st.text(max_size=9), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @given(TEXTS)
 @example(["", " ", "a", "a a a a a", "aaaa aaaa", "a b c d e", "a\n"])
 def test_pairwise_scores_equal_sacrebleu(texts: list[str]) -> None:

@@ -181,6 +181,7 @@ def test_several_connections_may_create_and_fill_it(tmp_path: Path) -> None:
     database.close()
 
 
+@pytest.mark.slow
 def test_a_changed_byte_is_an_error_or_has_no_effect(tmp_path: Path) -> None:
     keys = [b"%032d" % i for i in range(60)]
     memory = TranslationMemory(tmp_path / "m")

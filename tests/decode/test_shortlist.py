@@ -176,6 +176,7 @@ def load_error(path: Path, tokenizers: Tokenizers) -> str:
     return str(raised.value)
 
 
+@pytest.mark.slow
 def test_damaged_files_are_rejected(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
     path = tmp_path / "list"
     made.save(path, tokenizers)
@@ -239,6 +240,7 @@ def ids(tokenizers: Tokenizers, pieces: Sequence[str]) -> set[int]:
     return {known[piece] for piece in pieces}
 
 
+@pytest.mark.slow
 def test_outputs_have_only_candidates_of_their_line(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
     made.save(tmp_path / "list", tokenizers)
     lines, plain = text_lines(30), translator(tokenizers)

@@ -350,6 +350,7 @@ def test_a_failed_search_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatc
     assert freed == [True, True]
 
 
+@pytest.mark.slow
 def test_stream_reads_one_window_at_a_time(tokenizers: Tokenizers) -> None:
     lines = ["cat", "", "the old dog", "x " * 600, "tree", "a", "he said"]
     translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers)
@@ -759,6 +760,7 @@ def test_load_splits_at_the_models_max_tokens(model_directory: Path, tokenizers:
     assert any(len(part.tokens) > 30 for part in Translator.load(old, device="cpu")._split(line))
 
 
+@pytest.mark.slow
 def test_fp16_is_closer_to_fp32_than_bf16(model_directory: Path) -> None:
     """fp16 has 11 significant bits and bf16 has 8, so fp16 errors are an eighth of bf16's; a quarter is allowed."""
     lines = text_lines(40)
@@ -782,6 +784,7 @@ def test_fp16_is_closer_to_fp32_than_bf16(model_directory: Path) -> None:
     assert sum(same) >= 36  # random weights leave some undecided
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduced", ["bf16", pytest.param("int8", marks=needs_int8)])
 def test_reduced_precision_is_close_to_fp32(model_directory: Path, reduced: Literal["bf16", "int8"]) -> None:
     scores = []
@@ -794,6 +797,7 @@ def test_reduced_precision_is_close_to_fp32(model_directory: Path, reduced: Lite
     assert 0.0 < differences.median() < 0.1
 
 
+@pytest.mark.slow
 @needs_int8
 def test_int8_results_do_not_depend_on_the_batch(model_directory: Path) -> None:
     translator = Translator.load(model_directory, device="cpu", precision="int8")

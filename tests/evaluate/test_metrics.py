@@ -336,6 +336,7 @@ def test_language_selects_the_tokenizer_of_sacrebleu(language: str) -> None:
     assert "|tok:zh|" in score.signature
 
 
+@pytest.mark.slow
 def test_three_letter_code_selects_the_rules_of_moses() -> None:
     (score,) = score_corpus(["我们"], [["我们"]], ["bleu-tokenized"], tgt_lang="zho")
     assert "moses.zh." in score.signature

@@ -7,6 +7,7 @@ from nmt.evaluate.moses import LANGUAGES, MosesTokenizer, split_compounds
 from tests.evaluate.multi30k import needs_multi30k, read_lines
 
 
+@pytest.mark.slow
 @needs_multi30k
 @pytest.mark.parametrize("split", ["test_2016_flickr", "val"])
 @pytest.mark.parametrize("lang", ["en", "de", "fr"])

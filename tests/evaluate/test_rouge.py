@@ -128,6 +128,7 @@ def test_the_command_scores_summaries(tmp_path: Path, nmt: Nmt) -> None:
     assert "rougeLsum|refs:1" in out
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_one_line(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("rouge_score", "rouge_score.rouge_scorer"):
         monkeypatch.setitem(sys.modules, name, None)

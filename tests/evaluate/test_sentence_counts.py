@@ -57,6 +57,7 @@ def corpora() -> list[tuple[list[str], list[list[str]]]]:
     return pairs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS.keys())
 @pytest.mark.parametrize("number_of_references", [1, 3])
 def test_scores_of_sums_equal_the_corpus_scores_of_sacrebleu(

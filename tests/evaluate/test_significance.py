@@ -57,6 +57,7 @@ def p_randomization(metric: str, first: list[str], second: list[str], references
     return p
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("number_of_references", [1, 3])
 def test_p_value_agrees_with_all_swaps_and_the_trials_of_sacrebleu(metric: str, number_of_references: int) -> None:
@@ -97,6 +98,7 @@ def test_different_outputs_of_equal_score_are_no_evidence(metric: str) -> None:
     assert p_randomization(metric, first, second, [["a b c d e", "a b c d e"]]) == 1.0
 
 
+@pytest.mark.slow
 def test_equal_scores_in_every_resample_give_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     other = [f"{line} " for line in FIRST]
     compare_systems({"first": FIRST, "other": other}, [REFERENCE], make_scorer("bleu", tgt_lang="en"), resamples=50)

@@ -12,6 +12,7 @@ from nmt.experiments import intervals
 from nmt.experiments.intervals import Estimate, RunScores, estimate, score_runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seeds", "deviations"), [(2, (0.5, 0.5, 0.3)), (2, (0.5, 0.0, 0.1)), (3, (0.0, 0.1, 0.8)), (5, (0.3, 0.6, 0.3))]
 )
@@ -60,6 +61,7 @@ def test_one_seed_has_no_interval() -> None:
     assert math.isnan(one.deviation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["bleu", "chrf", "ter", "bleu-tokenized-lc"])
 def test_scores_and_resampling_intervals_equal_those_of_sacrebleu(metric: str) -> None:
     generator = np.random.default_rng(1)

@@ -51,6 +51,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_translations_and_scores_match(
     variant: dict[str, object], make_model: MakeModel, lines: list[str], tmp_path: Path
@@ -82,6 +83,7 @@ def test_translations_and_scores_match(
     assert same >= 0.95 * len(lines)
 
 
+@pytest.mark.slow
 def test_scorer_matches_score_batch(make_model: MakeModel, lines: list[str], tmp_path: Path) -> None:
     model, out = make_model(seed=5), tmp_path / "export"
     export_model(model, out, ExportOptions("ctranslate2"))
@@ -95,6 +97,7 @@ def test_scorer_matches_score_batch(make_model: MakeModel, lines: list[str], tmp
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "quantization", ["float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 )

@@ -72,6 +72,7 @@ def assert_parity(ours: list[list[Translation]], theirs: list[list[Translation]]
         assert actual.log_prob == pytest.approx(expected.log_prob, abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "decode",
     [
@@ -151,6 +152,7 @@ def test_a_greedy_search_reports_each_token(model: Path, lines: list[str], prefi
         assert reported == [decode.decode(ids[: end + 1]) for end in range(len(ids))]
 
 
+@pytest.mark.slow
 def test_scores_are_log_probabilities_including_a_prefix(model: Path, copies: list[Path], lines: list[str]) -> None:
     options: dict[str, object] = {"beam_size": 4, "length_penalty": "none"}
     ours, theirs = load_both(model, **options)
@@ -415,6 +417,7 @@ def _load_concurrently(model: Path, barrier: Any, results: Any) -> None:
     results.put((text, len(calls)))
 
 
+@pytest.mark.slow
 def test_an_open_conversion_is_not_removed(make_model: MakeModel) -> None:
     model, other = make_model(seed=13), make_model(seed=14)
     with cache.open_conversion(model, "float32") as first:
@@ -600,6 +603,7 @@ def test_sentences_of_a_batch_have_equal_lengths() -> None:
     assert all(len({lengths[i] for i in batch}) == 1 for batch in split)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "The "])
 @pytest.mark.parametrize("precision", ["int8", "fp32"])
 def test_results_do_not_depend_on_the_batch(
@@ -611,6 +615,7 @@ def test_results_do_not_depend_on_the_batch(
     assert translator.translate_n_best(lines, prefixes=prefixes) == alone
 
 
+@pytest.mark.slow
 def test_a_result_at_the_length_limit_does_not_depend_on_longer_lines(make_model: MakeModel, lines: list[str]) -> None:
     recipe = search(beam_size=3, length_alpha=1.0, max_extra_tokens=20)
     translator = CTranslate2Translator.load(make_model(), "cpu", "int8", recipe, translators=1)

@@ -146,6 +146,7 @@ def test_a_private_upload_requires_a_private_repository(
     assert server.files == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("private", [False, True])
 def test_the_retry_command_of_a_failed_upload_works(
     private: bool, server: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

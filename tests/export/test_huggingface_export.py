@@ -70,6 +70,7 @@ def test_translations_match(
         assert sum(own != text for own, text in pairs) <= 1
 
 
+@pytest.mark.slow
 @needs_transformers
 def test_special_tokens_in_text_are_plain_text(make_model: MakeModel, tmp_path: Path) -> None:
     model, out = make_model(), tmp_path / "export"
@@ -190,6 +191,7 @@ def test_weights_are_stored_once(make_model: MakeModel, tmp_path: Path) -> None:
     assert json.loads(files["vocab.json"])["</s>"] == 3
 
 
+@pytest.mark.slow
 @needs_transformers
 def test_the_parity_table_does_not_use_the_search_of_the_model(
     make_model: MakeModel, lines: list[str], tmp_path: Path

@@ -41,6 +41,7 @@ def texts(n_best_lists: list[list[Translation]]) -> list[list[str]]:
     return [[translation.text for translation in n_best] for n_best in n_best_lists]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_best", [1, BEAM_SIZE])
 @pytest.mark.parametrize(
     "decode",

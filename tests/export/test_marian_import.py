@@ -110,6 +110,7 @@ def test_translations_match_transformers(marian: Path, lines: list[str], tmp_pat
     assert len({tuple(pieces) for pieces in theirs}) > len(texts) // 2
 
 
+@pytest.mark.slow
 @needs_transformers
 def test_log_probabilities_match_transformers(marian: Path, lines: list[str], tmp_path: Path) -> None:
     import_marian(marian, tmp_path / "model")
@@ -169,6 +170,7 @@ def test_an_invalid_language_of_a_tokenizer_is_unknown(exported: Path, capsys: p
     assert "source_lang = 'english', which is not an ISO 639 code; add --src-lang" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant",
     [

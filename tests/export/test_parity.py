@@ -96,6 +96,7 @@ def test_a_small_weight_error_is_found_despite_rounding(
     assert not (tmp_path / "wrong").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ctranslate2", "huggingface"])
 def test_a_model_with_marked_terms_has_parity(target: Target, make_model: MakeModel, tmp_path: Path) -> None:
     if not is_installed("ctranslate2" if target == "ctranslate2" else "transformers"):
@@ -109,6 +110,7 @@ def test_a_model_with_marked_terms_has_parity(target: Target, make_model: MakeMo
     assert "`<term-target>`, its translation and `<term-end>`" in (tmp_path / "export" / "README.md").read_text()
 
 
+@pytest.mark.slow
 @needs_ctranslate2
 def test_a_large_rounding_error_fails_the_check(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

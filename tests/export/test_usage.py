@@ -51,6 +51,7 @@ def clean(text: str) -> str:
     return " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text).split())
 
 
+@pytest.mark.slow
 @needs_ctranslate2
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
 def test_the_ctranslate2_example_translates_like_nmt(
@@ -76,6 +77,7 @@ def test_the_ctranslate2_example_translates_like_nmt(
         assert [translations[number] for number in stable] == [ours[number] for number in stable]
 
 
+@pytest.mark.slow
 @needs_transformers
 @pytest.mark.filterwarnings("ignore:Unfeasible length constraints")
 @pytest.mark.parametrize(("beam_size", "minimum", "extra"), [(1, 0, 30), (4, 0, 30), (1, 30, 5)])
@@ -96,6 +98,7 @@ def test_the_hugging_face_example_translates_like_nmt(
     assert len(different) <= (0 if beam_size == 1 else 0.2 * len(lines))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
     [pytest.param("ctranslate2", marks=needs_ctranslate2), pytest.param("huggingface", marks=needs_transformers)],
@@ -106,6 +109,7 @@ def test_the_example_normalizes_its_input(target: Target, make_model: MakeModel,
     assert translate(" The\tcafe\u0301\u00a0 is\u2028open. ") == translate("The caf\u00e9 is open.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
     [pytest.param("ctranslate2", marks=needs_ctranslate2), pytest.param("huggingface", marks=needs_transformers)],
@@ -131,6 +135,7 @@ def test_the_example_writes_no_markup_and_nothing_for_an_empty_line(
         assert "which nmt does not read" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @needs_ctranslate2
 def test_the_card_names_the_repository(make_model: MakeModel, tmp_path: Path) -> None:
     for repository, name in ((None, str(tmp_path / "plain")), ("me/model", "me/model")):

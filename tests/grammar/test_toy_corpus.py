@@ -65,6 +65,7 @@ def test_pairs_do_not_depend_on_the_hash_seed(train: list[ToyPair]) -> None:
     assert run.stdout.splitlines() == [ascii(pair) for pair in train[:100]]
 
 
+@pytest.mark.slow
 def test_each_english_sentence_has_one_translation() -> None:
     translations: dict[str, str] = {}
     for split in ("train", "test"):
@@ -93,6 +94,7 @@ def test_an_exhausted_grammar_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
 # --- Splits -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_splits_are_disjoint(train: list[ToyPair], test: list[ToyPair]) -> None:
     seen = {pair.src for pair in train}
     others = {"test": test, "valid": generate("valid", 500, seed=1), "nested": generate("nested", 500, seed=1)}

@@ -62,6 +62,7 @@ TOKENS = sum(len(target) + 1 for target in PAIRS.targets)
 POSITIONS = get_args(ModelRecipe.model_fields["positions"].annotation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
 def test_sensitivity_equals_finite_differences(positions: str, norm_order: str) -> None:
@@ -76,6 +77,7 @@ def test_sensitivity_equals_finite_differences(positions: str, norm_order: str) 
     assert all(parameter.requires_grad and parameter.grad is None for parameter in copied.parameters())
 
 
+@pytest.mark.slow
 def test_removal_equals_zeroed_columns_of_the_output_projection() -> None:
     model = random_model()
     masked, heads = copy.deepcopy(model), all_heads(model)

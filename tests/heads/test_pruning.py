@@ -40,6 +40,7 @@ def test_most_important_heads_are_kept_in_order() -> None:
     assert most_important(importance, 2, 1) == {first: [2], second: [0, 1]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kept", "encoder"), [(1, 1), (2, 2), (2, 1), (1, 3)])
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_a_pruned_model_equals_the_masked_model(positions: str, kept: int, encoder: int) -> None:

@@ -230,6 +230,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
 def test_beam_search_is_the_same(options: SearchOptions) -> None:
     rng, model, recorder = random.Random(5), make_model(), RepeatingRecorder()
@@ -254,6 +255,7 @@ def test_samples_are_the_same() -> None:
         assert_same(sample(captured, src, options, sampling), sample(model, src, options, sampling))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "combine", [lambda models: models[0], lambda models: Ensemble(models)], ids=["one", "ensemble"]
 )
@@ -307,6 +309,7 @@ def assert_same_translations(found: list[list[Translation]], expected: list[list
         assert one.score == pytest.approx(other.score, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_translations_and_alignments_are_the_same(model_directory: Path) -> None:
     expected = translations(model_directory, lambda model: model, alignments=True)
     found = translations(model_directory, lambda model: CapturedModel(model, RepeatingRecorder()), alignments=True)

@@ -42,6 +42,7 @@ def test_there_are_few_sizes() -> None:
     assert [padded_size(size) for size in sizes] == sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [TRANSFORMER, {"architecture": "gru"}], ids=["Transformer", "GRU"])
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), sentences=st.integers(1, 40), beam=st.integers(1, 4))

@@ -32,6 +32,7 @@ def compiled_kernels(environment: dict[str, str]) -> int:
     return shown.count("create:cache_miss")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN")
 def test_a_search_keeps_few_compiled_kernels() -> None:
     """Memory stays small, and users can change the number of kernels. Packing the weights compiles a few more."""

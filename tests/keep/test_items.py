@@ -200,6 +200,7 @@ def test_a_translation_must_hold_exactly_the_items_of_the_source(target: str, re
     assert grammar.holds(items, target, grammar.find_target(requested)) is expected
 
 
+@pytest.mark.slow
 def test_long_words_take_linear_time() -> None:
     assert found("a" * 200_000) == []
     assert found("{" * 20_000 + "%" * 20_000 + "1." * 20_000, "placeholders") == []

@@ -90,6 +90,7 @@ def test_a_very_deep_line_is_kept() -> None:
         assert marked.insert("", []) == line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("links", [[], [(i, i) for i in range(20_000)]])
 def test_many_elements_take_linear_time(links: list[tuple[int, int]]) -> None:
     line = " ".join(f"<a>{i}</a> and<br/>" for i in range(10_000))

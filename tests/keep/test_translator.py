@@ -41,6 +41,7 @@ def tags_and_text(line: str) -> tuple[list[str], str]:
     return sorted(f"{node.tag} {sorted(node.attrib.items())}" for node in root.iter()), "".join(root.itertext())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("can_require", [True, False])
 @pytest.mark.parametrize("aligns", [True, False])

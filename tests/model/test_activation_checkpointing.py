@@ -55,6 +55,7 @@ def assert_equal_bits(first: list[Tensor], second: list[Tensor]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("kernel", ["matmul", "sdpa"])

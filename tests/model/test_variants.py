@@ -33,6 +33,7 @@ VARIANTS: list[dict[str, object]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_packed_sentences_equal_the_equations(variant: dict[str, object]) -> None:
     model = double_model(tiny(**variant))
@@ -42,6 +43,7 @@ def test_packed_sentences_equal_the_equations(variant: dict[str, object]) -> Non
     torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("is_captured", [False, True], ids=["cache", "buffers"])
 def test_steps_of_search_equal_the_equations(
@@ -75,6 +77,7 @@ def test_steps_of_search_equal_the_equations(
         histories = torch.cat([histories, torch.randint(4, VOCAB, (len(live), beam, 1), generator=generator)], dim=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize(("kind", "tolerance"), [(PrepackedLinear, 1e-4), (QuantizedLinear, 0.1)])
 def test_prepacked_weights_give_the_same_logits_within_rounding(

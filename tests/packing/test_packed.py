@@ -23,6 +23,7 @@ EXAMPLES = [
 DEVICES = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
+@pytest.mark.slow
 @given(sentences_strategy)
 def test_repeated_sentences_equal_a_repeated_list(sentences: list[list[int]]) -> None:
     repeated, expected = PackedSequences.from_lists(sentences).repeated(), PackedSequences.from_lists(sentences * 2)
@@ -49,6 +50,7 @@ def test_fields_equal_their_definitions(sentences: list[list[int]]) -> None:
     assert packed.sizes.tolist() == [len(sentence) for sentence in sentences]
 
 
+@pytest.mark.slow
 @given(sentences_strategy)
 def test_padding_mask_hides_padding_only(sentences: list[list[int]]) -> None:
     packed = PackedSequences.from_lists(sentences)

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,7 @@ def test_both_sides_of_a_sentence_are_contiguous_in_the_same_row(pairs: list[tup
     assert rows[0] == rows[1]
 
 
+@pytest.mark.slow
 @given(pairs_with_empty_queries, st.booleans())
 def test_a_query_attends_to_the_keys_of_its_own_sentence(pairs: list[tuple[int, int]], causal: bool) -> None:
     queries, keys = sides(pairs)

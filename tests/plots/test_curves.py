@@ -51,6 +51,7 @@ def test_metrics_are_read_without_non_finite_values_and_the_incomplete_line(tmp_
     assert read_metrics(path) == {"a": [(1, 2.5), (4, 1.0)], "b": [(3, 7.0)]}
 
 
+@pytest.mark.slow
 def test_curves_have_the_values_of_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(
         tmp_path,
@@ -78,6 +79,7 @@ def test_curves_have_the_values_of_the_metrics(tmp_path: Path, monkeypatch: pyte
     assert floats(perplexity.lines[-1].get_xdata()) == [200]
 
 
+@pytest.mark.slow
 def test_other_parts_of_the_training_loss_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path, {"step": 100, "train/loss": 5.0, "valid/loss": 4.5})
     for train, expected in (
@@ -90,6 +92,7 @@ def test_other_parts_of_the_training_loss_are_named(tmp_path: Path, monkeypatch:
         assert legend_of(drawn(monkeypatch, tmp_path).axes[0]) == [expected, "validation"]
 
 
+@pytest.mark.slow
 def test_panels_of_a_classifier_name_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its loss is per example, without label smoothing."""
     record(
@@ -127,6 +130,7 @@ def test_all_panels_mark_the_best_step_of_the_run(tmp_path: Path, monkeypatch: p
     assert [text.get_text() for text in bleu.texts] == ["30.25"]
 
 
+@pytest.mark.slow
 def test_the_best_of_the_ema_is_marked_if_it_is_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(
         tmp_path,

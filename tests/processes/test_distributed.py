@@ -148,6 +148,7 @@ def test_a_wrong_environment_is_a_one_line_error(
 # --- Rendezvous -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_ranks_join_though_the_store_holds_keys_of_earlier_processes() -> None:
     """Three jobs share one store; in the later ones rank 0 first sees keys of the earlier ones."""
     store, job_ids = HashStore(), set()

@@ -255,6 +255,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_workers_that_exit_while_writing_a_result_do_not_block_the_pool(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(LARGE_RESULTS)

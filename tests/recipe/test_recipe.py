@@ -990,6 +990,7 @@ def test_describe_recipe_documents_every_kind_of_corpus() -> None:
     assert "#   Training corpora of every kind: weight = 1.0, tag, alignment\n" in text
 
 
+@pytest.mark.slow
 def test_validators_are_built_lazily() -> None:
     """Building the validators of all sections takes longer than translating a line."""
     shown = "print([one.__pydantic_complete__ for one in (r.DecodeRecipe, r.Recipe)])"
@@ -997,6 +998,7 @@ def test_validators_are_built_lazily() -> None:
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[True, False]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
 def test_python_help_documents_every_option(section: type[Section]) -> None:
     lines = pydoc.plain(pydoc.render_doc(section)).splitlines()

@@ -69,6 +69,7 @@ def test_packed_sentences_equal_the_equations(variant: dict[str, object]) -> Non
     torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_steps_of_search_equal_the_equations(variant: dict[str, object]) -> None:
     """Hypotheses are reordered at each step, and a sentence leaves."""
@@ -173,6 +174,7 @@ def test_padding_pairs_do_not_change_the_gradient(variant: dict[str, object]) ->
         torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS[:3], ids=str)
 def test_beam_search_finds_what_enumeration_finds(variant: dict[str, object]) -> None:
     """With a beam at least as large as the number of prefixes, search is exact."""

@@ -45,6 +45,7 @@ def best_by_trying(lists: TuningSet, weights: Floats, direction: Floats) -> floa
     return max(lists.score(weights + step * direction) for step in [*steps, ordered[-1] + 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
 @pytest.mark.parametrize("whole_numbers", [False, True])
 def test_the_line_search_finds_the_best_interval(metric: CorpusMetric, whole_numbers: bool) -> None:

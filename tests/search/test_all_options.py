@@ -158,6 +158,7 @@ BATCH_OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", BATCH_OPTIONS, ids=lambda chosen: "+".join(chosen))
 def test_results_do_not_depend_on_the_batch_with_any_option(chosen: dict[str, Any]) -> None:
     options = SearchOptions(**({"beam_size": 4, "n_best": 3, "max_extra_tokens": 5} | chosen))

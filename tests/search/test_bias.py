@@ -114,6 +114,7 @@ def max_total_bias(biases: Biases, output: Prefix) -> float:
     return total_bias(biases, output) + sum(missing)
 
 
+@pytest.mark.slow
 @given(
     biases=st.lists(st.tuples(phrases, bias_values), min_size=1, max_size=8).map(tuple),
     found=st.lists(outputs, min_size=2, max_size=2),
@@ -180,6 +181,7 @@ def test_rewards_do_not_depend_on_the_bounded_cache(monkeypatch: pytest.MonkeyPa
     assert sizes[1] <= 5 < sizes[0]  # tokens after one node, and after all nodes
 
 
+@pytest.mark.slow
 def test_ten_thousand_phrases_equal_the_reference() -> None:
     rng = random.Random(0)
     biases = tuple(

@@ -40,6 +40,7 @@ def found(phrases: list[tuple[int, ...]], outputs: list[list[int]], vocab: int, 
 tokens = st.integers(3, VOCAB - 1)
 
 
+@pytest.mark.slow
 @given(
     phrases=st.lists(st.lists(tokens, min_size=2, max_size=5).map(tuple), min_size=1, max_size=8),
     outputs=st.integers(1, 12).flatmap(

@@ -3,6 +3,7 @@
 import math
 from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def best_spelled(table: Table, source: Prefix, options: SearchOptions, prefix: P
     return sorted(found, reverse=True)[: options.n_best]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**9),

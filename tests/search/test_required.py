@@ -26,6 +26,7 @@ def search_required(
     return beam_search(model, PackedSequences.from_lists(sources), options, None, required)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(
     seed=st.integers(0, 10**9),

@@ -96,6 +96,7 @@ SEARCHES: dict[str, Callable[[StepModel[Any], PackedSequences], list[list[Hypoth
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("ensemble", [None, "linear", "log"])
 def test_full_vocabulary_as_candidates_is_bit_identical(search: str, ensemble: EnsembleMean | None) -> None:
@@ -108,6 +109,7 @@ def test_full_vocabulary_as_candidates_is_bit_identical(search: str, ensemble: E
     assert len({tuple(h.tokens) for hypotheses in expected for h in hypotheses}) > len(SOURCES) // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("ensemble", [False, True])
 def test_outputs_have_only_own_candidates_and_do_not_depend_on_the_batch(search: str, ensemble: bool) -> None:

@@ -183,6 +183,7 @@ alphas = st.sampled_from((0.0, 0.3, 0.6, 1.0, 2.5))
 zeros = st.sampled_from((0.0, 0.0, 0.4))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
@@ -203,6 +204,7 @@ def test_exhaustive_beam_finds_the_optimum(
         assert_same(found, all_outputs(table, source, options)[:n_best], table, source)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10**9),

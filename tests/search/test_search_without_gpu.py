@@ -210,6 +210,7 @@ def test_sampling_synchronizes_once_per_step_and_departure(sampling: dict[str, A
     assert mode.synchronizations[READ_SAMPLES] <= departures(script.sizes)
 
 
+@pytest.mark.slow
 def test_synchronization_in_a_step_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check fails if the model synchronizes in any step."""
     advance, steps = Transformer.advance, []

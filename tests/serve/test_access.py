@@ -17,6 +17,7 @@ from tests.serve.conftest import TIMEOUT, MakeService, run_in_thread
 BODY = {"text": "a"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -44,6 +45,7 @@ def test_only_allowed_hosts_are_served(echo_service: MakeService, host: str, sta
     assert TestClient(build_app(echo_service())).get("/v1/models", headers={"host": host}).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

@@ -59,6 +59,7 @@ def test_alternatives_differ(client: TestClient, translator: Translator) -> None
     assert lists == {"translatedText": best, "alternatives": [[text] for text in other]}
 
 
+@pytest.mark.slow
 def test_alternatives_do_not_change_the_choice_of_mbr(translator: Translator, model: Path) -> None:
     changes = {"mbr_metric": "chrf", "n_best": 2, "beam_size": 8, "max_length_ratio": 2.0}
     decode = read_model_metadata(model).decode.model_copy(update=changes)
@@ -69,6 +70,7 @@ def test_alternatives_do_not_change_the_choice_of_mbr(translator: Translator, mo
     assert first == second == translator.with_decode(decode).translate(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "options"),
     [
@@ -164,6 +166,7 @@ def test_scores_equal_those_of_the_scorer(client: TestClient, model: Path) -> No
         assert score["log_prob"] == pytest.approx(reference.log_prob, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_concurrent_clients_get_their_own_translations(echo_service: MakeService) -> None:
     client = TestClient(build_app(echo_service()))
     wrong: list[object] = []
@@ -293,6 +296,7 @@ def test_json_with_the_content_type_of_a_form_is_reported(client: TestClient, co
     assert ("its content type is not application/json" in response.text) == bool(content_type)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["\ud800 cat", "\x00", "a\x00b", "\u2028", "x" * 1_900, *nasty_lines(12, num_longest=0)]
 )
@@ -401,6 +405,7 @@ def test_reading_stops_at_the_body_limit(echo_service: MakeService) -> None:
     assert len(parts) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("headers", "body", "status"),
     [
@@ -492,6 +497,7 @@ def test_a_failed_write_to_the_log_does_not_fail_the_request(
     assert client.post("/translate", json={"q": "a"} | PAIR).json() == {"translatedText": "A"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"alternatives": True}, {"beam_size": 1, "stream_tokens": True}])
 def test_the_first_long_line_is_logged(
     translator: Translator, capfd: pytest.CaptureFixture[str], fields: dict[str, Any]

@@ -145,6 +145,7 @@ def send(client: TestClient, request: str, given: str) -> tuple[int, str]:
     return response.status_code, response.json()["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("request_", "given", "status", "answer"), REQUESTS, ids=lambda cell: cell[:30])
 def test_a_bad_request_gets_the_answer_of_the_guide(
     client: TestClient,
@@ -175,6 +176,7 @@ def test_the_guide_has_a_bad_request_for_every_endpoint_and_field(client: TestCl
 OPTIONS = read_table("### Invalid options")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "status", "answer"), OPTIONS, ids=lambda cell: cell[:30])
 def test_bad_options_get_the_answer_of_the_guide(
     model: Path, nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, status: str, answer: str

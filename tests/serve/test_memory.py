@@ -50,6 +50,7 @@ def answer(client: TestClient, path: str, body: dict[str, Any]) -> str:
     return response.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "body", "lines"), REQUESTS)
 def test_answers_equal_those_without_a_memory(
     client: TestClient, remembering: TestClient, memory: ServedMemory, path: str, body: dict[str, Any], lines: int
@@ -101,6 +102,7 @@ def test_requests_with_other_options_do_not_share_entries(remembering: TestClien
     assert memory.num_reused == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statements", "problem"),
     [
@@ -146,6 +148,7 @@ def test_a_file_that_is_gone_is_reported(
     assert logged.startswith(f"warning: {tmp_path / 'memory.db'} was deleted or replaced; restart the server")
 
 
+@pytest.mark.slow
 def test_a_locked_file_is_used_again_later(
     remembering: TestClient, memory: ServedMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

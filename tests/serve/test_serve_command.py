@@ -286,6 +286,7 @@ def test_a_public_address_without_api_keys_warns(
     assert err.startswith("warning: 0.0.0.0 is reachable from other machines without an API key") == warns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
 def test_a_missing_package_gives_a_one_line_error(package: str) -> None:
     code = (

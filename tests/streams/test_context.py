@@ -127,6 +127,7 @@ def test_windows_end_with_a_document() -> None:
     assert sizes == [4, 2]
 
 
+@pytest.mark.slow
 def test_a_long_document_takes_linear_time() -> None:
     """With quadratic time, the test would take minutes instead of seconds."""
     lines = records_of(["a"] * 200_000)

@@ -185,6 +185,7 @@ def test_one_pipe_as_input_and_output_is_an_error(tmp_path: Path) -> None:
     require_not_input("-o", Path("/dev/null"), [Path("/dev/null")])
 
 
+@pytest.mark.slow
 def test_only_a_pipe_is_an_error_as_both_standard_streams(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     pipe = os.open(tmp_path / "pipe", os.O_RDWR)
@@ -208,6 +209,7 @@ def test_only_a_pipe_is_an_error_as_both_standard_streams(tmp_path: Path) -> Non
             end.close()
 
 
+@pytest.mark.slow
 def test_standard_output_that_is_an_input_is_an_error(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("keep me\n")
@@ -223,6 +225,7 @@ def test_standard_output_that_is_an_input_is_an_error(tmp_path: Path) -> None:
     assert subprocess.run(closed, stderr=subprocess.PIPE, text=True, check=False).stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/dev/fd/2", "/dev/stderr", "/proc/self/fd/2", "link"])
 def test_names_of_open_descriptors_append(tmp_path: Path, name: str) -> None:
     program = "import sys; from pathlib import Path\n"

@@ -64,6 +64,7 @@ def test_normalized_text_is_one_clean_line(text: str, form: UnicodeForm) -> None
         assert unicodedata.is_normalized(form, result)
 
 
+@pytest.mark.slow
 @given(text=st.text(st.sampled_from("a\u0301\u0327\u0344\u0f73\u0f71=\u2190\u0338"), min_size=150, max_size=300))
 def test_long_runs_of_combining_characters_are_normalized_as_by_unicodedata(text: str) -> None:
     long = "a" * 1_000 + text.replace("a", "") + text

@@ -98,6 +98,7 @@ def test_arbitrary_text_is_unchanged(tokenizers: dict[str, Tokenizer], texts: li
         assert [surface(tokenizer, ids) for ids in sampled] == [surface(tokenizer, ids) for ids in batch]
 
 
+@pytest.mark.slow
 def test_user_symbols_are_not_split(tokenizer: Tokenizer) -> None:
     symbols = {tokenizer.encode(symbol)[-1] for symbol in SYMBOLS}
     tag = tokenizer.encode("<web>")[-1]
@@ -178,6 +179,7 @@ def unigram_sampling(vocabulary: Vocabulary, word: str, alpha: float) -> dict[tu
     return {pieces: weight / total for pieces, weight in weights.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["the", "garden", "beautiful", "riverriver"])
 @pytest.mark.parametrize("alpha", [0.1, 0.6])
 def test_segmentations_have_their_probabilities(word: str, alpha: float, tokenizer: Tokenizer) -> None:

@@ -129,6 +129,7 @@ def test_user_symbols_are_single_pieces(tokenizer: Tokenizer) -> None:
     assert "a,b" in tokenizer.pieces(tokenizer.encode("a,b"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
 def test_lowercasing_equals_lowercased_text(algorithm: str, tmp_path: Path) -> None:
     options = {"vocab_size": 278, "algorithm": algorithm, "user_symbols": ("<Web>",)}

@@ -61,6 +61,7 @@ def words_of_line(tokenizer: Tokenizer, line: str, form: UnicodeForm = "NFC") ->
     return tokenizer.pieces(ids), words_of_starts(text, starts, words_as_given(line, form))
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("abt \u2581\u3000é"), max_size=40))
 def test_the_pieces_of_a_word_spell_it(tokenizer: Tokenizer, line: str) -> None:
     pieces, words = words_of_line(tokenizer, line)

@@ -83,6 +83,7 @@ def test_passes_without_pairs_do_not_change_the_losses(tiny_recipe: Recipe, tiny
     assert "of their time on padding and waiting; use fewer processes" in messages
 
 
+@pytest.mark.slow
 def test_micro_batching_is_logged_once(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,6 +261,7 @@ class SecondRank(World):
         return self.text
 
 
+@pytest.mark.slow
 def test_all_processes_use_the_checkpoint_of_rank_0(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
     train_tiny(tiny_recipe, tiny_data)
     run = tiny_recipe.directory
@@ -281,6 +283,7 @@ def test_all_processes_use_the_checkpoint_of_rank_0(tiny_recipe: Recipe, tiny_da
         choose_checkpoint(elsewhere, other)
 
 
+@pytest.mark.slow
 def test_only_rank_0_renames_a_corrupt_checkpoint(tiny_recipe: Recipe, tiny_data: Path) -> None:
     train_tiny(tiny_recipe, tiny_data)
     run = tiny_recipe.directory
@@ -298,6 +301,7 @@ def test_only_rank_0_renames_a_corrupt_checkpoint(tiny_recipe: Recipe, tiny_data
 # --- Best checkpoints, logged loss and cost of evaluation -------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_n_best_checkpoints_are_kept(tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation losses 3, 1, 2, 4, ...: the second best comes after the best."""
     losses = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])

@@ -263,6 +263,7 @@ def test_a_wrong_device_start_model_or_pattern_is_an_early_error(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_start_model_of_another_architecture_is_an_early_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     gru = "model={architecture='gru', d_model=16, num_encoder_layers=1, num_decoder_layers=1}"
     status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'gru'}", gru)
@@ -338,6 +339,7 @@ def test_fine_tuning_reuses_the_architecture_of_the_initial_model(recipe: Path, 
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["prepare", "train"])
 @pytest.mark.parametrize("option", ["train.start_from", "tokenizer.start_from"])
 def test_options_of_a_reused_tokenizer_that_have_no_effect_are_named_once(
@@ -377,6 +379,7 @@ def test_a_signal_ends_preparation_without_leftovers(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("started", ["nmt.pipeline.build_model", "nmt.pipeline.Translator.load"])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)])
 def test_a_signal_before_or_after_training_ends_the_run_cleanly(
@@ -397,6 +400,7 @@ def test_a_signal_before_or_after_training_ends_the_run_cleanly(
     assert (ended, err.splitlines()[-1]) == (status, "nmt: interrupted")
 
 
+@pytest.mark.slow
 def test_two_vocabularies_are_not_tied_three_ways(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     separate = ("tokenizer.joint=false", "model.tied_embeddings=none")
     assert nmt("prepare", recipe, f"run_dir={tmp_path / 'first'}", *separate)[0] == 0
@@ -510,6 +514,7 @@ def test_the_directory_of_a_classifier_run_is_an_error(command: str, recipe: Pat
     assert one_line(err).startswith(f"{run} holds the run of a classifier; expected a translation model;")
 
 
+@pytest.mark.slow
 def test_an_unusable_start_model_is_an_early_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     first, run = tmp_path / "first", tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={first}")[0] == 0
@@ -525,6 +530,7 @@ def test_an_unusable_start_model_is_an_early_error(recipe: Path, tmp_path: Path,
         assert not run.exists()
 
 
+@pytest.mark.slow
 def test_too_little_disk_space_is_an_early_error(
     recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -572,6 +578,7 @@ def test_disk_need_has_the_vocabulary_of_each_side(recipe: Path) -> None:
     assert disk_need(plan, (301, 300)).checkpoint == 3 * more_src
 
 
+@pytest.mark.slow
 def test_a_refused_recipe_is_not_written_into_the_run(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
@@ -603,6 +610,7 @@ def test_a_finished_run_is_not_reported_with_options_that_no_update_used(
     assert nmt("run", recipe, f"run_dir={run}", "train.learning_rate=0.02", "train.max_steps=3")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_report_has_the_best_validation_of_the_ema_and_ties_choose_the_first_step(
     recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
@@ -619,6 +627,7 @@ def test_a_report_has_the_best_validation_of_the_ema_and_ties_choose_the_first_s
     assert pipeline._choose_checkpoints(run, "best", 1) == list_checkpoints(run)[:1]
 
 
+@pytest.mark.slow
 def test_the_report_names_bleu_if_it_chose_the_best_checkpoint(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     by_bleu = ("train.best_metric=bleu", "train.validate_bleu_every=2", "train.max_steps=4")
@@ -630,6 +639,7 @@ def test_the_report_names_bleu_if_it_chose_the_best_checkpoint(recipe: Path, tmp
     assert f"| best validation | BLEU {best['valid/bleu']:.2f}, by which it" in (run / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_diverged_run_is_named_where_its_model_is_used(
     recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -658,6 +668,7 @@ def test_a_diverged_run_is_named_where_its_model_is_used(
     assert "warning" not in err
 
 
+@pytest.mark.slow
 def test_the_average_of_the_best_leaves_out_diverged_checkpoints(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}", "train.max_steps=4", "train.save_every=2")[0] == 0

@@ -20,6 +20,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.slow
 def test_lowercase_translations_for_a_cased_reference_are_reported(tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "train.de").write_text("die katze sieht mäuse\n" * 99)
     (tmp_path / "news.de").write_text("die Katze sieht Mäuse\n" * 99)

@@ -18,6 +18,7 @@ def with_gru(recipe: Recipe, run_dir: Path, **model: Any) -> Recipe:
     return with_train(Recipe.model_validate(tree), run_dir)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_resumed_run_has_the_same_bits(
     variant: dict[str, Any], tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path

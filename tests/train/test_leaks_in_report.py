@@ -43,6 +43,7 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_report_has_leaks_and_the_score_of_clean_sentences(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     status, out, err = nmt("run", recipe, f"run_dir={run}", *OPTIONS)

@@ -108,6 +108,7 @@ def test_an_overflow_of_the_loss_scale_is_not_divergence(recipe: Path, monkeypat
     assert len(found.points) == 4 and not found.diverged
 
 
+@pytest.mark.slow
 def test_command(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     plot = tmp_path / "rates.svg"
     before = sorted(tmp_path.rglob("*"))

@@ -57,6 +57,7 @@ def plan_of(src: np.ndarray, tgt: np.ndarray, budget: int, batch_tokens: int = 9
 # --- The worst shape --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [200, 700, 2_000, 20_000])
 def test_heaviest_shape_is_a_bound_for_all_epochs(budget: int) -> None:
     src, tgt = corpus(20_000, longest=150)
@@ -271,6 +272,7 @@ def need_with_margin(budget: int) -> float:
     return need(budget) / (1 - MARGIN) * 1.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
@@ -303,6 +305,7 @@ def test_reserved_memory_counts() -> None:
         probe_with(need(1_000) * 1.05 + 10_000, reserve=10_000 + need(1_000) // 9).require(1_000)
 
 
+@pytest.mark.slow
 def test_the_error_names_the_largest_budget_that_fits() -> None:
     with pytest.raises(UserError) as refusal:
         probe_with(need_with_margin(1_280)).require(4_000)
@@ -318,6 +321,7 @@ def test_the_error_names_the_largest_budget_that_fits() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("best", [256, 768, 2_304, 3_840])
 def test_auto_selects_the_largest_budget_with_a_margin(best: int) -> None:
     probe = probe_with(need_with_margin(best))
@@ -325,6 +329,7 @@ def test_auto_selects_the_largest_budget_with_a_margin(best: int) -> None:
     assert fit_micro_batch(200, 61, probe) == 200
 
 
+@pytest.mark.slow
 def test_limits_of_auto() -> None:
     assert probe_with(1e12).largest_budget(61) == LARGEST_ON_CPU == 4_096
     assert probe_with(1e12, plan=plan_of(*corpus(5_000), budget=0, batch_tokens=1_000)).largest_budget(61) == 1_024
@@ -395,6 +400,7 @@ def test_writing_a_checkpoint_needs_at_most_about_the_reserve() -> None:
     assert checkpoint_copy_bytes(torch.nn.Linear(9, 9), 1, torch.device("cuda", 0)) == 0
 
 
+@pytest.mark.slow
 def test_all_processes_use_the_minimum_memory() -> None:
     world = RankWithLessMemory(0, 2, CPU)
     assert probe_with(1e12, world=world).largest_budget(61) == 512
@@ -402,6 +408,7 @@ def test_all_processes_use_the_minimum_memory() -> None:
         probe_with(1e12, world=world).require(2_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True])
 def test_trial_steps_change_no_state(training: bool) -> None:
     probe = probe_with(need(2_000), measure=peak_memory)

@@ -107,6 +107,7 @@ def files_of(run: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_a_model_records_the_longest_source_of_its_text_and_of_its_start_model(
     recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_model_records_the_longest_source_of_its_text_and_of_its_start_model(
     assert longest_source_of(tmp_path / "none", None) == 0
 
 
+@pytest.mark.slow
 def test_fine_tuning_from_an_outdated_average_is_a_warning(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     first = tmp_path / "first"
     for command, steps in (("run", 4), ("train", 8)):
@@ -136,6 +138,7 @@ def test_fine_tuning_from_an_outdated_average_is_a_warning(recipe: Path, tmp_pat
         assert (expected in err) == warns
 
 
+@pytest.mark.slow
 def test_fine_tuning_without_the_context_of_the_start_model_is_a_warning(
     recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
@@ -153,6 +156,7 @@ def test_fine_tuning_without_the_context_of_the_start_model_is_a_warning(
 # --- The text of a run ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "options"),
     [
@@ -179,6 +183,7 @@ def test_a_changed_corpus_is_rejected_without_changing_files(
     assert nmt("train", recipe, *options, "train.max_steps=8")[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "prepare"])
 def test_checkpoints_that_are_a_link_to_those_of_another_run_are_rejected(
     command: str, recipe: Path, tmp_path: Path, nmt: Nmt
@@ -210,6 +215,7 @@ def test_a_text_that_differs_from_that_of_rank_0_is_an_error(
         TrainingData.from_prepared(prepared, one, World(1, 2, torch.device("cpu")))
 
 
+@pytest.mark.slow
 def test_a_deleted_corpus_is_reported_once(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("train", recipe, f"run_dir={tmp_path / 'run'}")[0] == 0
     (tmp_path / "train.de").unlink()
@@ -218,6 +224,7 @@ def test_a_deleted_corpus_is_reported_once(recipe: Path, tmp_path: Path, nmt: Nm
     assert err.count("train.de no longer exists; using the text prepared from it") == 1
 
 
+@pytest.mark.slow
 def test_links_survive_a_changed_file_a_deleted_file_and_a_changed_validation_text(
     recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
@@ -253,6 +260,7 @@ def test_another_language_is_rejected(recipe: Path, tmp_path: Path, nmt: Nmt) ->
     assert "holds a run with another recipe: src_lang is fr, was en; tgt_lang is it, was de; " in err
 
 
+@pytest.mark.slow
 def test_another_tokenizer_is_rejected_without_prepared_text(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
@@ -272,6 +280,7 @@ def test_another_tokenizer_is_rejected_without_prepared_text(recipe: Path, tmp_p
     assert status == 0, err
 
 
+@pytest.mark.slow
 def test_a_changed_tokenizer_of_the_start_model_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     start, run = tmp_path / "start", tmp_path / "run"
     fine_tuning = (recipe, f"run_dir={run}", f"train.start_from={start}")
@@ -311,6 +320,7 @@ def test_a_changed_option_of_a_corpus_is_named(recipe: Path, tmp_path: Path, nmt
         assert f"another recipe: {message}; these must not change" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tokenizer.model", "manifest.json"])
 def test_a_damaged_tokenizer_in_a_checkpoint_is_not_a_mismatch(
     name: str, recipe: Path, tmp_path: Path, nmt: Nmt
@@ -327,6 +337,7 @@ def test_a_damaged_tokenizer_in_a_checkpoint_is_not_a_mismatch(
     assert "set aside as corrupt-step-00000004" in err
 
 
+@pytest.mark.slow
 def test_another_text_with_the_same_tokenizer_is_rejected(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     first, run = tmp_path / "first", tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={first}")[0] == 0
@@ -339,6 +350,7 @@ def test_another_text_with_the_same_tokenizer_is_rejected(recipe: Path, tmp_path
     assert "not that of the checkpoint" in err
 
 
+@pytest.mark.slow
 def test_other_validation_text_does_not_end_a_run(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0

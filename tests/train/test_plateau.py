@@ -57,6 +57,7 @@ def test_resumed_run_has_the_same_rates_and_weights(tiny_recipe: Recipe, tiny_da
     assert metrics(recipe, "train/learning_rate") == rates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [

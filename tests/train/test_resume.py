@@ -21,6 +21,7 @@ from nmt.train.validate import Validation
 from tests.train.run_tiny import metrics, train_tiny, with_train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
 def test_extending_a_finished_schedule_needs_a_restart(
     schedule: str, tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
@@ -40,6 +41,7 @@ def test_extending_a_finished_schedule_needs_a_restart(
     assert rates[12:] == pytest.approx(rates[:12])  # the whole schedule once more
 
 
+@pytest.mark.slow
 def test_a_restart_without_checkpoints_is_reported(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,6 +55,7 @@ def test_a_restart_without_checkpoints_is_reported(
     assert capsys.readouterr().err.count(f"warning: {recipe.directory} {message}") == 1
 
 
+@pytest.mark.slow
 def test_a_resume_does_not_need_the_start_model(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +89,7 @@ def test_changed_options_are_logged(tiny_recipe: Recipe, tiny_data: Path, capsys
     assert "weight_decay" not in messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"max_steps": 24}, {"learning_rate": 0.01}], ids=["raised rate", "finished run"])
 def test_a_refused_resume_is_not_logged_as_a_resume(
     changes: dict[str, Any], tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
@@ -99,6 +103,7 @@ def test_a_refused_resume_is_not_logged_as_a_resume(
     assert "resuming from" not in messages and "changed options" not in messages
 
 
+@pytest.mark.slow
 def test_changes_of_tables_name_their_options(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +119,7 @@ def test_changes_of_tables_name_their_options(
     assert "{" not in line
 
 
+@pytest.mark.slow
 def test_checkpoints_keep_changed_options(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=6)
     train_tiny(recipe, tiny_data)
@@ -128,6 +134,7 @@ def test_checkpoints_keep_changed_options(tiny_recipe: Recipe, tiny_data: Path) 
     assert TrainState.load(list_checkpoints(recipe.directory)[-1]).changes == state.changes
 
 
+@pytest.mark.slow
 def test_unused_options_are_not_recorded_as_changes(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=6)
     train_tiny(recipe, tiny_data)
@@ -145,6 +152,7 @@ def test_checkpoints_without_changes_load(tiny_recipe: Recipe, tiny_data: Path) 
     assert TrainState.read(state, newest).changes == []
 
 
+@pytest.mark.slow
 def test_another_validation_text_discards_scores(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +171,7 @@ def test_another_validation_text_discards_scores(
     assert "validation text" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "then", "option"),
     [
@@ -190,6 +199,7 @@ def test_changed_score_options_discard_scores(
     assert list(state.scores) == ["12", "18"] and state.scored_from == 12
 
 
+@pytest.mark.slow
 def test_search_options_discard_bleu_scores(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=6, validate_bleu_every=6)
     for metric, scored_from in (("loss", 0), ("bleu", 6)):
@@ -218,6 +228,7 @@ def test_a_finished_run_names_the_limit(tiny_recipe: Recipe, tiny_data: Path) ->
         train_tiny(with_train(short, max_steps=3, label_smoothing=0.3), tiny_data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "value"),
     [("micro_batch_tokens", 40), ("micro_batches", 4), ("activation_checkpointing", True), ("shapes", "fixed")],
@@ -231,6 +242,7 @@ def test_a_finished_run_rejects_other_micro_batches(
         train_tiny(with_train(recipe, **{option: value}), tiny_data)
 
 
+@pytest.mark.slow
 def test_a_schedule_that_ends_early_is_recorded(tiny_recipe: Recipe, tiny_data: Path) -> None:
     train_tiny(tiny_recipe, tiny_data)
     for checkpoint in list_checkpoints(tiny_recipe.directory)[2:]:
@@ -240,6 +252,7 @@ def test_a_schedule_that_ends_early_is_recorded(tiny_recipe: Recipe, tiny_data: 
         assert train_tiny(ended, tiny_data).changes == [Change(12, "train.max_steps", 24, 12)]
 
 
+@pytest.mark.slow
 def test_a_restart_after_later_updates_does_not_excuse_a_jump(tiny_recipe: Recipe, tiny_data: Path) -> None:
     ended = with_train(tiny_recipe, max_steps=12)
     train_tiny(ended, tiny_data)
@@ -247,6 +260,7 @@ def test_a_restart_after_later_updates_does_not_excuse_a_jump(tiny_recipe: Recip
         train_tiny(with_train(ended, max_steps=40, schedule_start=18), tiny_data)
 
 
+@pytest.mark.slow
 def test_the_cause_of_a_refused_rate_is_named(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=12, schedule="constant", warmup_steps=30)
     train_tiny(recipe, tiny_data)
@@ -266,6 +280,7 @@ def test_the_option_that_ended_training_is_named(
     assert f"training is complete at {reason}; nothing to do\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_time_limit_did_not_end_a_complete_run(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,6 +290,7 @@ def test_a_time_limit_did_not_end_a_complete_run(
     assert "training is complete at step 6; nothing to do\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_report_has_the_validation_that_chose_the_best_step(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=6, ema_decay=0.9)
     world = World(0, 1, torch.device("cpu"))
@@ -287,6 +303,7 @@ def test_the_report_has_the_validation_that_chose_the_best_step(tiny_recipe: Rec
         assert (summary.valid_step, summary.valid_nll) == (6, state.best_validation[f"valid/{name}"])
 
 
+@pytest.mark.slow
 def test_the_report_has_the_machine_of_the_updates(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,6 +330,7 @@ def test_the_report_has_the_machine_of_the_updates(
     assert [change.option for change in state.changes[2:]] == ["train.max_steps", "train.precision"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", ["last", "ema"])
 def test_the_model_has_the_search_options_of_the_report(
     average: Literal["last", "ema"], tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
@@ -345,6 +363,7 @@ def test_the_best_checkpoints_need_a_validation(
         pipeline._update_model(recipe)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -369,6 +388,7 @@ def test_patience_restarts_on_another_validation_text(tiny_recipe: Recipe, tiny_
     assert train_tiny(recipe, tiny_data, valid_identity="b").step > stopped
 
 
+@pytest.mark.slow
 def test_a_finished_run_validates_on_another_text(tiny_recipe: Recipe, tiny_data: Path) -> None:
     train_tiny(tiny_recipe, tiny_data, valid_identity="a")
     state = train_tiny(tiny_recipe, tiny_data, valid_identity="b")
@@ -388,6 +408,7 @@ def test_scores_without_a_text_identity_are_kept(
     assert train_tiny(Recipe.model_validate(tree), tiny_data, valid_identity="a").scored_from == 6
 
 
+@pytest.mark.slow
 def test_an_unchanged_recipe_logs_no_changes(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -399,6 +420,7 @@ def test_an_unchanged_recipe_logs_no_changes(
     assert "changed options" not in messages and "learning rate" not in messages
 
 
+@pytest.mark.slow
 def test_a_best_step_worse_than_the_start_model_is_reported(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -411,6 +433,7 @@ def test_a_best_step_worse_than_the_start_model_is_reported(
     assert [line.rpartition(" (best")[2] for line in validations[1:]] == [", but worse than the initial model)"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_remembers_that_the_start_model_was_better(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -428,6 +451,7 @@ def test_a_resumed_run_remembers_that_the_start_model_was_better(
     assert train_tiny(slow, tiny_data, valid_identity="b").start_score is None, "not comparable"
 
 
+@pytest.mark.slow
 def test_the_start_model_is_validated_first(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -446,6 +470,7 @@ def test_the_start_model_is_validated_first(
     assert metrics(tuned, "step") == steps  # step 0 is logged once
 
 
+@pytest.mark.slow
 def test_logged_metric_names_and_best_step(tiny_recipe: Recipe, tiny_data: Path) -> None:
     state = train_tiny(tiny_recipe, tiny_data)
     for kind in ("train", "valid"):

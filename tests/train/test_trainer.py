@@ -197,6 +197,7 @@ def test_a_dropout_ramp_starts_at_zero(tiny_recipe: Recipe, tiny_data: Path, tmp
     assert first[6] != second[6]
 
 
+@pytest.mark.slow
 def test_a_second_start_of_a_finished_run_does_nothing(tiny_recipe: Recipe, tiny_data: Path) -> None:
     train_tiny(tiny_recipe, tiny_data)
     before = (tiny_recipe.directory / "metrics.jsonl").read_bytes()
@@ -220,6 +221,7 @@ def test_resuming_with_an_unreadable_recipe_is_rejected(tiny_recipe: Recipe, tin
         require_same_run(tiny_recipe)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_the_run_resumes(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=100_000, save_every=100_000, validate_every=100_000, schedule="constant")
     recipe.directory.mkdir(parents=True)
@@ -244,6 +246,7 @@ def test_sigterm_saves_and_the_run_resumes(tiny_recipe: Recipe, tiny_data: Path)
     assert train_tiny(with_train(recipe, max_steps=step + 2), tiny_data).step == step + 2
 
 
+@pytest.mark.slow
 def test_a_stopped_run_keeps_the_checkpoints_of_an_uninterrupted_one(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,12 +285,14 @@ def test_patience_ends_a_run_that_does_not_improve(
     assert f"training ended at step {state.step}, because train.patience was reached\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_max_epochs_ends_training_at_the_end_of_an_epoch(tiny_recipe: Recipe, tiny_data: Path) -> None:
     state = train_tiny(with_train(tiny_recipe, max_epochs=2, max_steps=500), tiny_data)
     assert (state.epoch, state.update) == (2, 0)
     assert state.step == 2 * state.updates_in_epoch
 
 
+@pytest.mark.slow
 def test_old_checkpoints_are_removed_except_the_best(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +303,7 @@ def test_old_checkpoints_are_removed_except_the_best(
     assert list(map(checkpoint_step, list_checkpoints(recipe.directory))) == [6, 18, 24]
 
 
+@pytest.mark.slow
 def test_an_update_without_finite_gradient_changes_nothing(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -399,6 +405,7 @@ def test_a_stop_during_validation_is_prompt(
     assert not load_checkpoint(stopped).state["validation_due"]  # the checkpoint is updated too
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_and_keeps_checkpoints(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,6 +423,7 @@ def test_a_full_disk_ends_the_run_and_keeps_checkpoints(
     assert load_checkpoint(kept).state["step"] == 6
 
 
+@pytest.mark.slow
 def test_memory_holds_one_copy_of_a_checkpoint(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -492,6 +500,7 @@ def test_missing_start_models_and_wrong_freeze_patterns_are_rejected(
         train_tiny(with_train(tiny_recipe, run_dir=tmp_path / "new", **changes), tiny_data)
 
 
+@pytest.mark.slow
 def test_another_architecture_with_equal_shapes_is_rejected(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
 ) -> None:
@@ -532,6 +541,7 @@ def test_fp16_scales_the_loss_and_resumes_bit_identically(tiny_recipe: Recipe, t
     assert metrics(whole, "train/loss") == losses
 
 
+@pytest.mark.slow
 def test_a_trainer_is_freed_without_garbage_collection(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

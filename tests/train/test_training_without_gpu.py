@@ -95,6 +95,7 @@ def test_an_update_does_not_synchronize(name: str) -> None:
             results[0].loss.item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_an_update_of_one_shape_does_not_synchronize(precision: str) -> None:
     """Runs the compiled code eagerly; tests/train/test_update.py compiles it on fake CPU tensors."""
@@ -118,6 +119,7 @@ def test_the_ema_does_not_synchronize() -> None:
     assert not mode.synchronizations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_validation_synchronizes_once(precision: Any, tiny_data: Path) -> None:
     recipe = make_recipe({}, {"precision": precision})

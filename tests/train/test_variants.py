@@ -22,6 +22,7 @@ VARIANTS: list[dict[str, object]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_variant_learns_resumes_and_is_averaged(
     variant: dict[str, object], tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path

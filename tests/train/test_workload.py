@@ -53,6 +53,7 @@ def test_wmt14_recipes_are_balanced(name: str, processes: int) -> None:
         assert loads.sum(axis=1).max() <= 1.05 * loads.sum(axis=1).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("processes", "least"), [(1, 0.99), (2, 0.99), (8, 0.985), (16, 0.97), (64, 0.92)])
 def test_fixed_shape_has_little_padding_on_many_processes(processes: int, least: float) -> None:
     work = Workload.from_plan(plan_of(25_000, 12_500, processes, fixed=True), processes)
