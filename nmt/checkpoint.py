@@ -20,10 +20,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from nmt.model.transformer import Transformer
-from nmt.models import TranslationModel, build_model
+from nmt.models import TranslationModel, build_uninitialized
 from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
 from nmt.storage.model_metadata import ModelMetadata, model_toml, read_model_toml, require_transformer
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
@@ -96,28 +95,9 @@ def load_model(path: Path, device: torch.device) -> LoadedModel:
     directory = find_model(path)
     verify_directory(directory)
     model_recipe, metadata = read_model_toml(directory / "model.toml")
-    with device, _Uninitialized():
-        model = build_model(model_recipe, metadata.src_vocab_size, metadata.tgt_vocab_size)
+    model = build_uninitialized(model_recipe, metadata.src_vocab_size, metadata.tgt_vocab_size, device)
     load_tensors(model, read_tensors(directory / "model.safetensors"))
     return LoadedModel(model.eval(), metadata, directory)
-
-
-class _Uninitialized(TorchFunctionMode):
-    """Leaves new parameters uninitialized: random numbers for 48 million parameters take half a second.
-
-    The state of torch's random generator does not change either.
-    """
-
-    _RANDOM = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call `func`, unless it fills a parameter with random numbers."""
-        kwargs = kwargs or {}
-        if func in self._RANDOM:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -84,7 +84,6 @@ def test_a_killed_dry_run_resumes(tmp_path: Path) -> None:
         "train-gpu-big",
         "decode-gpu-batch32",
         "file-gpu-float16",
-        "file-gpu-loaded-bf16",
     ]
     curves = json.loads((results / "losses-of-each-update.txt").read_text())
     assert set(curves["0"]) == {"cpu fp32", "cpu bf16", "cpu fp16"} and curves["0"].keys() == curves["0.1"].keys()

@@ -133,7 +133,7 @@ class ClassifierTrainer:
     def _update(self, plan: EpochPlan, step: int) -> float:
         """Perform update number `step` and return its loss: the mean cross-entropy of its examples."""
         self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         num_examples = len(plan.sentences(self.state.update))
         total = 0.0
         for number, ids in enumerate(plan.micro_batches(self.state.update)):

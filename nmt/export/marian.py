@@ -32,7 +32,7 @@ from nmt.export.huggingface import TEXT_OPTIONS, marian_names
 from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.logs import warn
 from nmt.model.layers import sinusoids
-from nmt.model.transformer import Transformer
+from nmt.models import build_uninitialized
 from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, ModelRecipe, UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.storage.model_metadata import ModelMetadata
@@ -225,8 +225,8 @@ def _convert(
         "output.weight": _select_rows(out_table.float(), tgt.rows),
         "output.bias": bias,
     }
-    with torch.device("meta"):
-        parameters = dict(Transformer(recipe, len(src.rows), len(tgt.rows)).named_parameters())
+    model = build_uninitialized(recipe, len(src.rows), len(tgt.rows), torch.device("meta"))
+    parameters = dict(model.named_parameters())
     _check_names(weights, parameters.keys() - tensors.keys())
     for name in parameters:
         if name not in tensors:

@@ -22,8 +22,10 @@ def sinusoids(num_positions: int, d_model: int) -> Tensor:
 
     The order is [all sines | all cosines], as in Marian, for export; the paper interleaves them, which is equivalent.
     """
-    frequencies = 10_000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
-    angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequencies
+    cpu = torch.device("cpu")  # also for a model on the meta device, where arithmetic imports torch's compiler
+    exponents = torch.arange(0, d_model, 2, dtype=torch.float64, device=cpu) / d_model
+    positions = torch.arange(num_positions, dtype=torch.float64, device=cpu)
+    angles = positions[:, None] * 10_000.0**-exponents
     return torch.cat([angles.sin(), angles.cos()], dim=1).float()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from nmt.data.reused_tokenizers import expected_vocab_sizes
-from nmt.models import build_model
+from nmt.models import build_uninitialized
 from nmt.recipe import Recipe, UserError
 from nmt.storage.run_folder import list_checkpoints
 
@@ -64,8 +64,7 @@ def require_disk_space(recipe: Recipe) -> None:
 
 def model_parameters(recipe: Recipe, src_vocab_size: int, tgt_vocab_size: int) -> int:
     """Return the number of parameters of a model."""
-    with torch.device("meta"):
-        return build_model(recipe.model, src_vocab_size, tgt_vocab_size).num_parameters()
+    return build_uninitialized(recipe.model, src_vocab_size, tgt_vocab_size, torch.device("meta")).num_parameters()
 
 
 def model_bytes(recipe: Recipe, vocab_sizes: tuple[int, int]) -> int:

@@ -27,6 +27,7 @@ from nmt.processes.distributed import World
 from nmt.recipe import UserError
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.train.loss import TrainingLoss
+from nmt.train.optimizer import Adam
 
 # `auto` selects a multiple of this.
 BUDGET_STEP = 256
@@ -110,7 +111,7 @@ def heaviest_shape(plan: EpochPlan) -> MicroBatchShape:
     return max(shapes, key=MicroBatchShape.attention_size)
 
 
-def missing_moment_bytes(optimizer: torch.optim.Optimizer) -> int:
+def missing_moment_bytes(optimizer: Adam) -> int:
     """Return the bytes of Adam's two moments that the first update will allocate."""
     parameters = (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
     return sum(2 * p.numel() * p.element_size() for p in parameters if not optimizer.state.get(p))

@@ -68,16 +68,14 @@ class Updater:
     def __call__(self, update: Update, step: int) -> UpdateResult:
         """Perform update number `step`, counted from 1."""
         self.model.scale_dropout(dropout_scale(self.recipe.train, step))
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss, nll = self._accumulate_gradients(update, step)
-        self.loss_scaler.unscale_(self.optimizer)  # no-op unless fp16
+        self.loss_scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # no-op unless fp16; reads only `param_groups`
         grad_norm = self._clip_gradients()
         skipped = (~torch.isfinite(grad_norm)).float()  # the same on every process: gradients are all-reduced
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(step)
-        # The fused kernel skips the step on the device if `found_inf` is 1. torch.amp.GradScaler uses these attributes.
-        self.optimizer.grad_scale, self.optimizer.found_inf = None, skipped  # type: ignore[attr-defined]
-        self.optimizer.step()
+        self.optimizer.step(skip=skipped)
         self.loss_scaler.update()
         return UpdateResult(loss, nll, grad_norm, skipped)
 
@@ -113,7 +111,7 @@ class Updater:
             loss, _ = ddp(empty_batch().to(self.world.device))
         self.world.count_synchronization()
         loss.backward()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         return ddp
 
     def _clip_gradients(self) -> Tensor:

@@ -13,13 +13,13 @@ import torch
 from nmt.checkpoint import load_tensors, read_tensors
 from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.logs import is_first_rank, warn
-from nmt.models import TranslationModel, build_model
+from nmt.models import TranslationModel, build_uninitialized
 from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, UserError, revalidate
 from nmt.storage.model_metadata import read_model_metadata, read_model_recipe, warn_of_run
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import manifest_digest, verify_directory
 from nmt.text.tokenizer import Tokenizers
-from nmt.train.optimizer import load_optimizer_tensors
+from nmt.train.optimizer import Adam, load_optimizer_tensors
 from nmt.train.state import TrainState
 
 _EMBEDDINGS = ("src_embedding.*", "tgt_embedding.*", "output.weight")
@@ -109,8 +109,8 @@ def require_start_model(recipe: Recipe) -> None:
     of `train.freeze`.
     """
     if recipe.train.freeze:
-        with torch.device("meta"):
-            freeze(build_model(recipe.model, *expected_vocab_sizes(recipe)), recipe.train.freeze)
+        model = build_uninitialized(recipe.model, *expected_vocab_sizes(recipe), torch.device("meta"))
+        freeze(model, recipe.train.freeze)
     start = recipe.train.start_from
     if start is None or list_checkpoints(recipe.directory):
         return
@@ -172,7 +172,7 @@ def _differences(start: ModelRecipe, recipe: ModelRecipe) -> str:
     return ", ".join(f"{name} is {a!r} in the initial model and {b!r} in the recipe" for name, a, b in pairs if a != b)
 
 
-def load_start_optimizer(optimizer: torch.optim.Optimizer, model: TranslationModel, directory: Path) -> None:
+def load_start_optimizer(optimizer: Adam, model: TranslationModel, directory: Path) -> None:
     """Load the optimizer state of a checkpoint; raises UserError for a model directory without it."""
     load_optimizer_tensors(optimizer, model, read_tensors(_optimizer_file(directory)))
 

@@ -126,12 +126,12 @@ def test_a_signal_ends_the_threads_of_ctranslate2(
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
     subprocess.run([sys.executable, "-c", CONVERT, model], check=True)
     process = start("-o", tmp_path / "out", "--engine", "ctranslate2", "--window", 20_000)
-    wait_until_busy(process, 5.0)
+    wait_until_busy(process, 2.0)
     process.send_signal(number)
     found, (*warnings, line) = end(process)
     assert found == status
     assert line.startswith("nmt: interrupted")  # and names `out.part` if lines were written
-    # A fast machine writes lines within 5 s, and those are too long for the model.
+    # A fast machine writes lines within 2 s, and those are too long for the model.
     assert all("were too long for the model" in warning for warning in warnings)
     assert not (tmp_path / "out").exists()
 

@@ -22,7 +22,7 @@ from nmt.model.transformer import Transformer
 from nmt.packing.packed import BatchShape
 from nmt.processes.device_memory import available_memory, peak_memory
 from nmt.processes.distributed import World
-from nmt.recipe import ModelRecipe, UserError
+from nmt.recipe import ModelRecipe, TrainRecipe, UserError
 from nmt.train import memory as memory_module
 from nmt.train.ema import ExponentialMovingAverage
 from nmt.train.loss import TrainingLoss
@@ -36,7 +36,7 @@ from nmt.train.memory import (
     heaviest_shape,
     missing_moment_bytes,
 )
-from nmt.train.optimizer import optimizer_tensors
+from nmt.train.optimizer import build_optimizer, optimizer_tensors
 
 CPU = torch.device("cpu")
 MB = 1 << 20
@@ -201,7 +201,7 @@ def test_available_memory_of_this_machine() -> None:
 def test_missing_moments_before_and_after_the_first_update() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(10, 5), torch.nn.Linear(5, 3))
     model[1].requires_grad_(False)
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = build_optimizer(model, TrainRecipe())
     assert missing_moment_bytes(optimizer) == 2 * 4 * (10 * 5 + 5)
     model(torch.ones(1, 10)).sum().backward()
     optimizer.step()
@@ -377,7 +377,7 @@ def peak_of_a_save() -> tuple[int, int]:
     """Return the memory of writing a checkpoint of 12 million parameters with EMA, and its reserve."""
     recipe = ModelRecipe(d_model=256, d_ff=1024, num_heads=4, num_encoder_layers=6, num_decoder_layers=6)
     model = Transformer(recipe, 2_000, 2_000)
-    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    optimizer = build_optimizer(model, TrainRecipe())
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

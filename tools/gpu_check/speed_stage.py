@@ -11,8 +11,8 @@ from bench.goals import BY_NAME, Goal
 from gpu_check.outcome import Results
 from gpu_check.settings import Settings
 
-# A dry run measures one goal of nmt alone, and one comparison of steps, of commands and of loaded systems.
-_IN_DRY_RUN = ("train-gpu-big", "decode-gpu-batch32", "file-gpu-float16", "file-gpu-loaded-bf16")
+# A dry run measures one goal of nmt alone, one comparison of steps, and one of commands.
+_IN_DRY_RUN = ("train-gpu-big", "decode-gpu-batch32", "file-gpu-float16")
 
 
 def run(settings: Settings, results: Results, part: str) -> None:

@@ -24,7 +24,8 @@ from types import FrameType
 from typing import Any, Literal
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from nmt.train.optimizer import Adam
 
 Event = Literal["update", "accumulation", "validation", "decoding", "file", "view"]
 Action = Literal["record", "kill", "tear", "full", "full-run", "signal", "hide", "flip"]
@@ -78,11 +79,22 @@ def count_updates() -> Callable[[], int]:
     """Start counting the optimizer steps of this process; returns a function that gives the count."""
     counts = [0]
 
-    def count(*_: object) -> None:
+    def count() -> None:
         counts[0] += 1
 
-    register_optimizer_step_post_hook(count)
+    _after_update(count)
     return lambda: counts[0]
+
+
+def _after_update(call: Callable[[], None]) -> None:
+    """Call a function after each optimizer step."""
+    step = Adam.step
+
+    def step_and_call(self: Adam, skip: torch.Tensor | None = None) -> None:
+        step(self, skip)
+        call()
+
+    Adam.step = step_and_call  # type: ignore[method-assign]
 
 
 def install(fault: Fault, run: Path, log_dir: Path) -> None:
@@ -90,7 +102,7 @@ def install(fault: Fault, run: Path, log_dir: Path) -> None:
     match fault.event:
         case "update":
             updates = count_updates()
-            register_optimizer_step_post_hook(lambda *_: _send(fault, log_dir) if updates() == fault.count else None)
+            _after_update(lambda: _send(fault, log_dir) if updates() == fault.count else None)
         case "accumulation":
             _before_backward(fault, log_dir)
         case "validation" | "decoding":
