@@ -124,6 +124,7 @@ def test_compiled_modules_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list((tmp_path / "__pycache__").glob("module.*.pyc"))
 
 
+@pytest.mark.slow
 def test_a_failing_command_is_an_error(work: FileWorkload, tmp_path: Path) -> None:
     absent = FileWorkload(work.model, tmp_path / "absent", beam_size=2, warm_up=0)
     with pytest.raises(UserError, match=r"translate failed with exit status 1(?s:.*)cannot read"):

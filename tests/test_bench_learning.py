@@ -91,6 +91,7 @@ def test_nmt_learns_and_translates(text: Path, tmp_path: Path) -> None:
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 5
 
 
+@pytest.mark.slow
 def test_nmt_initializes_as_other_systems_do() -> None:
     recipe = find_model_spec("tiny").recipe.model
     stds = {}
@@ -133,6 +134,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {"offset": "0.5"}
 
 
+@pytest.mark.slow
 def test_curves_of_systems_and_seeds(fake: dict[str, str], text: Path, tmp_path: Path) -> None:
     results, work = tmp_path / "learning.json", workload(text)
     systems = [("fake", dict[str, str]()), ("fake", fake)]
@@ -192,6 +194,7 @@ def test_a_single_seed_has_no_interval() -> None:
     assert "| other | 1 | 2.200 | +0.200 | 29.00 | -1.00 | 6 |" in summarize(curves)
 
 
+@pytest.mark.slow
 def test_curves_are_drawn(tmp_path: Path) -> None:
     curve = Curve("nmt", {}, 1, {}, updates=[10, 20], tokens=[1, 2], seconds=[3.0, 6.0], nll=[4.0, 2.0])
     draw([curve], tmp_path / "curve.png")

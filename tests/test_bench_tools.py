@@ -111,6 +111,7 @@ def decoding_workload(folder: Path) -> Workload:
     return Workload("decode", str(folder), 320, TINY, threads=1, output_tokens=5, num_sentences=7, batch_sentences=2)
 
 
+@pytest.mark.slow
 def test_training_rounds_count_the_tokens_of_their_updates(folder: Path) -> None:
     work = Workload("train", str(folder), 320, TINY, threads=1, batch_tokens=300, updates=2)
     rounds = run_rounds("train", work.with_settings({"train.micro_batch_tokens": "257"}))
@@ -138,6 +139,7 @@ def test_each_decoding_process_has_the_threads_of_the_workload(folder: Path, mon
     assert [task.threads for task in tasks] == [1]  # 0 would be all cores for each process
 
 
+@pytest.mark.slow
 def test_preparation_rounds_count_the_tokens_of_both_sides(folder: Path) -> None:
     work = Workload("train", str(folder), 320)
     tokens = sum(map(len, work.ids("train", "src") + work.ids("train", "tgt")))
@@ -152,6 +154,7 @@ def test_a_carriage_return_does_not_end_a_line(tmp_path: Path) -> None:
 # --- Trainers of other systems ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_padded_batch_size_gives_the_requested_mean() -> None:
     counted = [3 + i * 7 % 30 for i in range(20_000)]
     for rows in (counted, sorted(counted), [length + 5 for length in counted]):
@@ -218,6 +221,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "tools")])}
 
 
+@pytest.mark.slow
 def test_a_system_is_suspended_while_the_other_runs(fake: dict[str, str], tmp_path: Path) -> None:
     work = Workload("train", str(tmp_path), 300, warm_up=2)
     one, other = {**fake, "me": "a", "other": "b"}, {**fake, "me": "b", "other": "a"}
@@ -232,6 +236,7 @@ def test_a_system_is_suspended_while_the_other_runs(fake: dict[str, str], tmp_pa
             os.kill(int((tmp_path / name).read_text()), 0)
 
 
+@pytest.mark.slow
 def test_a_failing_system_ends_the_comparison(
     fake: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -279,6 +284,7 @@ def test_a_missing_system_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
     assert environments.find_python("nmt") == sys.executable
 
 
+@pytest.mark.slow
 def test_systems_can_share_an_interpreter_and_packages(
     fake: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,6 +452,7 @@ def test_a_folder_without_a_ledger_is_not_merged(tmp_path: Path, capfd: pytest.C
     assert not (tmp_path / "here").exists()
 
 
+@pytest.mark.slow
 def test_each_machine_has_a_row(tmp_path: Path) -> None:
     goal = "train-cpu-linear"
     entries = [
@@ -458,6 +465,7 @@ def test_each_machine_has_a_row(tmp_path: Path) -> None:
     assert lines[first + 1] == "| | | Zen 5, 2 cores | 65.0% | reached |"
 
 
+@pytest.mark.slow
 def test_limits_are_shown_until_all_machines_reach_the_goal() -> None:
     goal = BY_NAME["train-cpu-linear"]
     slow, fast = (on(cpu, ledger.value_entry(goal.name, value, "x", "")) for cpu, value in (("a", 0.3), ("b", 0.65)))

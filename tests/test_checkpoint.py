@@ -176,6 +176,7 @@ def test_weights_and_moments_of_earlier_versions_are_fused(tmp_path: Path) -> No
 # --- Damage -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_flipped_bits_and_truncations_are_detected(tmp_path: Path) -> None:
     write_run(tmp_path, [3])
     (directory,) = list_checkpoints(tmp_path)

@@ -134,6 +134,7 @@ def test_argument_errors_are_one_line(arguments: list[str], words: str, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_report_needs_results(tmp_path: Path) -> None:
     done = gpu_check("--report", "--out", tmp_path)
     assert done.returncode == 1 and "has no results; run stages first" in done.stderr
@@ -162,6 +163,7 @@ def run_stages(out: Path, *bodies: str, seconds: float = 1, limit: float = 60, b
     return read_outcome(out / "results", stages[-1].name) or Outcome(stages[-1].name)
 
 
+@pytest.mark.slow
 def test_the_budget_ends_between_stages_and_the_next_call_resumes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,6 +189,7 @@ def test_a_stage_that_exceeds_the_budget_is_repeated_unless_it_had_the_whole_bud
     assert run_stages(tmp_path, *bodies, seconds=0, budget=budget).status == "timed out"
 
 
+@pytest.mark.slow
 def test_a_failing_stage_keeps_its_checks(tmp_path: Path) -> None:
     outcome = run_stages(tmp_path, "results.check('a', 'b', 'c', True); raise ValueError('a reason')")
     assert outcome.status == "failed"
@@ -207,11 +210,13 @@ def test_processes_of_a_stage_end_with_it(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_an_interrupted_stage_is_repeated(tmp_path: Path) -> None:
     Results("stage_0", tmp_path / "results").check("a", "b", "c", True)
     assert run_stages(tmp_path, "results.check('d', 'e', 'f', False)").checks == [Check("d", "e", "f", "failed")]
 
 
+@pytest.mark.slow
 def test_terminating_the_command_ends_its_stage(tmp_path: Path) -> None:
     call = command("--device", "cpu", "--small", "--out", tmp_path, "--stages", "losses")
     with subprocess.Popen(call, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
@@ -344,6 +349,7 @@ def test_a_system_that_is_missing_or_fails_is_not_measured(tmp_path: Path, monke
 # --- Packages ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_missing_and_outdated_packages_are_found() -> None:
     required = packages.requirements()
     assert {"torch", "sacremoses", "tomli-w", "pytest", "hypothesis"} <= {one.name for one in required}

@@ -111,6 +111,7 @@ def bits_of_tokens(model: Path, tokens: list[int]) -> float:
     return nats / math.log(2)
 
 
+@pytest.mark.slow
 def test_run_reports_perplexity_and_bits_per_byte(language_model: Path) -> None:
     lines = (language_model.parent / "test").read_text(encoding="utf-8").splitlines()
     total = sum(bits(language_model, line) for line in lines)
@@ -205,6 +206,7 @@ def test_scorer_ignores_sources(language_model: Path) -> None:
     assert first.log_prob == pytest.approx(-bits(language_model, "the text") * math.log(2), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_commands_score_and_continue_lines(language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("the text\n\nété\n", encoding="utf-8")
     code, out, err = nmt("score", language_model, tmp_path / "text", "--device", "cpu")

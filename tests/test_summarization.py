@@ -58,6 +58,7 @@ def cnn(tmp_path: Path) -> Recipe:
     return Recipe.model_validate({**recipe.model_dump(), "data": data})
 
 
+@pytest.mark.slow
 def test_long_sources_are_truncated_and_not_dropped(cnn: Recipe) -> None:
     prepared = prepare(cnn)
     for split, count in (("train", 40), ("valid", 4)):
@@ -91,6 +92,7 @@ def test_a_run_reports_rouge_and_the_lead_baseline(cnn: Recipe) -> None:
     assert "lead-3: the first 3 sentences of each source as its summary." in text
 
 
+@pytest.mark.slow
 def test_a_long_line_is_truncated_in_translation(cnn: Recipe) -> None:
     pipeline.train(cnn)
     translator = Translator.load(cnn.directory, "cpu")
@@ -104,6 +106,7 @@ def test_a_long_line_is_truncated_in_translation(cnn: Recipe) -> None:
     assert translator.translate([line]) == translator.translate([start])
 
 
+@pytest.mark.slow
 def test_scores_alignments_and_heads_are_those_of_truncated_sources(cnn: Recipe) -> None:
     pipeline.train(cnn)
     line, summary = " ".join(article(random.Random(2))), "The old house."

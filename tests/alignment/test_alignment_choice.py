@@ -93,11 +93,13 @@ def test_the_statistical_aligner_finds_the_aligned_heads(tokenizers: Tokenizers)
         assert max(by_layer, key=lambda one: by_layer[one]) == AlignmentAttention(2, (), position)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_all_heads_are_kept_if_a_subset_is_no_better(tokenizers: Tokenizers) -> None:
     aligned: AlignedParities = {(1, head): (0, 1) for head in range(4)}
     assert choose_attention(make_aligner(tokenizers, aligned), *text()).attention == AlignmentAttention(1, (), "input")
 
 
+@pytest.mark.slow
 def test_a_reverse_model_finds_the_aligned_heads(tokenizers: Tokenizers) -> None:
     aligner = make_aligner(tokenizers, {(0, 2): (0, 1)})
     reverse = make_aligner(tokenizers, {(1, head): (0, 1) for head in range(4)}, back=True)
@@ -113,6 +115,7 @@ class EncoderWithoutCharacters(PairEncoder):
         return super().encode(source.replace("AA", ""), target)
 
 
+@pytest.mark.slow
 def test_pairs_without_text_for_the_reverse_model_are_left_out(tokenizers: Tokenizers) -> None:
     aligner = make_aligner(tokenizers, {(0, 2): (0, 1)})
     reverse = make_aligner(tokenizers, {(1, head): (0, 1) for head in range(4)}, back=True)

@@ -119,6 +119,7 @@ def test_empty_sentences_and_empty_text() -> None:
     assert agreed_links([([], [5]), ([1], [2]), ([1], [2])])[1:] == [{(0, 0)}, {(0, 0)}]
 
 
+@pytest.mark.slow
 def test_links_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs, _ = language(300, seed=1)
     found = agreed_links(pairs)

@@ -79,6 +79,7 @@ def test_without_markup_the_tokenizers_have_no_markers(folder: Path) -> None:
         prepare_markup(prepared, parse_recipe(MARKED, [f"run_dir='{folder}/off'", f"data.root='{folder}'"]))
 
 
+@pytest.mark.slow
 def test_damaged_markup_is_an_error(folder: Path) -> None:
     recipe, prepared, _ = marked(folder)
     path = prepared.directory / "markup" / "train.src.tokens.npy"

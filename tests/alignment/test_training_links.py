@@ -102,6 +102,7 @@ def corpus(*options: str) -> str:
 GIVEN = corpus("alignment='train.links'")
 
 
+@pytest.mark.slow
 def test_statistical_links_are_those_of_the_stored_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_chunks, "CHUNK_CELLS", 100)
     _, prepared, links = prepared_links(folder)
@@ -138,6 +139,7 @@ def test_unseen_tokens_have_links_by_position() -> None:
     assert LexicalAligner.train(lambda: [], vocab=20).links([([1], [2])]) == [{(0, 0)}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("data.drop_duplicates=false",)], ids=["no duplicates", "duplicates"])
 def test_given_links_survive_cleaning(folder: Path, options: tuple[str, ...]) -> None:
     _, prepared, links = prepared_links(folder, GIVEN, *options)
@@ -265,6 +267,7 @@ def test_blank_lines_of_a_json_lines_corpus_need_no_links(folder: Path) -> None:
     require_alignment_files(parse_recipe(RECIPE, [f"run_dir='{folder / 'run'}'", f"data.root='{folder}'", jsonl]))
 
 
+@pytest.mark.slow
 def test_missing_and_damaged_links_are_errors(folder: Path) -> None:
     recipe = parse_recipe(RECIPE, [f"run_dir='{folder / 'run'}'", f"data.root='{folder}'"])
     prepared = prepare(recipe)

@@ -22,6 +22,7 @@ def corpus() -> Aligned:
     return text, [links for _, links in aligned]
 
 
+@pytest.mark.slow
 def test_the_aligner_finds_true_links(corpus: Aligned) -> None:
     """Symmetrized links and those of one direction; most links on the diagonal are wrong."""
     text, true = corpus

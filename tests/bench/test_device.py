@@ -45,6 +45,7 @@ def test_mean_rate_weights_each_matmul_by_its_time(monkeypatch: pytest.MonkeyPat
     assert rate.best == pytest.approx(1000 / 0.1)
 
 
+@pytest.mark.slow
 def test_larger_matmul_takes_longer() -> None:
     small, large = (Matmul(1, 8, 64, outer) for outer in (64, 64 * 64))
     assert 0 < device._seconds(small, "fp32", CPU) < device._seconds(large, "fp32", CPU)

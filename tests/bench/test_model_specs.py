@@ -50,6 +50,7 @@ def test_recipe_and_model_directory_are_used_unchanged(tmp_path: Path) -> None:
     assert (found.src_vocab_size, found.tgt_vocab_size) == (40, 40)
 
 
+@pytest.mark.slow
 def test_the_directory_of_a_language_model_loads_as_a_language_model(tmp_path: Path) -> None:
     recipe = find_model_spec("tiny", ["model.d_model=16", "model.d_ff=8", "model.num_heads=2"]).recipe
     for language in ("zxx", "en"):

@@ -113,6 +113,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_update(reviews: Path) -> N
     assert all(torch.allclose(one[name], many[name], rtol=1e-4, atol=1e-7) for name in moments)
 
 
+@pytest.mark.slow
 def test_a_changed_recipe_or_text_of_a_run_is_an_error(reviews: Path) -> None:
     train("train.max_steps=10")
     with pytest.raises(UserError, match=r"^runs/reviews holds a run with another recipe: model.d_ff is 48, was 32; "):
@@ -212,6 +213,7 @@ def test_a_classifier_of_a_hugging_face_dataset_like_imdb(reviews: Path) -> None
     assert "| positive | 50 |" in report
 
 
+@pytest.mark.slow
 def test_classes_of_pairs_are_labels_or_kinds_of_noise(reviews: Path) -> None:
     lines = [f"the film {n}\tder Film ist {n} und gut\t{('bad', 'ok')[n % 2]}" for n in range(40)]
     (reviews / "pairs.tsv").write_text("\n".join(lines) + "\n")
@@ -355,6 +357,7 @@ def test_errors_of_labels(change: Callable[[Path], object], override: str, messa
         train(override)
 
 
+@pytest.mark.slow
 def test_similar_labels_are_named_and_renamed_ones_are_an_error(
     reviews: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -394,6 +397,7 @@ def test_empty_texts_are_counted(reviews: Path, capsys: pytest.CaptureFixture[st
     assert "data.test" not in err
 
 
+@pytest.mark.slow
 def test_a_label_of_one_example_is_named(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A header counts as an example of a class of its own."""
     for split in ("train", "test"):
@@ -412,6 +416,7 @@ def test_a_label_of_one_example_is_named(reviews: Path, capsys: pytest.CaptureFi
     assert "warning: data.train has one example of class 'label'; if a label is a header or misspelled" in err
 
 
+@pytest.mark.slow
 def test_examples_that_occur_in_the_training_text_are_counted(
     reviews: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

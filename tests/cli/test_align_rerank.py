@@ -55,6 +55,7 @@ def links(line: str) -> list[tuple[int, int]]:
     return [(int(source), int(target)) for source, target in pairs]
 
 
+@pytest.mark.slow
 def test_align_prints_pharaoh_lines_within_the_words(folder: Path, nmt: Nmt) -> None:
     status, out, _ = nmt("align", folder / "forward", folder / "src", folder / "tgt")
     assert status == 0
@@ -79,6 +80,7 @@ def test_align_prints_pharaoh_lines_within_the_words(folder: Path, nmt: Nmt) -> 
         assert (by_position == out) == is_default
 
 
+@pytest.mark.slow
 def test_choose_logs_uses_and_saves_the_attention(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     command = ("align", folder / "forward", folder / "src", folder / "tgt", "--choose", folder / "src", folder / "tgt")
     for more in ((), ("--reverse-model", folder / "reverse")):
@@ -111,6 +113,7 @@ def test_translations_come_with_their_alignments(folder: Path, nmt: Nmt) -> None
     assert nmt("translate", both[0], folder / "src", *both[1:], "--with-alignments")[1] == out
 
 
+@pytest.mark.slow
 def test_alignment_is_plotted(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
     command = ("plot", "alignment", folder / "forward", folder / "src", folder / "tgt", "-o", tmp_path / "map.png")
@@ -187,6 +190,7 @@ def test_tuned_weights_improve_the_score_and_can_be_applied(
     assert nmt(*command, "--weights", weights)[:2] == (0, tuned)
 
 
+@pytest.mark.slow
 def test_weights_for_other_models_are_named(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
     forward, backwards = folder / "forward", folder / "backwards"
     weights, files = tmp_path / "weights.toml", (folder / "src", nbest)
@@ -322,6 +326,7 @@ def test_weights_of_a_single_feature(folder: Path, nbest: Path, tmp_path: Path, 
         assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.slow
 def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "w.toml").write_text("[weights]\ngiven = 1.0\n")
     forward, src, tune = folder / "forward", folder / "src", ("--tune", folder / "ref")

@@ -45,6 +45,7 @@ def test_translation_is_measured(nmt: Nmt, tmp_path: Path) -> None:
     assert report["settings"]["decode"]["length_penalty"] == "none"
 
 
+@pytest.mark.slow
 def test_the_title_names_what_ran(nmt: Nmt) -> None:
     command = ("bench", "decode", "tiny", "--vocab-size", 80, "--sentences", 2, "--output-tokens", 2, "--threads", 1)
     options = ("--repetitions", 1, "--set", "sampling=true", "--set", "n_best=3", "--set", "mbr_metric=chrf")

@@ -41,6 +41,7 @@ def test_training_prints_the_report_and_counts_truncated_texts(reviews: Path, nm
     assert re.search(r"^truncated \d+ texts to the first 3 tokens", err, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_labels_and_probabilities_of_lines(run: Path, texts: str, nmt: Nmt) -> None:
     status, out, err = nmt("classify", run, texts)
     rows = [line.split("\t") for line in out.splitlines()]

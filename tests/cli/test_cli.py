@@ -90,6 +90,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- The whole workflow -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_run_prints_the_report_and_leaves_every_file(run_dir: Path) -> None:
     printed = (run_dir.parent / "out.md").read_text()
     assert printed.strip() == (run_dir / "report.md").read_text().strip()
@@ -370,6 +371,7 @@ def test_files_of_constraints_cannot_be_standard_input(run_dir: Path, tmp_path: 
         assert f"Invalid value for '{option}': - is not supported; it must be a file; name one" in one_line(err)
 
 
+@pytest.mark.slow
 def test_search_options_change_the_translations(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("A dog.\n")
     command = ("translate", run_dir, tmp_path / "in.txt", "--engine", "torch", "--set", "no_repeat_ngram=1")
@@ -395,6 +397,7 @@ def test_wrong_search_options_are_one_line(run_dir: Path, tmp_path: Path, nmt: N
     assert "increase beam_size" in one_line(err)
 
 
+@pytest.mark.slow
 def test_required_phrases_and_biased_words_are_in_the_translations(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
     (tmp_path / "held.txt").write_text("schnell\tHeute\n\n \t\n")
@@ -433,6 +436,7 @@ def test_samples_depend_on_the_seed(run_dir: Path, tmp_path: Path, nmt: Nmt) -> 
     assert chosen.splitlines()[0] in samples[:6] and chosen.splitlines()[1] in samples[6:]
 
 
+@pytest.mark.slow
 def test_ensemble_of_checkpoints_with_compressed_output(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
     first, *_, last = list_checkpoints(run_dir)

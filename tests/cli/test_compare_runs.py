@@ -91,6 +91,7 @@ def test_hint_about_translations_in_lower_case(runs: Path, nmt: Nmt) -> None:
     assert status == 0 and hint in err
 
 
+@pytest.mark.slow
 def test_curves_of_runs_are_plotted_in_one_figure(runs: Path, nmt: Nmt) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
     status, _, err = nmt("compare", "a", "b", "--resamples", 100, "--trials", 0, "-o", "curves.png")

@@ -206,6 +206,7 @@ def fail_with_an_error(*_: Any) -> dict[str, bytes]:
     raise RuntimeError("the model is\nwrong")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "reason"), [(fail_on_a_full_disk, "No space left on device"), (fail_with_an_error, "the model is wrong")]
 )

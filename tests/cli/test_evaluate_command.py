@@ -84,6 +84,7 @@ def test_several_references_and_systems_equal_the_sacrebleu_command(texts: Path,
     assert "nrefs:2" in found[str(texts / "good")][0]["signature"]
 
 
+@pytest.mark.slow
 def test_intervals_use_the_seed_of_sacrebleu(texts: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "77")
     _, out, _ = nmt("evaluate", "--ref", texts / "ref", texts / "poor", "--metrics", "bleu", "--json", "--confidence")
@@ -214,6 +215,7 @@ def test_short_options_are_those_of_sacrebleu(short: list[str], long: list[str],
     assert "test set 'wmt99'" in nmt("evaluate", texts / "good", "-t", "wmt99", "-l", "en-de")[2]
 
 
+@pytest.mark.slow
 def test_warning_for_empty_translations(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "nothing").write_text(" \n" * 66)
     status, out, err = nmt("evaluate", tmp_path / "nothing", "--ref", texts / "ref", "-m", "bleu")
@@ -295,6 +297,7 @@ def test_warning_for_test_sets_that_are_not_plain_text(tmp_path: Path, nmt: Nmt)
 # --- Breakdowns -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_json_combines_all_breakdowns(texts: Path, nmt: Nmt) -> None:
     status, out, err = nmt(
         "evaluate", "--ref", texts / "ref", texts / "good", texts / "poor", "--src", texts / "src", "--by-length",
@@ -356,6 +359,7 @@ def lowered(texts: Path, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_lowercase_applies_to_every_breakdown(texts: Path, lowered: Path, nmt: Nmt) -> None:
     plain = ("evaluate", "--ref", texts / "ref", "--src", texts / "src", "--metrics", "bleu,chrf", "--format", "json")
     groups = json.loads(nmt(*plain, lowered, "--by-length", "--lowercase")[1])["by_source_length"][str(lowered)]
@@ -582,6 +586,7 @@ def test_comet_that_fails_is_an_error(
 # --- Wrong input: one line each ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_invalid_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "short").write_text("a\nb\n")
     (tmp_path / "empty").write_text("")
@@ -643,6 +648,7 @@ def test_option_without_effect_is_an_error(texts: Path, nmt: Nmt, options: list[
         assert expected in one_line(err)
 
 
+@pytest.mark.slow
 def test_warning_for_a_language_without_tokenizer_rules(texts: Path, nmt: Nmt) -> None:
     arguments = ["evaluate", "--ref", texts / "ref", texts / "good", "--lang"]
     assert "the tokenizers have no rules for da; generic rules are used" in nmt(*arguments, "da")[2]

@@ -57,6 +57,7 @@ def test_export_to_ctranslate2(model: Path, text: Path, tmp_path: Path, nmt: Nmt
     assert "already exists" in one_line(err)
 
 
+@pytest.mark.slow
 @needs_ctranslate2
 def test_export_warns_of_a_sample_in_another_format(model: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "text.jsonl").write_text('{"text": "a dog"}\n' * 3)
@@ -64,6 +65,7 @@ def test_export_warns_of_a_sample_in_another_format(model: Path, tmp_path: Path,
     assert "text.jsonl, lines 1 to 3," in nmt(*command)[2]
 
 
+@pytest.mark.slow
 @needs_ctranslate2
 def test_export_warns_of_newer_checkpoints(model: Path, text: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"

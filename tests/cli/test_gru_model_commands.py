@@ -42,6 +42,7 @@ def gru(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_translation_reports_why_it_uses_torch(gru: Path, texts: Path, nmt: Nmt) -> None:
     status, out, err = nmt("translate", gru, texts / "src", "--device", "cpu")
     assert status == 0, err

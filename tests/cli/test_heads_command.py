@@ -31,6 +31,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "src", folder / "ref"
 
 
+@pytest.mark.slow
 def test_table_and_json_have_the_same_heads(model: Path, pairs: tuple[Path, Path], nmt: Nmt) -> None:
     status, out, _ = nmt("heads", model, *pairs, *CPU)
     assert status == 0
@@ -56,6 +57,7 @@ def test_a_newer_checkpoint_of_the_run_is_named(
     assert (status, err.count("was averaged at step 1,000, but the run has a checkpoint of step 1,200")) == (0, 1)
 
 
+@pytest.mark.slow
 def test_bleu_without_heads_is_measured_and_plotted(
     model: Path, pairs: tuple[Path, Path], nmt: Nmt, tmp_path: Path
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_fraction_of_heads_is_rounded_half_up(num_heads: int, fraction: str, k
     assert _numbers_to_keep(fraction, None, recipe) == (kept, kept)
 
 
+@pytest.mark.slow
 def test_a_pruned_model_is_smaller_and_translates(
     model: Path, pairs: tuple[Path, Path], nmt: Nmt, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def marked(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "fallback"), [("torch", "translated again"), ("ctranslate2", "2 lines split at the items")]
 )

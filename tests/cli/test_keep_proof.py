@@ -60,6 +60,7 @@ def test_a_damaged_output_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "not well-formed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_model_is_scored_with_and_without_markup(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,7 @@ def test_text_in_another_format_is_named(tmp_path: Path, nmt: Nmt) -> None:
     assert (status, "train.en, lines 1 to 5, are JSON, which counts as text" in err) == (0, True)
 
 
+@pytest.mark.slow
 def test_further_columns_are_named_and_do_not_count(tmp_path: Path, nmt: Nmt) -> None:
     plain, attributed = tmp_path / "plain.tsv", tmp_path / "attributed.tsv"
     num_pairs = 30_000  # enough for more than the minimum number of updates

@@ -107,6 +107,7 @@ def test_the_validation_of_the_start_model_is_counted(recipe: Path, tmp_path: Pa
     assert speed["validations"] == sum("validation loss" in line for line in err.splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_time_has_an_interval(recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     assert nmt("prepare", recipe)[0] == 0
     costs = itertools.chain([9.0, 9.0], range(1, 7))  # the first two updates are not measured
@@ -119,6 +120,7 @@ def test_time_has_an_interval(recipe: Path, nmt: Nmt, monkeypatch: pytest.Monkey
     assert speed["tgt_tokens_per_second"] == pytest.approx(10 / 3.5)
 
 
+@pytest.mark.slow
 def test_without_prepared_text_the_updates_are_a_maximum(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, out, err = nmt("plan", recipe)
     assert status == 0 and "updates  at most 25" in out and "training time" not in out
@@ -128,6 +130,7 @@ def test_without_prepared_text_the_updates_are_a_maximum(recipe: Path, tmp_path:
     assert plan(nmt, recipe, "data.max_tokens=40")["text"] is None
 
 
+@pytest.mark.slow
 def test_an_unknown_vocabulary_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     """The characters, and the brackets of trees, are known only when the text is prepared."""
     trees = f"data.train=[{{kind='trees', path='{tmp_path / 'a.trees'}'}}]"
@@ -155,6 +158,7 @@ def test_a_missing_file_of_the_text_is_named(recipe: Path, tmp_path: Path, nmt: 
     assert "nmt prepare" not in err
 
 
+@pytest.mark.slow
 def test_the_forecast_is_saved_and_printed_with_notes(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("prepare", recipe)[0] == 0
     options = ("train.patience=1", "train.micro_batches=4", "train.subword_sampling=0.1")
@@ -228,6 +232,7 @@ def test_plan_check_counts_accurate_forecasts(
     assert plan_check.main(["--only", "toy"]) == 0
 
 
+@pytest.mark.slow
 def test_plan_check_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan_check.main(["--only", "toys"]) == 1
     (line,) = capsys.readouterr().err.splitlines()

@@ -240,6 +240,7 @@ def test_wrong_input_and_missing_files_are_reported(train: Train, nmt: Nmt, reci
     assert checkpoint_directory(run, 4).is_dir()
 
 
+@pytest.mark.slow
 def test_pairs_of_cleaned_corpora_are_located(recipe: Path, tmp_path: Path) -> None:
     pairs = [(pair.src, pair.tgt) for pair in generate("train", 60, 8)]
     rows = [("EN", "DE"), ("", "leer"), pairs[0], ("viel " * 30, "kurz"), pairs[1], pairs[1], *pairs[2:40]]
@@ -263,6 +264,7 @@ def test_pairs_of_cleaned_corpora_are_located(recipe: Path, tmp_path: Path) -> N
     assert [(pair.src, pair.tgt) for pair in found] == [(src.lower(), tgt.lower()) for src, tgt in pairs]
 
 
+@pytest.mark.slow
 def test_pairs_with_truncated_and_lowercased_sources_are_located(recipe: Path, tmp_path: Path) -> None:
     pairs = [(pair.src, pair.tgt) for pair in generate("train", 60, 8)]
     long = [(f"\u0130zmir {src}" * 9, f"\u0130zmir {tgt}") for src, tgt in pairs]

@@ -225,6 +225,7 @@ def test_a_test_set_with_swapped_sides_is_named(tmp_path: Path, nmt: Nmt, monkey
     assert "data.test.right" not in err
 
 
+@pytest.mark.slow
 def test_a_file_in_place_of_a_folder_is_found_before_the_work(
     tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,6 +128,7 @@ def test_a_missing_output_folder_is_an_early_error(
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_an_output_that_is_an_input_or_a_folder_is_an_error(
     run: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ def test_an_output_that_is_an_input_or_a_folder_is_an_error(
     assert {path: path.read_bytes() for path in (run / "data").iterdir()} == before
 
 
+@pytest.mark.slow
 def test_an_invalid_shortlist_is_an_error_before_training(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "list").write_bytes(b"no shortlist")
     status, _, err = nmt("train", tmp_path / "tiny.toml", f"run_dir={run}", f"decode.shortlist={tmp_path / 'list'}")
@@ -149,6 +151,7 @@ def test_an_invalid_shortlist_is_an_error_before_training(run: Path, tmp_path: P
     assert not (run / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_only_shortlists_are_overwritten(run: Path, nmt: Nmt, tmp_path: Path) -> None:
     status, _, err = nmt("shortlist", run, "-o", tmp_path / "in.txt")
     assert status == 1

@@ -63,6 +63,7 @@ def test_nasty_lines_through_file_pipe_and_python(model: Path, nmt: Nmt, pipe_in
     assert [best.text for best, *_ in streamed] == translations
 
 
+@pytest.mark.slow
 def test_json_lines_from_a_pipe_without_their_format_give_a_warning(model: Path, nmt: Nmt, pipe_in: PipeIn) -> None:
     options = ("--engine", "torch", "--precision", "fp32", "--beam-size", 1)
     for more, expected in (((), True), (("--input-format", "jsonl"), False), (("--input-format", "text"), False)):
@@ -302,6 +303,7 @@ def test_a_summary_that_cannot_be_written_leaves_a_complete_output(
     assert not (tmp_path / "out.part").exists()
 
 
+@pytest.mark.slow
 def test_pipe_is_translated_line_by_line(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     answered: list[int] = []
 
@@ -355,6 +357,7 @@ def test_resume_after_an_invalid_line(model: Path, nmt: Nmt, pipe_in: PipeIn, tm
     assert [json.loads(line)["text"] for line in written] == SENTENCES
 
 
+@pytest.mark.slow
 def test_formats_are_selected_by_name_and_by_option(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
     _, plain, _ = nmt("translate", model, sentences, "--engine", "torch")
     translations = plain.splitlines()
@@ -505,6 +508,7 @@ def test_a_header_names_the_columns_and_is_kept(model: Path, nmt: Nmt, sentences
     assert {line.split("\t")[0] for line in listed} == {str(number) for number in range(1, 21)}
 
 
+@pytest.mark.slow
 def test_n_best_lists_have_no_duplicate_texts(model: Path, nmt: Nmt, sentences: Path) -> None:
     # The model ends each translation after a few bytes, most of which are invalid UTF-8 and decoded as U+FFFD.
     command = ("translate", model, sentences, "--engine", "torch", "--beam-size", 12, "--set", "max_length_ratio=0.1")
@@ -673,6 +677,7 @@ def test_resume_distinguishes_n_best_lists(model: Path, nmt: Nmt, tmp_path: Path
                 assert status == 1 and one_line(err).startswith(f"{tmp_path / 'out'} is not {name}; --resume needs")
 
 
+@pytest.mark.slow
 def test_interrupted_and_resumed_commands_report_their_long_lines(
     model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
@@ -880,6 +885,7 @@ def test_a_redirected_file_is_read_to_its_end(
         assert rest.wait(0.0) and list(rest) == []
 
 
+@pytest.mark.slow
 def test_scores_depend_on_the_tag(model: Path, nmt: Nmt, sentences: Path, tmp_path: Path) -> None:
     (tmp_path / "tgt").write_text("a red cat\n" * len(SENTENCES))
     web = DecodeRecipe(beam_size=1, tag="<web>")
@@ -902,6 +908,7 @@ def test_max_delay_for_a_file_is_an_error(model: Path, nmt: Nmt, tmp_path: Path)
     assert f"--max-delay has no effect on {tmp_path / 'in'}, which is a file; leave out --max-delay" in one_line(err)
 
 
+@pytest.mark.slow
 def test_sentences_of_a_paragraph_are_translated_separately(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("The dog sees Dr. Smith. The cat runs!\n\nA cat.\n")
     command = ("translate", model, tmp_path / "in", "--engine", "torch", "--precision", "fp32")
@@ -915,6 +922,7 @@ def test_sentences_of_a_paragraph_are_translated_separately(model: Path, nmt: Nm
     assert nmt(*command, *memory, "--split-sentences")[1].splitlines() == expected != nmt(*command)[1].splitlines()
 
 
+@pytest.mark.slow
 def test_translate_warns_of_newer_checkpoints(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(model, run / "model")

@@ -553,6 +553,7 @@ def test_hugging_face_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert asked == [("wmt/wmt14", "de-en", {"split": "train", "revision": corpus.revision, "streaming": True})]
 
 
+@pytest.mark.slow
 def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "json").mkdir()

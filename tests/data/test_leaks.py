@@ -116,6 +116,7 @@ def test_sentence_in_several_sets() -> None:
     assert [(leak.line, leak.kind, leak.number, leak.times) for leak in second.leaks] == [(2, "near", 1, 2)]
 
 
+@pytest.mark.slow
 def test_a_frequent_sentence_has_one_leak_per_line() -> None:
     count = 20_000  # a search in quadratic time would take minutes
     finder = LeakFinder([SearchedSet("news", ["Yes."] * count, [["Ja."] * count])])
@@ -186,6 +187,7 @@ def test_leak_locations(kind: str, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_toy_test_set_has_no_leaks() -> None:
     corpora = ", ".join(f'{split} = {{kind = "toy", split = "{split}", pairs = 300}}' for split in ("test", "nested"))
     train, valid = '{kind = "toy", pairs = 3000}', '{kind = "toy", split = "valid", pairs = 100}'

@@ -310,6 +310,7 @@ def test_reports_without_mixture_are_up_to_date(folder: Path) -> None:
     assert modification_times(prepared.directory)["train.src.tokens.npy"] == before["train.src.tokens.npy"]
 
 
+@pytest.mark.slow
 def test_tags_invalidate_the_prepared_text(folder: Path) -> None:
     before = contents(prepare(recipe_for(folder)).directory)
     tagged = contents(prepare(recipe_for(folder, "news", "web,tag='<web>'", "talks")).directory)

@@ -123,6 +123,7 @@ def test_micro_batches_partition_the_update(pairs: list[tuple[int, int]], budget
         assert longest == sorted(longest)  # bands are sorted by length
 
 
+@pytest.mark.slow
 @given(LENGTH_PAIRS, st.integers(1, 200), st.none() | st.integers(1, 200), st.integers(0, 5))
 def test_plan_from_an_update_start(
     pairs: list[tuple[int, int]], batch_tokens: int, src_batch_tokens: int | None, skipped: int
@@ -163,6 +164,7 @@ def test_oversized_pairs_are_alone() -> None:
     assert [ids.tolist() for ids in plan_by_length(src, tgt, micro_batch_tokens=20)] == [[0], [1], [2]]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=80), st.integers(31, 100))
 def test_plan_by_length(pairs: list[tuple[int, int]], budget: int) -> None:
     src, tgt = columns(pairs)

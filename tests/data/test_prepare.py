@@ -327,6 +327,7 @@ def test_changed_input_invalidates_the_text(folder: Path) -> None:
     assert prepare(recipe_for(folder)).report["train"]["pairs"] == 150
 
 
+@pytest.mark.slow
 def test_changed_grammar_invalidates_the_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_for(folder, "run", "data.train=[{kind='toy',pairs=300}]")
     prepare(recipe)
@@ -744,6 +745,7 @@ def test_a_dataset_in_the_home_directory_is_not_on_the_hub(folder: Path, monkeyp
     assert not unpinned_datasets(recipe, recipe.data.train)
 
 
+@pytest.mark.slow
 def test_a_changed_dataset_of_the_hub_is_prepared_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -168,6 +168,7 @@ def test_a_reused_tokenizer_gives_the_expected_store(
     assert not list(prepared.directory.glob("*.bin")), "the temporary file of cleaned text must be removed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_trained_tokenizer_gives_the_expected_store(
     options: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -186,6 +187,7 @@ def test_reusing_the_trained_tokenizer_gives_the_same_store(folder: Path) -> Non
     assert reports[0] == reports[1]
 
 
+@pytest.mark.slow
 def test_result_is_independent_of_workers(
     folder: Path, tokenizers: dict[str, Tokenizers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +214,7 @@ def test_subword_sampling_with_a_character_tokenizer_is_an_error(folder: Path) -
     assert not (folder / "run" / "data").exists()
 
 
+@pytest.mark.slow
 def test_expected_sizes_of_vocabularies_are_those_of_the_prepared_corpus(folder: Path) -> None:
     options = ("model.tied_embeddings='none'", "tokenizer.joint=false", "tokenizer.algorithm='byte'")
     separate = recipe_for(folder, "separate", None, *options, "tokenizer.user_symbols=['<x>']")

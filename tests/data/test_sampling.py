@@ -151,6 +151,7 @@ def test_user_symbols_are_not_split(corpus: Path, sample: Sample) -> None:
         assert (new[0] in symbols) == (i % 2 == 1)
 
 
+@pytest.mark.slow
 def test_more_sampling_changes_more_sentences(bpe_corpus: Path, sample: Sample) -> None:
     base = PairStore(bpe_corpus, "train")
     little, much = (first_epoch(sample(bpe_corpus, alpha)) for alpha in (0.02, 0.5))
@@ -181,6 +182,7 @@ def test_other_side_is_unchanged(sides: str, corpus: Path, sample: Sample) -> No
     assert (corpus / "epochs" / "epoch-0" / name).samefile(corpus / name)
 
 
+@pytest.mark.slow
 def test_runs_that_share_a_corpus_have_their_own_epochs(bpe_corpus: Path, tmp_path: Path, sample: Sample) -> None:
     links = [tmp_path / name / "data" for name in ("one", "other")]
     for link in links:
@@ -214,6 +216,7 @@ def test_files_are_copied_without_hard_links(bpe_corpus: Path, sample: Sample, m
     assert to_lists(store.tgt) == to_lists(PairStore(bpe_corpus, "train").tgt)
 
 
+@pytest.mark.slow
 def test_overlong_samples_are_discarded(corpus: Path, sample: Sample) -> None:
     base, unlimited = PairStore(corpus, "train"), first_epoch(sample(corpus))
     sampled = to_lists(unlimited.src)
@@ -223,6 +226,7 @@ def test_overlong_samples_are_discarded(corpus: Path, sample: Sample) -> None:
     assert limited == expected != sampled
 
 
+@pytest.mark.slow
 def test_the_other_side_may_have_any_tokenizer(corpora: Path, tmp_path: Path, sample: Sample) -> None:
     """For example, the tokenizer of trees has a token per bracket."""
     directory = Path(shutil.copytree(corpora / "unigram", tmp_path / "corpus"))
@@ -266,6 +270,7 @@ def test_samples_are_independent_of_workers(corpus: Path, sample: Sample) -> Non
     assert stores[0] == stores[1] == stores[2]
 
 
+@pytest.mark.slow
 def test_epochs_and_seeds_differ(bpe_corpus: Path, sample: Sample) -> None:
     epochs = sample(bpe_corpus)
     samples = [to_lists(epochs.store(epoch).src) for epoch in (0, 1, 2)]
@@ -351,6 +356,7 @@ def epoch_names(directory: Path) -> list[str]:
     return sorted(path.name for path in (directory / "epochs").iterdir())
 
 
+@pytest.mark.slow
 def test_next_epoch_is_built_and_past_epochs_are_removed(bpe_corpus: Path, sample: Sample) -> None:
     epochs = sample(bpe_corpus)
     store = epochs.store(2)
@@ -479,6 +485,7 @@ def test_close_releases_waiting_callers(
 # --- Several processes ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_other_ranks_wait_for_the_builder(bpe_corpus: Path, sample: Sample) -> None:
     first_epoch(sample(bpe_corpus, seed=1))
     waiting, found = sample(bpe_corpus, is_builder=False), []
@@ -617,6 +624,7 @@ def test_resume_from_any_position(corpus: Path, sample: Sample) -> None:
             assert [as_values(update) for update in islice(batches, 8)] == whole[start : start + 8]
 
 
+@pytest.mark.slow
 def test_ranks_share_sampled_epochs(bpe_corpus: Path, sample: Sample) -> None:
     with batches_of(bpe_corpus, sample(bpe_corpus), multiple=2) as batches:
         alone = [as_values(update) for update in islice(batches, 20)]

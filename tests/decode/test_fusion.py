@@ -53,6 +53,7 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "language", "seed=2", language_model=True)
 
 
+@pytest.mark.slow
 def test_another_language_model_replaces_the_loaded_one(model: Path, language_model: Path, tmp_path: Path) -> None:
     other = write_model(tmp_path / "other", "seed=3", language_model=True)
     decodes = [DecodeRecipe(fusion=path, fusion_weight=WEIGHT) for path in (language_model, other)]
@@ -77,6 +78,7 @@ def test_scores_are_weighted_sums(model: Path, language_model: Path) -> None:
             assert translation.token_log_probs == pytest.approx([a + WEIGHT * b for a, b in pairs], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_fusion_can_be_added_strengthened_and_removed(model: Path, language_model: Path) -> None:
     options: dict[str, Any] = {"max_extra_tokens": 4, "length_penalty": "none"}
     plain = Translator.load(model, "cpu", "fp32")
@@ -138,6 +140,7 @@ def test_directions_must_agree(language_model: Path) -> None:
         require_fusible(language_model, tgt, reverse_target=True)
 
 
+@pytest.mark.slow
 def test_fusion_options_of_the_command(model: Path, language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "src").write_text("".join(f"{line}\n" for line in LINES))
     fused = ("--fusion", language_model, "--fusion-weight", WEIGHT, "--precision", "fp32", "--output-format", "jsonl")

@@ -51,6 +51,7 @@ def test_metadata_has_the_direction_and_old_models_load(models: tuple[Path, Path
     assert not read_model_metadata(tmp_path).reverse_target
 
 
+@pytest.mark.slow
 def test_text_is_in_reading_order(models: tuple[Path, Path]) -> None:
     forwards, backwards = (Translator.load(model, "cpu", "fp32").translate_n_best(LINES) for model in models)
     tokenizer = Tokenizers.load(models[0]).tgt
@@ -65,6 +66,7 @@ def test_text_is_in_reading_order(models: tuple[Path, Path]) -> None:
     assert any(len(translations[0].pieces) > 3 for translations in forwards)
 
 
+@pytest.mark.slow
 def test_streamed_text_is_in_reading_order(models: tuple[Path, Path]) -> None:
     translator = Translator.load(models[1], "cpu", "fp32", DecodeRecipe(beam_size=1, n_best=1))
     for line in filter(None, LINES):
@@ -109,6 +111,7 @@ def test_alignment_uses_reading_order(models: tuple[Path, Path]) -> None:
     np.testing.assert_array_equal(found, expected[:, :, :, ::-1])
 
 
+@pytest.mark.slow
 def test_constraints_are_reversed_and_prefixes_rejected(models: tuple[Path, Path]) -> None:
     decode = DECODE.model_copy(update={"no_repeat_ngram": 1})
     plain = Translator.load(models[1], "cpu", "fp32", decode)

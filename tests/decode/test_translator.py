@@ -260,6 +260,7 @@ def test_empty_lines_skip_the_model(tokenizers: Tokenizers) -> None:
     assert model.batches == []
 
 
+@pytest.mark.slow
 def test_batches_have_similar_lengths_within_the_budget(tokenizers: Tokenizers) -> None:
     model = CopyModel(tokenizers.src.vocab_size)
     translator = make_translator(model, tokenizers, batch_tokens=100)

@@ -52,6 +52,7 @@ def plain_brackets(tree: list[object]) -> Counter[tuple[str, frozenset[int]]]:
     return found
 
 
+@pytest.mark.slow
 def test_scores_equal_a_plain_implementation() -> None:
     rng = random.Random(3)
     trees: list[tuple[list[object], list[object]]] = []
@@ -97,6 +98,7 @@ def test_the_best_reference_counts() -> None:
     assert score.value == 100.0
 
 
+@pytest.mark.slow
 def test_intervals_and_paired_tests() -> None:
     rng = random.Random(5)
     worse = "(S (NP XX )NP (VP XX XX )VP . )S"

@@ -174,6 +174,7 @@ def test_detail_has_the_reference_length() -> None:
 # --- Published values ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_multi30k
 def test_published_reference_length_of_test2016() -> None:
     references = read_lines("test_2016_flickr.de")

@@ -57,6 +57,7 @@ def subsequence(hypothesis: str, reference: str) -> float:
     return f1(longest_common_subsequence(one, other), len(one), len(other))
 
 
+@pytest.mark.slow
 @needs_rouge
 def test_scores_are_means_of_the_definition() -> None:
     pairs = list(zip(HYPOTHESES, REFERENCES, strict=True))

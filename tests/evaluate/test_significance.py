@@ -111,6 +111,7 @@ def test_equal_scores_in_every_resample_give_a_warning(capsys: pytest.CaptureFix
     assert "meaningless" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_randomization_needs_less_than_four_bytes_for_each_trial_and_sentence() -> None:
     """float64 swaps would need eight. Few sentences and many trials, because TER is slow."""
     trials, first, second, reference = 100_000, FIRST * 10, SECOND * 10, REFERENCE * 10

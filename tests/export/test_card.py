@@ -35,6 +35,7 @@ def run(make_model: MakeModel, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_the_card_of_a_run_has_its_scores(run: Path) -> None:
     loaded = load_model(run, torch.device("cpu"))
     card = write_card(loaded, Card("huggingface", "apache-2.0", "print(1)", ("Parity check passed: details.",)))

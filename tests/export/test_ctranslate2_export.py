@@ -118,6 +118,7 @@ def test_quantization_does_not_change_the_model(make_model: MakeModel) -> None:
     assert all(torch.equal(before[name], weight) for name, weight in loaded.model.named_parameters())
 
 
+@pytest.mark.slow
 def test_a_failed_parity_check_writes_nothing(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_failed_parity_check_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_export_written_meanwhile_is_not_replaced(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +159,7 @@ def test_unsupported_options_are_named(make_model: MakeModel, tmp_path: Path, mo
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_export_leaves_nothing(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -330,6 +330,7 @@ def test_a_negative_number_of_translators_is_an_error(model: Path) -> None:
         CTranslate2Translator.load(model, "cpu", "fp32", translators=-1)
 
 
+@pytest.mark.slow
 def test_int8_is_close_to_fp32(model: Path, lines: list[str]) -> None:
     recipe = search(beam_size=1)
     exact = Translator.load(model, "cpu", "fp32", recipe).translate_n_best(lines)
@@ -351,6 +352,7 @@ def convert_once(model: Path) -> Path:
         return converted.directory
 
 
+@pytest.mark.slow
 def test_a_conversion_is_cached_until_the_model_changes(make_model: MakeModel, lines: list[str]) -> None:
     model, other = make_model(seed=2), make_model(seed=3)
     decode = read_model_metadata(model).decode

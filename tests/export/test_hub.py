@@ -100,6 +100,7 @@ def export(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_files_are_uploaded_unchanged(server: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "secret")
     assert push(export, "me/model") == f"{server.url}/me/model"
@@ -108,6 +109,7 @@ def test_files_are_uploaded_unchanged(server: FakeHub, export: Path, monkeypatch
     assert server.files == {path.name: path.read_bytes() for path in export.iterdir()}
 
 
+@pytest.mark.slow
 def test_files_of_an_earlier_export_are_removed(server: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "secret")
     own = {"notes.md": b"mine", "data/vocab.json": b"mine"}
@@ -116,6 +118,7 @@ def test_files_of_an_earlier_export_are_removed(server: FakeHub, export: Path, m
     assert server.files == own | {path.name: path.read_bytes() for path in export.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("token", "name"), [("wrong", "me/model"), ("secret", "not a name"), ("secret", "you/other")])
 def test_an_error_of_the_hub_is_one_line(
     server: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch, token: str, name: str
@@ -132,6 +135,7 @@ def is_private(created: dict[str, Any]) -> bool:
     return created.get("private") is True or created.get("visibility") == "private"
 
 
+@pytest.mark.slow
 def test_a_private_upload_requires_a_private_repository(
     server: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

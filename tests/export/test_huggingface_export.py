@@ -89,6 +89,7 @@ def test_special_tokens_in_text_are_plain_text(make_model: MakeModel, tmp_path: 
         assert tokenizer.decode(own.encode(text), skip_special_tokens=True) == own.decode(own.encode(text)).strip()
 
 
+@pytest.mark.slow
 @needs_transformers
 def test_a_failed_parity_check_writes_nothing(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,6 +101,7 @@ def test_a_failed_parity_check_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @needs_transformers
 def test_nan_fails_the_parity_check(make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def load_broken(directory: Path) -> tuple[Any, Any]:

@@ -163,6 +163,7 @@ def test_invalid_languages_are_rejected(options: dict[str, str], tmp_path: Path)
         import_marian(tmp_path, tmp_path / "model", **options)
 
 
+@pytest.mark.slow
 def test_an_invalid_language_of_a_tokenizer_is_unknown(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(exported / "tokenizer_config.json", source_lang="english", target_lang="deu")
     metadata = read_marian(exported).metadata
@@ -352,6 +353,7 @@ def test_damaged_and_unknown_weights_are_rejected(
     assert message in error_of(exported)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["source.spm", "target.spm"])
 def test_a_subword_model_of_another_model_gives_a_warning(
     name: str, exported: Path, pairs: list[ToyPair], capsys: pytest.CaptureFixture[str]

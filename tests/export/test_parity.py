@@ -38,6 +38,7 @@ vocab_size = 400
 """
 
 
+@pytest.mark.slow
 def test_the_sample_for_a_model_of_a_run_is_validation_text(make_model: MakeModel, tmp_path: Path) -> None:
     run = tmp_path / "run"
     prepared = prepare(parse_recipe(RECIPE, [f"run_dir='{run}'"]))
@@ -120,6 +121,7 @@ def test_a_large_rounding_error_fails_the_check(
         export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2", quantization="int8"))
 
 
+@pytest.mark.slow
 @needs_ctranslate2
 def test_nan_of_ctranslate2_fails_the_check(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -132,6 +134,7 @@ def test_nan_of_ctranslate2_fails_the_check(
         export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2"))
 
 
+@pytest.mark.slow
 @needs_ctranslate2
 def test_a_sample_may_have_one_sentence(make_model: MakeModel, tmp_path: Path) -> None:
     (*_, note) = export_model(make_model(), tmp_path / "export", ExportOptions("ctranslate2", sample=["the man"]))

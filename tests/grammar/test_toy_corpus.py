@@ -49,6 +49,7 @@ def sentences(split: Split, count: int) -> Iterator[Sentence]:
 # --- Reproducibility --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fewer_pairs_are_a_prefix(train: list[ToyPair]) -> None:
     assert list(generate("train", 300, seed=1)) == train[:300]
 
@@ -58,6 +59,7 @@ def test_seeds_and_splits_give_different_pairs() -> None:
     assert len(set(firsts)) == len(firsts)
 
 
+@pytest.mark.slow
 def test_pairs_do_not_depend_on_the_hash_seed(train: list[ToyPair]) -> None:
     script = "from nmt.grammar import generate\nfor pair in generate('train', 100, 1): print(ascii(pair))"
     environment = os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -115,6 +117,7 @@ def held_out_words() -> set[str]:
     return {f"{first} {form}" for first, noun in held_out for form in (noun.en, noun.en_plural) if form}
 
 
+@pytest.mark.slow
 def test_held_out_bigrams_only_occur_in_test(train: list[ToyPair], test: list[ToyPair]) -> None:
     held_out = held_out_words()
 
@@ -161,6 +164,7 @@ def has_held_out(tree: Sentence) -> bool:
     return any(is_held_out(*words) for clause in clauses for words in combinations(clause))
 
 
+@pytest.mark.slow
 def test_has_held_out_matches_the_sampled_tree() -> None:
     for split in ("train", "valid", "nested"):
         assert not any(map(has_held_out, sentences(split, 2_000)))
@@ -235,6 +239,7 @@ def test_every_label_is_frequent(train: list[ToyPair], test: list[ToyPair]) -> N
     assert min(counts.values()) >= 90, counts.most_common()[-3:]
 
 
+@pytest.mark.slow
 def test_sentences_are_well_formed(train: list[ToyPair]) -> None:
     for pair in train:
         for text in (pair.src, pair.tgt):

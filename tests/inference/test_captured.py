@@ -246,6 +246,7 @@ def test_beam_search_is_the_same(options: SearchOptions) -> None:
     assert recorder.recorded
 
 
+@pytest.mark.slow
 def test_samples_are_the_same() -> None:
     rng, model = random.Random(6), make_model()
     captured = CapturedModel(model, RepeatingRecorder())
@@ -327,6 +328,7 @@ def test_translations_and_alignments_are_the_same(model_directory: Path) -> None
     assert max(shape.batch for shape in captured[0]._steps) == 4, "at most 4 of 14 sentences at a time"
 
 
+@pytest.mark.slow
 def test_too_little_memory_halves_the_batch(model_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grow, most, refused = Arena.grow, 2, []
 

@@ -34,6 +34,7 @@ def two_models(dtype: torch.dtype, kind: type[PrepackedLinear] = PrepackedLinear
 
 
 # fp32: sums of 48 numbers in a different order; bf16: 8 bits of mantissa through four layers.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 0.0), (torch.float32, 2e-5), (torch.bfloat16, 0.1)], ids=str
 )

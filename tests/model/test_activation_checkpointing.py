@@ -118,6 +118,7 @@ def single_process_group(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("single_process_group")
 @pytest.mark.parametrize("rdrop", [0.0, 5.0])
 def test_recomputing_and_rdrop_work_with_ddp(rdrop: float) -> None:

@@ -242,6 +242,7 @@ def test_slots_of_pruned_hypotheses_are_removed() -> None:
     assert state.layers[0].cache.stored.shape[3] == padded_width(state.slots.width)
 
 
+@pytest.mark.slow
 def test_slots_of_a_sentence_do_not_depend_on_the_batch() -> None:
     """The order in which attention sums the slots does not depend on the batch either."""
     model = double_model(tiny(max_positions=80)).eval()

@@ -32,6 +32,7 @@ def test_repeated_sentences_equal_a_repeated_list(sentences: list[list[int]]) ->
     assert repeated.max_length == expected.max_length
 
 
+@pytest.mark.slow
 @given(sentences_strategy)
 def test_to_lists_inverts_from_lists(sentences: list[list[int]]) -> None:
     assert PackedSequences.from_lists(sentences).to_lists() == sentences
@@ -154,6 +155,7 @@ def test_pad_to_multiple_pads_typical_batches() -> None:
     assert padded.src.total < src.total + 2 * 64
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=20),
     st.integers(0, 200),

@@ -20,6 +20,7 @@ def sides(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     return queries, keys
 
 
+@pytest.mark.slow
 @given(pairs_strategy)
 def test_both_sides_of_a_sentence_are_contiguous_in_the_same_row(pairs: list[tuple[int, int]]) -> None:
     queries, keys = sides(pairs)
@@ -76,6 +77,7 @@ def test_widths_are_multiples_of_16() -> None:
     assert [padded_width(longest) for longest in (0, 1, 16, 17, 81)] == [0, 16, 16, 32, 96]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 9), max_size=9))
 def test_one_per_row_repeats_the_last_token(lengths: list[int]) -> None:
     found = one_per_row(np.array(lengths, dtype=np.int64), CPU)

@@ -53,6 +53,7 @@ def test_padding_is_small(
     assert len(ids) / num_micro_batches > 0.84 * shape.num_sentences  # few padding sentences are needed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("src_mean", "parts"), [(14.0, 2), (28.0, 2), (36.0, 3)])
 def test_padding_is_small_if_sources_are_shorter_or_longer_than_targets(
     wmt: tuple[np.ndarray, np.ndarray], src_mean: float, parts: int
@@ -74,6 +75,7 @@ def test_padding_is_small_if_sources_are_shorter_or_longer_than_targets(
 pairs_strategy = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=60)
 
 
+@pytest.mark.slow
 @given(pairs_strategy, st.integers(1, 300), st.integers(1, 300))
 def test_packing_partitions_arbitrary_pairs(
     pairs: list[tuple[int, int]], batch_tokens: int, micro_batch_tokens: int

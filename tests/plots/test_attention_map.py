@@ -74,6 +74,7 @@ PANELS = [Panel("layer 0, all heads", WEIGHTS, [0, 1]), Panel("layer 1, all head
 SRC, TGT = ["▁das", "▁Haus", "</s>"], ["▁the", "▁house"]
 
 
+@pytest.mark.slow
 def test_maps_are_written_in_the_format_of_the_extension(tmp_path: Path) -> None:
     draw_attention(SRC, TGT, PANELS, tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
@@ -81,11 +82,13 @@ def test_maps_are_written_in_the_format_of_the_extension(tmp_path: Path) -> None
     assert b"<svg" in (tmp_path / "map.svg").read_bytes()
 
 
+@pytest.mark.slow
 def test_tokens_with_dollar_signs_are_not_read_as_formulas(tmp_path: Path) -> None:
     """As formulas, these source tokens would raise a ValueError."""
     draw_attention(["$$", "▁$x_$", "</s>"], ["a^b$▁$", "▁costs"], PANELS, tmp_path / "map.png")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "problem"), [("map.docx", "draw"), ("missing/map.png", "write")])
 def test_an_unsuitable_path_is_an_error(tmp_path: Path, name: str, problem: str) -> None:
     path = tmp_path / name

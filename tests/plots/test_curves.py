@@ -118,6 +118,7 @@ def test_best_bleu_is_the_highest(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [text.get_text() for text in axes.texts] == ["30.25"]
 
 
+@pytest.mark.slow
 def test_all_panels_mark_the_best_step_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(
         tmp_path,
@@ -145,6 +146,7 @@ def test_the_best_of_the_ema_is_marked_if_it_is_the_model(tmp_path: Path, monkey
         assert [text.get_text() for axes in (perplexity, bleu) for text in axes.texts] == marks
 
 
+@pytest.mark.slow
 def test_change_of_validation_metrics_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = {"valid/loss": 4.0, "valid/bleu": 3.0, "train/learning_rate": 0.1}
     changes = [{"step": step + 1, "valid/scored_from": step, **measured} for step in (1, 2)]
@@ -166,6 +168,7 @@ def test_a_single_point_is_visible_in_a_comparison_of_runs(tmp_path: Path, monke
     assert [line.get_marker() for axes in (train, valid) for line in axes.lines] == ["", "", "o", "o"]
 
 
+@pytest.mark.slow
 def test_wide_range_has_a_logarithmic_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path, {"step": 1, "valid/perplexity": 3000.0}, {"step": 2, "valid/perplexity": 5.0, "train/loss": 1.0})
     loss, perplexity = drawn(monkeypatch, tmp_path).axes
@@ -181,6 +184,7 @@ def test_ticks_of_a_diverged_run_do_not_overlap(tmp_path: Path, monkeypatch: pyt
     assert labels[:2] == ["1,000", "1,000,000"] and labels[-1] == "1e+30"
 
 
+@pytest.mark.slow
 def test_values_that_cannot_be_drawn_are_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path, {"step": 1, "valid/perplexity": 10.0}, {"step": 2, "valid/perplexity": 1e303})
     (perplexity,) = drawn(monkeypatch, tmp_path).axes

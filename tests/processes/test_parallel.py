@@ -53,6 +53,7 @@ def ending_worker() -> Callable[[int], None]:
     return os._exit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_results_come_in_order(num_processes: int) -> None:
     results = list(map_in_order(partial(Squarer, os.getpid()), range(20), num_processes))
@@ -60,6 +61,7 @@ def test_results_come_in_order(num_processes: int) -> None:
     assert all(elsewhere == (num_processes > 1) for _, elsewhere in results)
 
 
+@pytest.mark.slow
 def test_few_jobs_are_in_flight() -> None:
     taken = 0
 
@@ -76,6 +78,7 @@ def test_few_jobs_are_in_flight() -> None:
     results.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_errors_of_workers_are_raised(num_processes: int) -> None:
     with pytest.raises(ZeroDivisionError):
@@ -137,6 +140,7 @@ def count_frozen(_: int) -> int:
     return gc.get_freeze_count()
 
 
+@pytest.mark.slow
 def test_workers_freeze_their_initial_objects() -> None:
     gc.unfreeze()
     assert min(map_in_order(frozen_counter, [1, 2], 2)) > 1000
@@ -144,6 +148,7 @@ def test_workers_freeze_their_initial_objects() -> None:
     assert gc.get_freeze_count() < 1000
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_an_error() -> None:
     with pytest.raises(UserError, match=r"the system ended a worker.*data\.workers"):
         list(map_in_order(ending_worker, [9], 2))
@@ -185,6 +190,7 @@ def test_num_cores_is_positive() -> None:
     assert num_cores() >= 1
 
 
+@pytest.mark.slow
 def test_the_fork_server_starts_with_ctrl_c_blocked() -> None:
     """Ctrl-C during its start would print a traceback."""
     check = """
@@ -213,6 +219,7 @@ def test_text_workers_import_their_own_modules_and_no_torch() -> None:
     assert list(_modules(placed)) == ["nmt.processes.parallel", "nmt.data.reused_tokenizers"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_waits_until_workers_have_started(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     submitted = []

@@ -91,6 +91,7 @@ def test_tuning_finds_the_informative_feature() -> None:
     assert np.abs(weights).sum() == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_tuning_does_not_lower_the_score_and_is_deterministic() -> None:
     for seed in range(5):
         lists = random_lists(seed, "bleu")

@@ -105,6 +105,7 @@ def test_equals_reference_with_all_options_when_refilled(
     assert encoded == sorted(encoded, reverse=True) or len(model.encoded) == 1, "the longest come first"
 
 
+@pytest.mark.slow
 def test_free_slots_are_refilled() -> None:
     """Most slots are in use until the queue is empty, and sentences are encoded in groups."""
     options = SearchOptions(beam_size=2, max_extra_tokens=20)
@@ -155,6 +156,7 @@ def test_a_refilled_captured_model_finds_the_same(options: SearchOptions, batch_
     assert recorder.recorded
 
 
+@pytest.mark.slow
 def test_cache_is_a_ring_buffer() -> None:
     """Many short sentences in turn: the search takes many more steps than the cache has slots."""
     model, recorder = make_model(), RepeatingRecorder()
@@ -240,6 +242,7 @@ def test_an_ensemble_is_refillable_if_all_members_are() -> None:
     assert not is_refillable(None)
 
 
+@pytest.mark.slow
 def test_a_refilled_ensemble_finds_the_same() -> None:
     models: list[StepModel[Any]] = [make_model(1), make_model(2)]
     captured: list[StepModel[Any]] = [CapturedModel(make_model(seed)) for seed in (1, 2)]

@@ -40,6 +40,7 @@ def fused_table(table: Table, language_model: Table, weight: float) -> Table:
     return log_probs
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 10**9),

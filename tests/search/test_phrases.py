@@ -1,6 +1,7 @@
 """The automaton against a scan of the whole output."""
 
 import torch
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from tests.search.reference_search import begun, count
 words = st.integers(0, 3)
 
 
+@pytest.mark.slow
 @given(
     phrases=st.lists(st.lists(words, max_size=4).map(tuple), min_size=1, max_size=6, unique=True).map(sorted),
     output=st.lists(st.integers(-1, 4), max_size=30).map(tuple),

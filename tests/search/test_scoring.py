@@ -135,6 +135,7 @@ def test_bf16_search_and_forward_agree_within_rounding() -> None:
     assert max(differences) < 0.1
 
 
+@pytest.mark.slow
 def test_search_equals_the_reference_with_full_forward_passes() -> None:
     """The same hypotheses as a plain beam that runs the full model for every prefix."""
     model, beam_size = random_transformer("post").double(), 3

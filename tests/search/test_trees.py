@@ -76,6 +76,7 @@ def outputs(progress: TreeProgress, output: Prefix = ()) -> Iterator[Prefix]:
             yield from outputs(progress.extend(torch.tensor([[0]]), torch.tensor([[token]])), (*output, token))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_words", "longest"), [(1, 5), (2, 6), (3, 5)])
 def test_the_automaton_allows_exactly_the_trees_that_fit(num_words: int, longest: int) -> None:
     assert sorted(outputs(progress_of(num_words, longest))) == sorted(all_trees(num_words, longest))
@@ -108,6 +109,7 @@ def test_no_bracket_opens_that_does_not_fit() -> None:
     assert possible(progress) == {IDS["XX"], IDS["."]}
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -184,6 +186,7 @@ def test_translations_are_trees_with_the_words_of_the_line(beam_size: int, token
         assert is_tree(tree, len(line.split())), tree
 
 
+@pytest.mark.slow
 def test_a_prefix_begins_a_tree(tokenizers: Tokenizers) -> None:
     model: Any = TableModel(random_table(1, tokenizers.tgt.vocab_size - 4))
     line, prefix = "the old dog .", "(S (NP XX"

@@ -47,6 +47,7 @@ def test_results_that_are_ready_together_wake_the_loop_once(monkeypatch: pytest.
     assert asyncio.run(wait()) == 1
 
 
+@pytest.mark.slow
 def test_no_result_of_several_threads_is_lost() -> None:
     async def wait() -> None:
         delivery = Delivery(asyncio.get_running_loop())

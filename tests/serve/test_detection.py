@@ -32,6 +32,7 @@ def make_client(pairs: Sequence[tuple[str, str]]) -> TestClient:
     return TestClient(build_app(Service(models, Limits())))
 
 
+@pytest.mark.slow
 def test_languages_are_ranked_among_the_served_sources() -> None:
     client = make_client([("en", "de"), ("de", "en"), ("fr", "en")])
     for text, language in ((ENGLISH, "en"), (GERMAN, "de"), (FRENCH, "fr")):

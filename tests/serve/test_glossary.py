@@ -68,6 +68,7 @@ def test_terms_match_text_without_tags(
     assert (found[0].text, found[0].glossary.required(found[0].text)) == ("the hot dog & Co", [("X",)])
 
 
+@pytest.mark.slow
 def test_each_sentence_of_a_line_has_its_own_terms(model: Path, translator: Translator) -> None:
     line, pairs = "The cat sees it. A dog likes it. A cat likes it.", [["cat", "house"], ["dog", "tree"]]
     decode = read_model_metadata(model).decode.model_copy(update={"split_sentences": True})

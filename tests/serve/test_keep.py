@@ -38,6 +38,7 @@ def post(client: TestClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow
 def test_html_keeps_its_tags(client: TestClient) -> None:
     body = {"q": [PAGE, "A &lt; b"], "source": "en", "target": "de", "format": "html"}
     page, text = post(client, "/translate", body)["translatedText"]

@@ -72,6 +72,7 @@ def test_wait_returns_whether_a_line_is_available(pipe: tuple[int, int]) -> None
     assert lines.wait(0.0)
 
 
+@pytest.mark.slow
 def test_pipe_limits_a_fast_writer(pipe: tuple[int, int]) -> None:
     written = 0
 

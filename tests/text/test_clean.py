@@ -85,6 +85,7 @@ def test_combining_characters_are_sorted_before_normalization(monkeypatch: pytes
     assert texts[-1] == "\u0327" * 50_000 + "\u0301" * 50_000
 
 
+@pytest.mark.slow
 def test_no_printable_character_normalizes_to_white_space() -> None:
     """The fast path of `normalize` relies on this."""
     printable = [chr(i) for i in range(sys.maxunicode + 1) if chr(i).isprintable()]

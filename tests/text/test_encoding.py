@@ -77,6 +77,7 @@ def test_each_word_is_segmented_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sorted(segmented) == sorted({word for line in LINES for word in line.split()} | {"end"})
 
 
+@pytest.mark.slow
 def test_the_word_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = trained(tmp_path, "bpe")
     limit, max_new_tokens = 50, 40  # the words of one call have at most 40 tokens
@@ -133,6 +134,7 @@ def train_without_byte_pieces(folder: Path, **options: Any) -> Tokenizer:
     return Tokenizer.load(model.with_suffix(".model"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "value"),
     [

@@ -33,6 +33,7 @@ def test_normal_forms_keep_letters_marks_digits_and_symbols(one: str, other: str
     assert normal_forms([one]) != normal_forms([other])
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))))
 def test_normal_forms_are_independent_of_neighboring_lines(lines: list[str]) -> None:
     assert normal_forms(lines) == [form for line in lines for form in normal_forms([line])]

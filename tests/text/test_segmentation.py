@@ -195,6 +195,7 @@ def test_segmentations_have_their_probabilities(word: str, alpha: float, tokeniz
         assert sampled[segmentation] / count == pytest.approx(probability, abs=5 * deviation + 1 / count)
 
 
+@pytest.mark.slow
 def test_the_token_count_of_bpe_dropout_matches_algorithm_1(tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer, rng, texts = tokenizers["bpe"], random.Random(3), sentences(500)
     vocabulary = tokenizer.vocabulary()

@@ -52,6 +52,7 @@ def test_sentence_ends_are_runs_of_punctuation(text: str, expected: list[str]) -
     assert split_text(text, lambda part: part != text) == expected
 
 
+@pytest.mark.slow
 def test_many_parts_are_joined_in_linear_time() -> None:
     """With quadratic time, the test would take minutes."""
     joined, first_words = join_texts(["A part of a line.", "\u4e00\u3002", "\u4e8c", ""] * 50_000)

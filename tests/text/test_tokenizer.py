@@ -37,6 +37,7 @@ def test_training_is_reproducible_and_sets_special_ids(algorithm: str, tmp_path:
     assert first.pieces([PAD_ID, UNK_ID, BOS_ID, EOS_ID]) == ["<pad>", "<unk>", "<s>", "</s>"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -93,6 +94,7 @@ def test_a_batch_is_encoded_as_its_texts_are(tokenizer: Tokenizer, texts: list[s
     assert ids == [tokenizer.encode(text) for text in texts]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(-5, 400) | st.integers(-(2**70), 2**70), max_size=20))
 def test_any_ids_decode_to_one_line(tokenizer: Tokenizer, ids: list[int]) -> None:
     assert not {"\n", "\r"} & set(tokenizer.decode(ids))
@@ -157,6 +159,7 @@ def lowering(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return train_tokenizer(LINES, recipe, tmp_path_factory.mktemp("lowering") / "tokenizer.model")
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.text(max_size=30))
 def test_lowercasing_keeps_the_number_of_characters(lowering: Tokenizer, text: str) -> None:

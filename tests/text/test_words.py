@@ -126,6 +126,7 @@ def test_words_with_a_normalizing_tokenizer(foreign: Tokenizer, line: str, form:
         assert b"".join(map(spelled, found)) == b"".join(map(spelled, alone))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(4, 319), max_size=30))
 def test_words_of_arbitrary_output(tokenizer: Tokenizer, ids: list[int]) -> None:
     """Most tokens are bytes that spell invalid characters."""

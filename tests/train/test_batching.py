@@ -314,6 +314,7 @@ def test_the_n_best_checkpoints_are_kept(tiny_recipe: Recipe, tiny_data: Path, m
     assert list(map(checkpoint_step, list_checkpoints(recipe.directory))) == [4, 6, 12]
 
 
+@pytest.mark.slow
 def test_a_skipped_update_does_not_count_in_the_logged_loss(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

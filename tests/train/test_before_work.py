@@ -177,6 +177,7 @@ def test_one_flipped_bit_in_the_prepared_text_is_refused(recipe: Path, tmp_path:
     assert nmt(*train, "train.max_steps=4")[0] == 0
 
 
+@pytest.mark.slow
 def test_preparing_other_validation_text_does_not_hide_damage(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     train = ("train", recipe, f"run_dir={tmp_path / 'run'}")
     assert nmt("prepare", *train[1:])[0] == 0
@@ -186,6 +187,7 @@ def test_preparing_other_validation_text_does_not_hide_damage(recipe: Path, tmp_
     assert "train.tgt.tokens.npy is damaged" in err
 
 
+@pytest.mark.slow
 def test_prepared_text_without_checksums_is_a_warning(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     """Earlier versions prepared text without checksums."""
     train = ("train", recipe, f"run_dir={tmp_path / 'run'}")
@@ -434,6 +436,7 @@ def test_a_missing_file_of_an_option_is_an_early_error(
     assert not run.exists()
 
 
+@pytest.mark.slow
 def test_a_translation_model_as_language_model_is_an_early_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     model, run = tmp_path / "model", tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={model}")[0] == 0
@@ -443,6 +446,7 @@ def test_a_translation_model_as_language_model_is_an_early_error(recipe: Path, t
     assert not run.exists()
 
 
+@pytest.mark.slow
 def test_fine_tuning_in_the_directory_of_the_start_model_is_an_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0

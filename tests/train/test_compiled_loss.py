@@ -119,6 +119,7 @@ def test_bf16_precision_is_that_of_the_eager_loss() -> None:
     assert all(new < 1.5 * old < 0.02 for old, new in zip(*errors, strict=True)), errors
 
 
+@pytest.mark.slow
 def test_padding_to_a_shape_changes_neither_loss_nor_gradients() -> None:
     """On the eager path, which skips padding."""
     loss = build()

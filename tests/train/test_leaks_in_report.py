@@ -100,6 +100,7 @@ def test_the_training_text_is_searched_again_only_for_a_changed_test_set_or_a_da
     assert "| exact | 1 | 1 | 1 | 1 |" in out
 
 
+@pytest.mark.slow
 def test_a_clean_test_set_is_reported_as_clean(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     write(tmp_path, "news", [3_000, 3_001])
     status, out, err = nmt("run", recipe, f"run_dir={tmp_path / 'run'}", *OPTIONS)
@@ -108,6 +109,7 @@ def test_a_clean_test_set_is_reported_as_clean(recipe: Path, tmp_path: Path, nmt
     assert "| metric | score | signature |" in out
 
 
+@pytest.mark.slow
 def test_a_test_set_without_clean_sentences_gets_no_second_score(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     write(tmp_path, "news", [3, 4])
     _, out, _ = nmt("run", recipe, f"run_dir={tmp_path / 'run'}", *OPTIONS)
@@ -115,6 +117,7 @@ def test_a_test_set_without_clean_sentences_gets_no_second_score(recipe: Path, t
     assert "| metric | score | signature |" in out
 
 
+@pytest.mark.slow
 def test_leaks_are_those_of_a_test_set_that_changed_during_training(
     recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_summary_of_a_curve() -> None:
     assert math.isnan(summarize_range([], diverged=True).lowest)
 
 
+@pytest.mark.slow
 def test_losses_equal_those_of_plain_training(recipe: Path, tmp_path: Path) -> None:
     """Plain training with a warm-up has the same first rate, 1e-3. The second rate only affects later losses."""
     loaded = load_recipe(recipe)
@@ -90,6 +91,7 @@ def test_losses_equal_those_of_plain_training(recipe: Path, tmp_path: Path) -> N
     assert found.points[1].smoothed == pytest.approx((0.09 * losses[0] + 0.1 * losses[1]) / 0.19)
 
 
+@pytest.mark.slow
 def test_an_overflow_of_the_loss_scale_is_not_divergence(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     skipped: list[bool] = []
     update = Updater.__call__

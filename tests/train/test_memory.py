@@ -287,6 +287,7 @@ def test_require_rejects_a_budget_that_does_not_fit(budget: int, message: str) -
         probe_with(need(budget) * 0.95).require(budget)
 
 
+@pytest.mark.slow
 def test_a_fixed_shape_is_tried_as_it_is() -> None:
     shape = BatchShape(src_tokens=904, tgt_tokens=1_000, num_sentences=60, max_length=61)
     batch = MicroBatchShape.from_batch_shape(shape).batch()
@@ -299,6 +300,7 @@ def test_a_fixed_shape_is_tried_as_it_is() -> None:
         replace(probe, available=lambda device: int(needed * 0.95)).require(1_000)
 
 
+@pytest.mark.slow
 def test_reserved_memory_counts() -> None:
     probe_with(need(1_000) * 1.05 + 10_000, reserve=10_000).require(1_000)
     with pytest.raises(UserError, match="exceeds the memory"):
@@ -346,6 +348,7 @@ def test_unknown_memory_rejects_nothing() -> None:
     assert probe_with(None).largest_budget(61) == LARGEST_ON_CPU
 
 
+@pytest.mark.slow
 def test_a_step_that_runs_out_of_memory_does_not_fit() -> None:
     ran: list[int] = []
 
@@ -360,6 +363,7 @@ def test_a_step_that_runs_out_of_memory_does_not_fit() -> None:
     assert max(ran) > need(700)
 
 
+@pytest.mark.slow
 def test_a_cpu_runs_only_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "_SAMPLE_TOKENS", 300)
     sizes: list[int] = []

@@ -244,6 +244,7 @@ def test_links_survive_a_changed_file_a_deleted_file_and_a_changed_validation_te
     assert "links no longer exists; the word alignments made from it are used" in err
 
 
+@pytest.mark.slow
 def test_a_wrong_data_root_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run, wrong = tmp_path / "run", tmp_path / "wrong"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
@@ -252,6 +253,7 @@ def test_a_wrong_data_root_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> N
     assert f"cannot read {wrong / 'train.en'}: No such file; train.en is relative to data.root, which is {wrong}" in err
 
 
+@pytest.mark.slow
 def test_another_language_is_rejected(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
@@ -297,6 +299,7 @@ def test_a_changed_tokenizer_of_the_start_model_is_named(recipe: Path, tmp_path:
     assert nmt("train", *fine_tuning, "train.max_steps=8")[0] == 0
 
 
+@pytest.mark.slow
 def test_the_error_for_another_text_proposes_fine_tuning(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run = f"run_dir={tmp_path / 'run'}"
     assert nmt("train", recipe, run)[0] == 0
@@ -306,6 +309,7 @@ def test_the_error_for_another_text_proposes_fine_tuning(recipe: Path, tmp_path:
     assert one_line(nmt("train", recipe, run, "seed=2", "data.max_tokens=50")[2]).endswith("another name or run_dir")
 
 
+@pytest.mark.slow
 def test_a_changed_option_of_a_corpus_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     run, corpus = tmp_path / "run", "{kind='text', src='train.en', tgt='train.de'}"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
@@ -433,6 +437,7 @@ def test_another_thread_may_lock_a_run_while_a_file_is_written(tmp_path: Path, m
     assert (tmp_path / "run" / "file").read_bytes() == b"content"
 
 
+@pytest.mark.slow
 def test_one_of_many_concurrent_threads_locks_a_run(tmp_path: Path) -> None:
     num_threads, old_interval = 8, sys.getswitchinterval()
     start, end = threading.Barrier(num_threads), threading.Barrier(num_threads)
@@ -489,6 +494,7 @@ def test_the_lock_of_a_killed_process_is_released(recipe: Path, tmp_path: Path, 
     assert not (run / LOCK_FILE).exists()
 
 
+@pytest.mark.slow
 def test_a_holder_that_writes_its_name_late_is_named(tmp_path: Path) -> None:
     """One of two concurrent commands has the lock, but has not written its name yet."""
     command = [sys.executable, "-c", LOCK_AND_WRITE_NAME_LATE, str(tmp_path / LOCK_FILE)]
@@ -499,6 +505,7 @@ def test_a_holder_that_writes_its_name_late_is_named(tmp_path: Path) -> None:
         holder.kill()
 
 
+@pytest.mark.slow
 def test_children_do_not_hold_the_lock(tmp_path: Path) -> None:
     with run_lock(tmp_path / "run"):
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
@@ -546,6 +553,7 @@ def test_a_deleted_run_is_not_written_into_its_successor(tmp_path: Path) -> None
             pass
 
 
+@pytest.mark.slow
 def test_a_deleted_run_ends_its_training(recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: MonkeyPatch) -> None:
     run, other = tmp_path / "run", tmp_path / "other"
     save = save_checkpoint

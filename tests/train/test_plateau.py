@@ -36,6 +36,7 @@ def test_rate_is_lowered_after_validations_without_a_lower_nll() -> None:
     assert learning_rate(train, 512, 4_000) == learning_rate(train, 512, 99_999) == train.learning_rate
 
 
+@pytest.mark.slow
 def test_resumed_run_has_the_same_rates_and_weights(tiny_recipe: Recipe, tiny_data: Path) -> None:
     """The run resumes at update 4, and repeats the validations of updates 6, 9 and 12."""
     recipe = with_train(tiny_recipe, **PLATEAU, max_steps=14, validate_every=3, keep_best=0)
@@ -82,6 +83,7 @@ def test_a_restart_and_another_schedule_end_the_reductions(
     assert f"the learning rate of update 9 is {rate:.3g}; without the change, it would be" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_changed_rate_is_logged_with_its_reductions(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

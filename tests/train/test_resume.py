@@ -77,6 +77,7 @@ def test_a_resume_does_not_need_the_start_model(
         train_tiny(longer, tiny_data)
 
 
+@pytest.mark.slow
 def test_changed_options_are_logged(tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=6)
     train_tiny(recipe, tiny_data)
@@ -144,6 +145,7 @@ def test_unused_options_are_not_recorded_as_changes(tiny_recipe: Recipe, tiny_da
     assert train_tiny(wider, tiny_data).changes == [Change(6, "train.max_steps", 6, 12)]
 
 
+@pytest.mark.slow
 def test_checkpoints_without_changes_load(tiny_recipe: Recipe, tiny_data: Path) -> None:
     train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
     newest = list_checkpoints(tiny_recipe.directory)[-1]
@@ -212,6 +214,7 @@ def test_search_options_discard_bleu_scores(tiny_recipe: Recipe, tiny_data: Path
         assert (Change(6, "decode.beam_size", 4, 2) in state.changes) == (metric == "bleu")
 
 
+@pytest.mark.slow
 def test_a_finished_run_rejects_another_best_metric(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, max_steps=6)
     train_tiny(recipe, tiny_data)
@@ -219,6 +222,7 @@ def test_a_finished_run_rejects_another_best_metric(tiny_recipe: Recipe, tiny_da
         train_tiny(with_train(recipe, best_metric="bleu", validate_bleu_every=6), tiny_data)
 
 
+@pytest.mark.slow
 def test_a_finished_run_names_the_limit(tiny_recipe: Recipe, tiny_data: Path) -> None:
     short = with_train(tiny_recipe, max_steps=12, max_minutes=1e-6, log_every=6)
     assert train_tiny(short, tiny_data).step == 6
@@ -269,6 +273,7 @@ def test_the_cause_of_a_refused_rate_is_named(tiny_recipe: Recipe, tiny_data: Pa
         train_tiny(with_train(recipe, warmup_steps=0), tiny_data)
 
 
+@pytest.mark.slow
 def test_the_option_that_ended_training_is_named(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -352,6 +357,7 @@ def test_the_model_has_the_search_options_of_the_report(
     assert read_model_metadata(averaged).decode.beam_size == 3
 
 
+@pytest.mark.slow
 def test_the_best_checkpoints_need_a_validation(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +387,7 @@ def test_the_model_is_described(
     assert expected in capsys.readouterr().err.replace("\n", "")
 
 
+@pytest.mark.slow
 def test_patience_restarts_on_another_validation_text(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, patience=2, learning_rate=1e-12, max_steps=500, validate_every=2)
     stopped = train_tiny(recipe, tiny_data, valid_identity="a").step
@@ -396,6 +403,7 @@ def test_a_finished_run_validates_on_another_text(tiny_recipe: Recipe, tiny_data
     assert TrainState.load(list_checkpoints(tiny_recipe.directory)[-1]) == state
 
 
+@pytest.mark.slow
 def test_scores_without_a_text_identity_are_kept(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -480,6 +488,7 @@ def test_logged_metric_names_and_best_step(tiny_recipe: Recipe, tiny_data: Path)
     assert metrics(tiny_recipe, "valid/best_step")[-1] == state.best_step
 
 
+@pytest.mark.slow
 def test_infinite_perplexity_is_never_the_best(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

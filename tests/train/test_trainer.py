@@ -205,6 +205,7 @@ def test_a_second_start_of_a_finished_run_does_nothing(tiny_recipe: Recipe, tiny
     assert (tiny_recipe.directory / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_resuming_with_another_recipe_is_rejected(tiny_recipe: Recipe, tiny_data: Path) -> None:
     train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
     tree = tiny_recipe.model_dump(mode="json", exclude_none=True)
@@ -274,6 +275,7 @@ def test_a_stopped_run_keeps_the_checkpoints_of_an_uninterrupted_one(
     assert final_files(parts) == final_files(whole)
 
 
+@pytest.mark.slow
 def test_patience_ends_a_run_that_does_not_improve(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -132,6 +132,7 @@ def test_validation_synchronizes_once(precision: Any, tiny_data: Path) -> None:
     assert mode.synchronizations == {VALIDATION: 1}
 
 
+@pytest.mark.slow
 def test_synchronization_in_an_update_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     clip = Updater._clip_gradients
 

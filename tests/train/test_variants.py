@@ -46,6 +46,7 @@ def test_a_variant_learns_resumes_and_is_averaged(
         torch.testing.assert_close(mean, (first + second) / 2)
 
 
+@pytest.mark.slow
 def test_learned_positions_are_embeddings_of_a_fixed_number(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
 ) -> None:
