@@ -1,7 +1,7 @@
 """The automaton against a scan of the whole output."""
 
-import torch
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
