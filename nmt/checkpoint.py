@@ -204,15 +204,11 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     """Load and verify a checkpoint; raises CorruptError, or UserError for a model without training state."""
     if "state.json" not in verify_directory(directory):
         raise UserError(f"{directory} is a model without training state; move it out of the checkpoint directory")
-    try:
-        state = json.loads((directory / "state.json").read_bytes())
-    except ValueError as error:
-        raise CorruptError(f"{directory / 'state.json'} is not JSON; copy the checkpoint again") from error
     return Checkpoint(
         model=read_tensors(directory / "model.safetensors"),
         optimizer=read_tensors(directory / "optimizer.safetensors"),
         average=read_tensors(directory / AVERAGE) if (directory / AVERAGE).exists() else {},
-        state=state,
+        state=json.loads((directory / "state.json").read_bytes()),
     )
 
 
@@ -292,7 +288,8 @@ def average_tensors(directories: Sequence[Path]) -> dict[str, Tensor]:
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         if total and shapes != {name: tensor.shape for name, tensor in total.items()}:
             raise UserError(
-                f"{directory} and {directories[0]} have different shapes; averaged models must have the same shapes"
+                f"{directory} and {directories[0]} have different shapes; averaged models must come from one run; "
+                "choose others"
             )
         for name, tensor in tensors.items():
             dtypes[name] = tensor.dtype

@@ -1,4 +1,4 @@
-"""Builds a model of either architecture, with or without initial weights."""
+"""Build a model of either architecture, with or without initial weights."""
 
 from __future__ import annotations
 

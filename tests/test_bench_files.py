@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from bench import file_comparison, ledger
 from bench.comparison import TOOLS, Comparison, Measurement
 from bench.file_comparison import DEFAULTS, FileWorkload, compare_files, compare_loaded, session_memory
 from bench.ratio import Ratio
-from bench.serving import ServingWorkload, compare_servers
+from bench.serving import ServingWorkload, _Server, compare_servers
 
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.decode.translator import Translator
@@ -167,6 +168,25 @@ def test_an_unknown_server_is_an_error(work: FileWorkload) -> None:
         compare_servers(workload, ("nmt", {}), ("other", {}), rounds=2)
     with pytest.raises(UserError, match="nmt has no setting 'threads'; its settings are: none; omit it"):
         compare_servers(workload, ("nmt", {"threads": "2"}), ("translate", {}), rounds=2)
+
+
+def test_the_search_has_a_length_penalty_only_with_a_beam(work: FileWorkload) -> None:
+    """With greedy search, `nmt translate` rejects a length penalty, which has no effect."""
+    workload = ServingWorkload(work.model, work.source, ("en", "de"), beam_size=1)
+    assert workload.search == ["--set=beam_size=1"]
+    assert "--set=length_penalty=power" in replace(workload, beam_size=2).search
+
+
+def test_a_server_that_does_not_answer_is_an_error(work: FileWorkload) -> None:
+    workload = ServingWorkload(work.model, work.source, ("en", "de"), clients=1)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # without `listen`, connections are refused
+        port = unused.getsockname()[1]
+        with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+            server = _Server(workload, process, port, Measurement("nmt", {}, {}, 0.0), ["w1"] * 3)
+            with pytest.raises(UserError, match="nmt does not answer"):
+                server.run_round(timed=True)
+            process.kill()
 
 
 # --- Devices ----------------------------------------------------------------------------------------------------------

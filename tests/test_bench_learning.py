@@ -176,6 +176,16 @@ def test_the_command_prints_a_table_and_draws(
     assert "'opennmt' does not support 'learn'; it must be one of" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("results", "message"), [("curves.svg", "the plot would overwrite"), ("absent/curves.json", "no such folder")]
+)
+def test_results_that_could_not_be_kept_are_an_error(
+    text: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], results: str, message: str
+) -> None:
+    assert main(["learn", "nmt", "--results", str(tmp_path / results), "--folder", str(text)]) == 1
+    assert message in capfd.readouterr().err
+
+
 def test_empty_translations_give_a_warning(
     fake: dict[str, str], text: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,18 @@ def test_added_measurements_that_are_older_than_those_of_the_ledger_are_reported
     assert "added 1 measurement; left out 1, because the ledger has newer ones" in capfd.readouterr().err
 
 
+def test_a_comparison_cannot_measure_a_goal_in_seconds(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["file", "nmt", "ctranslate2", "--model", "m", "--source", "s", "--goal", "one-line"])
+    assert "invalid choice: 'one-line'" in capfd.readouterr().err
+
+
+def test_an_unreadable_ledger_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "results.json").write_text("[{")
+    assert main(["ledger", "--ledger", str(tmp_path)]) == 1
+    assert "results.json: Expecting property name" in capfd.readouterr().err
+
+
 def test_commands_in_the_ledger_have_no_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     side = Measurement("nmt", {}, {}, 0.0, [1.0, 1.0])
     monkeypatch.setattr(bench_main, "vocabulary_size", lambda _: 300)

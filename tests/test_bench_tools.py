@@ -508,7 +508,7 @@ from types import SimpleNamespace
 from bench import __main__, serving
 __main__.find_model = __main__.read_model_metadata = lambda path: SimpleNamespace(src_lang="en", tgt_lang="de")
 serving._NMT = (sys.executable, "-c", {program!r})
-serving.read_lines = lambda path: []
+serving.read_lines = lambda path: ["a line"]
 sys.exit(__main__.main(["serve", "nmt", "translate", "--model", "m", "--source", "s"]))
 """
 
@@ -541,6 +541,8 @@ def test_sigterm_ends_the_measured_processes(tmp_path: Path, hangs: str) -> None
         ),
         (["train", "nmt", "sockeye:bucket_size=8"], "sockeye has no setting 'bucket_size' for 'train'"),
         (["decode", "nmt:train.rdrop=1", "nmt"], "nmt has no setting 'train.rdrop' for 'decode'"),
+        (["train", "nmt", "eole:beam_size=2"], "eole has no setting 'beam_size' for 'train'"),
+        (["train", "nmt", "eole:batches=shuffled"], "eole:batches must be one of sorted, random, got 'shuffled'"),
         (["train", "nmt", "nmt:threads=all"], "nmt:threads must be a number, got 'all'"),
         (["train", "nmt:train.rdrop=1,compile=true", "nmt:threads=1,MKL_VERBOSE=0"], "has no prepared text"),
         (["data", "--data", "nowhere"], "nowhere has no text for train"),

@@ -407,6 +407,12 @@ def test_a_model_among_the_checkpoints_is_an_error(tmp_path: Path) -> None:
     assert model.is_dir()
 
 
+def test_a_folder_without_a_step_is_not_a_checkpoint(tmp_path: Path) -> None:
+    write_run(tmp_path, [1])
+    (tmp_path / "checkpoints" / "step-original").mkdir()
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000001"]
+
+
 def test_pruning_keeps_the_last_and_the_listed(tmp_path: Path) -> None:
     write_run(tmp_path, [1, 2, 3, 4, 5])
     prune_checkpoints(tmp_path, keep_last=2, keep_steps=[1])

@@ -120,6 +120,7 @@ def test_results_with_other_options_are_not_reused(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--stages", "training"], "unknown stage 'training'; it must be one of machine, tests"),
+        (["--stages", ""], "unknown stage ''; it must be one of machine, tests"),
         (["--limit", "0"], "must be above 0"),
         (["--device", "tpu"], "invalid choice: 'tpu'"),
         (["--wheels", "nowhere"], "nowhere is not a folder"),

@@ -36,6 +36,12 @@ def test_discounts_follow_chen_and_goodman() -> None:
     assert list(ngram_baseline._discounts(counts)) == pytest.approx(expected)
 
 
+def test_discounts_are_positive() -> None:
+    """With a discount of 0, unseen tokens would have probability 0."""
+    _, *discounts = ngram_baseline._discounts([1] * 10 + [2] * 2 + [3] * 10 + [4] * 60)
+    assert min(discounts) > 0.0
+
+
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_distributions_sum_to_one(order: int) -> None:
     rng = random.Random(order)

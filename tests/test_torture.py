@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torture_cases.__main__ import CASES
+from torture_cases.__main__ import CASES, _read_command_line
 from torture_cases.damage import malicious_pickle
 from torture_cases.faults import ALLOCATING, Fault, watching_files
 from torture_cases.run_state import check_repeated, differences, max_loss_difference, metrics
@@ -70,6 +70,16 @@ def test_help_lists_every_case() -> None:
     assert {"kill", "views", "sizes"} < {case.name for case in CASES}
     for case in CASES:
         assert f"\n  {case.name} " in shown.stdout
+
+
+@pytest.mark.parametrize("arguments", [("--folder", "absent"), ("--out", "absent/results.jsonl")])
+def test_a_missing_folder_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["torture", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        _read_command_line()
+    assert "absent is not a folder" in capsys.readouterr().err
 
 
 # --- Faults -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.export.engine import CTranslate2Translator
 from nmt.logs import progress
 from nmt.recipe import SearchPrecision
-from nmt.text.lines import read_lines
+from nmt.text.lines import read_lines, require_lines
 
 PRECISIONS: dict[str, SearchPrecision] = {"torch": "fp32", "ctranslate2": "int8"}
 
@@ -112,9 +112,8 @@ def main(arguments: Sequence[str]) -> int:
     rng, rows = random.Random(options.seed), []
     try:
         others = list(read_lines(options.src))
+        require_lines(options.src, len(others))
         files = [others[: options.lines]]
-        if not others:
-            raise UserError(f"{options.src} is empty; it must have lines to translate; choose another file")
         for _ in range(options.files):
             files.append(edit(rng, files[-1], others, options.lines))
         for engine in [options.engine] if options.engine else PRECISIONS:

@@ -23,6 +23,8 @@ from nmt.text.lines import read_lines
 # Padding, unknown and BOS are never predicted.
 NEVER_PREDICTED = 3
 MAX_ORDER = 10
+# Keeps the probability of an unseen token above 0 where the estimate of a discount is not positive.
+MIN_DISCOUNT = 1e-4
 
 EPILOG = """\
 The n-gram model is trained on the tokens of the training text of a run. `nmt prepare RECIPE` is enough for this; no
@@ -90,7 +92,7 @@ def _discounts(counts: Iterable[int]) -> tuple[float, float, float, float]:
         return 0.0, 0.5, 0.5, 0.5  # too little text for an estimate
     ratio = numbers[1] / (numbers[1] + 2 * numbers[2])
     one, two, more = (n - (n + 1) * ratio * numbers[n + 1] / numbers[n] for n in (1, 2, 3))
-    return 0.0, max(one, 0.0), max(two, 0.0), max(more, 0.0)
+    return 0.0, one, max(two, MIN_DISCOUNT), max(more, MIN_DISCOUNT)  # the first estimate is always positive
 
 
 def training_sentences(prepared: Prepared) -> Iterator[list[int]]:

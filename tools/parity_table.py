@@ -15,7 +15,6 @@ from typing import cast
 import torch
 
 from nmt.cli.arguments import languages, read_pairs
-from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.export.bundle import ExportOptions, export_model
@@ -52,13 +51,13 @@ def main() -> int:
         parser.error(f"--length-alpha must be between 0 and 10, got {options.length_alpha}")
     try:
         src, ref = read_pairs(options.src, options.ref)
-        options.tgt_lang = languages(options.model)[1]
+        tgt_lang = languages(options.model)[1]
         src, ref = src[: options.lines], ref[: options.lines]
         row(f"{'search':<10}{'program':<24}{'lines':>6}{'equal':>9}{'BLEU':>9}{'seconds':>9}")
         for beam_size in (1, options.beam_size):
             decode = DecodeRecipe(beam_size=beam_size, length_penalty="power", length_alpha=options.length_alpha)
             decode = decode.all_given()  # the other programs do not use the model's defaults
-            compare(options.model, src, ref, decode, options.hf_lines, options.tgt_lang)
+            compare(options.model, src, ref, decode, options.hf_lines, tgt_lang)
     except UserError as error:
         sys.stderr.write(f"parity: {error}\n")
         return 1
@@ -75,7 +74,7 @@ def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, h
         engine = CTranslate2Translator.load(model, "cpu", precision, decode)
         shown(f"ctranslate2 {precision}", decode, engine.translate, src, ref, reference)
         pairs = zip(ours.translate_n_best(src[:200]), engine.translate_n_best(src[:200]), strict=True)
-        equal = [abs(a.score - b.score) for [a], [b] in pairs if same(a, b)]
+        equal = [abs(a.score - b.score) for [a], [b] in pairs if a.pieces == b.pieces]
         differences.append(f"{precision} {max(equal):.2g}" if equal else f"{precision} has none")
     row(f"{'':<10}largest score difference of equal translations: {', '.join(differences)}")
     with tempfile.TemporaryDirectory() as folder:
@@ -89,11 +88,6 @@ def row(text: str) -> None:
     """Print a line and flush."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def same(a: Translation, b: Translation) -> bool:
-    """Return whether two translations have the same tokens."""
-    return a.pieces == b.pieces
 
 
 def huggingface_translator(directory: Path, decode: DecodeRecipe, source: Path) -> Translate:

@@ -17,7 +17,7 @@ from nmt.storage.run_folder import find_prepared
 
 Ints = NDArray[np.int64]
 
-# Lower ids are special tokens, which never occur inside a sentence.
+# Lower ids are special tokens.
 FIRST_ORDINARY_ID = EOS_ID + 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -165,7 +166,8 @@ class DecodingProcesses:
     def _call(self, method: str) -> list[Any]:
         """Call a method of DecodingBench in all processes."""
         for pipe in self._pipes:
-            pipe.send(method)
+            with suppress(OSError):  # `_receive` reports a process that died
+                pipe.send(method)
         return [_receive(pipe) for pipe in self._pipes]
 
 
@@ -221,7 +223,7 @@ def _serve(task: DecodingTask, pipe: Connection) -> None:
 def _receive(pipe: Connection) -> Any:
     try:
         answer = pipe.recv()
-    except EOFError as error:
+    except (EOFError, ConnectionResetError) as error:
         raise UserError("a translation process died, probably out of memory; use fewer processes") from error
     if isinstance(answer, str):
         raise UserError(answer)

@@ -13,8 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from nmt.bench.flops import Matmul
-from nmt.devices.precision import ComputeType as Precision
-from nmt.devices.precision import torch_dtype
+from nmt.devices.precision import ComputeType, torch_dtype
 
 if sys.platform != "win32":
     import resource
@@ -47,8 +46,9 @@ def peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
     if status.exists():  # getrusage would include the peak of the parent at the time of the fork
-        (line,) = (line for line in status.read_text().split("\n") if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):  # missing in some sandboxes
+                return int(line.split()[1]) * 1024
     if sys.platform == "win32":
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -63,7 +63,7 @@ class LinearRate:
     best: float
 
 
-def measure_linear(matmuls: Sequence[Matmul], precision: Precision, device: torch.device) -> LinearRate:
+def measure_linear(matmuls: Sequence[Matmul], precision: ComputeType, device: torch.device) -> LinearRate:
     """Time each matmul alone."""
     matmuls = [matmul for matmul in matmuls if matmul.count and matmul.rows]
     seconds = [_seconds(matmul, precision, device) for matmul in matmuls]
@@ -73,7 +73,7 @@ def measure_linear(matmuls: Sequence[Matmul], precision: Precision, device: torc
 
 
 @torch.inference_mode()
-def _seconds(matmul: Matmul, precision: Precision, device: torch.device) -> float:
+def _seconds(matmul: Matmul, precision: ComputeType, device: torch.device) -> float:
     rows = min(matmul.rows, max(1, _MAX_OUTPUT_ELEMENTS // matmul.outer))
     x = torch.randn(rows, matmul.inner, device=device).to(torch_dtype(precision))
     weight = torch.randn(matmul.outer, matmul.inner, device=device).to(torch_dtype(precision))

@@ -166,7 +166,7 @@ def _decode(
     fixed: dict[str, int | None] = {"alignments": False}
     if decode.mbr_metric == "none":
         fixed["n_best"] = 1
-    names = [setting.removeprefix("decode.").partition("=")[0] for setting in settings]
+    names = [setting.removeprefix("decode.").partition("=")[0].strip() for setting in settings]
     if output_tokens is not None:
         lengths = dict.fromkeys(("min_tokens", "max_tokens", "max_extra_tokens"), output_tokens)
         fixed |= {**lengths, "max_length_ratio": None}

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-import torch
 
-from nmt.checkpoint import load_model
 from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.recipe import NO_LANGUAGE, Recipe, UserError, load_recipe, parse_recipe
+from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
+from nmt.storage.run_folder import find_model
 from nmt.train.warm_start import with_start_model
 
 # Sections `model` and `train` and size of the joint vocabulary.
@@ -58,10 +58,11 @@ def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | 
         recipe = with_start_model(load_recipe(path, overrides))
         src_size, tgt_size = expected_vocab_sizes(recipe)
     elif path.exists():
-        loaded = load_model(path, torch.device("cpu"))
-        model = loaded.model.recipe.model_dump(mode="json", exclude_none=True)
-        recipe = _parse(model, {}, overrides, loaded.metadata.src_lang)
-        src_size, tgt_size = loaded.metadata.src_vocab_size, loaded.metadata.tgt_vocab_size
+        directory = find_model(path)
+        metadata = read_model_metadata(directory)
+        model = read_model_recipe(directory).model_dump(mode="json", exclude_none=True)
+        recipe = _parse(model, {}, overrides, metadata.src_lang)
+        src_size, tgt_size = metadata.src_vocab_size, metadata.tgt_vocab_size
     else:
         raise UserError(
             f"unknown model {name!r}; it must be {', '.join(PUBLISHED)}, a recipe (.toml) or a model directory"

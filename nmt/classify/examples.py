@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -117,7 +117,10 @@ class LabeledTexts:
 
 def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split: str) -> LabeledTexts:
     """Read the examples of a split, with noise if the recipe has it; raises UserError as `read_pairs` does."""
-    options = replace(_options(recipe), accept_integers=not recipe.data.has_pairs)
+    # Texts have no languages; the fields of a dataset from the Hub must be named.
+    options = ReadOptions(
+        recipe.data.root, "src", "tgt", recipe.data.invalid_utf8, accept_integers=not recipe.data.has_pairs
+    )
     texts: list[Texts] = []
     labels: list[str] = []
     for index, corpus in enumerate(corpora):
@@ -128,7 +131,9 @@ def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split:
                 labels.append(label)
         elif has_label(corpus):
             texts += read_pairs(corpus, options)
-            labels += _labels_of_pairs(corpus, options)
+            labels_of_pairs = read_labels(corpus, options)
+            assert labels_of_pairs is not None, "the corpus has labels"
+            labels += map(" ".join, labels_of_pairs)
         else:
             for text, label in read_pairs(corpus, options):
                 texts.append((text,))
@@ -189,17 +194,6 @@ def training_overlap(splits: Mapping[str, LabeledTexts], recipe: ClassificationR
     return counts
 
 
-def _options(recipe: ClassificationRecipe) -> ReadOptions:
-    # Texts have no languages; the fields of a dataset from the Hub must be named.
-    return ReadOptions(recipe.data.root, "src", "tgt", recipe.data.invalid_utf8)
-
-
-def _labels_of_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[str]:
-    labels = read_labels(corpus, replace(options, accept_integers=True))
-    for words in labels if labels is not None else ():
-        yield " ".join(words)
-
-
 def class_names(recipe: ClassificationRecipe, train: LabeledTexts) -> tuple[str, ...]:
     """Return the names of the classes; raises UserError for fewer than two, and for a name with a tab or line break."""
     if recipe.data.noise:
@@ -215,8 +209,8 @@ def class_names(recipe: ClassificationRecipe, train: LabeledTexts) -> tuple[str,
         raise UserError(
             f"data.train has only the label {names[0]!r}; a classifier needs two or more; correct data.train"
         )
-    for first, second in pairwise(sorted(names, key=_loosely)):
-        if _loosely(first) == _loosely(second):
+    for first, second in pairwise(sorted(names, key=_fold)):
+        if _fold(first) == _fold(second):
             warn(f"labels {first!r} and {second!r} of data.train differ only in case or spaces; they are two classes")
     _warn_of_single(train.labels)
     return tuple(names)
@@ -234,7 +228,8 @@ def _warn_of_single(labels: Sequence[str]) -> None:
         )
 
 
-def _loosely(label: str) -> str:
+def _fold(label: str) -> str:
+    """Return a label without white space and case."""
     return "".join(label.split()).casefold()
 
 

@@ -43,7 +43,7 @@ def _add_noise(pair: Pair, kind: Noise, pairs: Sequence[Pair], chooser: random.R
         case "truncated":
             if len(words) < _MIN_WORDS:
                 return None
-            rest = words[: chooser.randint(len(words) // 4 or 1, 3 * len(words) // 4)]
+            rest = words[: chooser.randint(len(words) // 4, 3 * len(words) // 4)]
             # Missing final punctuation must not be the only sign of truncation: half of the texts keep it.
             end = words[-1][-1] if words[-1][-1] in _ENDS and chooser.random() < 0.5 else ""
             return src, " ".join(rest) + end

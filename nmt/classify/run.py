@@ -39,8 +39,14 @@ from nmt.processes.cores import num_cores
 from nmt.processes.distributed import choose_device
 from nmt.processes.interruption import interruptible
 from nmt.processes.run_lock import run_lock
-from nmt.recipe import ClassificationRecipe, CommandError, UserError, dump_recipe, is_dumped
-from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, require_own_files, require_own_model
+from nmt.recipe import ClassificationRecipe, CommandError, UserError, dump_recipe
+from nmt.storage.run_folder import (
+    CLASSIFIER,
+    checkpoint_directory,
+    is_replaceable,
+    require_own_files,
+    require_own_model,
+)
 from nmt.storage.sealed import write_directory, write_file
 from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizer, train_tokenizer
@@ -72,7 +78,7 @@ def train_classifier(recipe: ClassificationRecipe) -> str:
 def _save_recipe(recipe: ClassificationRecipe) -> None:
     """Write all options to the run directory, unless the user's own recipe is there."""
     path = recipe.directory / "recipe.toml"
-    if not path.is_file() or is_dumped(path.read_text(encoding="utf-8-sig")):
+    if not path.is_file() or is_replaceable(path):
         write_file(path, dump_recipe(recipe).encode())
 
 
@@ -92,6 +98,8 @@ def _build(
     if recipe.data.valid:
         valid = read_labeled(recipe.data.valid, recipe, "valid")
     else:
+        # Check the labels before the split: an error has the number of the example in data.train.
+        class_indices(train.labels, names, "data.train", accept_indices=bool(recipe.data.labels))
         train, valid = held_out(train, recipe.seed)
     texts = {
         "train": train,

@@ -11,7 +11,6 @@ import numpy as np
 import tomli_w
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from safetensors.torch import save
 
 from nmt.checkpoint import Tensors, load_tensors, read_tensors
@@ -157,8 +156,9 @@ def read_description(path: Path) -> tuple[ModelRecipe, ClassifierMetadata]:
         if tree["format"] != FORMAT:
             raise UserError(f"{path} has format {tree['format']}; this version reads format {FORMAT}; update nmt")
         labels, num_texts, form, max_tokens = (tree[key] for key in ("labels", "texts", "unicode_form", "max_tokens"))
-        assert isinstance(labels, list) and num_texts in (1, 2) and isinstance(max_tokens, int)
+        if not (isinstance(labels, list) and num_texts in (1, 2) and isinstance(max_tokens, int)):
+            raise ValueError("labels, texts or max_tokens is invalid")
         metadata = ClassifierMetadata(tuple(labels), int(num_texts), form, max_tokens)  # type: ignore[arg-type]
         return ModelRecipe.model_validate(tree["model"]), metadata
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, AssertionError, ValidationError) as error:
+    except (OSError, KeyError, ValueError) as error:  # also those of tomllib and pydantic
         raise CorruptError(f"{path} is not a readable classifier description; copy the directory again") from error

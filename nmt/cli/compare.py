@@ -50,7 +50,7 @@ def compare(
     baseline: Annotated[Path, typer.Argument(help="Translations of the baseline, or its run directory.")],
     others: Annotated[
         list[Path],
-        typer.Argument(metavar="OTHER...", help="Translations of others, or their runs; - is standard input."),
+        typer.Argument(metavar="OTHER...", help="Translations of other systems, or their runs; - is standard input."),
     ],
     ref: RefOption = None,
     test_set: TestSetOption = None,

@@ -52,7 +52,7 @@ WordCounts = Annotated[
     Path | None, typer.Option(help="Training frequencies: WORD COUNT lines, tokenized as for bleu; counts are summed.")
 ]
 Differences = Annotated[
-    int, typer.Option(min=0, help="For two systems: show the N sentences where each has its largest lead.")
+    int, typer.Option(min=0, help="For two systems: show the N sentences where each exceeds the other most in chrF2.")
 ]
 Comet = Annotated[
     str | None, typer.Option(metavar="COMMAND", help="Add COMET, computed by this comet-score program; needs --src.")

@@ -20,6 +20,7 @@ from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import is_first_rank, warn
 from nmt.recipe import CommandError
 from nmt.recipe.sections import LANGUAGE_PATTERN
+from nmt.storage.finite import finite
 from nmt.text.clean import SHORT_CODES
 from nmt.text.sacrebleu_sets import sacrebleu_files
 
@@ -151,10 +152,10 @@ class MetricOptions:
 
 
 def print_results(document: Mapping[str, Any], tables: Sequence[Table], output: Format) -> None:
-    """Print results, as JSON or as tables; under torchrun, only on rank 0."""
+    """Print results, as JSON (with null for NaN and infinity) or as tables; under torchrun, only on rank 0."""
     if "TORCHELASTIC_RUN_ID" in os.environ and not is_first_rank():
         return
     if output == "json":
-        typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(finite(document), indent=1, ensure_ascii=False))
     else:
         typer.echo(format_tables(tables, output), nl=False)

@@ -113,6 +113,8 @@ def _notes(recipe: Recipe, forecast: Forecast) -> Iterator[str]:
         yield "The disk is too small: lower train.keep_last or train.keep_best, or set run_dir to another disk."
     if forecast.text is not None and (train.patience or (train.max_minutes is not None and forecast.speed is None)):
         yield f"{'train.patience' if train.patience else 'train.max_minutes'} may end the run earlier."
+    if forecast.text is not None and forecast.speed is None and train.micro_batch_tokens == "auto":
+        yield "The load balance needs a measurement (--seconds), because train.micro_batch_tokens is auto."
     if forecast.speed is not None and train.max_minutes is not None and forecast.speed.high > train.max_minutes * 60:
         yield f"train.max_minutes ends the run after {format_duration(train.max_minutes * 60)}."
     if forecast.text is not None and train.subword_sampling:

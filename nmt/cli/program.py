@@ -26,7 +26,7 @@ from nmt.processes.interruption import Interrupted
 from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 from nmt.storage.sealed import describe_os_error
 
-_HOME = re.compile(r"^(-\w|[\w-]+=|)~(?=/|\Z)")  # at the start of a path
+_HOME = re.compile(r"^(-\w|[\w.-]+=|)~(?=/|\Z)")  # at the start of a path
 _DASH = re.compile(r"^(-\w|--[\w-]+=|)(?:\./+)+-\Z")  # pathlib shortens it to -
 
 
@@ -43,7 +43,7 @@ class _OneValueEach(TyperCommand):
         _, _, options = self.make_parser(ctx).parse_args(list(args))
         for index, option in enumerate(options):
             if isinstance(option, TyperOption) and not option.multiple and option in options[:index]:
-                raise typer.BadParameter(f"{option.opts[-1]} is given twice; it takes one value; remove one", ctx)
+                raise typer.BadParameter(f"{option.opts[-1]} is given twice; expected at most once; remove one", ctx)
         return super().parse_args(ctx, args)
 
 
@@ -212,9 +212,12 @@ def _wrong_usage(error: typer.TyperException) -> str:
 
 
 def _fail_once(message: str, status: int = 2) -> int:
-    """Report an error that occurs in all processes of torchrun only once: torchrun ends the others after the first."""
+    """Report an error of all processes of torchrun once, on rank 0.
+
+    torchrun ends all processes as soon as one fails; the other ranks therefore wait until rank 0 has reported.
+    """
     if message and not is_first_rank():
-        time.sleep(5)  # torchrun ends the other processes as soon as one fails, possibly before the first has reported
+        time.sleep(5)
     return _fail(message, status) if message else status
 
 

@@ -16,7 +16,6 @@ from nmt.evaluate.tables import Table
 from nmt.logs import say, warn
 from nmt.processes.distributed import start_world
 from nmt.recipe import CommandError, Recipe, UserError
-from nmt.storage.finite import finite
 from nmt.train.replay import Replay, ReplaySource, Verification, logged_metrics, start_replay
 
 
@@ -56,7 +55,7 @@ def replay(
     if verify and verification is None:
         warn(f"{run_dir} has no checkpoint at or after update {step:,}; nothing to verify")
     document = _as_json(source, found, verification, pairs)
-    print_results(finite(document), _tables(document), "json" if as_json else "text")
+    print_results(document, _tables(document), "json" if as_json else "text")
     if verify and document["verified"] is False:
         raise typer.Exit(1)
 

@@ -201,7 +201,7 @@ def input_files(corpus: Corpus, root: Path) -> list[Path]:
 
 
 def require_files(corpora: Iterable[Corpus], root: Path) -> None:
-    """Raise UserError if a file that a corpus names does not exist, and for the errors of `_local_dataset`."""
+    """Raise UserError if a file that a corpus names does not exist, or if `_local_dataset` rejects a dataset."""
     for corpus in corpora:
         for path in named_files(corpus):
             _existing(path, root)
@@ -210,9 +210,9 @@ def require_files(corpora: Iterable[Corpus], root: Path) -> None:
 
 
 def count_pairs(corpus: Corpus, root: Path) -> int | None:
-    """Return the number of pairs, blank lines of JSON Lines included, if counting is faster than reading, else None.
+    """Return the number of pairs if counting is faster than reading, else None.
 
-    Raises UserError if two text files have different numbers of lines.
+    Counts blank lines of JSON Lines too. Raises UserError if two text files have different numbers of lines.
     """
     match corpus:
         case TextCorpus():

@@ -118,7 +118,7 @@ class PairFormat:
     reverse_target: whether target sentences are stored in reverse
     separators:     for pairs with context, whose oldest sentences are dropped to fit `max_tokens`
     truncates_src:  whether sources longer than `max_tokens` are truncated
-    limit:          length above which pairs are dropped; None is `max_tokens`
+    limit:          length above which pairs are dropped; None means `max_tokens`
     """
 
     min_tokens: tuple[int, int]

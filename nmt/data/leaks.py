@@ -317,7 +317,7 @@ def _digest(tree: object) -> str:
 
 
 def _warn(error: UserError, record: Path) -> None:
-    """Warn that the search is skipped, and remove the record of an earlier search, which may be of other text."""
+    """Warn that the search is skipped, and remove the record of an earlier search, whose text may differ."""
     removed = f"; removing {record}, the result of an earlier search" if record.exists() else ""
     warn(f"skipping the search for test sentences in the training text: {error}{removed}")
     record.unlink(missing_ok=True)

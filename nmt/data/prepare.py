@@ -354,7 +354,10 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _S
     """Write the unmodified validation text, and store the encoded pairs that fit the model."""
     counts = _store(directory, "valid", tokenizers, _valid_chunks(recipe, directory, tokenizers))
     if not counts.pairs.total():
-        raise UserError("data.valid has no sentence that fits the model; it must have at least one; correct it")
+        raise UserError(
+            "data.valid has no sentence that fits the model; it must have at least one; correct data.valid, or raise "
+            "model.max_positions"
+        )
     if dropped := counts.drops.total():
         omitted = f"{counted(dropped, 'pair')} with more than {recipe.model.max_positions - 1:,} tokens"
         warn(f"the validation loss omits {omitted}; raise model.max_positions to include them")

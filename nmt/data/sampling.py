@@ -202,7 +202,7 @@ class SampledEpochs:
                 link_or_copy(source, directory / source.name)
         for path in directory.iterdir():
             sync(path)
-        digests = sha256_of(sorted(directory.glob("*.npy")))
+        digests = sha256_of(sorted(directory.glob("*.npy")), silent=True)  # the bar of training is shown meanwhile
         report = {"made_from": self._key, "epoch": epoch, "bytes": _sizes(directory), "sha256": digests}
         (directory / _REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         sync(directory / _REPORT_FILE)
@@ -260,7 +260,9 @@ class SampledEpochs:
         while not self._is_complete(directory):
             if self._closed.wait(_POLL_SECONDS):
                 raise SamplingClosed
-            if monotonic() > deadline:
+            if any(self._folder.glob(f".{directory.name}.part-*")):  # rank 0 is building it
+                deadline = monotonic() + _TIMEOUT_SECONDS
+            elif monotonic() > deadline:
                 raise UserError(
                     f"{directory} did not appear within {_TIMEOUT_SECONDS / 60:.0f} minutes; rank 0 builds it "
                     "on a file system that all machines must share; set run_dir to a shared directory"

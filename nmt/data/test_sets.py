@@ -25,10 +25,10 @@ from nmt.text.tokenizer import Tokenizers
 class TestSet:
     """Unmodified text of a test set.
 
-    name:   name in the recipe
-    src:    source sentences
-    refs:   one or more lists of reference translations, each as long as `src`
-    labels: labels of each sentence; None if the corpus has none
+    name:     name in the recipe
+    src:      source sentences
+    refs:     one or more lists of reference translations, each as long as `src`
+    labels:   labels of each sentence; None if the corpus has none
     previous: number of context sentences of each sentence; None without context
     """
 

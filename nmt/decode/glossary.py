@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from nmt.logs import warn
+from nmt.logs import counted, warn
 from nmt.recipe import UserError
 from nmt.text.clean import normalize
 from nmt.text.lines import read_lines
@@ -85,7 +85,10 @@ class Term:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The forms that an output may contain; lowercase forms also capitalized, as at the beginning of a sentence."""
+        """The forms that an output may contain.
+
+        Lowercase forms of a case-insensitive term also count if capitalized, as at the beginning of a sentence.
+        """
         capitalized = [form[0].upper() + form[1:] for form in self.forms if not self.is_cased and form.islower()]
         return (*self.forms, *capitalized)
 
@@ -133,7 +136,7 @@ class Glossary:
             if not line.strip():
                 continue
             if not 2 <= len(columns) <= 4:
-                has = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
+                has = counted(len(columns), "column")
                 raise UserError(f"{where} has {has}; expected {_COLUMNS}; separate them by tabs")
             source, target, *optional = columns
             case = optional[0] if optional else ""

@@ -48,17 +48,17 @@ def require_fusible(path: Path, tgt: Tokenizer, *, reverse_target: bool) -> None
     if Tokenizers.load(directory).tgt.model != tgt.model:
         raise UserError(
             f"{directory} and the translation model have different target tokenizers; shallow fusion needs the same "
-            "one; train the language model with tokenizer.start_from set to the translation model"
+            "tokenizer; train the language model with tokenizer.start_from set to the translation model"
         )
     if metadata.reverse_target != reverse_target:
         raise UserError(
-            f"{directory} and the translation model decode in opposite directions; shallow fusion needs the same one; "
-            "set data.reverse_target of the language model to that of the translation model"
+            f"{directory} and the translation model decode in opposite directions; shallow fusion needs the same "
+            "direction; set data.reverse_target of the language model to that of the translation model"
         )
 
 
 def require_language(path: Path, language: str) -> None:
-    """Raise UserError if `path` is a language model of a language that is not the target language of the translator."""
+    """Raise UserError if `path` is a language model for a language other than the target, `language`."""
     directory = find_model(path)
     metadata = read_model_metadata(directory)
     if metadata.is_language_model and metadata.tgt_lang != language:

@@ -61,7 +61,7 @@ class LineEncoder:
         self.max_tokens = max_tokens - len(self.tag)
 
     def limit_outputs(self, max_tokens: int) -> None:
-        """Set the maximum output length for any input, unless it is less already."""
+        """Limit outputs for any input to `max_tokens`, unless the limit is already lower."""
         self.options = replace(self.options, max_tokens=min(max_tokens, self.options.max_tokens or max_tokens))
 
     def split(self, line: str) -> tuple[list[Part], int]:

@@ -215,7 +215,7 @@ class TextScorer:
 
 def _require_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
     """Raise TypeError unless both sides are collections of strings, and ValueError if they differ in length."""
-    for side, lines in (("sources", sources), ("targets", targets)):
-        require_strings(side, lines)
+    require_strings("sources", sources)
+    require_strings("targets", targets)
     if len(sources) != len(targets):
         raise ValueError(f"got {len(sources)} sources and {len(targets)} targets; expected one target per source")

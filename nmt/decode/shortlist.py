@@ -170,7 +170,7 @@ def coverage(shortlist: Shortlist, store: PairStore) -> tuple[float, float]:
         for src, tgt in read_pairs(store, chunk):
             is_candidate = shortlist.candidates([src], [()])[0]
             num_candidates += int(is_candidate.sum())
-            num_covered += int(is_candidate[list(tgt)].sum())
+            num_covered += int(is_candidate[tgt].sum())
             num_tokens += len(tgt)
     return num_candidates / max(len(store), 1), num_covered / max(num_tokens, 1)
 

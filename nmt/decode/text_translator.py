@@ -48,7 +48,7 @@ class TextTranslator(ABC):
     """
 
     max_threads: int = 1
-    lines_reused = lines_longer = 0
+    lines_split = lines_longer = lines_reused = 0
     longest_source: int | None = None  # see `ModelMetadata`
 
     _shows_scores = _allows_digits = True
@@ -71,7 +71,6 @@ class TextTranslator(ABC):
         max_tokens:     maximum sentence length in training; longer lines are split, because quality drops beyond it
         reverse_target: whether the model decodes from right to left; texts are always in reading order
         """
-        self.lines_split = 0
         self._tokenizers, self._unicode_form = tokenizers, unicode_form
         self._reverse_target, self._max_positions = reverse_target, max_positions
         self._max_tokens = min(max_tokens, max_positions - 1)  # EOS needs a position too

@@ -366,7 +366,7 @@ def _require_same_ensemble(member: LoadedModel, first: LoadedModel) -> None:
     if member.metadata.reverse_target != first.metadata.reverse_target:
         raise UserError(
             f"{member.directory} and {first.directory} decode in opposite directions; ensemble members must decode in "
-            "the same one; rerank the n-best list of one with the other instead (nmt rerank)"
+            "the same direction; rerank the n-best list of one with the other instead (nmt rerank)"
         )
     if member.metadata.context != first.metadata.context:
         raise UserError(
@@ -375,6 +375,6 @@ def _require_same_ensemble(member: LoadedModel, first: LoadedModel) -> None:
         )
     if member.metadata.unicode_form != first.metadata.unicode_form:
         warn(
-            f"{member.directory} was trained on text in Unicode form {member.metadata.unicode_form}, and this ensemble "
-            f"uses that of {first.directory}, {first.metadata.unicode_form}"
+            f"{member.directory} was trained on text in Unicode form {member.metadata.unicode_form}, but this ensemble "
+            f"uses {first.metadata.unicode_form}, the form of {first.directory}"
         )

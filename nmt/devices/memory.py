@@ -15,7 +15,7 @@ _MESSAGES = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATU
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the error means out of memory; torch may raise a plain RuntimeError, on a CPU always."""
+    """Return whether this is an out-of-memory error; torch may raise a plain RuntimeError, and always does on a CPU."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(message in str(error) for message in _MESSAGES)
@@ -23,7 +23,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explained_out_of_memory(device: torch.device) -> Iterator[None]:
-    """Raise UserError instead of an error that means out of memory."""
+    """Convert out-of-memory errors to UserError."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -31,6 +31,6 @@ def explained_out_of_memory(device: torch.device) -> Iterator[None]:
             raise
         amount = _AMOUNT.search(str(error))
         raise UserError(
-            f"{device} does not have enough memory{amount[0] if amount else ''}; the job must fit; use smaller batches "
+            f"{device} does not have enough memory{amount[0] if amount else ''}; use smaller batches "
             "(train.micro_batch_tokens, decode.batch_tokens) or another device, or end other programs"
         ) from error

@@ -182,12 +182,12 @@ def score_corpus(
     See `make_scorer` and `Scorer.score` for options and errors. Raises TypeError unless streams and metrics are
     collections of strings, and UserError if BLEU would use generic rules because `tgt_lang` is not an ISO 639 code.
     """
-    if not re.fullmatch(LANGUAGE_PATTERN, tgt_lang) and any(name.startswith("bleu") for name in metrics):
-        raise UserError(f"tgt_lang is {tgt_lang!r}; it must be an ISO 639 code such as de")
     require_strings("metrics", metrics)
     require_strings("hypotheses", hypotheses)
     for stream in references:
         require_strings("each reference stream", stream)
+    if not re.fullmatch(LANGUAGE_PATTERN, tgt_lang) and any(name.startswith("bleu") for name in metrics):
+        raise UserError(f"tgt_lang is {tgt_lang!r}; it must be an ISO 639 code such as de")
     scorers = [make_scorer(name, tgt_lang=tgt_lang, tokenize=tokenize, lowercase=lowercase) for name in metrics]
     return [scorer.score(hypotheses, references, resamples=resamples) for scorer in scorers]
 
@@ -285,8 +285,9 @@ def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
     if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
         raise _unknown("tokenizer", tokenize, list(BLEU.TOKENIZERS))
     lang = SHORT_CODES.get(tgt_lang, tgt_lang)
+    is_tokenized = tokenize == "none"  # no warning about text that looks tokenized
     try:
-        return BLEU(tokenize=tokenize, lowercase=lowercase, trg_lang=lang)
+        return BLEU(tokenize=tokenize, lowercase=lowercase, trg_lang=lang, force=is_tokenized)
     except (RuntimeError, OSError, ImportError) as error:  # the tokenizer needs a package or a download
         reason = " ".join(str(error).split())
         raise UserError(

@@ -108,7 +108,8 @@ def _latex(table: Table) -> Iterator[str]:
     yield r"  \centering"
     if table.title:
         yield rf"  \caption{{{escape_latex(table.title)}}}"
-    columns = table.columns.replace("p", r"p{0.75\textwidth}")
+    width = 0.75 / max(table.columns.count("p"), 1)
+    columns = table.columns.replace("p", rf"p{{{width:.3g}\textwidth}}")
     yield rf"  \begin{{tabular}}{{{columns}}}"
     yield r"    \toprule"
     if table.header:

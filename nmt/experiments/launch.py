@@ -77,6 +77,7 @@ def prepare_data(runs: Sequence[Run]) -> list[Run]:
     """Prepare the data of the runs, once per distinct corpus and reused tokenizer; return the runs that failed.
 
     Raises UserError, before preparing, if the initial model of a run or another file that its options name is missing.
+    Raises Interrupted after Ctrl-C or SIGTERM.
     """
     _require_one_process()
     for run in runs:
@@ -87,17 +88,18 @@ def prepare_data(runs: Sequence[Run]) -> list[Run]:
         options["reused"] = _identify_tokenizers(run.recipe)
         groups.setdefault(json.dumps(options, sort_keys=True, default=str), []).append(run)
     failed: list[Run] = []
-    for group in groups.values():
-        source = next((run for run in group if _is_prepared(run)), None)
-        if source is None:
-            source = group[0]
-            say(f"preparing the data of {counted(len(group), 'run')}")
-            if not _succeeds(_start("prepare", source, _Slot({})), source):
-                failed += group
-                continue
-        for run in group:
-            if not run.recipe.data_directory.exists():
-                _copy_data(source.recipe.data_directory, run.recipe.data_directory)
+    with interruptible():
+        for group in groups.values():
+            source = next((run for run in group if _is_prepared(run)), None)
+            if source is None:
+                source = group[0]
+                say(f"preparing the data of {counted(len(group), 'run')}")
+                if not _succeeds(_start("prepare", source, _Slot({})), source):
+                    failed += group
+                    continue
+            for run in group:
+                if not run.recipe.data_directory.exists():
+                    _copy_data(source.recipe.data_directory, run.recipe.data_directory)
     return failed
 
 

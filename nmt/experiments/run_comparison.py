@@ -38,7 +38,10 @@ class ComparedRun:
         """Read a run directory; raises UserError if it is not one. Warns if its options differ from its report's."""
         path = directory / "recipe.toml"
         if not path.is_file():
-            raise UserError(f"{directory} is not a run directory: it has no recipe.toml, which `nmt run` writes")
+            raise UserError(
+                f"{directory} is not a run directory: it has no recipe.toml, which `nmt run` writes; compare "
+                "only runs, or only files of translations"
+            )
         require_run(directory)
         recipe = load_saved_recipe(path)
         report = read_json_object(directory / "report.json")

@@ -1,4 +1,4 @@
-"""Batches of sentences for CTranslate2, of which a few at a time are posted: passed to its threads."""
+"""Batches of sentences for CTranslate2, and a queue that posts (passes to its threads) only a few at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.0002, 0.001
 
 @dataclass(eq=False)
 class Batch:
-    """Sentences that are decoded together: their indices, the call that posts them, and then its results."""
+    """Sentences that are decoded together: their indices, the call that posts them, and the results of that call."""
 
     indices: list[int]
     post: Callable[[], list[Any]]
@@ -42,7 +42,8 @@ class BatchQueue:
 
     def add(self, batches: Sequence[Batch]) -> None:
         """Append batches."""
-        self._waiting.extend(batches)
+        with self._lock:
+            self._waiting.extend(batches)
         self._post()
 
     def wait(self, batch: Batch) -> None:
@@ -75,9 +76,9 @@ class BatchQueue:
 
 
 def split_batches(lengths: Sequence[tuple[int, int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield the indices of batches of equal lengths and at most `batch_tokens` source tokens, longest sentences first.
+    """Yield batches of sentence indices, longest first: equal lengths, at most `batch_tokens` source tokens in total.
 
-    lengths: of source and target (or its prefix), without EOS
+    lengths: of source and target (or its prefix), without EOS; a longer sentence is a batch of its own
     """
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):

@@ -85,16 +85,18 @@ def default_translators(device: EngineDevice) -> int:
 
 
 def enable_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
-    """Let CTranslate2 use AVX-512 on AMD processors; its default on all processors is AVX2.
+    """Let CTranslate2 use AVX-512 where it is faster; its default on all processors is AVX2.
 
-    AVX-512 makes translation up to 10 % faster (2-core AMD EPYC); other processors were not measured. Call it before
-    CTranslate2 loads a model. The user's CT2_FORCE_CPU_ISA takes precedence.
+    AVX-512 saves 9 % of the time on an AMD EPYC and 6 % on an Intel Xeon with AMX. Older Intel processors, which lower
+    their clock rate for AVX-512, were not measured. Call it before CTranslate2 loads a model. The user's
+    CT2_FORCE_CPU_ISA takes precedence.
     """
     if not cpuinfo.exists():
         return
     with cpuinfo.open(encoding="utf-8", errors="replace") as lines:
         first_core = "".join(takewhile(str.strip, lines))
-    if "AuthenticAMD" in first_core and _AVX512_FLAGS.issubset(first_core.split()):
+    flags = set(first_core.split())
+    if not flags.isdisjoint({"AuthenticAMD", "amx_tile"}) and flags >= _AVX512_FLAGS:
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
 
 

@@ -22,7 +22,7 @@ from nmt.model.multi_head import CrossAttention, SelfAttention
 from nmt.model.transformer import Transformer
 from nmt.special_ids import BOS_ID, EOS_ID, UNK_ID
 from nmt.storage.model_metadata import ModelMetadata
-from nmt.text.tokenizer import Tokenizer, Tokenizers
+from nmt.text.tokenizer import Tokenizers
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"]
 
@@ -41,8 +41,8 @@ def ctranslate2_files(
     reasons = unsupported_architecture(model.recipe, metadata, SUPPORTED)
     require_representable("CTranslate2", reasons, "train with the defaults of these options")
     spec = _build_spec(model)
-    spec.register_source_vocabulary(_all_pieces(tokenizers.src))
-    spec.register_target_vocabulary(_all_pieces(tokenizers.tgt))
+    spec.register_source_vocabulary(tokenizers.src.all_pieces)
+    spec.register_target_vocabulary(tokenizers.tgt.all_pieces)
     unk, bos, eos = tokenizers.tgt.pieces([UNK_ID, BOS_ID, EOS_ID])
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = unk, bos, eos
     spec.config.decoder_start_token = bos
@@ -60,10 +60,6 @@ def ctranslate2_files(
 def convert(model: Path, quantization: Quantization) -> dict[str, bytes]:
     """Verify and convert a model directory; return the files of a CTranslate2 model directory."""
     return ctranslate2_files(load_model(model, torch.device("cpu")).transformer, Tokenizers.load(model), quantization)
-
-
-def _all_pieces(tokenizer: Tokenizer) -> list[str]:
-    return tokenizer.pieces(range(tokenizer.vocab_size))
 
 
 def _build_spec(model: Transformer) -> Any:

@@ -95,8 +95,8 @@ class CTranslate2Engine:
         # Sums of integers are exact. Those of floats depend on the number of sentences in a batch.
         self._scores_alone = device.kind == "cpu" and compute_type != "int8"
         self._queue = BatchQueue(_MAX_POSTED_BATCHES * translators)
-        self._src_pieces = tokenizers.src.pieces(range(tokenizers.src.vocab_size))
-        self._tgt_pieces = tokenizers.tgt.pieces(range(tokenizers.tgt.vocab_size))
+        self._src_pieces = tokenizers.src.all_pieces
+        self._tgt_pieces = tokenizers.tgt.all_pieces
         self._tgt_ids = {piece: token for token, piece in enumerate(self._tgt_pieces)}
 
     def search(
@@ -144,13 +144,13 @@ class CTranslate2Engine:
         return finish
 
     def next_tokens(self, task: Task, count: int) -> list[int]:
-        """Return the `count` most probable tokens after the prefix of a task, EOS excluded, best first."""
+        """Return the `count` most probable tokens after the prefix of a task, UNK and EOS excluded, best first."""
         with engine_errors():
             (result,) = self._translator.translate_batch(
                 [[self._src_pieces[token] for token in task.sentence]],
                 target_prefix=[[self._tgt_pieces[token] for token in task.prefix]],
                 beam_size=1,
-                num_hypotheses=count,
+                num_hypotheses=min(count, len(self._tgt_pieces) - 2),  # all tokens except UNK and EOS
                 return_alternatives=True,
                 max_decoding_length=len(task.prefix) + 1,
                 min_decoding_length=len(task.prefix) + 1,
@@ -266,11 +266,11 @@ class CTranslate2Engine:
         options: SearchOptions,
         batch_tokens: int,
     ) -> dict[int, list[_Output]]:
-        """Return the outputs of tasks whose search reached the limit as nmt finds them: all have EOS.
+        """Return the outputs that nmt finds for tasks whose search reached the limit; all of them have EOS.
 
         A second search, which stops one position earlier, returns the hypotheses that are alive there, and all that
-        have ended by then. If one ends at this very position, hypotheses with a lower log-probability than it are
-        missing: CTranslate2 returns the best `beam_size` extensions, nmt keeps as many of those that do not end.
+        have ended by then. If one ends at exactly this position, some with a lower log-probability are missing:
+        CTranslate2 returns the best `beam_size` extensions, and nmt keeps the best `beam_size` that do not end.
 
         outputs: of the first search; the new ones have no valid log-probability
         """
@@ -282,7 +282,7 @@ class CTranslate2Engine:
                 ended[i] = [found[0]._replace(tokens=found[0].tokens[: longest - 1])]
             else:
                 earlier[i] = (longest - 1, shortest)
-        # The first search ended fewer hypotheses than stop a search; as many more may be alive as the beam has.
+        # The first search finished too few hypotheses to stop; up to `beam_size` more may be alive.
         patience = search_arguments(options, self._tgt_pieces)["patience"] + 1
         arguments = {"patience": patience, "num_hypotheses": int(options.beam_size * patience)}
         return ended | self._collect(self._start(tasks, earlier, options, batch_tokens, arguments), options)

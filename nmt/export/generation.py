@@ -137,11 +137,11 @@ def ignored_options(config: Mapping[str, Any], markup: Collection[int] = ()) -> 
     """
     ignored = [name for name, neutral in _NOT_READ.items() if config.get(name) not in (None, neutral)]
     forbidden_anyway = [[config.get("pad_token_id")], *([token] for token in markup)]
-    if any(sequence not in forbidden_anyway for sequence in config.get("bad_words_ids") or ()):
-        ignored.append("bad_words_ids")
-    suppressed_anyway = {UNK_ID, *(config.get(f"{name}_token_id") for name in ("pad", "bos", "decoder_start"))}
-    if not suppressed_anyway.issuperset(config.get("suppress_tokens") or ()):
-        ignored.append("suppress_tokens")
+    suppressed_anyway = [UNK_ID, *(config.get(f"{name}_token_id") for name in ("pad", "bos", "decoder_start"))]
+    for name, without_effect in (("bad_words_ids", forbidden_anyway), ("suppress_tokens", suppressed_anyway)):
+        values = config.get(name) or []
+        if not isinstance(values, list) or any(value not in without_effect for value in values):
+            ignored.append(name)
     return ignored
 
 

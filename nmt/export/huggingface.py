@@ -206,5 +206,4 @@ def _tokenizer_files(tokenizers: Tokenizers, metadata: ModelMetadata, max_positi
 
 
 def _vocabulary(tokenizer: Tokenizer) -> dict[str, int]:
-    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-    return {marian_name(piece): token for token, piece in enumerate(pieces)}
+    return {marian_name(piece): token for token, piece in enumerate(tokenizer.all_pieces)}

@@ -88,7 +88,7 @@ def _read_model(path: Path) -> bytes:
     except (RuntimeError, ValueError) as error:
         raise UserError(f"{path} is not a SentencePiece model; it must be one; download it again") from error
     if read_algorithm(model) is None:
-        raise UserError(f"{path} must be a bpe or unigram model to be imported; choose another model")
+        raise UserError(f"{path} is neither a bpe nor a unigram model; nmt imports only these; choose another model")
     return model
 
 
@@ -120,8 +120,8 @@ def _warn_of_missing_pieces(path: Path, model: bytes, vocab: _Vocabulary) -> Non
     missing = sum(text not in vocab.ids for text in pieces)
     if missing > _FEW_MISSING * len(pieces):
         warn(
-            f"the vocabulary lacks {missing:,} of {len(pieces):,} pieces of {path}, which become unknown words; if the "
-            "file belongs to another model, download the one of this model"
+            f"the vocabulary lacks {missing:,} of {len(pieces):,} pieces of {path}, which become unknown tokens; if "
+            "the file belongs to another model, download the one of this model"
         )
 
 

@@ -103,7 +103,8 @@ class _Reference:
         self.lines = [text for text, tokens in encoded.items() if 0 < len(tokens) <= max_tokens]
         if not self.lines:
             raise UserError(
-                f"no sentence of the sample has 1 to {max_tokens} tokens; the parity check needs one; change --sample"
+                f"no sentence of the sample has 1 to {max_tokens} tokens; the parity check needs one; pass other "
+                "sentences with --sample"
             )
         self.sources = [encoded[line] for line in self.lines]
         self.options = SearchOptions(beam_size=1, length_penalty="none", max_tokens=model.recipe.max_positions - 1)

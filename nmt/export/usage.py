@@ -61,7 +61,9 @@ def ctranslate2_usage(
     """
     source = "tokenizer.model" if tokenizers.joint else "tokenizer.src.model"
     target = "tokenizer.model" if tokenizers.joint else "tokenizer.tgt.model"
-    tag = f"[{metadata.decode.tag!r}] + " if metadata.decode.tag else ""
+    tag = ""
+    if metadata.decode.tag:
+        tag = f"{tokenizers.src.pieces([tokenizers.src.tag_id(metadata.decode.tag)])} + "
     options = "".join(f"        {line},\n" for line in _ctranslate2_options(metadata, tokenizers))
     (eos,) = tokenizers.tgt.pieces([EOS_ID])
     imports = ""
@@ -111,7 +113,7 @@ def _ctranslate2_options(metadata: ModelMetadata, tokenizers: Tokenizers) -> lis
     count = 1 if metadata.decode.sampling else min(metadata.decode.n_best, max_hypotheses(metadata.decode))
     arguments = search_arguments(
         SearchOptions.from_recipe(one_best, forbidden=forbidden_tokens(tokenizers, metadata)),
-        tokenizers.tgt.pieces(range(tokenizers.tgt.vocab_size)),
+        tokenizers.tgt.all_pieces,
     )
     return [
         *(f"{name}={value!r}" for name, value in arguments.items() if value != _DEFAULT_ARGUMENTS.get(name)),

@@ -18,12 +18,12 @@ from nmt.models import TranslationModel
 from nmt.packing.packed import PackedSequences
 
 # Batch sizes between a power of two and the next.
-_SIZES_PER_OCTAVE = 4
+_SIZES_PER_DOUBLING = 4
 
 
 def padded_size(count: int) -> int:
-    """Round up to one of `_SIZES_PER_OCTAVE` sizes between powers of two."""
-    step = max(1, (1 << (count.bit_length() - 1)) // _SIZES_PER_OCTAVE)
+    """Round up to one of `_SIZES_PER_DOUBLING` sizes between powers of two."""
+    step = max(1, (1 << (count.bit_length() - 1)) // _SIZES_PER_DOUBLING)
     return -(-count // step) * step
 
 

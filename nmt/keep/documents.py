@@ -34,7 +34,7 @@ class Segment(NamedTuple):
     text: str
     num_lines: int = 1
 
-    def layout(self, translation: str) -> str:
+    def render(self, translation: str) -> str:
         """Return the copied content and the translation, broken into lines of similar length."""
         words = _TOKEN.findall(translation) if self.num_lines > 1 else []
         if len(words) < self.num_lines:

@@ -188,7 +188,8 @@ def _pair_equal(sources: Sequence[Item], targets: Sequence[Item], source_key: _K
 def _pattern(language: str) -> re.Pattern[str]:
     spaced = _SPACED_NUMBER if _SEPARATORS.get(language, _POINT)[1] == _SPACES else ""
     return re.compile(
-        f"(?P<urls>{_URL})|(?P<emails>{_EMAIL})|(?P<placeholders>{_PLACEHOLDER})|(?P<numbers>{_VERSION}|{_SIGN}(?:{spaced}{_NUMBER}))"
+        f"(?P<urls>{_URL})|(?P<emails>{_EMAIL})|(?P<placeholders>{_PLACEHOLDER})"
+        f"|(?P<numbers>{_VERSION}|{_SIGN}(?:{spaced}{_NUMBER}))"
     )
 
 

@@ -4,7 +4,7 @@ All kernels compute the same result:
 
 matmul  padded rows and `scaled_dot_product`; fastest for short sentences on a CPU
 sdpa    padded rows and torch's fused kernel; on a GPU unless `can_use_varlen`
-varlen  torch's variable-length flash kernel on packed rows; on a GPU if `can_use_varlen`
+varlen  torch's variable-length flash kernel on packed positions; on a GPU if `can_use_varlen`
 masked  all packed positions at once, with a mask from `cu_seqlens`; takes the inputs of varlen and runs on any device,
         to test compiled steps
 """

@@ -40,7 +40,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, p)
-    dropped_levels = round(p * _LEVELS)
+    dropped_levels = min(round(p * _LEVELS), _LEVELS - 1)  # the scale must be finite
     samples = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
     mask = samples.view(torch.int16)[: x.numel()].view(x.shape).ge_(dropped_levels - _LEVELS // 2)  # 1 or 0
     scale = torch.tensor(_LEVELS / (_LEVELS - dropped_levels), dtype=x.dtype)

@@ -37,7 +37,7 @@ class RelativePositions(nn.Module):
         column = torch.arange(rows.queries.width, device=q.device)
         relative_k, relative_v = self.vectors(column - column[:, None]).to(q.dtype).unbind(0)
         with torch.autocast(q.device.type, enabled=False):  # as in `attend`
-            out, _ = relative_dot_product(q, k, v, relative_k, relative_v, rows.mask, p)
+            out = relative_dot_product(q, k, v, relative_k, relative_v, rows.mask, p)
         return unpad(out, rows.queries)
 
     def vectors(self, distances: Tensor) -> Tensor:
@@ -48,12 +48,12 @@ class RelativePositions(nn.Module):
 
 def relative_dot_product(
     q: Tensor, k: Tensor, v: Tensor, relative_k: Tensor, relative_v: Tensor, mask: Tensor, p: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """`scaled_dot_product` of query i with keys k_j + a^K_ij and values v_j + a^V_ij (equations 3 and 4).
+) -> Tensor:
+    """The output of `scaled_dot_product` for query i, keys k_j + a^K_ij and values v_j + a^V_ij (equations 3 and 4).
 
     q, k, v: (..., len, d_head); relative_k, relative_v: (len, len, d_head), by query i and key j
     """
     q = q / math.sqrt(q.shape[-1])
     scores = q @ k.transpose(-2, -1) + torch.einsum("...id,ijd->...ij", q, relative_k) + mask.to(q.dtype)
     weights = dropout(torch.softmax(scores, dim=-1), p)
-    return weights @ v + torch.einsum("...ij,ijd->...id", weights, relative_v), weights
+    return weights @ v + torch.einsum("...ij,ijd->...id", weights, relative_v)

@@ -37,8 +37,12 @@ class EncoderDecoder(nn.Module, ABC):
         """Tie embeddings and output projection (paper, section 3.4; Press and Wolf 2017)."""
         match self.recipe.tied_embeddings:
             case "three-way":
-                if self.src_embedding.weight.shape != self.tgt_embedding.weight.shape:
-                    raise ValueError("three-way tied embeddings need one vocabulary for both languages")
+                src_size, tgt_size = len(self.src_embedding.weight), len(self.tgt_embedding.weight)
+                if src_size != tgt_size:
+                    raise ValueError(
+                        f"the vocabularies have {src_size} and {tgt_size} entries; three-way tied embeddings need one "
+                        "vocabulary; set tied_embeddings to 'decoder'"
+                    )
                 self.src_embedding.weight = self.tgt_embedding.weight
                 self.output.weight = self.tgt_embedding.weight
             case "decoder":

@@ -6,7 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nmt.recipe import UserError
+from nmt.recipe import CommandError, UserError
 from nmt.storage.sealed import write_file
 
 if TYPE_CHECKING:
@@ -41,16 +41,16 @@ def style_axes(axes: Axes, title: str, grid: Literal["both", "x"] = "both") -> N
 
 
 def require_drawable(path: Path) -> None:
-    """Raise UserError early where `save_figure` would: without matplotlib, or for an unknown extension."""
+    """Raise the error of `save_figure` early: UserError without matplotlib, CommandError for an unknown extension."""
     known = new_figure(1.0, 1.0).canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".") not in known:
-        raise UserError(f"cannot draw {path}: the name needs an extension such as .png")
+        raise CommandError(f"cannot draw {path}: the name needs an extension such as .png")
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
     """Write a figure in the format of the file extension, such as png, pdf or svg.
 
-    Raises UserError for an unknown extension and for an unwritable file.
+    Raises CommandError for an unknown extension and UserError for an unwritable file.
     """
     require_drawable(path)
     image = BytesIO()

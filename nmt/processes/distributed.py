@@ -1,7 +1,7 @@
 """Process group of a job: rank, world size, collectives, start and end. With one process, collectives do nothing.
 
 Processes are started by torchrun, or by any launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
-MASTER_PORT. A rank that dies or hangs ends the job with one message (`nmt.processes.failure_detection`).
+MASTER_PORT. If a rank dies or hangs, the job exits with one message that names it (`nmt.processes.failure_detection`).
 NMT_WATCH_SECONDS (60): maximum time without a heartbeat. NMT_TIMEOUT_SECONDS (600): maximum delay at a synchronization
 point.
 """
@@ -176,7 +176,7 @@ def start_world(device_name: str, remedy: str = RESUME_REMEDY) -> Iterator[World
         remedy: advice to the user in the message about a rank that died or hangs.
 
     Raises:
-        UserError: the other processes cannot be reached, or the memory does not suffice.
+        UserError: the other processes cannot be reached, or memory is exhausted.
         JobEnded: the block of any rank raised an exception. It is reported once, with the rank that raised it.
     """
     device = choose_device(device_name)
@@ -249,7 +249,7 @@ def _bytes_tensor(content: bytes) -> Tensor:
 
 def _split_text(text: Tensor, lengths: Tensor) -> list[str]:
     """Split UTF-8 bytes (total,) into lines of `lengths` (num_lines,) bytes."""
-    content = text.cpu().numpy().tobytes()
+    content = text.numpy().tobytes()
     bounds = pairwise([0, *lengths.cumsum(0).tolist()])
     return [content[start:end].decode("utf-8", "surrogatepass") for start, end in bounds]
 

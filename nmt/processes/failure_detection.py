@@ -86,30 +86,30 @@ def join_job(store: Store, rank: int, size: int, timeout: float) -> tuple[str, l
     """Wait for all ranks; return a job id and all peers in rank order.
 
     After an elastic restart the store still holds the keys of earlier processes, and torchrun's restart count differs
-    between machines (pytorch#108158). Therefore each rank publishes a card with its host, pid and a random id, and
-    rank 0 publishes the list of all cards until every rank has found its own card in it. The hash of that list is the
-    job id, which prefixes all keys of the job.
+    between machines (pytorch#108158). Therefore each rank publishes a record of its host, its pid and a random id, and
+    rank 0 publishes the list of all records until every rank has found its own record in it. The hash of that list is
+    the job id, which prefixes all keys of the job.
 
     Raises:
         UserError: a rank is missing after `timeout` seconds.
     """
-    card = f"{_machine_id()} {socket.gethostname()} {os.getpid()} {uuid.uuid4().hex}"
-    keys = [f"card/{other}" for other in range(size)]
-    store.set(keys[rank], card)
+    record = f"{_machine_id()} {socket.gethostname()} {os.getpid()} {uuid.uuid4().hex}"
+    keys = [f"record/{other}" for other in range(size)]
+    store.set(keys[rank], record)
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if rank == 0 and store.check(keys):
             store.set("list", json.dumps([content.decode() for content in store.multi_get(keys)]))
         if store.check(["list"]):
             content = store.get("list")
-            cards = json.loads(content)
-            if len(cards) == size and cards[rank] == card:
+            records = json.loads(content)
+            if len(records) == size and records[rank] == record:
                 job_id = hashlib.sha256(content).hexdigest()[:16]
                 if rank == 0:
                     store.set(f"{job_id}/verdict", NO_VERDICT)
                 store.set(f"{job_id}/heartbeat/{rank}", "0 0")
                 if store.check([f"{job_id}/heartbeat/{other}" for other in range(size)]):
-                    return job_id, [_peer(other, size, written) for other, written in enumerate(cards)]
+                    return job_id, [_peer(other, size, found) for other, found in enumerate(records)]
         time.sleep(POLL_SECONDS)
     missing = ", ".join(str(other) for other in range(size) if not store.check([keys[other]])) or "unknown"
     raise UserError(
@@ -118,8 +118,8 @@ def join_job(store: Store, rank: int, size: int, timeout: float) -> tuple[str, l
     )
 
 
-def _peer(rank: int, size: int, card: str) -> Peer:
-    machine, host, pid, _ = card.split()
+def _peer(rank: int, size: int, record: str) -> Peer:
+    machine, host, pid, _ = record.split()
     return Peer(f"rank {rank} of {size} (host {host}, pid {pid})", machine, int(pid))
 
 
@@ -326,8 +326,9 @@ class FailureDetector:
         return all(heartbeat == LEFT or self._is_dead(peer) for peer, heartbeat in heartbeats)
 
     def _is_dead(self, peer: Peer) -> bool:
-        """Return whether the process of a peer on this machine has ended; False on other machines."""
-        if peer.machine != self._me.machine:
+        """Return whether the process of another rank on this machine has ended; False on other machines."""
+        # Without /proc, as on macOS, this process cannot look itself up.
+        if peer is self._me or peer.machine != self._me.machine:
             return False
         try:
             stat = Path(f"/proc/{peer.pid}/stat").read_text(encoding="utf-8", errors="replace")

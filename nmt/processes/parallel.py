@@ -108,7 +108,7 @@ def _close_results(executor: ProcessPoolExecutor) -> None:
 
 
 def _context(modules: Iterable[str]) -> BaseContext:
-    """Return a start method other than fork, which would lose the threads of this process.
+    """Return a context that does not fork this process, because a fork does not copy its threads.
 
     A fork server imports `modules` once for all workers. Only the modules of the worker are imported: torch takes
     seconds and 200 MB, and text workers do not need it. Without a fork server, workers are spawned.

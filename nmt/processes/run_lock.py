@@ -39,7 +39,8 @@ def run_lock(run_dir: Path) -> Iterator[None]:
     processes do not inherit it.
 
     Raises:
-        UserError: another process holds the lock, or another thread of this one; the message names the process.
+        UserError: another process holds the lock, or another thread of this one (the message names the process), or
+            the lock file cannot be written.
     """
     path = run_dir / LOCK_FILE
     real_path = Path(os.path.realpath(run_dir))

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from nmt.recipe.corpora import Corpus, Section, Seed, has_label
+from nmt.recipe.corpora import Corpus, FilledPath, MonolingualCorpus, Section, Seed, has_label
 from nmt.recipe.effects import require_training_effect
 from nmt.recipe.model import ModelRecipe
 from nmt.recipe.sections import NAME_PATTERN, TokenizerRecipe, TrainRecipe
@@ -61,6 +61,11 @@ class LabeledDataRecipe(Section):
     def _corpora_agree(self) -> LabeledDataRecipe:
         corpora = [*self.train, *self.valid, *self.test.values()]
         for corpus in corpora:
+            if isinstance(corpus, MonolingualCorpus):
+                raise ValueError(
+                    "a corpus has kind 'monolingual', which has no labels; a classifier needs texts with labels, or "
+                    "pairs; use another kind"
+                )
             if len(references := getattr(corpus, "references", ())) > 1:
                 raise ValueError(
                     f"tgt of a corpus is a list of {len(references)} files; a classifier reads one; give one file"
@@ -100,7 +105,7 @@ class ClassificationRecipe(Section):
     """Name of the run."""
     seed: Seed = 1
     """Seed of data order, noise, initialization and dropout."""
-    run_dir: Path | None = None
+    run_dir: FilledPath | None = None
     """Run directory; by default `runs/<name>`."""
     data: LabeledDataRecipe
     tokenizer: TokenizerRecipe = Field(default_factory=TokenizerRecipe)
@@ -126,6 +131,11 @@ class ClassificationRecipe(Section):
             raise ValueError(
                 f"data.max_tokens is {self.data.max_tokens}, which makes examples of up to {longest} tokens; "
                 f"set model.max_positions to {longest} or more"
+            )
+        if longest > self.train.micro_batch_tokens:
+            raise ValueError(
+                f"train.micro_batch_tokens is {self.train.micro_batch_tokens}; the longest example must fit; "
+                f"set train.micro_batch_tokens to {longest} or more, or lower data.max_tokens"
             )
         return self
 

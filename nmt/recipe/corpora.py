@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, assert_never, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from nmt.recipe.documentation import DocumentedType
 
@@ -15,8 +25,20 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+FieldName = Annotated[str, Field(min_length=1)]
 TAG_PATTERN = r"^<[^\s<>]+>$"
 _RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}
+
+
+def _require_filled(path: Any) -> Any:
+    """Reject an empty path, which pydantic would read as the current directory."""
+    if path == "":
+        raise PydanticCustomError("empty_path", "the path is empty")
+    return path
+
+
+FilledPath = Annotated[Path, BeforeValidator(_require_filled)]
+"""A path of a recipe: "." is the current directory, and "" is an error."""
 
 NO_LANGUAGE = "zxx"
 """ISO 639-2 code of "no linguistic content": the source language of a language model, whose sources are empty."""
@@ -115,13 +137,13 @@ class TrainingOptions(Section):
     tag: Annotated[str | None, AfterValidator(_not_reserved)] = Field(default=None, pattern=TAG_PATTERN)
     """Token prepended to each source sentence to identify the corpus or domain, such as `<web>`. The validation loss is
     computed without a tag; validation BLEU and test sets use `decode.tag`."""
-    alignment: Path | None = None
+    alignment: FilledPath | None = None
     """Word alignments for `train.guided_alignment` and `train.glossary_markup`: a file in Pharaoh format (`0-0 1-2`)
     with a line for each pair of the corpus. Words are separated by any white space, including no-break spaces, which
     some aligners treat as letters. By default, a statistical aligner computes the alignments."""
 
 
-ReferenceFiles = Path | Annotated[tuple[Path, ...], Field(min_length=1)]
+ReferenceFiles = FilledPath | Annotated[tuple[FilledPath, ...], Field(min_length=1)]
 
 
 def _as_references(tgt: Path | tuple[Path, ...] | None) -> tuple[Path, ...]:
@@ -134,7 +156,7 @@ class TextCorpus(TrainingOptions):
     """Two aligned text files, one sentence per line, plain or compressed (.gz, .xz, .zst)."""
 
     kind: Literal["text"] = "text"
-    src: Path
+    src: FilledPath
     """File of source sentences."""
     tgt: ReferenceFiles
     """File of target sentences, aligned with `src`; for a test set also a list of reference files."""
@@ -149,7 +171,7 @@ class TsvCorpus(TrainingOptions):
     """A tab-separated file with source and target columns."""
 
     kind: Literal["tsv"] = "tsv"
-    path: Path
+    path: FilledPath
     """The file, plain or compressed."""
     src_column: NonNegativeInt | str = 0
     """Source column: an index from 0, or a name, which makes the first line a header."""
@@ -168,11 +190,11 @@ class TsvCorpus(TrainingOptions):
 
 
 class SgmCorpus(TrainingOptions):
-    """A WMT test set: SGM files of source and reference, or one XML file of both. Of several references in an XML file,
-    the first is used."""
+    """A WMT test set: SGM files of source and reference, or one XML file of both. If the XML file has several
+    references, the first is used."""
 
     kind: Literal["sgm"] = "sgm"
-    src: Path
+    src: FilledPath
     """The .sgm file of the source, or the .xml file."""
     tgt: ReferenceFiles | None = None
     """The .sgm file of the reference, or a list of such files; not for .xml."""
@@ -187,15 +209,15 @@ class ParquetCorpus(TrainingOptions):
     """A Parquet file; a dot addresses a nested field (`translation.en`), unless a column has the full name."""
 
     kind: Literal["parquet"] = "parquet"
-    path: Path
+    path: FilledPath
     """The file."""
     src_field: str
     """Source field."""
     tgt_field: str
     """Target field."""
-    label_field: str | None = None
+    label_field: FieldName | None = None
     """Field of the labels in a test set; see `label_field` of a JSON Lines file."""
-    document_field: str | None = None
+    document_field: FieldName | None = None
     """Field that identifies the document of each pair, for `data.context`."""
 
 
@@ -203,15 +225,15 @@ class JsonLinesCorpus(TrainingOptions):
     """A JSON Lines file, plain or compressed; a dot addresses a nested field, unless a field has the full name."""
 
     kind: Literal["jsonl"] = "jsonl"
-    path: Path
+    path: FilledPath
     """The file."""
     src_field: str
     """Source field."""
     tgt_field: str
     """Target field."""
-    label_field: str | None = None
+    label_field: FieldName | None = None
     """Field of the labels in a test set, separated by spaces, such as `news long`. The report has scores by label."""
-    document_field: str | None = None
+    document_field: FieldName | None = None
     """Field that identifies the document of each pair, for `data.context`."""
 
 
@@ -231,9 +253,9 @@ class HuggingFaceCorpus(TrainingOptions):
     """Source field; by default `translation.<src_lang>`."""
     tgt_field: str | None = None
     """Target field; by default `translation.<tgt_lang>`."""
-    label_field: str | None = None
+    label_field: FieldName | None = None
     """Field of the labels in a test set; see `label_field` of a JSON Lines file."""
-    document_field: str | None = None
+    document_field: FieldName | None = None
     """Field that identifies the document of each pair, for `data.context`."""
 
 
@@ -250,7 +272,7 @@ class TreesCorpus(TrainingOptions):
     is the words, the target the labeled brackets. Use metric `bracket-f1`."""
 
     kind: Literal["trees"] = "trees"
-    path: Path
+    path: FilledPath
     """A file of trees in Penn Treebank format, such as `(ROOT (S (NP (DT The) (NN dog)) (VP (VBZ sleeps))))`, plain or
     compressed."""
 
@@ -259,7 +281,7 @@ class MonolingualCorpus(TrainingOptions):
     """Text without a source, one sentence per line, for language models (`src_lang = "zxx"`)."""
 
     kind: Literal["monolingual"] = "monolingual"
-    path: Path
+    path: FilledPath
     """A file of sentences in the target language, plain or compressed."""
 
 

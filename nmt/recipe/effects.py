@@ -211,8 +211,11 @@ def require_effect(recipe: Recipe) -> None:
 
 
 def _require_tokenizer_effect(recipe: Recipe | ClassificationRecipe) -> None:
-    for symbol in recipe.tokenizer.user_symbols:
+    symbols = recipe.tokenizer.user_symbols
+    for symbol in symbols:
         _require_normalized(symbol, recipe.data.unicode_form)
+    if repeated := [symbol for symbol in symbols if symbols.count(symbol) > 1]:
+        raise ValueError(f"tokenizer.user_symbols has {repeated[0]!r} twice; symbols must be distinct; remove one")
     if not getattr(recipe, "reuses_tokenizer", False):
         _require((_COVERAGE_NEED,), recipe.tokenizer, recipe)
 
@@ -247,7 +250,7 @@ def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> No
 
 
 def require_training_effect(recipe: ClassificationRecipe) -> None:
-    """Raise ValueError for the first option of data, tokenizer or training without effect; see `require_effect`."""
+    """Raise ValueError for the first option of data, tokenizer or training that has no effect; see `require_effect`."""
     _require_tokenizer_effect(recipe)
     _require_root_effect(recipe)
     _require(_TRAIN_NEEDS, recipe.train, recipe)

@@ -43,7 +43,7 @@ def upgrade_options(tree: dict[str, Any]) -> list[str]:
 
 
 def _corpora(data: Any) -> Iterator[dict[str, Any]]:
-    """Yield the corpora of a section [data], of any validity."""
+    """Yield the corpora of section [data], which may be invalid."""
     if not isinstance(data, dict):
         return
     test = data.get("test")

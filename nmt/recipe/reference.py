@@ -69,13 +69,8 @@ def _meaning(section: type[Section], name: str) -> str:
 
 def _option_lines(section: Section, name: str, field: FieldInfo) -> Iterator[str]:
     """Yield a comment with the documentation of an option, and the option, commented out if it is unset."""
-    is_list = get_origin(field.annotation) is tuple
-    annotation = get_args(field.annotation)[0] if is_list else field.annotation
-    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+    yield " ".join([f"# {_meaning(type(section), name)}", *_choices(field.annotation)])
     value = getattr(section, name)
-    yield f"# {_meaning(type(section), name)}" + (
-        f" {'Any' if is_list else 'One'} of: {', '.join(choices)}." if choices else ""
-    )
     if value is None:
         yield f"# {name} ="
     else:
@@ -126,14 +121,17 @@ def _table(title: str, summary: str, section: type[Section], fields: dict[str, F
         yield from (" ".join(summary.split()), "")
     yield from ("| option | default | meaning |", "|---|---|---|")
     for name, field in fields.items():
-        meaning = " ".join([_meaning(section, name), *_choices(field.annotation)]).replace("|", "\\|")
+        meaning = " ".join([_meaning(section, name), *_choices(field.annotation, quote="`")]).replace("|", "\\|")
         yield f"| `{name}{'*' if field.is_required() else ''}` | {_default(field)} | {meaning} |"
 
 
-def _choices(annotation: Any) -> Iterator[str]:
-    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
-    if choices:
-        yield f"One of: {', '.join(f'`{choice}`' for choice in choices)}."
+def _choices(annotation: Any, quote: str = "") -> Iterator[str]:
+    """Yield a sentence with the values of an option, or of the items of a list, if they are a Literal."""
+    is_list = get_origin(annotation) is tuple
+    item = get_args(annotation)[0] if is_list else annotation
+    if get_origin(item) is Literal:
+        choices = ", ".join(f"{quote}{choice}{quote}" for choice in get_args(item))
+        yield f"{'Any' if is_list else 'One'} of: {choices}."
 
 
 def _default(field: FieldInfo) -> str:

@@ -11,6 +11,7 @@ from nmt.recipe.context import SEPARATOR, Context, ContextSides
 from nmt.recipe.corpora import (
     NO_LANGUAGE,
     Corpus,
+    FilledPath,
     MonolingualCorpus,
     NonNegativeFloat,
     PositiveFloat,
@@ -70,9 +71,9 @@ class DataRecipe(Section):
     reverse_target: bool = False
     """Train a right-to-left model: target tokens are in reverse order, but output text is not. For `nmt rerank`."""
     context: NonNegativeInt = 0
-    """Train a document-level model: N previous sentences of the document precede each source sentence, each followed
-    by `<sep>`. An empty line on both sides ends a document. The oldest sentences are dropped if `max_tokens` is
-    exceeded."""
+    """Train a document-level model: up to N previous sentences of the document precede each source sentence, each
+    followed by `<sep>`. An empty line on both sides ends a document. The oldest sentences are dropped if `max_tokens`
+    is exceeded."""
     context_sides: ContextSides = "source"
     """`both` also puts the previous target sentences before the target; `nmt translate` then uses its own previous
     translations."""
@@ -143,7 +144,7 @@ class TokenizerRecipe(Section):
     published scores are on lowercased text. A tokenizer reused by `start_from` keeps its own setting."""
     user_symbols: tuple[str, ...] = ()
     """Strings that are always single tokens, such as tags."""
-    start_from: Path | None = None
+    start_from: FilledPath | None = None
     """Reuse the tokenizer of this model directory; implied by `train.start_from`."""
     training_pairs: PositiveInt = 2_000_000
     """Maximum training pairs for the tokenizer, sampled from the corpora as in an epoch."""
@@ -152,7 +153,7 @@ class TokenizerRecipe(Section):
 class TrainRecipe(Section):
     """Training (paper, section 5)."""
 
-    start_from: Path | None = None
+    start_from: FilledPath | None = None
     """Model directory, checkpoint or run to fine-tune; its weights and tokenizer are reused."""
     start_optimizer: Literal["fresh", "kept"] = "fresh"
     """Optimizer state with `start_from`: reset it, or keep that of the checkpoint. The schedule always restarts."""
@@ -213,8 +214,8 @@ class TrainRecipe(Section):
     guided_alignment: bool = False
     """Guided alignment (Chen et al. 2016; Garg et al. 2019): train one head of the cross-attention to align words, for
     better alignments in translation. It is the head of `decode.alignment_layer` and `alignment_heads`, by default head
-    0 of the second-to-last layer. The links come from a statistical aligner, or from the file
-    in `alignment` of a corpus."""
+    0 of the second-to-last layer. The links come from a statistical aligner, or from the file in `alignment` of a
+    corpus."""
     guided_alignment_weight: PositiveFloat = 0.1
     """Weight of the loss of `guided_alignment`, the cross-entropy between the links of each target token and the
     attention; Marian's default is 0.1, Garg et al. use 0.05."""
@@ -325,7 +326,7 @@ class Recipe(Section):
     """Target language, ISO 639 code."""
     seed: Seed = 1
     """Seed of data order, initialization and dropout."""
-    run_dir: Path | None = None
+    run_dir: FilledPath | None = None
     """Run directory; by default `runs/<name>`."""
     data: DataRecipe
     tokenizer: TokenizerRecipe = Field(default_factory=TokenizerRecipe)

@@ -20,6 +20,8 @@ from nmt.recipe.validation import explain, explain_with_origin, is_option
 
 # The table whose keys are phrases, which may contain dots and spaces.
 _PHRASES = ("decode", "bias")
+# Keys that a recipe of a classifier does not have.
+_TRANSLATION_KEYS = {"src_lang", "tgt_lang", "decode", "evaluate"}
 
 Root = TypeVar("Root", bound=Section)
 
@@ -41,7 +43,9 @@ def load_classification_recipe(path: Path, overrides: Sequence[str] = ()) -> Cla
 def load_any_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe | ClassificationRecipe:
     """Load the recipe of a translation model or of a classifier; see `load_recipe`."""
     text, where = _read(path), str(path)
-    if _is_for_classifier(_tree(text, where)):
+    tree = _tree(text, where)
+    keys = tree.keys() | {override.partition("=")[0].partition(".")[0].strip() for override in overrides}
+    if _is_for_classifier(tree) or ("data" in tree and keys.isdisjoint(_TRANSLATION_KEYS)):
         return _parse(ClassificationRecipe, text, overrides, where)
     return _parse(Recipe, text, overrides, where)
 
@@ -181,29 +185,37 @@ def _apply_overrides(
     example: str = "train.max_steps=1000",
     section: str = "",
 ) -> None:
-    """Set each `section.key=value` in the tree; raises RecipeError for a repeated key, TypeError for other types.
+    """Set each `section.key=value` in the tree.
 
     example: an override for error messages; section: prefix of all keys
+
+    Raises RecipeError for a repeated key, and TypeError unless `overrides` is a list of strings.
     """
     is_list = isinstance(overrides, Sequence) and not isinstance(overrides, str)  # an iterator is read only once
     if not is_list or not all(isinstance(override, str) for override in overrides):
         raise TypeError(f"overrides must be a list of strings, such as [{example!r}], got {overrides!r}")
-    given: set[str] = set()
+    given: set[tuple[str, ...]] = set()
     for override in overrides:
-        option = _apply_override(root, tree, override, example, section)
-        if option in given:
+        location = _apply_override(root, tree, override, example, section)
+        option = ".".join(location)
+        if location in given:
             raise RecipeError(f"override {override!r}: {option} is given twice; remove one")
-        if replaced := sorted(name for name in given if name.startswith(f"{option}.")):
+        if replaced := sorted(other for other in given if other[: len(location)] == location):
             raise RecipeError(
-                f"override {override!r} replaces {replaced[0]}, which comes before it; give {option} first"
+                f"override {override!r} replaces {'.'.join(replaced[0])}, which comes before it; give {option} first"
             )
-        given.add(option)
+        given.add(location)
 
 
-def _apply_override(root: type[Section], tree: dict[str, Any], override: str, example: str, section: str) -> str:
-    """Set an option and return its name. Invalid TOML is read as a string; an empty value restores the default."""
+def _apply_override(
+    root: type[Section], tree: dict[str, Any], override: str, example: str, section: str
+) -> tuple[str, ...]:
+    """Set an option; return its sections and name.
+
+    Invalid TOML is read as a string. An empty value restores the default.
+    """
     key, equals, raw = override.partition("=")
-    if not equals or not key:
+    if not equals or not key.strip():
         missing = "name" if equals else "value"
         raise RecipeError(f"override {override!r} has no {missing}; it must have the form {example}")
     *sections, name = f"{section}{key.strip()}".split(".")
@@ -221,15 +233,15 @@ def _apply_override(root: type[Section], tree: dict[str, Any], override: str, ex
                 f"override {override!r}: {section_name!r} is not a section; run `nmt config` to see the options"
             )
         tree = inner
-    option = ".".join([*sections, name])
-    if not raw.strip() and (name in tree or is_option([*sections, name], root)):
+    location = (*sections, name)
+    if not raw.strip() and (name in tree or is_option(location, root)):
         tree.pop(name, None)
-        return option
+        return location
     try:
         tree[name] = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         tree[name] = raw.strip()
-    return option
+    return location
 
 
 def _phrase_and_value(override: str) -> tuple[str, str]:
@@ -241,7 +253,9 @@ def _phrase_and_value(override: str) -> tuple[str, str]:
     try:
         return str(tomllib.loads(f"phrase = {phrase}")["phrase"]), raw
     except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"override {override!r}: {phrase} has no closing quote; add it") from error
+        raise RecipeError(
+            f"override {override!r}: {phrase} is not a quoted string of TOML; correct its quotes and escapes"
+        ) from error
 
 
 def toml_value(value: Any) -> str:
@@ -254,7 +268,8 @@ def toml_value(value: Any) -> str:
         case Section():
             return toml_value(value.model_dump(mode="json", exclude_none=True))
         case dict():
-            return "{ " + ", ".join(f"{_toml_key(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
+            items = ", ".join(f"{_toml_key(key)} = {toml_value(item)}" for key, item in value.items())
+            return f"{{ {items} }}" if items else "{}"
         case tuple() | list():
             return "[" + ", ".join(toml_value(item) for item in value) + "]"
         case _:

@@ -27,6 +27,7 @@ _EXPECTED = {
     "float_type": "a number",
     "string_type": "text in quotes",
     "path_type": "text in quotes",
+    "empty_path": "a path that is not empty",
     "tuple_type": "a list in brackets",
     "dict_type": "a table such as { name = value }",
     "model_type": "a section of options",
@@ -47,9 +48,7 @@ def explain(error: ValidationError, root: type[BaseModel] = Recipe) -> str:
 DocumentedType.explain = explain
 
 
-def explain_with_origin(
-    error: ValidationError, overrides: Sequence[str], where: str, root: type[BaseModel] = Recipe
-) -> str:
+def explain_with_origin(error: ValidationError, overrides: Sequence[str], where: str, root: type[BaseModel]) -> str:
     """Format all errors of pydantic on one line; prefix those that no override caused with `where`.
 
     root: the section of the whole file
@@ -70,7 +69,7 @@ def _contains(outer: str, inner: str) -> bool:
     return not outer or f"{inner}.".startswith(f"{outer}.")
 
 
-def _problems(error: ValidationError, root: type[BaseModel] = Recipe) -> Iterator[tuple[str, str]]:
+def _problems(error: ValidationError, root: type[BaseModel]) -> Iterator[tuple[str, str]]:
     """Yield each invalid option, named as in the file, and a description of its error."""
     problems = error.errors()
     locations = [problem["loc"] for problem in problems]

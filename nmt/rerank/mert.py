@@ -1,7 +1,7 @@
 """Minimum error rate training (MERT): feature weights for which the 1-best of all n-best lists scores highest.
 
-Along a line in weight space the score of each candidate is a linear function, and the best candidate changes only where
-these functions cross on their upper envelope. The exact optimum on the line is found by evaluating every interval
+Along a line in weight space, the score of each candidate is a linear function, and the best candidate changes only
+where these functions cross on their upper envelope. The exact optimum on the line is found by evaluating every interval
 between the crossings of all sentences (Och 2003, "Minimum Error Rate Training in Statistical Machine Translation",
 section 5). The search starts from the given weights and from random ones. It moves along the axes and random
 directions, each time to the best point on any of these lines, until the score stops improving.
@@ -40,7 +40,7 @@ class TuningSet:
 
     @classmethod
     def from_lists(cls, features: Sequence[Floats], counts: Sequence[Counts], metric: CorpusMetric) -> TuningSet:
-        """features, counts: (candidates, features) and (candidates, counts) of each sentence."""
+        """Pad the lists. features, counts: (candidates, features) and (candidates, counts) of each sentence"""
         longest = max(map(len, features))
         exists = np.array([[index < len(candidates) for index in range(longest)] for candidates in features])
         return cls(_pad(features, longest), _pad(counts, longest), exists, metric)

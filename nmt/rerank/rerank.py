@@ -152,7 +152,7 @@ def load_weights(path: Path, names: Sequence[str], models: Sequence[FeatureModel
         tuned = {name: (str(model["path"]), str(model["sha256"])) for name, model in tree.get("models", {}).items()}
     except OSError as error:
         raise unreadable(path, error) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{path} has no valid weights; expected TOML with a table [weights] of numbers; create it with "
             "--tune --save-weights"

@@ -52,7 +52,7 @@ class Beam(Batched):
 
     limits:          (batch,) int64, maximum length of the output, EOS included
     bias, required, forbidden: progress of each live hypothesis through these phrases; None without them
-    trees:         progress of each live hypothesis in its tree; None without this constraint
+    trees:           progress of each live hypothesis in its tree; None without this constraint
     Live hypotheses, best first in each group; empty slots have log-probability -inf:
       log_prob:      (batch, beam) float32
     Finished hypotheses, best first; empty slots have score -inf:

@@ -33,7 +33,7 @@ class EnsembleState:
             member.select(sentence_index)
 
 
-def is_refillable(model: StepModel[Any] | None) -> bool:
+def is_refillable(model: StepModel[Any]) -> bool:
     """Return whether a model, or every member of an ensemble, supports continuous batching."""
     if isinstance(model, Ensemble):
         return all(map(is_refillable, model.models))

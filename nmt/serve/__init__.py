@@ -1,4 +1,4 @@
-"""The translation server. Importing it raises UserError without fastapi or uvicorn, from the `serve` extra."""
+"""The translation server. Importing it raises UserError if fastapi or uvicorn (extra `serve`) is missing."""
 
 from nmt.export.packages import load_package
 

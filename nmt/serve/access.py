@@ -17,7 +17,7 @@ _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 
 
 def check_origin(origin: str) -> str:
-    """Return an origin; raises ValueError if browsers never send it."""
+    """Return an origin or `*`; raises ValueError for `null` and for forms that browsers never send."""
     if origin != "*" and (not _ORIGIN.fullmatch(origin) or _DEFAULT_PORT.fullmatch(origin)):
         problem = "is not an origin; it must be '*' or a lowercase origin without a path or default port"
         raise ValueError(f"{origin!r} {problem}, such as https://example.org or http://localhost:8080")

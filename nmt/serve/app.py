@@ -299,7 +299,10 @@ class _Route(APIRoute):
 
 
 class _Middleware:
-    """Rejects requests of other sites and requests while draining, reports internal errors, and counts all requests."""
+    """Rejects requests from pages of other sites and requests while draining, reports internal errors, counts requests.
+
+    `CORSMiddleware` answers preflight requests, which are not counted.
+    """
 
     def __init__(self, app: ASGIApp, service: Service, rules: AccessRules) -> None:
         self._app, self._service, self._rules = app, service, rules

@@ -14,7 +14,7 @@ from operator import attrgetter
 from time import monotonic
 from typing import Any
 
-_CLIENT_SHARE = 0.75  # of the queue, for all requests of a client; the rest is for others
+_CLIENT_FRACTION = 0.75  # of the queue, for several requests of a client; the rest is for other clients
 
 
 class QueueFullError(Exception):
@@ -55,9 +55,9 @@ class Batcher:
     """A bounded queue and its worker threads.
 
     Clients take turns. All items of a batch have the same group: alternately that of the first item and the largest
-    one. A batch starts when `batch_size` items wait, over all groups, or when the first has waited for `max_delay`;
-    idle threads share the waiting items. If a batch fails, each job is retried alone, so only the job that causes an
-    error gets it. Canceling a future removes its items from the queue.
+    group. A batch starts when `batch_size` items wait, over all groups, or when the first has waited for `max_delay`.
+    The waiting items are distributed among the idle threads. If a batch fails, each job is retried alone, so only the
+    job that causes an error receives it. Canceling a future removes its items from the queue.
 
     batch_size:             maximum number of items in a batch
     num_waiting:            number of items in the queue
@@ -118,7 +118,7 @@ class Batcher:
         """Return whether further items of a client fit into the queue."""
         capacity = self._options.queue_size
         num_of_client = sum(len(job.items) for job in self._jobs if job.client == client)
-        if num_of_client and client is not None and num_of_client + num_items > _CLIENT_SHARE * capacity:
+        if num_of_client and client is not None and num_of_client + num_items > _CLIENT_FRACTION * capacity:
             return False
         return self.num_waiting + num_items <= capacity
 
@@ -155,7 +155,7 @@ class Batcher:
             return batch
 
     def _take_batch(self) -> list[_Job]:
-        """Remove a batch from the queue; idle threads share the waiting items."""
+        """Remove a batch from the queue; the waiting items are distributed among the idle threads."""
         max_items = min(math.ceil(self.num_waiting / self._num_idle), self.batch_size)
         group = self._choose_group()
         batch: list[_Job] = []

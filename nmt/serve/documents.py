@@ -74,7 +74,7 @@ def _join(document: Document, n_best_lists: list[list[Translation]], limit: int)
     joined: list[str] = []
     for rank in range(max(map(len, n_best_lists), default=1)):
         texts = [
-            segment.layout(n_best[min(rank, len(n_best) - 1)].text)
+            segment.render(n_best[min(rank, len(n_best) - 1)].text)
             for segment, n_best in zip(document.segments, n_best_lists, strict=True)
         ]
         joined.append("".join([*texts, document.end]))

@@ -43,10 +43,11 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         body = await service.read_body(request, LibreTranslateRequest)
         if body.format not in ("text", "html"):
             raise HTTPException(400, f"format {body.format!r} is not supported; it must be 'text' or 'html'")
-        detected = _detect(service, body.texts, body.target)[0] if body.source == "auto" else None
-        model = _find_model(service, detected.language if detected else body.source, body.target)
         kind: TextFormat = "html" if body.format == "html" else "text"
         documents = await asyncio.to_thread(split_texts, body.texts, kind, service.limits.lines)
+        segments = [segment.text for document in documents for segment in document.segments]
+        detected = _detect(service, segments, body.target)[0] if body.source == "auto" else None
+        model = _find_model(service, detected.language if detected else body.source, body.target)
         n_best = 1
         if body.alternatives:
             # Different token sequences may decode to the same text, so distinct alternatives need the whole beam. With
@@ -76,9 +77,13 @@ def _add_translation(app: FastAPI, service: Service) -> None:
 def _add_descriptions(app: FastAPI, service: Service) -> None:
     @app.get("/languages")
     async def languages() -> Response:
-        """List the languages with the target languages of each; languages that are only targets have none."""
+        """List the languages with the target languages of each; languages that are only targets have none.
+
+        Language models, which have no source language, are excluded.
+        """
         targets: dict[str, list[str]] = {}
-        pairs = dict.fromkeys(model.languages for model in service.models.values())
+        models = service.models.values()
+        pairs = dict.fromkeys(model.languages for model in models if model.languages[0] != NO_LANGUAGE)
         for source, target in pairs:
             targets.setdefault(source, []).append(target)
         for _, target in pairs:
@@ -135,7 +140,7 @@ def _find_model(service: Service, source: str, target: str) -> ServedModel:
 
 
 def unnamed_models(service: Service) -> Iterator[str]:
-    """Yield which model `/translate` uses for each language pair with several; its requests cannot name a model."""
+    """Yield a message for each language pair with several models: requests to `/translate` cannot name a model."""
     names: dict[tuple[str, str], list[str]] = {}
     for model in service.models.values():
         names.setdefault(model.languages, []).append(model.name)

@@ -29,7 +29,7 @@ from nmt.text.json_fields import short_integer, unique_fields
 _MAX_PHRASES = 100  # the cost of a step grows with required phrases, and in CTranslate2 with forbidden ones
 _MAX_PHRASE = 1_000  # characters; more could block all other requests while phrases are compared
 _MAX_PREFIX = 10_000
-_MAX_FIELDS = 1_000  # of an object; the errors of 80,000 block all other requests for seconds
+_MAX_FIELDS = 1_000  # of an object; listing 80,000 unknown fields as errors blocks all other requests for seconds
 _MAX_BEAM_SIZE = 32  # time and memory of a request grow with it
 
 

@@ -6,11 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from nmt.logs import progress
+from nmt.logs import ProgressBar, progress
 from nmt.processes.cores import num_cores
 from nmt.recipe import UserError
 from nmt.storage.run_folder import read_json_object
@@ -19,17 +19,17 @@ from nmt.storage.sealed import sync, write_synced
 _CHECKSUM = "checksum"
 
 
-def sha256_of(paths: Sequence[Path]) -> dict[str, str]:
+def sha256_of(paths: Sequence[Path], *, silent: bool = False) -> dict[str, str]:
     """Return the SHA-256 of files of one directory, by name; raise UserError if one is unreadable.
 
     Reads several files in parallel: a fast disk delivers more bytes than one core hashes.
+
+    silent: show no progress bar; required while another bar is shown: rich before 14.1 cannot show two
     """
     digests: dict[str, str] = {}
     sizes = [_size(path) for path in paths]
-    with (
-        progress("computing checksums", sum(sizes), "bytes") as bar,
-        ThreadPoolExecutor(num_cores()) as threads,
-    ):
+    shown = nullcontext(ProgressBar.silent()) if silent else progress("computing checksums", sum(sizes), "bytes")
+    with shown as bar, ThreadPoolExecutor(num_cores()) as threads:
         for path, size, digest in zip(paths, sizes, threads.map(_sha256, paths), strict=True):
             digests[path.name] = digest
             bar.advance(size)

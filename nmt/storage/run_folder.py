@@ -46,7 +46,7 @@ def checkpoint_step(directory: Path) -> int:
 
 def list_checkpoints(run: Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first, unverified."""
-    return sorted(path for path in (run / "checkpoints").glob("step-????????") if path.is_dir())
+    return sorted(path for path in (run / "checkpoints").glob("step-" + 8 * "[0-9]") if path.is_dir())
 
 
 def owning_directory(file: Path) -> Path | None:
@@ -156,14 +156,14 @@ def require_own_files(run: Path, translations: Sequence[str], *, keeps_recipe: b
 def require_own_recipe(run: Path) -> None:
     """Raise UserError if `recipe.toml` in a run directory is the user's: training would overwrite it."""
     saved = run / "recipe.toml"
-    if saved.is_file() and not _is_replaceable(saved):
+    if saved.is_file() and not is_replaceable(saved):
         raise UserError(
             f"{saved} is where training saves the recipe with all options; yours must be another file; rename it, or "
             "set another run_dir"
         )
 
 
-def _is_replaceable(recipe: Path) -> bool:
+def is_replaceable(recipe: Path) -> bool:
     """Return whether training wrote a recipe; invalid TOML counts as written by a training run that crashed."""
     try:
         return is_dumped(recipe.read_text(encoding="utf-8-sig"))

@@ -89,7 +89,7 @@ def _with_encoding_warning(windows: Windows, name: str) -> Windows:
 
 
 def _with_quote_warning(windows: Windows, source: Source) -> Windows:
-    """Warn at the end of TSV texts that are quoted as in CSV, with doubled quotes inside."""
+    """Warn, at the end, of TSV texts that are quoted as in CSV, with doubled quotes inside."""
     quoted = _AffectedLines()
     for window in windows:
         for record in window:
@@ -127,7 +127,7 @@ def _with_column_warnings(windows: Windows, name: str) -> Windows:
 
 
 def _with_field_warnings(windows: Windows, name: str) -> Windows:
-    """Warn at the end of lone surrogates in JSON Lines, and of fields that the output replaces."""
+    """Warn, at the end, of lone surrogates in JSON Lines and of fields that the output replaces."""
     invalid, replaced = _AffectedLines(), _AffectedLines()
     fields: dict[str, None] = {}
     for window in windows:

@@ -86,7 +86,7 @@ class TranslationJob:
                 summarize()
 
     def _missing_format(self) -> str:
-        """Return the expected format of the complete output if its first nonblank line is in another format."""
+        """Return the expected format of the complete output if its first nonblank line has another one, else ""."""
         line = next(filter(None, read_lines(self.output.path)), "")
         if not line:
             return ""
@@ -118,9 +118,9 @@ class TranslationJob:
         except Interrupted as error:
             if not isinstance(sink, PartFile) or not sink.records:
                 raise
+            how = "replace --restart with --resume" if restart else "add --resume to the command"
             raise Interrupted(
-                f"interrupted; {sink.path} has the first {counted(sink.records, 'line')}; to continue, add --resume "
-                "to the command",
+                f"interrupted; {sink.path} has the first {counted(sink.records, 'line')}; to continue, {how}",
                 error.status,
             ) from error
 

@@ -152,7 +152,7 @@ class PartFile:
         if digest.records < self.start.records:
             wrong = f"{name} has {lines}; {self.path} has translations of {self.start.records:,}"
         elif self.start.records and digest.hexdigest() != self.start.sha256:
-            wrong = f"the first {lines} of {name} are not those that {self.path} was made from"
+            wrong = f"{name} does not start with the {lines} that {self.path} was made from"
         else:
             return
         raise CommandError(
@@ -322,7 +322,7 @@ def journal_path(part: Path) -> Path:
 
 
 def _json_line(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def _read_journal(file: FileIO) -> tuple[Origin | None, list[Mark], list[int]]:

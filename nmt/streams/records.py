@@ -209,12 +209,12 @@ class RecordReader:
         """Parse the document `name` and yield its segments; raises UserError for a subtitle file without subtitles."""
         document = "".join(f"{line}\n" for line in lines)
         segments = html_segments(document) if self.format == "html" else srt_segments(document)
+        if self.format == "srt" and document.strip() and not has_subtitles(document):
+            raise UserError(
+                f"{name} has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500; fix it, "
+                "or use --input-format text"
+            )
         for number, segment in enumerate(segments, start=1):
-            if self.format == "srt" and number == 1 and document.strip() and not has_subtitles(document):
-                raise UserError(
-                    f"{name} has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500; fix it, "
-                    "or use --input-format text"
-                )
             yield Record(number, segment.text, segment.before + segment.text, segment=segment)
 
     def _replaced_fields(self, fields: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -328,7 +328,7 @@ class RecordWriter:
                 return self._object(record, translations)
             case "html" | "srt":
                 assert record.segment is not None, "documents are not converted"
-                return record.segment.layout(translations[0].text)
+                return record.segment.render(translations[0].text)
             case "moses":
                 return "".join(self._moses(record.number - 1, shown) for shown in translations[: self.n_best])
             case _:

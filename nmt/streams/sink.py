@@ -42,7 +42,7 @@ class Sink:
     Compressed output is a sequence of gzip members, and can be truncated after each member.
 
     position: bytes of the file so far
-    digest:   SHA-256 of them
+    digest:   SHA-256 of these bytes
     """
 
     def __init__(self, file: FileIO, name: str, *, is_compressed: bool, position: int = 0) -> None:

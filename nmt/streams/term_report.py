@@ -12,7 +12,7 @@ from pathlib import Path
 from nmt.decode.glossary import TermUse
 from nmt.logs import counted, say
 from nmt.recipe import CommandError, UserError
-from nmt.streams.sink import write_errors
+from nmt.streams.sink import Sink, write_errors
 from nmt.text.lines import read_lines
 
 if sys.platform != "win32":
@@ -67,7 +67,7 @@ class TermReport:
             self.add("")
 
     def add(self, rows: str) -> None:
-        """Add rows, before the translations of their lines are written."""
+        """Add rows. Call this before the translations of their lines are written."""
         if self._kept is not None and self._file is not None:
             if self.path is not None and self.path.is_file():
                 self._file.truncate(0)
@@ -109,8 +109,7 @@ class TermReport:
 
     def _write(self, text: str) -> None:
         if self._file is not None:
-            with write_errors(str(self.path)):
-                self._file.write(text.encode())
+            Sink(self._file, str(self.path), is_compressed=False).write(text)
 
     def _rows_until(self, done: int) -> Iterator[str]:
         """Yield the complete rows of the first `done` lines."""

@@ -38,6 +38,7 @@ def start_torch_workers(device: str, processes: int | None, threads: int | None 
 
     Raises UserError if the device or torchrun does not allow several worker processes.
     """
+    given = processes
     if processes == 0:
         processes = num_cores()
     if threads is not None:
@@ -47,12 +48,12 @@ def start_torch_workers(device: str, processes: int | None, threads: int | None 
     with start_world(device, _REMEDY) as world:
         if uses_pool and world.size > 1:
             raise UserError(
-                f"--processes {processes} cannot be used under torchrun, which started {world.size} processes; leave "
+                f"--processes {given} cannot be used under torchrun, which started {world.size} processes; leave "
                 "out --processes or torchrun"
             )
         if uses_pool and world.device.type != "cpu":
             raise UserError(
-                f"--processes {processes} needs a CPU, got {world.device}; add --device cpu, or use torchrun for "
+                f"--processes {given} needs a CPU, got {world.device}; add --device cpu, or use torchrun for "
                 "several GPUs"
             )
         yield _TorchWorkers(
@@ -103,8 +104,8 @@ class _TorchWorkers(Workers):
         if wait is not None and status.needs_translations:
             results.close()
             raise UserError(
-                f"--processes {processes} does not support a pipe, because this model needs the translations of "
-                "previous lines; translate a file, or leave out --processes"
+                "several processes cannot translate a pipe with this model, which needs the translations of previous "
+                "lines; translate a file, or leave out --processes"
             )
         if self.processes is None:
             fitting = choose_num_processes(num_lines, num_cores(), _fitting_processes(status.resident_bytes))

@@ -13,7 +13,7 @@ from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.translator import Fallbacks, PreservingTranslator
-from nmt.recipe import UserError
+from nmt.recipe import MemoryFileError, UserError
 from nmt.streams.context import rounds
 from nmt.streams.records import Record, RecordWriter
 from nmt.streams.term_report import format_use
@@ -42,7 +42,7 @@ class LineCounts:
 
     @classmethod
     def of(cls, translators: Sequence[AnyTranslator]) -> LineCounts:
-        """Return the lines that these translators have counted so far."""
+        """Return the sums of what these translators have counted so far."""
         return cls(
             sum(translator.lines_split for translator in translators),
             sum(translator.lines_longer for translator in translators),
@@ -112,7 +112,12 @@ class WindowTranslator:
         return result
 
     def _locate(self, window: list[Record], error: UserError) -> UserError:
-        """Use bisection to find the first line that fails, and return its error; `error` if no line fails alone."""
+        """Use bisection to find the first line that fails, and return its error; `error` if no line fails alone.
+
+        Raises `error` if it is that of a translation memory, which does not depend on the line.
+        """
+        if isinstance(error, MemoryFileError):
+            raise error
         while len(window) > 1:
             half = window[: len(window) // 2]
             window = half if self._error_of(half) else window[len(half) :]

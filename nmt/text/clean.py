@@ -71,15 +71,10 @@ _NOT_LETTERS = r"\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u218b\
 _LETTER = re.compile(f"[^{_NOT_LETTERS}]")
 
 
-def has_known_script(language: str) -> bool:
-    """Return whether `drop_wrong_script` can filter a language."""
-    return language in _SCRIPTS
-
-
 def warn_of_unknown_scripts(languages: Mapping[str, str]) -> None:
     """Warn of languages that `drop_wrong_script` cannot filter. languages: language of each option"""
     for option, language in languages.items():
-        if language != NO_LANGUAGE and not has_known_script(language):
+        if language != NO_LANGUAGE and language not in _SCRIPTS:
             warn(
                 f"{option} is {language!r}, which has no known script, so data.drop_wrong_script does not filter that "
                 "side; correct the code if it is wrong"

@@ -176,7 +176,7 @@ def find_format(filled: Sequence[str]) -> str:
 def warn_of_fields(
     name: str, lines: Sequence[str], *, translations: Sequence[str] = (), checks_markup: bool = False
 ) -> None:
-    """Warn of a plain text that has a header or looks like TSV, JSON, a Moses n-best list or a WMT test set.
+    """Warn of plain text that has a header or looks like TSV, JSON, a Moses n-best list or a WMT test set.
 
     translations:  aligned with the lines, if known
     checks_markup: whether to also warn of tags and entities, as in training and validation text
@@ -219,7 +219,7 @@ def warn_of_csv(
     use: str = "read",
     remedy: str = "extract the text first, or rename the file if it is plain text",
 ) -> None:
-    """Warn of a plain text with a CSV file name if a line has a separator or a quote."""
+    """Warn of plain text with a CSV file name if a line has a separator or a quote."""
     if has_csv_name(Path(name)) and any(map(_SEPARATOR.search, lines)):
         warn(f"{name} is {use} as plain text, including commas and quotes; {remedy}")
 
@@ -298,6 +298,7 @@ def read_blocks(path: Path) -> Iterator[bytes]:
 @contextmanager
 def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.BufferedIOBase]:
     """Open a file and decompress it according to its first bytes. See `read_lines` for `allow_pipe`."""
+    name = input_name(path) if allow_pipe else str(path)
     try:
         with _open_input(path) if allow_pipe else reject_pipe(path).open("rb") as file:
             if not (allow_pipe or file.seekable()):
@@ -313,10 +314,10 @@ def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.Buffere
                 with _ZstdReader(file) as plain:
                     yield io.BufferedReader(plain, _BLOCK_BYTES)
             else:
-                _reject_compressed(magic, input_name(path) if allow_pipe else str(path))
+                _reject_compressed(magic, name)
                 yield file
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
-        raise UserError(f"{path} is damaged or truncated ({error}); download it again") from error
+        raise UserError(f"{name} is damaged or truncated ({error}); download it again") from error
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -472,9 +473,10 @@ def require_same_length(first: Path, first_count: int, second: Path, second_coun
 
 
 def _has_control_bytes(half: bytes) -> bool:
-    """Return whether most bytes are control characters: one byte of each UTF-16 code unit of most alphabets.
+    """Return whether most bytes are control characters, as one byte of each UTF-16 code unit is in most alphabets.
 
-    This byte is a tab or line feed in some alphabets, so text with many blank lines looks similar, but has few others.
+    In some alphabets this byte is a tab or a line feed. UTF-8 text with many blank lines also has many of these, but
+    few other control characters.
     """
     controls = bytes(byte for byte in half if byte < 0x20)
     num_others = len(controls.translate(None, b"\t\n\r"))

@@ -16,7 +16,8 @@ from itertools import pairwise
 
 # Opening brackets, closing brackets and sentence ends of Chinese and Japanese.
 _WIDE = re.compile(
-    r"(?P<open>[\u300c\u300e\uff08])|(?=[\u3002\uff01\uff1f\u300d\u300f\uff09])(?P<mark>[\u3002\uff01\uff1f]*)(?P<close>[\u300d\u300f\uff09]*)(?P<quote>[\u201d\u2019]*)"
+    r"(?P<open>[\u300c\u300e\uff08])|(?=[\u3002\uff01\uff1f\u300d\u300f\uff09])"
+    r"(?P<mark>[\u3002\uff01\uff1f]*)(?P<close>[\u300d\u300f\uff09]*)(?P<quote>[\u201d\u2019]*)"
 )
 # The end of a sentence with white space after it. French has a space before its closing quote.
 _END = re.compile(

@@ -118,7 +118,7 @@ class Tokenizer:
         if not is_unspaced(phrase[:1]):
             return forms
         text = str(self._processor.normalize(phrase)).lstrip(SPACE)
-        containing = [[token] for token, piece in enumerate(self._all_pieces) if text in piece]
+        containing = [[token] for token, piece in enumerate(self.all_pieces) if text in piece]
         return forms + [token for token in containing if token not in forms]
 
     def tokens_with_digits(self) -> list[int]:
@@ -127,7 +127,8 @@ class Tokenizer:
         return [token for token, text in enumerate(spelled) if has_digits(text)]
 
     @cached_property
-    def _all_pieces(self) -> list[str]:
+    def all_pieces(self) -> list[str]:
+        """The piece of each token, by id; do not modify this list."""
         return [self._processor.id_to_piece(token) for token in range(self.vocab_size)]
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
@@ -157,7 +158,7 @@ class Tokenizer:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the piece of each token; `▁` stands for the space before a word."""
-        return [self._all_pieces[i if 0 <= i < self.vocab_size else UNK_ID] for i in ids]
+        return [self.all_pieces[i if 0 <= i < self.vocab_size else UNK_ID] for i in ids]
 
     def ids(self, pieces: Iterable[str]) -> list[int]:
         """Return the token ids of pieces; inverse of `pieces`."""
@@ -189,12 +190,11 @@ class Tokenizer:
 
     def encodes_by_words(self) -> bool:
         """Return whether encoding a normalized sentence always equals encoding its words one by one."""
-        pieces = self._processor.id_to_piece(list(range(self.vocab_size)))
         return (
             is_plain_bpe(self.model)
             and self._processor.normalize("a b") == f"{SPACE}a{SPACE}b"
-            and SPACE in pieces
-            and not any(SPACE in piece[1:] or " " in piece for piece in pieces)
+            and SPACE in self.all_pieces
+            and not any(SPACE in piece[1:] or " " in piece for piece in self.all_pieces)
         )
 
     def has_piece(self, piece: str) -> bool:

@@ -54,7 +54,7 @@ def read_tree(line: str) -> Node:
         if token == "(":
             label = tokens.popleft() if tokens and tokens[0] not in "()" else ""
             stack.append((label, []))
-            if len(stack) > _MAX_DEPTH:
+            if len(stack) - 1 > _MAX_DEPTH:
                 raise ValueError(f"it has more than {_MAX_DEPTH} open brackets")
             if tokens and tokens[0] not in "()":  # a word after its tag
                 stack[-1][1].append(Leaf(label, tokens.popleft()))
@@ -113,7 +113,7 @@ def linearize(tree: Node) -> str:
 
 def is_linearized(line: str) -> bool:
     """Return whether a line is the output of `linearize`, not a Penn Treebank tree."""
-    return not any(token == ")" for token in _PENN_TOKEN.findall(line)[-1:])
+    return not line.rstrip().endswith(")")
 
 
 def brackets(line: str) -> tuple[list[Bracket], int]:

@@ -86,7 +86,7 @@ def _segment_ids(text: str) -> Iterator[tuple[str, str]]:
 
 
 def sgm_documents(text: str) -> Iterator[int]:
-    """Yield the number of the document of each segment of an SGM file."""
+    """Yield the document number of each segment of an SGM file."""
     document = 0
     for element in _DOCUMENT_OR_SEGMENT.findall(_without_comments(text)):
         if element.lower() == "doc":

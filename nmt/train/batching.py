@@ -108,7 +108,7 @@ def describe_workload(work: Workload) -> str:
     """Return a log line about micro-batches, padding and load balance."""
     line = f"micro-batches per update: {work.micro_batches:.3g} on average"
     if work.processes == 1:
-        return f"{line}; {work.useful:.1%} of their positions are tokens, and the rest is padding"
+        return line if work.useful == 1 else f"{line}; {1 - work.useful:.1%} of their positions are padding"
     return (
         f"{line}, {work.micro_batches / work.processes:.3g} for each of {work.processes} processes; "
         f"{work.efficiency:.1%} of their work is useful, and the busiest has {work.slowest - 1:.1%} more than the mean"
@@ -147,7 +147,7 @@ def update_statistics(recipe: Recipe, text: TrainingData) -> UpdateStatistics:
 def plan_of_epoch(
     recipe: Recipe, text: TrainingData, statistics: UpdateStatistics, multiple: int, epoch: int = 0
 ) -> EpochPlan:
-    """Plan an epoch, by default the first, which represents all.
+    """Plan an epoch, by default the first, which is representative of all.
 
     If `micro_batch_tokens` is "auto", the micro-batches are the smallest that hold every sentence.
     """

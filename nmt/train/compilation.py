@@ -29,8 +29,8 @@ def is_one_graph(recipe: Recipe, world: World, precision: ComputeType) -> bool:
     """Return whether model and loss are compiled as one graph, for micro-batches of one shape."""
     train, model = recipe.train, recipe.model
     query = torch.empty(0, model.head_width, dtype=torch_dtype(precision), device=world.device)
-    uses_varlen = choose_kernel(query, model.attention_dropout) == "varlen"
-    uses_varlen = uses_varlen and model.positions != "relative"  # relative positions need padded rows
+    # Relative positions need padded rows.
+    uses_varlen = model.positions != "relative" and choose_kernel(query, model.attention_dropout) == "varlen"
     has_plain_loss = not train.rdrop and not train.guided_alignment
     return train.compile and train.shapes != "packed" and world.size == 1 and uses_varlen and has_plain_loss
 

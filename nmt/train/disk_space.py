@@ -24,7 +24,7 @@ class DiskNeed:
     count:      maximum number of checkpoints at a time
     total:      checkpoints and the averaged model
     free:       free space on the disk of the checkpoints
-    occupied:   existing checkpoints of the run, which will be removed
+    occupied:   existing checkpoints of the run, which are part of `total`
     """
 
     checkpoint: int
@@ -45,7 +45,7 @@ def disk_need(recipe: Recipe, vocab_sizes: tuple[int, int]) -> DiskNeed:
     count = recipe.train.keep_last + recipe.train.keep_best + 1  # one is written before another is removed
     path = recipe.directory.absolute() / "checkpoints"  # may be a link to another disk
     free = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.is_dir())).free
-    files = (file for checkpoint in list_checkpoints(recipe.directory) for file in checkpoint.iterdir())
+    files = (file for directory in list_checkpoints(recipe.directory) for file in directory.iterdir())
     occupied = sum(file.stat().st_size for file in files if file.is_file())
     return DiskNeed(checkpoint, count, count * checkpoint + model_bytes(recipe, vocab_sizes), free, occupied)
 

@@ -252,7 +252,7 @@ def _score_options(recipe: Recipe) -> dict[str, object]:
 
 
 def changed_learning_rate(recipe: AnyRecipe, before: AnyRecipe, state: TrainState) -> str:
-    """Describe a changed learning rate, "" if unchanged; raise UserError if another option raises it by accident."""
+    """Describe a changed learning rate, "" if unchanged; raise UserError for a jump caused by other options."""
     d_model, train, step = recipe.model.d_model, recipe.train, state.step
     last = learning_rate(before.train, d_model, max(1, step))
     planned = learning_rate(before.train, d_model, step + 1)

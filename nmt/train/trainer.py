@@ -96,8 +96,11 @@ class Trainer:
         self.writer = BackgroundWriter()
         if world.device.type == "cpu":
             keep_freed_memory()
+        if recipe.train.threads:
+            torch.set_num_threads(recipe.train.threads)
+        elif world.device.type == "cpu":
             local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-            torch.set_num_threads(recipe.train.threads or max(1, num_cores() // local_processes))
+            torch.set_num_threads(max(1, num_cores() // local_processes))
         self.model = model.to(world.device)
         resumed = choose_checkpoint(recipe.directory, world)
         start = self._load_start_model() if resumed is None else None
@@ -278,7 +281,8 @@ class Trainer:
         if self.state.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise UserError(
                 f"{MAX_SKIPPED_IN_A_ROW} consecutive updates had no finite gradient (last: {update.name}): training "
-                "has diverged; remove their checkpoints, and resume with a lower train.learning_rate or train.clip_norm"
+                "has diverged; remove their checkpoints, and resume with a lower train.learning_rate, a longer warm-up "
+                "or train.clip_norm"
             )
         if self.world.is_main:
             pairs = ", ".join(map(str, update.sentence_ids[:_MAX_LISTED_PAIRS]))

@@ -96,3 +96,12 @@ def test_error_of_a_process_reaches_the_parent(task: DecodingTask, tmp_path: Pat
         _serve(missing, theirs)
         with pytest.raises(UserError, match="none does not exist"):
             _receive(ours)
+
+
+def test_a_process_that_died_between_calls_is_named() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    theirs.close()
+    processes = object.__new__(DecodingProcesses)
+    processes._pipes = [ours]
+    with ours, pytest.raises(UserError, match="a translation process died"):
+        processes.run()

@@ -37,6 +37,13 @@ def test_peak_memory_includes_freed_memory_until_reset() -> None:
     subprocess.run([sys.executable, "-c", MEMORY], check=True, cwd=ROOT, timeout=120)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_peak_memory_without_the_line_of_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "status").write_text("Name:\tpython\n")
+    monkeypatch.setattr(device, "Path", lambda _: tmp_path / "status")
+    assert device.peak_memory(CPU) > 20e6
+
+
 def test_mean_rate_weights_each_matmul_by_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     fast, slow = Matmul(count=3, rows=2, inner=5, outer=50), Matmul(count=1, rows=2, inner=5, outer=20)
     monkeypatch.setattr(device, "_seconds", lambda matmul, *_: 0.1 if matmul is fast else 0.8)

@@ -177,6 +177,7 @@ def test_trained_model_keeps_its_search_options(recipe: Path, tmp_path: Path) ->
             "--output-tokens is 64; the model has 64 positions, one for EOS; it must be at most 63",
         ),
         ({"output_tokens": 9, "settings": ("max_tokens=5",)}, "--output-tokens and --set max_tokens are mutually"),
+        ({"output_tokens": 9, "settings": ("max_tokens = 5",)}, "--output-tokens and --set max_tokens are mutually"),
         ({"output_tokens": 9, "settings": ("decode.max_length_ratio=1",)}, "--set max_length_ratio are mutually"),
     ],
 )

@@ -41,7 +41,7 @@ norm_order = "pre"
 [train]
 max_steps = 60
 batch_tokens = 512
-micro_batch_tokens = 256
+micro_batch_tokens = 257
 schedule = "constant"
 learning_rate = 0.01
 warmup_steps = 5

@@ -104,7 +104,7 @@ def test_a_stopped_run_resumes_bit_for_bit(reviews: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_micro_batches_give_the_gradient_of_the_whole_update(reviews: Path) -> None:
-    options = ("model.dropout=0.0", "train.max_steps=1")
+    options = ("model.dropout=0.0", "train.max_steps=1", "data.max_tokens=63")
     train("run_dir=one", "train.micro_batch_tokens=512", *options)
     train("run_dir=many", "train.micro_batch_tokens=64", *options)
     one, many = (last_checkpoint(reviews / run).optimizer for run in ("one", "many"))
@@ -219,7 +219,7 @@ def test_classes_of_pairs_are_labels_or_kinds_of_noise(reviews: Path) -> None:
     (reviews / "pairs.tsv").write_text("\n".join(lines) + "\n")
     corpus = '{kind="tsv", path="pairs.tsv"}'
     noise = [f"data.{split}=[{corpus}]" for split in ("train", "valid")]
-    options = ("data.labels=[]", "data.test={}", "train.max_steps=2")
+    options = ("data.labels=[]", "data.test={}", "train.max_steps=2", "train.micro_batch_tokens=514")
     train("run_dir=noise", *noise, 'data.noise=["shuffled", "truncated"]', *options)
     assert TextClassifier.load(Path("noise")).metadata.labels == ("translation", "shuffled", "truncated")
     train("run_dir=labels", 'data.train=[{kind="tsv", path="pairs.tsv", label_column=2}]', *options)
@@ -274,6 +274,11 @@ WRONG: list[tuple[str, str]] = [
         "data.max_tokens is 2000, which makes examples of up to 2001 tokens; set model.max_positions to 2001 or more",
     ),
     (
+        "train.micro_batch_tokens=256",
+        "train.micro_batch_tokens is 256; the longest example must fit; set train.micro_batch_tokens to 257 or more, "
+        "or lower data.max_tokens",
+    ),
+    (
         'data.noise=["shuffled"]',
         "data.valid is missing; data.noise needs it, because held-out pairs would have noisy copies in training",
     ),
@@ -295,9 +300,19 @@ WRONG: list[tuple[str, str]] = [
         "the symbol",
     ),
     (
+        'tokenizer.user_symbols=["a", "a"]',
+        "tokenizer.user_symbols has 'a' twice; symbols must be distinct; remove one",
+    ),
+    ('run_dir=""', "run_dir = ''; it must be a path that is not empty"),
+    (
         "tokenizer={algorithm='byte', character_coverage=0.99}",
         "tokenizer.character_coverage has no effect on bytes, which cover all characters; set tokenizer.algorithm to "
         "'bpe', 'unigram' or 'char', or remove tokenizer.character_coverage",
+    ),
+    (
+        'data.valid=[{kind="monolingual", path="x"}]',
+        "a corpus has kind 'monolingual', which has no labels; a classifier needs texts with labels, or pairs; use "
+        "another kind",
     ),
     (
         'data.valid=[{kind="tsv", path="x", weight=2.0}]',
@@ -322,6 +337,12 @@ def test_errors_of_recipes(override: str, message: str, reviews: Path) -> None:
     assert str(error.value).removeprefix("reviews.toml: ") == message
 
 
+def misspell_a_label(folder: Path) -> None:
+    lines = (folder / "train.jsonl").read_text().splitlines(keepends=True)
+    lines[249] = json.dumps({**json.loads(lines[249]), "label": "negativ"}) + "\n"
+    (folder / "train.jsonl").write_text("".join(lines))
+
+
 def replace_labels(value: object) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         records = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
@@ -337,6 +358,11 @@ def replace_labels(value: object) -> Callable[[Path], None]:
             replace_labels(2),
             "seed=1",
             r"^data.train, example 1, has label '2'; it must be one of negative, positive; correct",
+        ),
+        (
+            misspell_a_label,
+            "seed=1",
+            r"^data.train, example 250, has label 'negativ'; it must be one of negative, positive; correct",
         ),
         (replace_labels("x"), "data.labels=[]", r"^data.train has only the label 'x'; a classifier needs two or more;"),
         (replace_labels(""), "seed=1", r"^data.train, example 1, has no label; it must have one; correct"),
@@ -511,6 +537,8 @@ def test_unrelated_files_are_not_overwritten(reviews: Path) -> None:
     assert (run / "tokenizer.model").read_text() == "mine"
     assert (run / "recipe.toml").read_text() == own
     (run / "recipe.toml").unlink()
+    train("train.max_steps=1")
+    (run / "recipe.toml").write_text("incomplete = ")  # of a training run that crashed
     train("train.max_steps=1")
     assert load_classification_recipe(run / "recipe.toml").train.max_steps == 1
 

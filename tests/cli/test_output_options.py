@@ -194,6 +194,13 @@ def test_existing_output_may_be_replaced(tmp_path: Path) -> None:
     require_output("-o", Path("/dev/null"), [*inputs, Path("/dev/null")])
 
 
+def test_an_unwritable_directory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.cli.arguments.os.access", lambda *_: False)  # root can write anywhere
+    with pytest.raises(UserError, match=f"cannot write {tmp_path}/new: {tmp_path} is not writable; change its perm"):
+        require_output("-o", tmp_path / "new")
+    require_output("-o", Path("/dev/null"))
+
+
 def test_output_within_an_input_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "one").write_text("one")

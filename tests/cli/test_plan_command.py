@@ -168,6 +168,9 @@ def test_the_forecast_is_saved_and_printed_with_notes(recipe: Path, tmp_path: Pa
     assert f"{'processes':27}  1, 2, 4\n" in out
     assert "--processes 8 is left out, because train.micro_batches (4) is not a multiple of it" in err
     assert "train.patience may end the run earlier" in out and "sampled text has more tokens" in out
+    assert "load balance needs" not in out
+    _, out, _ = nmt("plan", recipe, "--seconds", 0, "train.micro_batch_tokens=auto")
+    assert "The load balance needs a measurement (--seconds)" in out
     _, out, _ = nmt("plan", recipe, "--seconds", 0, "train.max_minutes=1")
     assert "train.max_minutes may end the run earlier" in out
     forecast = read_forecast(tmp_path / "run")

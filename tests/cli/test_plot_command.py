@@ -32,13 +32,13 @@ def test_errors_are_one_line(run_dir: Path, nmt: Nmt) -> None:
     (run_dir / "none").mkdir()
     (run_dir / "bad").mkdir()
     (run_dir / "bad" / "metrics.jsonl").write_text("{}\n")
-    for folder, out, expected in (
-        (run_dir / "none", run_dir / "a.png", "metrics.jsonl"),
-        (run_dir / "bad", run_dir / "a.png", "line 1 is not a JSON object with a step"),
-        (run_dir, run_dir / "a.doc", "the name needs an extension such as .png"),
-        (run_dir, run_dir / "no" / "a.png", "cannot write"),
+    for folder, out, expected_status, expected in (
+        (run_dir / "none", run_dir / "a.png", 1, "metrics.jsonl"),
+        (run_dir / "bad", run_dir / "a.png", 1, "line 1 is not a JSON object with a step"),
+        (run_dir, run_dir / "a.doc", 2, "the name needs an extension such as .png"),
+        (run_dir, run_dir / "no" / "a.png", 1, "cannot write"),
     ):
         status, printed, err = nmt("plot", "curves", folder, "-o", out)
-        assert (status, printed) == (1, "")
+        assert (status, printed) == (expected_status, "")
         assert expected in err
         assert len(err.splitlines()) == 1

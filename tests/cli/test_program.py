@@ -1,6 +1,8 @@
 """Errors, help, completion and imports of the program."""
 
 import errno
+import json
+import math
 import os
 import re
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nmt import pipeline
+from nmt.cli.metric_options import print_results
 from nmt.cli.program import COMMANDS
 from tests.calling import Nmt, one_line
 
@@ -57,7 +60,7 @@ def test_a_deleted_current_directory(nmt: Nmt, tmp_path: Path, monkeypatch: pyte
         (["plott"], "'plot'"),
         (["translate", "-q", "model"], "-q is an option of nmt itself; put it before the command, as in nmt -q trans"),
         (["translate", "model", "--glossary", "a.tsv", "--glossary", "b.tsv"], "--glossary is given twice"),
-        (["translate", "model", "--beam-size", "2", "-b", "3"], "--beam-size is given twice; it takes one value"),
+        (["translate", "model", "--beam-size", "2", "-b", "3"], "--beam-size is given twice; expected at most once"),
         (["plot", "curves", "run", "-o", "a.png", "-o", "b.png"], "is given twice"),
         (["bench", "train", "--x"], "see 'nmt bench train --help'"),
         (["translate", "x", "--beam-size", "0"], "'--beam-size': it must be greater than or equal to 1; see 'nmt"),
@@ -144,6 +147,11 @@ def test_verbose_adds_times_and_tracebacks(nmt: Nmt, model: Path, tmp_path: Path
     assert re.match(r"\d\d:\d\d:\d\d 1 pair, ", err)
     _, _, err = nmt("-v", "score", "nowhere", tmp_path / "in", tmp_path / "out")
     assert err.startswith("Traceback ") and err.splitlines()[-1].startswith("nmt: nowhere does not exist")
+
+
+def test_json_results_have_null_for_values_that_json_cannot_represent(capsys: pytest.CaptureFixture[str]) -> None:
+    print_results({"nll": [math.nan, math.inf, 1.5]}, (), "json")
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {"nll": [None, None, 1.5]}
 
 
 def test_the_versions_of_nmt_and_torch_are_printed(nmt: Nmt) -> None:

@@ -768,7 +768,7 @@ def test_resume_from_a_pipe_requires_the_same_lines(model: Path, nmt: Nmt, pipe_
     pipe_in(lambda write: write(as_bytes(["a cat", *SENTENCES[1:]])))
     status, _, err = nmt(*command, "--resume")
     assert status == 2
-    assert "the first 5 lines of standard input are not those" in one_line(err)
+    assert "standard input does not start with the 5 lines that" in one_line(err)
     pipe_in(lambda write: write(as_bytes(SENTENCES)))
     assert nmt(*command, "--resume")[0] == 0
     assert (tmp_path / "out").read_text().count("\n") == 20

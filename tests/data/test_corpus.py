@@ -176,6 +176,14 @@ def test_truncated_compressed_file(suffix: str, tmp_path: Path) -> None:
             list(read_lines(path))
 
 
+def test_truncated_standard_input_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lines").write_bytes(gzip.compress(b"text\n")[:-1])
+    with (tmp_path / "lines").open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        with pytest.raises(UserError, match=r"^standard input is damaged or truncated"):
+            list(read_lines(Path("-"), allow_pipe=True))
+
+
 def test_concatenated_compressed_members(tmp_path: Path) -> None:
     for suffix, compress in COMPRESSORS.items():
         path = tmp_path / f"lines.{suffix}"

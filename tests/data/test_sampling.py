@@ -23,6 +23,7 @@ from nmt.data.sampling import SampledEpochs, SamplingClosed
 from nmt.data.store import PairStore, PairWriter, Side, SideStore, token_dtype
 from nmt.recipe import TokenizerRecipe, TrainRecipe, UserError
 from nmt.special_ids import BOS_ID, EOS_ID
+from nmt.storage import checksums
 from nmt.text.tokenizer import Tokenizers, train_tokenizer, train_tokenizers
 from tests.processes.sessions import assert_session_ends
 from tests.text.test_segmentation import SYMBOLS, TEXT, surface
@@ -526,6 +527,27 @@ def test_an_epoch_that_does_not_appear_is_an_error(
     assert "\n" not in str(caught.value)
 
 
+def test_the_timeout_starts_when_the_builder_stops(
+    bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "_TIMEOUT_SECONDS", 0.0)
+    incomplete = bpe_corpus / "epochs" / ".epoch-3.part-1"
+    incomplete.mkdir(parents=True)
+    polls: list[Path] = []
+
+    def stop_at_third_poll(directory: Path) -> bool:
+        polls.append(directory)
+        if len(polls) == 3:
+            incomplete.rmdir()
+        return False
+
+    epochs = sample(bpe_corpus, is_builder=False)
+    monkeypatch.setattr(epochs, "_is_complete", stop_at_third_poll)
+    with pytest.raises(UserError, match="epoch-3 did not appear"):
+        epochs.store(3)
+    assert len(polls) >= 3
+
+
 # --- Errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -541,6 +563,12 @@ def test_a_full_disk_is_an_error(bpe_corpus: Path, sample: Sample, monkeypatch: 
             sample(bpe_corpus).store(0)
     assert "\n" not in str(caught.value)
     assert epoch_names(bpe_corpus) == []
+    assert len(sample(bpe_corpus).store(0)) == NUM_PAIRS
+
+
+def test_a_build_shows_no_progress_bar(bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training shows one meanwhile, and a second bar on a terminal is an error in rich before 14.1."""
+    monkeypatch.setattr(checksums, "progress", None)
     assert len(sample(bpe_corpus).store(0)) == NUM_PAIRS
 
 

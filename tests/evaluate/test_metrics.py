@@ -160,6 +160,15 @@ def test_a_language_name_is_an_error(language: str) -> None:
     assert score_corpus(HYPOTHESES, [REFERENCES], ["chrf"], tgt_lang=language)
 
 
+@pytest.mark.parametrize(("tokenize", "warns"), [(None, True), ("none", False)])
+def test_sacrebleu_warns_of_tokenized_text_unless_no_tokenizer_is_chosen(
+    tokenize: BleuTokenizer | None, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = ["the cat sat ."] * 200
+    score_corpus(lines, [lines], ["bleu"], tokenize=tokenize, tgt_lang="en")
+    assert ("forgot to detokenize" in caplog.text) == warns
+
+
 def test_bleu_tokenized_lc_ignores_case() -> None:
     upper = [line.upper() for line in HYPOTHESES]
     assert value("bleu-tokenized-lc", upper, HYPOTHESES) == pytest.approx(100)
@@ -360,5 +369,7 @@ def test_streams_that_are_not_lists_of_strings_are_errors() -> None:
     for hypotheses, references in wrong:
         with pytest.raises(TypeError, match=r"must be (a list of )?strings, got"):
             score_corpus(hypotheses, references, ["bleu"], tgt_lang="de")
+    with pytest.raises(TypeError, match=r"^metrics must be strings, got int"):
+        score_corpus(["a"], [["b"]], [1], tgt_lang="German")  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"metrics must be a list of strings"):
         score_corpus(["a"], [["b"]], "bleu", tgt_lang="de")

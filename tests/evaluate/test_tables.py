@@ -64,6 +64,11 @@ def test_latex_escapes_special_characters() -> None:
     assert r"  \begin{tabular}{lrp{0.75\textwidth}}" in lines
 
 
+def test_sentence_columns_share_the_width_of_a_latex_page() -> None:
+    table = Table("", "pp", (), (("a test sentence", "a training sentence"),))
+    assert r"\begin{tabular}{p{0.375\textwidth}p{0.375\textwidth}}" in format_tables([table], "latex")
+
+
 def test_header_and_title_are_optional() -> None:
     bare = Table("", "lp", (), (("source", "a"), ("reference", "b")))
     assert format_tables([bare, bare], "text") == "source     a\nreference  b\n\nsource     a\nreference  b\n"

@@ -27,7 +27,7 @@ from nmt.export.batches import split_batches
 from nmt.export.capabilities import EngineDevice, enable_avx512, select_compute_type, select_device
 from nmt.export.engine import CTranslate2Translator
 from nmt.recipe import DecodeRecipe, UserError
-from nmt.special_ids import BOS_ID, PAD_ID
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.sealed import CorruptError
 from nmt.text.clean import normalize
@@ -139,6 +139,15 @@ def test_alternatives_do_not_start_with_special_tokens(model: Path, monkeypatch:
     ranking = [BOS_ID, PAD_ID, 7, 8, 9]
     monkeypatch.setattr(translator._engine, "next_tokens", lambda task, count: ranking[:count])
     assert translator._next_tokens(Task([7], [], []), 3) == [7, 8, 9]
+
+
+@pytest.mark.parametrize("prefix", [[], [7]])
+def test_there_are_at_most_as_many_alternatives_as_tokens(model: Path, prefix: list[int]) -> None:
+    size = Tokenizers.load(model).tgt.vocab_size
+    for translator in load_both(model):
+        for count in (size - 2, size, 2 * size):
+            tokens = translator._next_tokens(Task([7], prefix, []), count)
+            assert sorted(tokens) == list(range(EOS_ID + 1, size))
 
 
 @pytest.mark.parametrize("prefix", ["", "Der alte"])
@@ -303,6 +312,7 @@ def test_a_process_that_sees_only_its_own_gpu_uses_it(monkeypatch: pytest.Monkey
         ("AuthenticAMD", "avx2 avx512f avx512cd avx512vl avx512dq avx512bw", "AVX2", "AVX2"),
         ("AuthenticAMD", "avx2 avx512f", None, None),
         ("GenuineIntel", "avx2 avx512f avx512cd avx512vl avx512dq avx512bw", None, None),
+        ("GenuineIntel", "avx2 avx512f avx512cd avx512vl avx512dq avx512bw amx_tile", None, "AVX512"),
     ],
 )
 def test_avx512_is_enabled_where_it_is_faster(

@@ -226,6 +226,10 @@ def test_generation_options_that_are_not_read_are_named(exported: Path, capsys: 
     assert f"warning: {exported} has repetition_penalty = 1.3, which nmt does not read; translations may differ" in err
     for option in ("bad_words_ids = [[0], [7, 8]]", "min_length = 5", "suppress_tokens = [0, 9]"):
         assert f"has {option}, which nmt does not read" in err
+    change(path, bad_words_ids=5, suppress_tokens=[[9]])  # malformed
+    read_marian(exported)
+    err = capsys.readouterr().err
+    assert all(f"has {option}, which" in err for option in ("bad_words_ids = 5", "suppress_tokens = [[9]]"))
     change(path, num_return_sequences=3, penalty_alpha=0.6, force_words_ids=[[9]], guidance_scale=1.5)
     read_marian(exported)
     err = capsys.readouterr().err

@@ -19,7 +19,8 @@ from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctran
 from nmt.recipe import TERM_MARKERS, DecodeRecipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.sealed import write_directory
-from nmt.text.tokenizer import Tokenizers
+from nmt.text.subword_file import Piece, PieceKind, read_pieces, with_pieces
+from nmt.text.tokenizer import Tokenizer, Tokenizers
 from tests.calling import Nmt
 from tests.export.rounding import perturbed_copies, stable_lines
 
@@ -161,7 +162,7 @@ def test_options_that_ctranslate2_lacks_are_named(make_model: MakeModel) -> None
 
 
 def test_the_examples_load_the_folder_or_repository(make_model: MakeModel) -> None:
-    model = make_model(decode=DecodeRecipe(tag="<web>", length_penalty="power"))
+    model = make_model(marks_terms=True, decode=DecodeRecipe(tag="<term-end>", length_penalty="power"))
     metadata, tokenizers = read_model_metadata(model), Tokenizers.load(model)
     folder = Path("some/where")
     generation, _ = to_generation_config(metadata.decode, 96, 64, [])
@@ -169,6 +170,17 @@ def test_the_examples_load_the_folder_or_repository(make_model: MakeModel) -> No
     assert "folder = 'some/where'" in ctranslate2_usage(metadata, tokenizers, folder, None, 1024)
     program = ctranslate2_usage(metadata, tokenizers, folder, "me/model", 1024)
     assert "folder = snapshot_download('me/model')" in program
-    assert "['<web>'] + source.encode(" in program
+    assert "['<term-end>'] + source.encode(" in program
     assert "longest = len(pieces) + 50\n" in program
     assert "longest = min(len(pieces) + 50, 95)\n" in ctranslate2_usage(metadata, tokenizers, folder, None, 96)
+
+
+def test_the_example_names_the_piece_of_a_language_code(make_model: MakeModel) -> None:
+    """In imported models, the piece of `>>deu<<` begins with a space."""
+    directory = make_model(decode=DecodeRecipe(tag=">>deu<<", length_penalty="power"))
+    model = Tokenizers.load(directory).src.model
+    code = Piece("\u2581>>deu<<", kind=PieceKind.user_symbol)
+    tokenizer = Tokenizer(with_pieces(model, [*read_pieces(model), code]), Path("tokenizer.model"))
+    metadata, tokenizers = read_model_metadata(directory), Tokenizers(tokenizer, tokenizer)
+    program = ctranslate2_usage(metadata, tokenizers, Path("folder"), None, 96)
+    assert "['\u2581>>deu<<'] + source.encode(" in program

@@ -127,12 +127,12 @@ def test_lines_of_tags_in_subtitles_take_linear_time() -> None:
     assert [segment.before for segment in srt_segments(text)] == [text]
 
 
-def test_layout_restores_the_number_of_lines() -> None:
+def test_rendering_restores_the_number_of_lines() -> None:
     text = '<i>Eine erste</i> <b class="x y">Zeile</b> und eine zweite.'
-    laid_out = Segment("2\n", "a\nb", 2).layout(text)
-    assert laid_out == '2\n<i>Eine erste</i> <b class="x y">Zeile</b>\nund eine zweite.'
-    assert Segment("", "a\r\nb", 2).layout("ein Wort") == "ein\r\nWort"
-    assert Segment("", "a\nb", 2).layout("kurz") == "kurz"
-    three_lines = Segment("", "a", 3).layout("a b c d e f")
+    rendered = Segment("2\n", "a\nb", 2).render(text)
+    assert rendered == '2\n<i>Eine erste</i> <b class="x y">Zeile</b>\nund eine zweite.'
+    assert Segment("", "a\r\nb", 2).render("ein Wort") == "ein\r\nWort"
+    assert Segment("", "a\nb", 2).render("kurz") == "kurz"
+    three_lines = Segment("", "a", 3).render("a b c d e f")
     assert three_lines.replace("\n", " ") == "a b c d e f"
     assert three_lines.count("\n") == 2

@@ -200,6 +200,10 @@ def test_dropout_depends_on_the_seed_and_is_the_identity_at_zero() -> None:
     assert dropout(x, 0.0) is x
 
 
+def test_dropout_of_almost_1_is_finite() -> None:
+    assert bool(dropout(torch.ones(1000), 1 - 2**-20).isfinite().all())
+
+
 def test_a_fraction_of_dropout_scales_its_probability() -> None:
     x, layer = torch.randn(33, 7), Dropout(0.4)
     layer.scale = 0.25

@@ -16,7 +16,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from nmt.processes.distributed import World, choose_device, start_world
-from nmt.processes.failure_detection import Peer, join_job
+from nmt.processes.failure_detection import FailureDetector, Peer, join_job
 from nmt.recipe import UserError
 from tests.forked import PROCESSES
 from tests.processes.run_world import LINES, MISSING, run_forked
@@ -67,7 +67,7 @@ def test_only_out_of_memory_becomes_a_user_error(error: Exception | None) -> Non
     is_out_of_memory = not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError)
     assert isinstance(caught.value, UserError) == is_out_of_memory
     if isinstance(error, torch.OutOfMemoryError):
-        assert "cpu does not have enough memory to allocate 8.00 GiB; the job must fit" in str(caught.value)
+        assert "cpu does not have enough memory to allocate 8.00 GiB; use smaller batches" in str(caught.value)
     elif error is None:
         assert f"cpu does not have enough memory to allocate {1 << 60} bytes" in str(caught.value)
 
@@ -177,6 +177,15 @@ def test_all_ranks_join_though_the_store_holds_keys_of_earlier_processes() -> No
 def test_missing_ranks_are_named() -> None:
     with pytest.raises(UserError, match=r"3 processes did not all join within 0 seconds \(missing ranks: 1, 2\)"):
         join_job(HashStore(), 0, 3, timeout=0.2)
+
+
+def test_a_rank_is_not_dead_to_itself() -> None:
+    """Without /proc, as on macOS, no process can be looked up."""
+    detector = FailureDetector.__new__(FailureDetector)
+    no_process = 1 << 40
+    detector._me = Peer("rank 0", "machine", no_process)
+    assert not detector._is_dead(detector._me)
+    assert detector._is_dead(Peer("rank 1", "machine", no_process))
 
 
 # --- Several processes ------------------------------------------------------------------------------------------------

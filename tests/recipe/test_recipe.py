@@ -39,6 +39,7 @@ from nmt.recipe import (
 )
 from nmt.recipe.corpora import CORPUS_KINDS
 from nmt.recipe.documentation import option_documentation
+from nmt.recipe.reference import option_reference
 
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.toml"))
 SECTIONS = [item for item in vars(recipe_package).values() if isinstance(item, type) and issubclass(item, Section)]
@@ -456,7 +457,12 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
         ("decode.bias.Dr. Smith=x", "decode.bias.Dr. Smith = 'x'; it must be a number"),
         ('decode.bias."Dr. Smith"=x', "decode.bias.Dr. Smith = 'x'; it must be a number"),
         ("decode.bias.Dr. Smith", "override 'decode.bias.Dr. Smith' has no value; it must have the form"),
-        ('decode.bias."Dr. =1', "override 'decode.bias.\"Dr. =1': \"Dr. has no closing quote; add it"),
+        ('decode.bias."Dr. =1', "override 'decode.bias.\"Dr. =1': \"Dr. is not a quoted string of TOML"),
+        (" =1", "override ' =1' has no name; it must have the form train.max_steps=1000"),
+        (
+            "data.test.x={kind='jsonl', path='a', src_field='e', tgt_field='d', label_field=''}",
+            "data.test.x.label_field = ''; it must have at least 1 character",
+        ),
         ("data.train=[]", "data.train = []; it must have 1 or more items"),
         ('name="a/b"', "name = 'a/b'; it must be letters, digits, '.', '_' and '-', starting"),
         ("tgt_lang=German", "tgt_lang = 'German'; it must be an ISO 639 code of two or three lowercase letters"),
@@ -475,6 +481,13 @@ def test_an_override_that_replaces_earlier_ones_is_an_error() -> None:
     assert message_for(SMALL, "train.max_steps=5", "train={max_epochs=2}") == expected
     train = parse_recipe(SMALL, ["train={max_epochs=2}", "train.max_steps=5"]).train
     assert (train.max_epochs, train.max_steps) == (2, 5)
+
+
+def test_overrides_may_name_phrases_that_begin_with_each_other() -> None:
+    bias = {"Dr. Smith": 2.0, "Dr": 1.0}
+    assert parse_recipe(SMALL, [f"decode.bias.{phrase}={value}" for phrase, value in bias.items()]).decode.bias == bias
+    expected = "override 'decode.bias={a=1}' replaces decode.bias.Dr. Smith, which comes before it; give decode.bias"
+    assert message_for(SMALL, "decode.bias.Dr. Smith=1", "decode.bias={a=1}").startswith(expected)
 
 
 def test_consequences_of_another_error_are_not_reported() -> None:
@@ -965,6 +978,14 @@ def test_describe_recipe_of_a_classifier_has_the_options_that_it_uses(tmp_path: 
     assert load_any_recipe(path) == recipe == load_classification_recipe(path)
 
 
+def test_load_any_recipe_recognizes_a_classifier_without_names_of_classes(tmp_path: Path) -> None:
+    path = tmp_path / "topics.toml"
+    path.write_text('name = "topics"\n[data]\ntrain = [{ kind = "tsv", path = "t" }]\n')
+    assert load_any_recipe(path) == load_classification_recipe(path)
+    with pytest.raises(RecipeError, match=r"option 'tgt_lang' is missing"):
+        load_any_recipe(path, ["src_lang=en"])
+
+
 def test_load_any_recipe_loads_recipes_of_translation(tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
@@ -978,6 +999,9 @@ def test_describe_recipe_lists_choices() -> None:
         "Any of: bleu, chrf, chrf++, ter, bleu-tokenized, bleu-tokenized-lc, bleu-compound-split, bracket-f1, "
         "rouge-1, rouge-2, rouge-l, rouge-lsum." in text
     )
+    reference = option_reference()
+    assert "One of: `relu`, `gelu`, `swish`, `swiglu`." in reference
+    assert "Any of: `bleu`, `chrf`, `chrf++`, `ter`, `bleu-tokenized`" in reference
 
 
 def test_describe_recipe_documents_every_kind_of_corpus() -> None:

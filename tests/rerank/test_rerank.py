@@ -104,7 +104,16 @@ def test_weights_of_0_only_are_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["weights = 3", "[weights]\ngiven = 'x'", "[weights]\ngiven = nan", "[other]", "no toml", b"\xff"]
+    "content",
+    [
+        "weights = 3",
+        "[weights]\ngiven = 'x'",
+        "[weights]\ngiven = nan",
+        f"[weights]\ngiven = 1{'0' * 400}",
+        "[other]",
+        "no toml",
+        b"\xff",
+    ],
 )
 def test_a_file_without_weights_is_an_error(tmp_path: Path, content: str | bytes) -> None:
     path = tmp_path / "weights.toml"

@@ -239,7 +239,6 @@ def test_an_ensemble_is_refillable_if_all_members_are() -> None:
     assert not is_refillable(Ensemble([captured[0], models[1]]))
     assert not is_refillable(models[0])
     assert not is_refillable(restrict(captured[0], torch.ones(1, 30, dtype=torch.bool)))
-    assert not is_refillable(None)
 
 
 @pytest.mark.slow

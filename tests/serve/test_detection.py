@@ -55,6 +55,14 @@ def test_auto_detects_one_of_the_sources_of_the_target(as_list: bool) -> None:
     assert german["detectedLanguage"]["language"] in ("en", "fr")
 
 
+def test_the_language_of_a_page_is_detected_from_its_text() -> None:
+    client = make_client([("en", "es"), ("de", "es")])
+    style = "body { margin: 0; color: black; font-family: sans-serif; } " * 50
+    page = f"<html><head><style>{style}</style></head><body><p>{GERMAN}</p></body></html>"
+    body = {"q": page, "format": "html", "source": "auto", "target": "es"}
+    assert client.post("/translate", json=body).json()["detectedLanguage"]["language"] == "de"
+
+
 def test_language_models_are_not_source_languages() -> None:
     client = make_client([("zxx", "en"), ("de", "en"), ("fr", "en")])
     for text in ("AAAA", "12345 !!!"):

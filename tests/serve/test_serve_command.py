@@ -201,6 +201,7 @@ def test_slow_and_invalid_requests_do_not_block_the_server(start: Start) -> None
         (["--set", "n_best = 2"], 2, "--set n_best has no effect without mbr_metric"),
         (["x=none"], 1, "none does not exist; expected a model directory"),
         (["x-y=~/none"], 1, f"{Path.home()}/none does not exist; expected a model directory"),
+        (["v1.0=~/none"], 1, f"{Path.home()}/none does not exist; expected a model directory"),
     ],
     ids=str,
 )

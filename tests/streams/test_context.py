@@ -16,7 +16,7 @@ from nmt import UserError
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
-from nmt.recipe import CommandError, Context
+from nmt.recipe import NO_CONTEXT, CommandError, Context, MemoryFileError
 from nmt.streams.context import rounds, whole_documents, with_context
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output
@@ -173,6 +173,20 @@ def test_a_translation_cannot_be_resumed_within_a_document(tmp_path: Path) -> No
     with pytest.raises(CommandError, match=r"out\.part ends within a document; .* use --restart to start over$"):
         job.run(nullcontext(Workers()), resume=True, restart=False)
     assert (tmp_path / "out.part").read_text() == "A1\nB2\n"
+
+
+def test_an_unusable_memory_is_not_an_error_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    def fail(self: UpperCase, inputs: Sequence[TranslatorInput]) -> None:
+        calls.append(inputs)
+        raise MemoryFileError("cannot use m: database is locked")
+
+    monkeypatch.setattr(UpperCase, "start_translation", fail)
+    translate, _ = window_translator(NO_CONTEXT)
+    with pytest.raises(MemoryFileError, match=r"^cannot use m: database is locked$"):
+        translate(records_of(["a", "b", "c", "d"]))
+    assert len(calls) == 1, "waiting for the lock again would take a minute for each half"
 
 
 def test_source_context_needs_one_search() -> None:

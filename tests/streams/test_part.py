@@ -228,6 +228,15 @@ def test_different_origin_is_an_error(tmp_path: Path) -> None:
         assert part.start.records == 20, "the path of the model may differ"
 
 
+def test_an_undecodable_file_name_in_the_origin_can_be_resumed(tmp_path: Path) -> None:
+    origin = Origin({"glossary-report": os.fsdecode(b"report-\xff.tsv")})
+    with pytest.raises(KeyboardInterrupt), open_part(tmp_path / "out", origin) as part:
+        write(part, 20)
+        raise KeyboardInterrupt
+    with open_part(tmp_path / "out", origin, resume=True) as part:
+        assert part.start.records == 20
+
+
 @pytest.mark.parametrize("journal", [None, b"", b"\xff\n", b"[]\n", b'{"format": 9}\n', b'{"format": 1, "x": 2}\n'])
 def test_part_without_journal_is_an_error(tmp_path: Path, journal: bytes | None) -> None:
     (tmp_path / "out.part").write_text("text\n")
@@ -257,7 +266,7 @@ def test_changed_input_is_an_error(tmp_path: Path) -> None:
         part.check_input(digest(first, second), "same.txt")
         for other in (Record(2, "c", "c", "pre", ("x", "y")), Record(2, "b", "b"), Record(2, "b", "b", "pre", ("xy",))):
             with pytest.raises(
-                CommandError, match=r"the first 2 lines of in2 are not those that .*out\.part was made from"
+                CommandError, match=r"in2 does not start with the 2 lines that .*out\.part was made from"
             ):
                 part.check_input(digest(first, other), "in2")
         with pytest.raises(CommandError, match=r"in2 has 1 line; .*out\.part has translations of 2 \(in\.txt\)"):

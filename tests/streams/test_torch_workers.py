@@ -92,5 +92,5 @@ def test_an_error_while_loading_is_raised_before_the_first_result(
 
 
 def test_a_pipe_is_rejected_by_a_model_that_needs_translations() -> None:
-    with pytest.raises(UserError, match="--processes 2 does not support a pipe"):
+    with pytest.raises(UserError, match="several processes cannot translate a pipe"):
         translate(2, partial(load_translator, os.getpid(), Context(1, "both"), in_parent=False), is_pipe=True)

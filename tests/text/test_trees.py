@@ -68,9 +68,14 @@ def test_brackets_are_those_that_evalb_scores() -> None:
         ("()", "there are no words"),
         (")(", r"\)\( closes no open bracket"),
         ("XX y", "y is neither a bracket nor a word"),
+        ("(S " * 200 + "(NN dog" + ")" * 201, "it has more than 200 open brackets"),
         ("(S " * 1_000 + "(NN dog" + ")" * 1_001, "it has more than 200 open brackets"),
     ],
 )
 def test_a_malformed_tree_is_an_error(line: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         brackets(line)
+
+
+def test_a_tree_may_have_200_open_brackets() -> None:
+    assert brackets("(S " * 199 + "(NN dog" + ")" * 200) == ([("S", 0, 1)] * 199, 1)

@@ -11,6 +11,7 @@ from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.packing.packed import BatchShape
 from nmt.packing.shapes import UpdateStatistics
 from nmt.recipe import load_recipe
+from nmt.train.batching import describe_workload
 from nmt.train.workload import Workload
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -78,3 +79,8 @@ def test_work_includes_padding() -> None:
     assert Workload.from_plan(plain, 1).slowest == 1.0
     padded = EpochPlan(order, starts, lengths, lengths, 20, BatchShape(16, 16, 6, 10), multiple=2)
     assert Workload.from_plan(padded, 2) == Workload(2, 2, 40 / 64, 1.0)
+
+
+def test_padding_is_logged_if_there_is_any() -> None:
+    assert describe_workload(Workload(1, 3.0, 1.0, 1.0)) == "micro-batches per update: 3 on average"
+    assert describe_workload(Workload(1, 3.0, 0.99, 1.0)).endswith("; 1.0% of their positions are padding")

@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.comparison import Comparison, System, compare
 from bench.environments import PEERS, cache, install
 from bench.file_comparison import DEFAULTS, LOADED_DEFAULTS, FileWorkload, compare_files, compare_loaded
-from bench.goals import BY_NAME
+from bench.goals import BY_NAME, GOALS
 from bench.learning import draw, learn, summarize
 from bench.ledger import HOME, add_entries, comparison_entry, read_ledger, value_entry, write_results
 from bench.serving import ServingWorkload, compare_servers
@@ -26,13 +26,30 @@ from nmt.plots.figure import require_drawable
 from nmt.recipe import UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.text.lines import count_lines, require_same_length
+from nmt.text.lines import count_lines, require_lines, require_same_length
 
 SHAPES = {
     "tiny": Shape(4, 4, 128, 256, 4, 0.3),
     "base": Shape(),
     "big": Shape(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3),
     "small": Shape(3, 3, 256, 1024, 4, 0.1),
+}
+
+# Fields of the workload that the settings of a system can override, by task.
+FIELDS: dict[str, tuple[str, ...]] = {
+    "train": ("device", "precision", "threads", "warm_up", "batch_tokens", "updates", "label_smoothing"),
+    "decode": (
+        *("device", "precision", "threads", "warm_up"),
+        *("beam_size", "batch_sentences", "output_tokens", "num_sentences"),
+    ),
+    "prepare": ("threads", "warm_up"),
+    "learn": ("device", "precision", "threads", "batch_tokens", "label_smoothing", "beam_size", "batch_sentences"),
+}
+# Values of settings that are neither numbers nor checked by the system itself.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "compile": ("true", "false"),
+    "torch_compile": ("true", "false"),
+    "batches": ("sorted", "random"),
 }
 
 SYSTEMS = "\n".join(f"  {name:<15}{', '.join(peer.tasks)}" for name, peer in PEERS.items())
@@ -123,7 +140,12 @@ def _compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
 def _learn(options: argparse.Namespace) -> None:
     """Compare learning curves; print a table, write the curves and draw them."""
     systems = [_find_system("learn", text) for text in options.systems]
-    require_drawable(picture := options.results.with_suffix(".svg"))
+    picture = options.results.with_suffix(".svg")
+    require_drawable(picture)
+    if picture == options.results:
+        raise UserError(f"the plot would overwrite {picture}; --results must not end in .svg; choose another name")
+    if not picture.absolute().parent.is_dir():
+        raise UserError(f"{picture.parent}: no such folder; --results must be in an existing folder; create it")
     workload = Workload(
         "learn",
         str(options.folder.absolute()),
@@ -151,15 +173,16 @@ def _find_system(task: str, text: str) -> System:
 
 
 def _require_known(task: str, name: str, settings: Mapping[str, str]) -> None:
-    """Raise UserError for a setting that neither the workload nor the system has, or with a wrong value."""
-    fixed = {"task", "folder", "vocab_size", "shape", "options", "learning"}
-    types = {field.name: type(getattr(Workload, field.name)) for field in fields(Workload) if field.name not in fixed}
+    """Raise UserError for a setting without effect on the task, or with a wrong value."""
+    types = {field: type(getattr(Workload, field)) for field in FIELDS[task]}
     own = tuple(PEERS[name].options.get(task, "").split())
     sections = tuple(one for one in own if one.endswith("."))
     for key, value in settings.items():
         if not (key.isupper() or key in types or key in own or key.startswith(sections)):
             known = ", ".join([*own, *types])
             raise UserError(f"{name} has no setting {key!r} for {task!r}; it must be one of {known}; correct it")
+        if value not in CHOICES.get(key, (value,)):
+            raise UserError(f"{name}:{key} must be one of {', '.join(CHOICES[key])}, got {value!r}; correct it")
         try:
             types.get(key, str)(value)
         except ValueError as error:
@@ -170,12 +193,13 @@ def _compare_files(options: argparse.Namespace) -> None:
     """Compare systems that translate a file, and add the result to the ledger."""
     names = [field.name for field in fields(FileWorkload)]
     workload = FileWorkload(**{name: getattr(options, name) for name in names})
+    num_lines = count_lines(workload.source)
+    require_lines(workload.source, num_lines)
     if workload.ref is not None:
-        lines, references = count_lines(workload.source), count_lines(workload.ref)
-        require_same_length(workload.source, lines, workload.ref, references)
+        require_same_length(workload.source, num_lines, workload.ref, count_lines(workload.ref))
     compare_both = compare_loaded if options.loaded else compare_files
     comparison = compare_both(workload, _parse_system(options.ours), _parse_system(options.theirs), options.rounds)
-    work = {"task": "file", "num_lines": count_lines(workload.source), "beam_size": workload.beam_size}
+    work = {"task": "file", "num_lines": num_lines, "beam_size": workload.beam_size}
     command = f"tools/bench/run file {options.ours} {options.theirs} --model RUN --source FILE"
     command += " --loaded" if options.loaded else ""
     command += "" if workload.device == FileWorkload.device else f" --device {workload.device}"
@@ -261,7 +285,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands.add_parser("serve", help="compare servers that translate one line per request"))
     recording = commands.add_parser("record", help="add a value measured by another command")
     recording.add_argument("goal", choices=BY_NAME, metavar="goal", help="a goal of RESULTS.md")
-    recording.add_argument("value", type=float)
+    recording.add_argument("value", type=float, help="in the unit of the goal; a fraction, not a percentage")
     recording.add_argument("--command", dest="shown_command", required=True, help="the command that measured it")
     recording.add_argument("--evidence", type=Path, help="output file of `nmt bench --json`")
     ledger = commands.add_parser("ledger", help="generate RESULTS.md from results.json")
@@ -296,8 +320,9 @@ def _add_comparison(parser: argparse.ArgumentParser, task: str) -> None:
 
 
 def _add_learn(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("systems", nargs="+", help="systems with their settings; differences are from the first")
-    parser.add_argument("--results", type=Path, required=True, help="JSON file of the curves; the plot is beside it")
+    parser.add_argument("systems", nargs="+", help="systems with their settings")
+    results = "JSON file of the curves; the plot is beside it; differences are from its first system"
+    parser.add_argument("--results", type=Path, required=True, help=results)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="seeds; those in the file are not repeated")
     parser.add_argument("--rounds", type=int, default=15, help="validations (%(default)s)")
     parser.add_argument("--updates", type=int, default=200, help="updates between validations (%(default)s)")
@@ -324,7 +349,7 @@ def _add_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of both systems (%(default)s)")
     loaded = _default_settings(["nmt"], LOADED_DEFAULTS)
     parser.add_argument("--loaded", action="store_true", help=f"time loaded systems, without startup; {loaded}")
-    parser.add_argument("--warm-up", type=int, default=1, help="untimed rounds (%(default)s)")
+    parser.add_argument("--warm-up", type=int, default=1, help="untimed rounds, at least 1 with --loaded (%(default)s)")
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -343,7 +368,8 @@ def _add_translation(parser: argparse.ArgumentParser, source: str) -> None:
 def _add_systems(parser: argparse.ArgumentParser, ours: str, theirs: str) -> None:
     parser.add_argument("ours", help=f"a system with its settings: {ours}")
     parser.add_argument("theirs", help=f"another system: {theirs}")
-    parser.add_argument("--goal", choices=BY_NAME, metavar="GOAL", help="goal that this comparison measures")
+    goals = [goal.name for goal in GOALS if goal.unit == "ratio"]
+    parser.add_argument("--goal", choices=goals, metavar="GOAL", help="goal that this comparison measures")
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds (%(default)s)")
 
 

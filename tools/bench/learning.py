@@ -1,7 +1,7 @@
-"""Learning curves of several systems: validation nll after equal updates of equal size, and BLEU of the test set.
+"""Learning curves of several systems: validation nll after equal numbers of updates, and BLEU on the test set.
 
-The systems train in alternating rounds on the same pieces. Each validates with its own model, and translates with its
-own search (beams of the same size, scores divided by length).
+The systems train in alternating rounds on the same pieces, with updates of equal size. Each validates with its own
+model, and translates with its own search (beams of the same size, scores divided by length).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Curve:
 
     updates, tokens, seconds: totals at each validation; tokens of the target, seconds without validation
     nll:  mean negative log-likelihood per target token, EOS included, in nats, at each validation
-    bleu: sacreBLEU of the test set
+    bleu: sacreBLEU on the test set
     """
 
     name: str
@@ -140,7 +140,7 @@ def _read_translations(output: Path, workload: Workload) -> list[str]:
 
 
 def summarize(curves: Sequence[Curve]) -> str:
-    """Return a Markdown table: final nll, BLEU, differences from the first system over seeds, and training time."""
+    """Return a Markdown table: final nll, BLEU, differences from the system of the first curve, and training time."""
     labels = list(dict.fromkeys(curve.label for curve in curves))
     by_label = {label: {c.seed: c for c in curves if c.label == label} for label in labels}
     first = by_label[labels[0]]

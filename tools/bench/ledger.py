@@ -36,16 +36,20 @@ other machines: bf16 matmuls of one core vary from 0.35 to 1.15 TFLOP/s within s
 
 
 def read_ledger(folder: Path = HOME) -> list[Entry]:
-    """Return the newest measurement of each goal and machine, oldest first."""
+    """Return the newest measurement of each goal and machine, oldest first; raises UserError for an unreadable file."""
     path = folder / "results.json"
-    entries: list[Entry] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    try:
+        entries: list[Entry] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}; it must be a ledger of measurements; restore it") from error
     return entries
 
 
 def add_entries(added: Sequence[Entry], folder: Path = HOME) -> None:
     """Add measurements, replacing older ones of the same goal and machine, and update `RESULTS.md`.
 
-    Without a goal, command, workload and note must be the same: the command does not name the model and the text.
+    A measurement without a goal replaces only one with the same command, workload and note: the command does not name
+    the model and the text.
     """
     entries = sorted([*read_ledger(folder), *added], key=_date)
     newest = {(entry["goal"] or _identity(entry), _machine(entry)): entry for entry in entries}

@@ -27,7 +27,7 @@ from bench.file_comparison import run_command, session_memory, start_command
 from bench.ratio import paired_ratio
 from nmt.logs import say
 from nmt.recipe import UserError
-from nmt.text.lines import read_lines
+from nmt.text.lines import read_lines, require_lines
 
 # Systems and the defaults of their settings. `translate` is `nmt translate`, without a server.
 DEFAULTS: Mapping[str, Mapping[str, str]] = {
@@ -52,8 +52,11 @@ class ServingWorkload:
 
     @property
     def search(self) -> list[str]:
-        """The options of the search."""
-        return [f"--set=beam_size={self.beam_size}", "--set=length_penalty=power", "--set=length_alpha=1"]
+        """Options of the search; without a length penalty for greedy search, where `nmt translate` rejects it."""
+        beam_size = f"--set=beam_size={self.beam_size}"
+        if self.beam_size == 1:
+            return [beam_size]
+        return [beam_size, "--set=length_penalty=power", "--set=length_alpha=1"]
 
 
 class _Command:
@@ -98,10 +101,14 @@ class _Server:
     different: int = 0
 
     def run_round(self, timed: bool) -> None:
-        """Translate all lines once."""
+        """Translate all lines once; raises UserError if the server closes a connection."""
         os.killpg(self.process.pid, signal.SIGCONT)
         lines, start = list(read_lines(self.workload.source)), perf_counter()
-        answers = asyncio.run(_send(lines, self.port, self.workload))
+        try:
+            answers = asyncio.run(_send(lines, self.port, self.workload))
+        except (OSError, EOFError) as error:
+            name = self.measurement.name
+            raise UserError(f"{name} does not answer: {error}; check that it has enough memory, then rerun") from error
         seconds = perf_counter() - start
         self.memory.append(session_memory(self.process.pid))
         os.killpg(self.process.pid, signal.SIGSTOP)
@@ -129,7 +136,7 @@ class _Server:
 def compare_servers(workload: ServingWorkload, ours: System, theirs: System, rounds: int) -> Comparison:
     """Translate a file with two servers in alternating rounds, after one untimed round each.
 
-    Raises UserError for an unknown system or setting, or if a server does not start.
+    Raises UserError for an unknown system or setting, or if a server does not start or does not answer.
     """
     for name, settings in (ours, theirs):
         if name not in DEFAULTS:
@@ -141,12 +148,14 @@ def compare_servers(workload: ServingWorkload, ours: System, theirs: System, rou
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         command = _Command(workload, folder)
         command.run_round(timed=False)
+        require_lines(workload.source, len(command.lines))
         runs: list[_Command | _Server] = []
-        for name, settings in (ours, theirs):
+        for side, (name, settings) in (("ours", ours), ("theirs", theirs)):
             if name == "translate":
                 runs.append(command)
             else:
-                server = _running_server(workload, name, settings, command.lines, folder)
+                (folder / side).mkdir()
+                server = _running_server(workload, name, settings, command.lines, folder / side)
                 runs.append(stack.enter_context(server))
         for number in range(rounds + 1):
             for run in runs:

@@ -92,7 +92,7 @@ class Workload:
 
     def pieces(self, split: str, side: str) -> list[list[str]]:
         """The same sentences as SentencePiece pieces."""
-        return [line.split(" ") for line in self.lines(f"{split}.{side}.pieces")]
+        return [line.split(" ") if line else [] for line in self.lines(f"{split}.{side}.pieces")]
 
     def write_pieces(self, sentences: Iterable[Iterable[str]]) -> None:
         """Write the translations of the test set, as pieces."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpu_check import packages
 from gpu_check.driver import STAGE_SECONDS, STAGES, Driver, Stage, say, select_stages
-from gpu_check.outcome import Outcome, Results, read_outcome
+from gpu_check.outcome import Results, read_outcome
 from gpu_check.report import SETUP, all_passed, format_report, format_table, outcomes
 from gpu_check.settings import Settings
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.limit <= 0 or (options.budget_seconds is not None and options.budget_seconds <= 0):
         parser.error("--limit and --budget-seconds must be above 0")
-    names = [name for name in options.stages.split(",") if name] if options.stages is not None else None
+    names = None if options.stages is None else options.stages.split(",")
     try:
         stages = list(STAGES) if names is None else select_stages(names)
     except ValueError as error:
@@ -135,7 +135,7 @@ def _finish(settings: Settings, results: Path) -> int:
 
 
 def _list_line(stage: Stage, results: Path) -> str:
-    outcome: Outcome | None = read_outcome(results, stage.name)
+    outcome = read_outcome(results, stage.name)
     return f"{stage.name:<32} {outcome.status if outcome else 'not run':<15} {stage.title}\n"
 
 

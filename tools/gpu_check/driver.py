@@ -94,7 +94,8 @@ class Driver:
                 continue
             left = float("inf") if self._deadline is None else self._deadline - time.monotonic()
             if left <= 0 or (self._stages_run and left < self._settings.pick(stage.seconds, _SMALL_STAGE_SECONDS)):
-                say(f"{max(left, 0):.0f} s of the budget left; stopping before {stage.name}; rerun to resume")
+                advice = "rerun with --stages and the remaining stages" if again else "rerun to resume"
+                say(f"{max(left, 0):.0f} s of the budget left; stopping before {stage.name}; {advice}")
                 return
             self._run(stage, min(self._limit, left))
             self._stages_run += 1

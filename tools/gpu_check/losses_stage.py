@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,20 +116,18 @@ def _distances(
 ) -> list[tuple[str, float, float | None]]:
     """Name, limit and relative distance of each comparison; the distance is None without losses."""
 
-    def max_distance(theirs: np.ndarray, ours: np.ndarray) -> float:
-        distance = float(np.abs(ours / theirs - 1).max())
-        return distance if math.isfinite(distance) else math.inf
+    def distance(select: Callable[[np.ndarray], np.ndarray]) -> float | None:
+        if losses is None:
+            return None
+        largest = float(np.abs(select(np.array(losses)) / select(reference) - 1).max())
+        return largest if math.isfinite(largest) else math.inf
 
-    found = reference * math.nan if losses is None else np.array(losses)
     if dropout:
-        compared = [("means of 20", limits.smooth, max_distance(_smooth(reference), _smooth(found)))]
-    else:
-        ends = reference[-_WINDOW:].mean(), found[-_WINDOW:].mean()
-        compared = [
-            (f"first {_FIRST} losses", limits.first, max_distance(reference[:_FIRST], found[:_FIRST])),
-            ("mean of the last 20", limits.last, max_distance(*map(np.atleast_1d, ends))),
-        ]
-    return [(what, limit, None if losses is None else distance) for what, limit, distance in compared]
+        return [("means of 20", limits.smooth, distance(_smooth))]
+    return [
+        (f"first {_FIRST} losses", limits.first, distance(lambda curve: curve[:_FIRST])),
+        ("mean of the last 20", limits.last, distance(lambda curve: curve[-_WINDOW:].mean(keepdims=True))),
+    ]
 
 
 def _smooth(losses: np.ndarray) -> np.ndarray:

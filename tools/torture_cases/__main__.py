@@ -136,10 +136,9 @@ class _Progress:
             return
         self._last = now
         elapsed = now - self._started
+        left = format_duration(self._seconds_left(elapsed, result))
         line = f"torture: {result.case.name}: {result.passed} of {result.trials} trials passed"
-        line += (
-            f", {format_duration(elapsed)} elapsed, about {format_duration(self._seconds_left(elapsed, result))} left"
-        )
+        line += f", {format_duration(elapsed)} elapsed, about {left} left"
         self._write(line, keep=finished or not self._is_terminal)
 
     def _seconds_left(self, elapsed: float, result: _Result) -> float:
@@ -236,7 +235,11 @@ def _read_command_line() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="random seed (%(default)s)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="parent of the working folder (system default)")
     parser.add_argument("--keep", action="store_true", help="keep the runs even if all passed")
-    return parser.parse_args()
+    options = parser.parse_args()
+    for folder in (options.folder, None if options.out is None else options.out.absolute().parent):
+        if folder is not None and not folder.is_dir():
+            parser.error(f"{folder} is not a folder")
+    return options
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Fault:
 
 
 def count_updates() -> Callable[[], int]:
-    """Start counting the optimizer steps of this process; returns a function that gives the count."""
+    """Start counting the optimizer steps of this process; returns a function that returns the count."""
     counts = [0]
 
     def count() -> None:

@@ -154,7 +154,7 @@ class Command:
         return self._status
 
     def kill(self) -> None:
-        """Send SIGKILL to the command and all processes it started."""
+        """Send SIGKILL to the command and, if it is a new interpreter, to all processes that it started."""
         if self._status is None:
             self._process.kill()
         for pid in self.processes():

@@ -60,8 +60,8 @@ function showModel() {
     element(field).title = unsupported[field] ?? "";
   }
   const names = {
-    required: "Required phrases", glossary: "Glossary", alignments: "Aligned words", attention: "Attention", prefix: "Prefixes",
-    partial_word: "Typing the beginning of an alternative", alternatives: "Alternatives",
+    required: "Required phrases", glossary: "Glossary", alignments: "Aligned words", attention: "Attention",
+    prefix: "Prefixes", partial_word: "Typing the beginning of an alternative", alternatives: "Alternatives",
   };
   element("reasons").replaceChildren(...Object.keys(names).filter((field) => field in unsupported).map((field) => {
     const item = document.createElement("li");
@@ -71,7 +71,8 @@ function showModel() {
   schedule(0);
 }
 
-const phrases = (id) => element(id).disabled ? [] : element(id).value.split(",").map((phrase) => phrase.trim()).filter(Boolean);
+const phrases = (id) => (element(id).disabled ? "" : element(id).value).split(",")
+  .map((phrase) => phrase.trim()).filter(Boolean);
 
 /** Return the lines of the glossary that are not blank: number, and the parts between equals signs. */
 const glossaryLines = () => (element("glossary").disabled ? "" : element("glossary").value).split("\n")
@@ -85,8 +86,9 @@ const terms = () => glossaryLines().filter(isTerm).map(({sides}) => sides);
 
 function showGlossaryNote() {
   const unused = glossaryLines().filter((line) => !isTerm(line)).map(({number}) => number);
+  const plural = unused.length === 1 ? "" : "s";
   element("glossary-note").textContent = unused.length
-    ? `Unused line${unused.length === 1 ? "" : "s"}: ${unused.join(", ")}; write term = translation, with one equals sign`
+    ? `Unused line${plural}: ${unused.join(", ")}; write term = translation, with one equals sign`
     : "";
 }
 
@@ -154,6 +156,7 @@ async function update() {
   element("error").hidden = !problem;
   element("error").textContent = problem;
   if (problem) {
+    element("status").textContent = ""; // of the aborted update
     return;
   }
   showSource();
@@ -279,8 +282,8 @@ const focusedWord = () => document.activeElement?.closest?.("#output .word");
 function restoreFocus(word) {
   const {sentence, word: number} = word?.dataset ?? {};
   const current = word && findWord(sentence, number);
-  const [reachable, first] = ['#output .word[tabindex="0"]', "#output .word"].map((selector) => document.querySelector(selector));
-  (current ?? reachable ?? first)?.setAttribute("tabindex", "0");
+  const reachable = document.querySelector('#output .word[tabindex="0"]') ?? document.querySelector("#output .word");
+  (current ?? reachable)?.setAttribute("tabindex", "0");
   if (current !== word) {
     current?.focus();
   }
@@ -297,7 +300,8 @@ function highlight(word) {
     return;
   }
   const index = word.side === "source" ? 0 : 1; // of the word in a link
-  const lit = links.filter((link) => link[index] === Number(word.word)).flatMap(([s, t]) => [["source", s], ["target", t]]);
+  const lit = links.filter((link) => link[index] === Number(word.word))
+    .flatMap(([s, t]) => [["source", s], ["target", t]]);
   for (const [side, number] of [[word.side, word.word], ...lit]) {
     document.querySelector(`[data-side="${side}"][data-sentence="${word.sentence}"][data-word="${number}"]`)
       ?.classList.add("lit");
@@ -343,6 +347,9 @@ function openWord(word) {
   const {sentence: index, word: number} = word.dataset;
   showOutput();
   const anchor = findWord(index, number);
+  if (!anchor) { // the text or an option has changed
+    return;
+  }
   const sentence = sentences[index];
   const {text} = shown(sentence);
   const {unsupported} = model();
@@ -354,7 +361,9 @@ function openWord(word) {
     anchor,
     before: text.slice(0, wordsOf(text)[number].start),
     partialWords: unsupported.partial_word ?? "",
-    find: (fields, signal) => translate({...requestFor(sentence), alignments: false, text: sentence.text, ...fields}, signal),
+    find: (fields, signal) => translate(
+      {...requestFor(sentence), alignments: false, text: sentence.text, ...fields}, signal,
+    ),
     onChoose: (prefix) => pin(sentence, prefix),
   });
 }

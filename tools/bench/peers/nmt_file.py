@@ -21,6 +21,8 @@ from nmt.text.lines import read_lines
 
 def load(options: dict[str, str]) -> Callable[[Path, Path], None]:
     """Return a function that translates a file."""
+    if options["engine"] not in ("torch", "ctranslate2"):
+        raise SystemExit(f"engine must be torch or ctranslate2, got {options['engine']!r}; correct it")
     torch.set_num_threads(int(options["threads"]))
     decode = DecodeRecipe(beam_size=int(options["beam_size"]), length_penalty="power", length_alpha=1.0)
     load_translator: Callable[..., TextTranslator] = Translator.load
