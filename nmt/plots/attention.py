@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,11 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from nmt.alignment.attention import AlignmentAttention, AttentionMap, WordAligner
+from nmt.logs import counted
 from nmt.plots.figure import new_figure, save_figure
 from nmt.recipe import UserError
 
 # Inches per cell, and for the tokens beside the map.
 _CELL, _MARGIN = 0.28, 1.6
+# Dots per inch: the default, and the fewest with readable tokens. Large images have fewer than the default: drawing
+# takes about 45 bytes per pixel, and many viewers reject longer sides.
+_DPI, _MIN_DPI = 120, 50
+_MAX_SIDE, _MAX_PIXELS = 20_000, 50_000_000
+_VECTOR_FORMATS = (".svg", ".svgz", ".pdf", ".eps", ".ps", ".pgf")  # their text is readable at any size
 
 
 @dataclass(frozen=True)
@@ -54,9 +61,20 @@ def read_panels(
 
 
 def draw_attention(src: Sequence[str], tgt: Sequence[str], panels: Sequence[Panel], path: Path) -> None:
-    """Draw the maps side by side; raises UserError without matplotlib and for an unwritable file."""
-    width, height = _CELL * len(src) + _MARGIN, _CELL * len(tgt) + _MARGIN
-    figure = new_figure(width * len(panels), height)
+    """Draw the maps side by side.
+
+    Raises UserError without matplotlib, for an unwritable file, and if tokens would be unreadable in the largest image.
+    """
+    width, height = (_CELL * len(src) + _MARGIN) * len(panels), _CELL * len(tgt) + _MARGIN
+    dpi = int(min(_DPI, _MAX_SIDE / max(width, height), math.sqrt(_MAX_PIXELS / (width * height))))
+    if dpi < _MIN_DPI and path.suffix not in _VECTOR_FORMATS:
+        advice = ", leave out --each-layer" if len(panels) > 1 else ""
+        raise UserError(
+            f"{counted(len(panels), 'map')} of {len(tgt):,} x {len(src):,} tokens would be unreadable in {path}; an "
+            f"image has at most {_MAX_PIXELS // 1_000_000} megapixels; write a .svg file{advice}, or select a shorter "
+            "line"
+        )
+    figure = new_figure(width, height)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.imshow(panel.weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
         axes.scatter(panel.attended, np.arange(len(panel.attended)), s=12, c="darkorange")
@@ -64,9 +82,10 @@ def draw_attention(src: Sequence[str], tgt: Sequence[str], panels: Sequence[Pane
         axes.set_yticks(range(len(tgt)), tgt, parse_math=False)
         axes.xaxis.tick_top()
         axes.set_title(panel.title)
-    save_figure(figure, path, dpi=120)
+    save_figure(figure, path, dpi)
 
 
 def _title(attention: AlignmentAttention) -> str:
-    heads = f"heads {', '.join(map(str, attention.heads))}" if attention.heads else "all heads"
-    return f"layer {attention.layer}, {heads}, by {attention.at}"
+    noun = "head" if len(attention.heads) == 1 else "heads"
+    heads = f"{noun} {', '.join(map(str, attention.heads))}" if attention.heads else "all heads"
+    return f"layer {attention.layer}, {heads}, at {attention.at}"

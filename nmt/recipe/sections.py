@@ -418,10 +418,9 @@ class Recipe(Section):
                 f"decode.alignment_layer is {self.decode.alignment_layer}; the decoder has layers 0 to "
                 f"{layers - 1}; choose one of them"
             )
-        if too_high := [head for head in self.decode.alignment_heads if head >= heads]:
+        if wrong := [head for head in self.decode.alignment_heads if head >= heads]:
             raise ValueError(
-                f"decode.alignment_heads names head {too_high[0]}; layers have heads 0 to "
-                f"{heads - 1}; choose from these"
+                f"decode.alignment_heads names head {wrong[0]}; layers have heads 0 to {heads - 1}; choose from these"
             )
         if (self.data.long_sources == "truncate") != (self.decode.long_lines == "truncate"):
             raise ValueError(

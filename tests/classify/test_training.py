@@ -498,7 +498,7 @@ def test_a_pair_occurs_in_the_training_text_if_both_texts_do(reviews: Path, caps
         (reviews / f"{name}.tsv").write_text("".join(lines))
     splits = ("data.train=[%s]", "train"), ("data.valid=[%s]", "test"), ("data.test={t=%s}", "test")
     corpora = [option % f'{{kind="tsv", path="{name}.tsv", label_column=2}}' for option, name in splits]
-    train(*corpora, "data.labels=[]", "train.max_steps=1")
+    train(*corpora, "data.labels=[]", "train.max_steps=1", "train.micro_batch_tokens=514")
     err = " ".join(capsys.readouterr().err.split())
     for name in ("data.valid", "data.test.t"):
         assert f"warning: {name}: 1 of 2 examples also occur in the training text" in err

@@ -155,7 +155,7 @@ def test_only_a_file_of_the_same_kind_is_replaced(folder: Path, nmt: Nmt, comman
 
 def test_plot_needs_an_extension(folder: Path, nmt: Nmt) -> None:
     status, _, err = nmt("plot", "curves", folder, "-o", folder / "curves")
-    assert status == 1
+    assert status == 2
     assert "the name needs an extension such as .png" in one_line(err)
     assert not list(folder.glob("curves*"))
 

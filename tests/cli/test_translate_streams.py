@@ -614,9 +614,14 @@ def test_resume_requires_the_same_options_and_input(
         (model, sentences, ("--ensemble", other), f"ensemble was [] and is {other} (SHA-256 "),
         (model, sentences, ("--beam-size", 3), "decode.beam_size was 2 and is 3"),
         (model, sentences, ("--with-scores",), "with-scores was false and is true"),
-        (model, sentences, ("--prefixes", sentences), f"the first 12 lines of {sentences} with --prefixes {sentences}"),
+        (
+            model,
+            sentences,
+            ("--prefixes", sentences),
+            f"{sentences} with --prefixes {sentences} does not start with the 12 lines",
+        ),
         (model, tmp_path / "shortened", (), f"shortened has 3 lines; {tmp_path / 'out.part'} has translations of 12"),
-        (model, tmp_path / "changed", (), f"those that {tmp_path / 'out.part'} was made from ({sentences});"),
+        (model, tmp_path / "changed", (), f"lines that {tmp_path / 'out.part'} was made from ({sentences});"),
         (model, tmp_path / "changed", (), "use the same input, --prefixes and --required, or --restart to start over"),
     ):
         status, _, err = nmt("translate", models, source, *more, *options, "--resume")

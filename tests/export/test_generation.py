@@ -113,7 +113,7 @@ EACH: dict[str, dict[str, object]] = {
     "require": {"require": ["Hund"]},
     "bias": {"bias": {"Hund": 1.0}},
     "n_best": {"n_best": 3},
-    "tag": {"tag": "<web>"},
+    "tag": {"tag": "<term-end>"},
     "long_lines": {"long_lines": "truncate"},
     "split_sentences": {"split_sentences": True},
     "mbr_metric": {"n_best": 3, "mbr_metric": "chrf"},
@@ -148,7 +148,7 @@ IGNORED = {"glossary_mode", "ensemble_mean", "batch_tokens"}
 
 def test_each_option_is_converted_or_named(make_model: MakeModel) -> None:
     assert EACH.keys() | IGNORED == DecodeRecipe.model_fields.keys()
-    model = make_model()
+    model = make_model(marks_terms=True)
     metadata, tokenizers = read_model_metadata(model), Tokenizers.load(model)
 
     def exports(options: dict[str, object]) -> tuple[tuple[object, list[str]], tuple[object, list[str]]]:

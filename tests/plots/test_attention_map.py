@@ -51,7 +51,7 @@ def test_panel_has_the_chosen_heads_and_their_links(aligner: WordAligner) -> Non
     assert src[-1] == "</s>"
     assert "".join(src[:-1]) == "▁the▁cat▁sees"
     assert "".join(tgt) == "▁cat▁the▁dog"
-    assert panel.title == "layer 0, heads 1, by input"
+    assert panel.title == "layer 0, head 1, at input"
     assert panel.weights.shape == (len(tgt), len(src))
     np.testing.assert_allclose(panel.weights[1, :3], [0.0, 0.5, 0.0])
     assert panel.attended[:3] == [0, 1, 2]
@@ -59,7 +59,7 @@ def test_panel_has_the_chosen_heads_and_their_links(aligner: WordAligner) -> Non
 
 def test_each_layer_has_a_panel_with_all_heads(aligner: WordAligner) -> None:
     _, _, panels = read_panels(aligner, "the cat", "cat the", each_layer=True)
-    assert [panel.title for panel in panels] == ["layer 0, all heads, by input", "layer 1, all heads, by input"]
+    assert [panel.title for panel in panels] == ["layer 0, all heads, at input", "layer 1, all heads, at input"]
     assert [float(panel.weights[0, 0]) for panel in panels] == pytest.approx([0.3, 0.5])
 
 
@@ -86,6 +86,29 @@ def test_maps_are_written_in_the_format_of_the_extension(tmp_path: Path) -> None
 def test_tokens_with_dollar_signs_are_not_read_as_formulas(tmp_path: Path) -> None:
     """As formulas, these source tokens would raise a ValueError."""
     draw_attention(["$$", "▁$x_$", "</s>"], ["a^b$▁$", "▁costs"], PANELS, tmp_path / "map.png")
+
+
+def test_a_large_image_has_a_lower_resolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolutions: list[int] = []
+    monkeypatch.setattr("nmt.plots.attention.save_figure", lambda _figure, _path, dpi: resolutions.append(dpi))
+    long = Panel("layer 0, all heads", np.eye(300), list(range(300)))
+    draw_attention(["a"] * 300, ["b"] * 300, [long], tmp_path / "map.png")
+    (dpi,) = resolutions
+    assert 80 < dpi < 120
+
+
+def test_an_image_with_unreadable_tokens_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "map.png"
+    with pytest.raises(UserError) as error:
+        draw_attention(["a"] * 1001, ["b"] * 1000, PANELS, path)
+    assert str(error.value) == (
+        f"2 maps of 1,000 x 1,001 tokens would be unreadable in {path}; an image has at most 50 megapixels; write a "
+        ".svg file, leave out --each-layer, or select a shorter line"
+    )
+    saved: list[Path] = []
+    monkeypatch.setattr("nmt.plots.attention.save_figure", lambda _figure, path, _dpi: saved.append(path))
+    draw_attention(["a"] * 1001, ["b"] * 1000, PANELS[:1], tmp_path / "map.svg")
+    assert saved == [tmp_path / "map.svg"]
 
 
 @pytest.mark.slow

@@ -464,6 +464,9 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
             "data.test.x.label_field = ''; it must have at least 1 character",
         ),
         ("data.train=[]", "data.train = []; it must have 1 or more items"),
+        ('run_dir=""', "run_dir = ''; it must be a path that is not empty"),
+        ('train.start_from=""', "train.start_from = ''; it must be a path that is not empty"),
+        ("data.train=[{kind='text',src='',tgt='b'}]", "data.train.0.src = ''; it must be a path that is not empty"),
         ('name="a/b"', "name = 'a/b'; it must be letters, digits, '.', '_' and '-', starting"),
         ("tgt_lang=German", "tgt_lang = 'German'; it must be an ISO 639 code of two or three lowercase letters"),
         (
@@ -766,6 +769,7 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             )
             for symbol in ("<pad>", "</s>", "<0xAB>")
         ),
+        (["tokenizer.user_symbols=['a', 'b', 'a']"], "tokenizer.user_symbols has 'a' twice; symbols must be distinct;"),
         (["tokenizer.user_symbols=['']"], "tokenizer.user_symbols has ''; a symbol must have characters and no white"),
         (
             ["tokenizer.user_symbols=['\u2460']", "data.unicode_form=NFKC"],
@@ -968,7 +972,7 @@ def test_describe_recipe_of_a_classifier_has_the_options_that_it_uses(tmp_path: 
     path = tmp_path / "topics.toml"
     path.write_text(
         'name = "topics"\n[data]\nlabels = ["sport", "news"]\ntrain = [{ kind = "tsv", path = "t" }]\n'
-        "[train]\nmicro_batch_tokens = 100\n"
+        "[train]\nmicro_batch_tokens = 300\n"
     )
     recipe = load_any_recipe(path, ["seed=3"])
     text = describe_recipe(recipe)

@@ -238,6 +238,23 @@ def test_a_missing_list_of_models_is_an_error(browser: Browser, url: str, tmp_pa
     assert texts(browser, "#error") == problem
 
 
+@pytest.mark.usefixtures("blocked_models")
+def test_without_models_the_controls_raise_no_exception(browser: Browser, url: str) -> None:
+    browser.open(url)
+    browser.wait("!document.querySelector('#error').hidden")
+    browser.problems.clear()  # the blocked request
+    browser.run("document.querySelector('#source').focus()")
+    browser.type("The dog. The cat.")
+    browser.run("document.querySelector('#source').setSelectionRange(0, 0)")
+    browser.hover("#backdrop .word")
+    browser.click("#swap")
+    browser.run("document.querySelector('#theme').dispatchEvent(new Event('change'))")
+    time.sleep(0.4)  # longer than the delay after the last keystroke
+    assert texts(browser, "#output") == [""]
+    browser.run("localStorage.clear()")
+    assert browser.problems == []
+
+
 def test_tokens_have_their_probability(page: Browser, reference: Translator) -> None:
     enter(page, SENTENCES[0])
     (translation,) = best(reference, SENTENCES[:1])

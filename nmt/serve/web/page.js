@@ -4,6 +4,7 @@ import {closeAlternatives, openAlternatives} from "./alternatives.js";
 import {chunksOf, listModels, setKey, translate, translateLines} from "./api.js";
 import {enableFiles} from "./file_panel.js";
 import {clearDetails, showDetails} from "./details.js";
+import {fillSelect, invalidOption, phrases, showGlossaryNote, terms} from "./option_fields.js";
 import {sentencesOf, wordsOf} from "./text.js";
 import {wordElement, wordsWithTokens} from "./words.js";
 
@@ -27,14 +28,6 @@ const ranks = new Map(); // index of the shown translation, by `keyOf`
 // --- Models and options ----------------------------------------------------------------------------------------------
 
 const model = () => models.find(({name}) => name === element("model").value);
-
-/** Replace the options of a select and keep its choice if possible. */
-function fillSelect(id, options) {
-  const select = element(id);
-  const before = select.value;
-  select.replaceChildren(...options.map(([value, label]) => new Option(label, value)));
-  select.value = options.some(([value]) => value === before) ? before : options[0]?.[0] ?? "";
-}
 
 function showLanguages() {
   const unique = (values) => [...new Set(values)].map((value) => [value, value]);
@@ -71,33 +64,6 @@ function showModel() {
   schedule(0);
 }
 
-const phrases = (id) => (element(id).disabled ? "" : element(id).value).split(",")
-  .map((phrase) => phrase.trim()).filter(Boolean);
-
-/** Return the lines of the glossary that are not blank: number, and the parts between equals signs. */
-const glossaryLines = () => (element("glossary").disabled ? "" : element("glossary").value).split("\n")
-  .map((line, i) => ({number: i + 1, sides: line.split("=").map((side) => side.trim())}))
-  .filter(({sides}) => sides.some(Boolean) || sides.length > 1);
-
-const isTerm = ({sides}) => sides.length === 2 && sides.every(Boolean);
-
-/** Return the terms of the glossary and their translations. */
-const terms = () => glossaryLines().filter(isTerm).map(({sides}) => sides);
-
-function showGlossaryNote() {
-  const unused = glossaryLines().filter((line) => !isTerm(line)).map(({number}) => number);
-  const plural = unused.length === 1 ? "" : "s";
-  element("glossary-note").textContent = unused.length
-    ? `Unused line${plural}: ${unused.join(", ")}; write term = translation, with one equals sign`
-    : "";
-}
-
-/** Return which option has an invalid value, and why; "" if there is none. */
-function invalidOption() {
-  const input = ["beam-size", "length-alpha", "n-best"].map(element).find((field) => !field.checkValidity());
-  return input ? `${input.parentElement.textContent.trim()}: ${input.validationMessage}` : "";
-}
-
 /** Return the fields of requests that the options set. The model's own beam may exceed the limit of requests. */
 function searchOptions() {
   const beamSize = element("beam-size").valueAsNumber;
@@ -122,7 +88,8 @@ function requestFor(sentence) {
   return {...searchOptions(), scores: true, alignments, ...(prefix && {prefix})};
 }
 
-const keyOf = (sentence) => JSON.stringify([sentence.text, requestFor(sentence)]);
+/** Return the key of a sentence in `results`; "" before the models are loaded. */
+const keyOf = (sentence) => (models.length ? JSON.stringify([sentence.text, requestFor(sentence)]) : "");
 
 /** Return the shown translation of a sentence, or undefined if there is none yet. */
 function shown(sentence) {
@@ -447,7 +414,7 @@ element("source").addEventListener("pointermove", ({clientX, clientY}) => {
 });
 element("source").addEventListener("pointerleave", () => highlight());
 document.addEventListener("selectionchange", () => {
-  if (document.activeElement === element("source")) {
+  if (models.length && document.activeElement === element("source")) {
     const at = element("source").selectionStart;
     const index = sentences.findIndex(({start, end}) => start <= at && at <= end);
     if (index >= 0 && index !== selected) {
