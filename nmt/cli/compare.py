@@ -28,7 +28,7 @@ from nmt.evaluate.inputs import hint_at_forms, read_systems, warn_of_identical
 from nmt.evaluate.result_tables import comparison_tables
 from nmt.evaluate.significance import compare_systems
 from nmt.experiments.run_comparison import ComparedRun, compare_runs, difference_table
-from nmt.logs import progress, warn
+from nmt.logs import progress, say, warn
 from nmt.plots.curves import draw_runs
 from nmt.plots.figure import PLOT_MARK
 from nmt.recipe import CommandError, UserError
@@ -135,7 +135,9 @@ def _compare_runs(
     if not by_test:
         warn("these runs have no test set in common; there are no scores to compare")
     options = difference_table(runs)
-    tables = [options]
+    if not options.rows:
+        say("the recipes have the same options")
+    tables = [options] if options.rows else []
     for test, comparisons in by_test.items():
         tables += [replace(table, title=f"{test}: {table.title}") for table in comparison_tables(comparisons)]
     document = {

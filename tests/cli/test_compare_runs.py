@@ -69,6 +69,17 @@ def test_options_and_scores_are_compared(runs: Path, nmt: Nmt) -> None:
     assert "options that differ" in text and text.count("heldout: bleu") == 1 and "a (baseline)" in text
 
 
+def test_runs_with_the_same_options_have_no_table_of_options(runs: Path, nmt: Nmt) -> None:
+    before, _, rest = RECIPE.replace("STEPS", "1").partition("[data.test.EXTRA]")
+    for name in TRANSLATIONS:
+        (runs / name / "recipe.toml").write_text(before + rest[rest.index("[train]") :])
+    few = ("--resamples", 10, "--trials", 10)
+    status, out, err = nmt("compare", "a", "b", *few)
+    assert status == 0, err
+    assert "options that differ" not in out and "the recipes have the same options\n" in err
+    assert json.loads(nmt("compare", "a", "b", *few, "--format", "json")[1])["options"] == []
+
+
 def test_metrics_that_do_not_ignore_case_are_named_for_lowercase_models(
     runs: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_tokens_with_dollar_signs_are_not_read_as_formulas(tmp_path: Path) -> No
     draw_attention(["$$", "▁$x_$", "</s>"], ["a^b$▁$", "▁costs"], PANELS, tmp_path / "map.png")
 
 
+@pytest.mark.slow
 def test_a_large_image_has_a_lower_resolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resolutions: list[int] = []
     monkeypatch.setattr("nmt.plots.attention.save_figure", lambda _figure, _path, dpi: resolutions.append(dpi))
@@ -97,6 +98,7 @@ def test_a_large_image_has_a_lower_resolution(tmp_path: Path, monkeypatch: pytes
     assert 80 < dpi < 120
 
 
+@pytest.mark.slow
 def test_an_image_with_unreadable_tokens_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "map.png"
     with pytest.raises(UserError) as error:
