@@ -15,7 +15,7 @@ from nmt.logs import say
 from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.storage.sealed import has_mark, require_no_loop, writes_through
+from nmt.storage.sealed import has_mark, require_no_loop, require_writable, writes_through
 from nmt.streams.output import is_standard_output, require_not_input
 from nmt.text.lines import STANDARD_STREAM, read_lines, require_lines, require_same_length, warn_of_pairs
 
@@ -135,8 +135,8 @@ def require_output(
     folder = Path(os.path.realpath(out)).parent
     if not folder.is_dir():
         raise UserError(f"cannot write {out}: {folder} is not a directory; {option} must be in an existing directory")
-    if not writes_through(out) and not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write {out}: {folder} is not writable; change its permissions or choose another")
+    if not writes_through(out):
+        require_writable(folder, out)
     if out.is_dir():
         raise UserError(f"cannot write {out}: it is a directory; {option} must be a file; name one in it")
     if out == STANDARD_STREAM or is_standard_output(out):

@@ -110,8 +110,13 @@ def require_new(directory: Path) -> None:
     parent = next(path for path in directory.absolute().parents if os.path.lexists(path))
     if not parent.is_dir():
         raise UserError(f"cannot write {directory}: {parent} is not a directory; choose another path")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write {directory}: {parent} is not writable; change its permissions or choose another")
+    require_writable(parent, directory)
+
+
+def require_writable(folder: Path, output: Path) -> None:
+    """Raise UserError if an output cannot be created in an existing folder."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write {output}: {folder} is not writable; change its permissions or choose another")
 
 
 def require_no_loop(path: Path) -> None:
