@@ -6,7 +6,6 @@ Importing torch takes longer than translating a page with CTranslate2.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from nmt.export.capabilities import (
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.packages import load_package
 from nmt.keep.translator import PreservingTranslator
+from nmt.processes.environment import world_size
 from nmt.processes.interruption import interruptible
 from nmt.recipe import NO_LANGUAGE, CommandError, DecodeRecipe, SearchPrecision, UserError
 from nmt.storage.model_metadata import read_model_metadata
@@ -116,8 +116,12 @@ def _ctranslate2_obstacle(precision: SearchPrecision, request: TranslatorRequest
         load_package("ctranslate2")
     except UserError:
         return "CTranslate2 is not installed"
-    if _is_under_torchrun() or request.device not in ("auto", "cpu") or (request.device == "auto" and _may_have_gpu()):
-        return "there are several processes or a GPU"
+    if world_size() > 1:
+        return "there are several processes"
+    if request.device not in ("auto", "cpu"):
+        return f"the device is {request.device}"
+    if request.device == "auto" and _may_have_gpu():
+        return "there may be a GPU"
     if precision in ("bf16", "fp16"):
         return f"{precision} was requested"
     if required:
@@ -145,12 +149,8 @@ def _may_have_gpu() -> bool:
     return select_device("auto").kind != "cpu" or any(Path(f"/dev/{name}").exists() for name in ("nvidia0", "kfd"))
 
 
-def _is_under_torchrun() -> bool:
-    return (os.environ.get("WORLD_SIZE") or "1") != "1"
-
-
 def start_workers(
-    engine: Engine, device: str, processes: int | None = None, threads: int | None = None
+    engine: Engine, device: str, processes: int | None, threads: int | None
 ) -> AbstractContextManager[Workers]:
     """Provide the processes that translate, for a `with` block.
 
@@ -159,7 +159,7 @@ def start_workers(
 
     Raises UserError if the device does not allow several processes.
     """
-    if engine == "ctranslate2" and not _is_under_torchrun():
+    if engine == "ctranslate2" and not world_size() > 1:
         ct2_device = select_device(device)
         return nullcontext(Workers(device="cpu" if ct2_device.kind == "cpu" else f"cuda:{ct2_device.index}"))
     from nmt.streams.torch_workers import start_torch_workers  # noqa: PLC0415
@@ -222,7 +222,7 @@ def load_window_translator(
     if keep:
         metadata = read_model_metadata(find_model(request.models[0]))
         languages = (metadata.src_lang, metadata.tgt_lang)
-        translator = PreservingTranslator(translator, keep, languages, entities=writer.format != "srt")
+        translator = PreservingTranslator(translator, keep, languages, is_subtitle=writer.format == "srt")
     return WindowTranslator(translator, writer, glossary)
 
 

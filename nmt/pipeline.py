@@ -166,7 +166,7 @@ def _sort_by_validation(checkpoints: Sequence[Path]) -> list[Path]:
 
 
 def _write_average(
-    paths: Sequence[Path], kind: AverageKind, out: Path, decode: DecodeRecipe | None = None, *, replaces: bool = False
+    paths: Sequence[Path], kind: AverageKind, out: Path, decode: DecodeRecipe | None, *, replaces: bool = False
 ) -> None:
     if kind == "ema":
         write_ema(paths[-1], out, decode, replaces=replaces)

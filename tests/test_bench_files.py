@@ -59,7 +59,7 @@ def test_two_commands_are_compared(work: FileWorkload, tmp_path: Path) -> None:
     for side in (result.ours, result.theirs):
         assert len(side.rates) == 2
         assert all(0.0 < rate < 100.0 for rate in side.rates)  # the start of Python alone takes more than 30 ms
-        assert int(side.settings["memory"].removesuffix(" MB")) > 0
+        assert int(side.settings["memory"].removesuffix(" MiB")) > 0
         assert 0.0 <= float(side.settings["BLEU"]) <= 100.0
         assert side.versions["BLEU"].startswith("nrefs:1|case:mixed")
     assert result.theirs.settings["batch_sentences"] == "2"
@@ -83,7 +83,7 @@ def test_two_loaded_systems_are_compared(work: FileWorkload, name: str, settings
 
 
 def test_memory_includes_all_processes_of_a_command() -> None:
-    """A process of 40 MB starts one of 30 MB; they share no memory."""
+    """A process of 40 MiB starts one of 30 MiB; they share no memory."""
     child = "import sys; held = b'1' * (30 << 20); print('ready', flush=True); sys.stdin.read()"
     parent = f"import subprocess, sys; held = b'1' * (40 << 20); subprocess.run([sys.executable, '-c', {child!r}])"
     with subprocess.Popen(

@@ -543,7 +543,7 @@ def test_sigterm_ends_the_measured_processes(tmp_path: Path, hangs: str) -> None
         (["decode", "nmt:train.rdrop=1", "nmt"], "nmt has no setting 'train.rdrop' for 'decode'"),
         (["train", "nmt", "eole:beam_size=2"], "eole has no setting 'beam_size' for 'train'"),
         (["train", "nmt", "eole:batches=shuffled"], "eole:batches must be one of sorted, random, got 'shuffled'"),
-        (["train", "nmt", "nmt:threads=all"], "nmt:threads must be a number, got 'all'"),
+        (["train", "nmt", "nmt:threads=all"], "nmt:threads must be an integer, got 'all'"),
         (["train", "nmt:train.rdrop=1,compile=true", "nmt:threads=1,MKL_VERBOSE=0"], "has no prepared text"),
         (["data", "--data", "nowhere"], "nowhere has no text for train"),
     ],

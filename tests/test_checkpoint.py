@@ -391,7 +391,10 @@ def test_an_interruption_right_after_its_creation_removes_a_new_directory(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("state", [b"\x80\x04N.", b"[1]", b'{"of": "another version"}'])
+@pytest.mark.parametrize(
+    "state",
+    [b"\x80\x04N.", b"[1]", b'{"of": "another version"}', b'{"changes": null}', b'{"changes": [{"of": "another"}]}'],
+)
 def test_an_unreadable_state_is_an_error(tmp_path: Path, state: bytes) -> None:
     (tmp_path / "state.json").write_bytes(state)
     with pytest.raises(UserError, match=r"state\.json"):

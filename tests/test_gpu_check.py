@@ -121,7 +121,8 @@ def test_results_with_other_options_are_not_reused(tmp_path: Path) -> None:
     [
         (["--stages", "training"], "unknown stage 'training'; it must be one of machine, tests"),
         (["--stages", ""], "unknown stage ''; it must be one of machine, tests"),
-        (["--limit", "0"], "must be above 0"),
+        (["--limit", "0"], "must be finite numbers above 0"),
+        (["--limit", "nan"], "must be finite numbers above 0"),
         (["--device", "tpu"], "invalid choice: 'tpu'"),
         (["--wheels", "nowhere"], "nowhere is not a folder"),
         (["--budget"], "unrecognized arguments: --budget"),

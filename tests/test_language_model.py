@@ -20,6 +20,8 @@ from nmt.data.store import PairStore
 from nmt.decode.generator import TextGenerator
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
+from nmt.experiments.launch import is_complete
+from nmt.experiments.sweep import Run
 from nmt.export.packages import is_installed
 from nmt.grammar import generate
 from nmt.packing.packed import PackedSequences
@@ -121,6 +123,10 @@ def test_run_reports_perplexity_and_bits_per_byte(language_model: Path) -> None:
     num_tokens = sum(len(line) + 2 for line in lines)  # characters, the space before the first word, and EOS
     assert math.log2(scores["perplexity"]) == pytest.approx(total / num_tokens, rel=1e-4)
     assert scores["bits-per-byte"] < 5.0  # uniform over the vocabulary is above 8
+
+
+def test_a_finished_run_is_complete_for_nmt_repeat(language_model: Path) -> None:
+    assert is_complete(Run(1, "lm", Path("lm.toml"), (), recipe_of(language_model.parent)))
 
 
 def test_the_reported_time_excludes_the_second_scoring_of_clean_sentences(

@@ -72,14 +72,21 @@ def test_help_lists_every_case() -> None:
         assert f"\n  {case.name} " in shown.stdout
 
 
-@pytest.mark.parametrize("arguments", [("--folder", "absent"), ("--out", "absent/results.jsonl")])
-def test_a_missing_folder_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, str]
+@pytest.mark.parametrize(
+    ("option", "path", "message"),
+    [
+        ("--folder", "absent", "absent is not a folder"),
+        ("--out", "absent/results.jsonl", "absent is not a folder"),
+        ("--out", ".", "--out . is a folder; it must be a file"),
+    ],
+)
+def test_wrong_paths_are_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, path: str, message: str
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["torture", *arguments])
+    monkeypatch.setattr(sys, "argv", ["torture", option, path])
     with pytest.raises(SystemExit, match="2"):
         _read_command_line()
-    assert "absent is not a folder" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # --- Faults -----------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ sentence:
 Rounding depends on matmul shapes, so scores may differ by a few units in the last place of float32. Translations can
 only differ if the scores of two hypotheses are closer than that; up to five such lines are shown with both scores.
 
-exit status: 0 all strings are equal and no score differs by more than 1e-5, else 1
+exit status: 0 all strings are equal and no score differs by more than 1e-5, 1 otherwise, 2 invalid command line
 """
 
 

@@ -29,7 +29,7 @@ translations of all earlier files, as `nmt translate` does (CTranslate2 without 
   texts    files with a different translation
   scores   files with a different score of a translation
 
-exit status: 0 all texts are equal, else 1
+exit status: 0 all texts are equal, 1 otherwise, 2 invalid command line
 """
 
 

@@ -30,6 +30,9 @@ from nmt.text.tokenizer import Tokenizers
 
 Translate = Callable[[Sequence[str]], list[str]]
 
+# Lines whose scores are compared.
+SCORED_LINES = 200
+
 
 def main() -> int:
     """Print one row per program and search; return the exit status."""
@@ -69,14 +72,15 @@ def compare(model: Path, src: list[str], ref: list[str], decode: DecodeRecipe, h
     ours = Translator.load(model, "cpu", "fp32", decode)
     shown = partial(show, scorer=make_scorer("bleu", tgt_lang=tgt_lang, lowercase=ours.lowercases))
     reference = shown("nmt fp32", decode, ours.translate, src, ref, None)
+    scored = ours.translate_n_best(src[:SCORED_LINES])
     differences: list[str] = []
     for precision in ("fp32", "int8"):
         engine = CTranslate2Translator.load(model, "cpu", precision, decode)
         shown(f"ctranslate2 {precision}", decode, engine.translate, src, ref, reference)
-        pairs = zip(ours.translate_n_best(src[:200]), engine.translate_n_best(src[:200]), strict=True)
+        pairs = zip(scored, engine.translate_n_best(src[:SCORED_LINES]), strict=True)
         equal = [abs(a.score - b.score) for [a], [b] in pairs if a.pieces == b.pieces]
         differences.append(f"{precision} {max(equal):.2g}" if equal else f"{precision} has none")
-    row(f"{'':<10}largest score difference of equal translations: {', '.join(differences)}")
+    row(f"{'':<10}largest score difference of equal translations, first {len(scored)} lines: {', '.join(differences)}")
     with tempfile.TemporaryDirectory() as folder:
         notes = export_model(model, Path(folder) / "export", ExportOptions("huggingface", sample=src[:hf_lines]))
         row(f"{'':<10}huggingface: {notes[-1]}")

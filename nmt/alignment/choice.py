@@ -106,7 +106,7 @@ class _Line:
 
 
 def _usable_lines(aligner: WordAligner, sources: Sequence[str], targets: Sequence[str]) -> list[_Line]:
-    """Return the first pairs that have text on both sides and fit the model's positions."""
+    """Return those of the first `MAX_PAIRS` pairs that have text on both sides and fit the model's positions."""
     lines = []
     for source, target in zip(sources[:MAX_PAIRS], targets[:MAX_PAIRS], strict=True):
         pair = aligner.encoder.encode(source, target)

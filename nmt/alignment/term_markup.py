@@ -22,7 +22,6 @@ import json
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,7 +137,7 @@ def _write(prepared: Prepared, recipe: Recipe, directory: Path) -> tuple[int, in
     ):
         for corpus in text.corpora:
             for ids in _in_chunks(corpus.ids()):
-                sources = text.stored_sources(ids)
+                sources = _split(text.store.src, ids)
                 for index, pair in text.read(corpus, ids[is_chosen[ids] < recipe.train.glossary_markup]):
                     position = index - int(ids[0])
                     if marks := marker.choose(pair, index, len(sources[position])):
@@ -180,10 +179,6 @@ class _AlignedText:
         self._tokenizers = prepared.tokenizers
         self.store, self.corpora = self._reader.store, stored_corpora(prepared, recipe)
         self._links, _ = open_links(prepared)
-
-    def stored_sources(self, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Return the stored tokens of each source."""
-        return _split(self.store.src, ids)
 
     def read(self, corpus: StoredCorpus, ids: NDArray[np.int64]) -> Iterator[tuple[int, list[_Term]]]:
         """Yield the id and the one-to-one linked words of some pairs of a corpus, in source order."""
@@ -242,18 +237,14 @@ class _Words:
         words = find_words(text) if encoded == list(tokens) else []
         self.texts = [word.text for word in words]
         self.spans = [token_span(starts, (word.start, word.end)) for word in words]
+        self._words_of_tokens: dict[int, list[int]] = defaultdict(list)
+        for word, span in enumerate(self.spans):
+            for token in range(*span):
+                self._words_of_tokens[token].append(word)
 
     def of_token(self, token: int) -> list[int]:
         """Return the indices of the words that contain a token."""
-        return self._of_tokens[token]
-
-    @cached_property
-    def _of_tokens(self) -> defaultdict[int, list[int]]:
-        words: defaultdict[int, list[int]] = defaultdict(list)
-        for word, span in enumerate(self.spans):
-            for token in range(*span):
-                words[token].append(word)
-        return words
+        return self._words_of_tokens[token]
 
 
 # --- Choice of terms --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -144,9 +145,8 @@ class DecodingProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pipe in self._pipes:
-            pipe.close()  # ends the process
         for process in self._processes:
+            process.terminate()  # after an error, it may still be translating
             process.join()
 
     def run(self) -> DecodedPass:
@@ -209,6 +209,7 @@ def _measure(bench: DecodingBench | DecodingProcesses, task: DecodingTask, repet
 
 def _serve(task: DecodingTask, pipe: Connection) -> None:
     """Answer method calls until the pipe closes; an error is sent as its message."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and ends its processes
     try:
         bench = DecodingBench(task)
         pipe.send(bench.parameters)

@@ -214,10 +214,11 @@ def _measure(
 def _memory(trainer: Trainer, statistics: UpdateStatistics) -> int | None:
     """Return the bytes of parameters, EMA, gradients, optimizer, checkpoint copies and the largest micro-batch.
 
-    None if the step is compiled, because other shapes would be compiled for the measurement.
+    None if the step is compiled, because other shapes would be compiled for the measurement, and on a system without
+    /proc, which cannot be measured.
     """
     recipe, batching, device = trainer.recipe, trainer.batching, trainer.world.device
-    if recipe.train.compile:
+    if recipe.train.compile or available_memory(device) is None:
         return None
     averages = int(trainer.average is not None)
     reserve = missing_moment_bytes(trainer.updater.optimizer) + checkpoint_copy_bytes(trainer.model, averages, device)

@@ -12,7 +12,15 @@ from nmt.bench.model_specs import PUBLISHED, ModelSpec, find_model_spec
 from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
 from nmt.data.store import PairStore
 from nmt.logs import warn
-from nmt.recipe import CommandError, DecodeRecipe, TrainRecipe, UserError, ineffective_option, override_decode
+from nmt.recipe import (
+    CommandError,
+    DecodeRecipe,
+    TrainRecipe,
+    UserError,
+    ineffective_option,
+    override_own_decode,
+    overrides_by_name,
+)
 from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_model, find_prepared
 from nmt.text.lines import read_lines
@@ -20,6 +28,9 @@ from nmt.text.tokenizer import Tokenizers
 
 # Name of the built-in length distribution.
 BUILT_IN_LENGTHS = "wmt14"
+
+# Values that disable the options of the train section that need the corpora of the recipe.
+_WITHOUT_CORPORA = {"guided_alignment": False, "glossary_markup": 0.0, "subword_sampling": 0.0}
 
 # Options of a recipe that name tokens or files of its own tokenizers.
 _OF_TOKENIZERS = {"tag", "forbid", "require", "bias", "trees", "glossary_mode", "shortlist", "fusion"}
@@ -36,7 +47,8 @@ def prepare_training_data(
     Raises UserError if there is no corpus or it does not fit the model.
     """
     _warn_of_unmeasured(spec.recipe.train)
-    recipe = spec.recipe.model_copy(update={"run_dir": folder / "run"})
+    train = spec.recipe.train.model_copy(update=_WITHOUT_CORPORA)
+    recipe = spec.recipe.model_copy(update={"run_dir": folder / "run", "train": train})
     spec = replace(spec, recipe=recipe)
     if lengths == BUILT_IN_LENGTHS:
         store = write_random_corpus(
@@ -70,8 +82,8 @@ def prepare_training_data(
 
 
 def _warn_of_unmeasured(train: TrainRecipe) -> None:
-    """Warn of options that need the corpora of the recipe, which a benchmark does not read."""
-    for name in ("guided_alignment", "glossary_markup", "subword_sampling"):
+    """Warn of options that a benchmark disables, and of frozen parameters."""
+    for name in _WITHOUT_CORPORA:
         if getattr(train, name):
             warn(f"the benchmark trains without train.{name}")
     if train.freeze:
@@ -159,17 +171,14 @@ def _warn_of_context(size: int) -> None:
 def _decode(
     decode: DecodeRecipe, settings: Sequence[str], output_tokens: int | None, max_positions: int
 ) -> DecodeRecipe:
-    """Return the search options. MBR keeps its candidates; alignments are as in `nmt translate`.
+    """Return the search options, as `nmt translate` resolves them.
 
     Raises CommandError for settings without effect, and unless `output_tokens` can be the length of every output.
     """
-    fixed: dict[str, int | None] = {"alignments": False}
-    if decode.mbr_metric == "none":
-        fixed["n_best"] = 1
-    names = [setting.removeprefix("decode.").partition("=")[0].strip() for setting in settings]
+    names = overrides_by_name(settings)
     if output_tokens is not None:
         lengths = dict.fromkeys(("min_tokens", "max_tokens", "max_extra_tokens"), output_tokens)
-        fixed |= {**lengths, "max_length_ratio": None}
+        decode = decode.model_copy(update={**lengths, "max_length_ratio": None})
         if conflicting := [name for name in names if name in ("max_length_ratio", *lengths)]:
             raise CommandError(f"--output-tokens and --set {conflicting[0]} are mutually exclusive; give one of them")
         if output_tokens >= max_positions:
@@ -177,7 +186,7 @@ def _decode(
                 f"--output-tokens is {output_tokens:,}; the model has {max_positions:,} positions, one for EOS; "
                 f"it must be at most {max_positions - 1:,}; lower it"
             )
-    chosen = override_decode(decode.model_copy(update=fixed), settings)
+    chosen = override_own_decode(decode, settings)
     ineffective = ineffective_option(names, chosen, has_ensemble=False, needs_alignments=chosen.alignments)
     if ineffective:
         option, reason = ineffective

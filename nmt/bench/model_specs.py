@@ -11,7 +11,7 @@ import tomli_w
 
 from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.recipe import NO_LANGUAGE, Recipe, UserError, load_recipe, parse_recipe
-from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
+from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, read_model_toml
 from nmt.storage.run_folder import find_model
 from nmt.train.warm_start import with_start_model
 
@@ -58,10 +58,10 @@ def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | 
         recipe = with_start_model(load_recipe(path, overrides))
         src_size, tgt_size = expected_vocab_sizes(recipe)
     elif path.exists():
-        directory = find_model(path)
-        metadata = read_model_metadata(directory)
-        model = read_model_recipe(directory).model_dump(mode="json", exclude_none=True)
-        recipe = _parse(model, {}, overrides, metadata.src_lang)
+        architecture, metadata = read_model_toml(find_model(path) / "model.toml")
+        max_tokens = min(metadata.max_tokens, architecture.max_positions - 1)  # one position for EOS
+        model = architecture.model_dump(mode="json", exclude_none=True)
+        recipe = _parse(model, {}, overrides, metadata.src_lang, max_tokens)
         src_size, tgt_size = metadata.src_vocab_size, metadata.tgt_vocab_size
     else:
         raise UserError(
@@ -70,9 +70,16 @@ def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | 
     return ModelSpec(recipe, vocab_size or src_size, vocab_size or tgt_size)
 
 
-def _parse(model: dict[str, Any], train: dict[str, Any], overrides: Sequence[str], src_lang: str = "en") -> Recipe:
+def _parse(
+    model: dict[str, Any],
+    train: dict[str, Any],
+    overrides: Sequence[str],
+    src_lang: str = "en",
+    max_tokens: int = DEFAULT_MAX_TOKENS,
+) -> Recipe:
     corpora = [{"kind": "toy"}]  # required in a recipe, but not read
     if src_lang == NO_LANGUAGE:
         corpora = [{"kind": "monolingual", "path": "text"}]
-    tree = {"name": "bench", "src_lang": src_lang, "tgt_lang": "de", "model": model, "train": train}
-    return parse_recipe(tomli_w.dumps({**tree, "data": {"train": corpora, "valid": corpora}}), overrides, "bench")
+    data = {"train": corpora, "valid": corpora, "max_tokens": max_tokens}
+    tree = {"name": "bench", "src_lang": src_lang, "tgt_lang": "de", "model": model, "train": train, "data": data}
+    return parse_recipe(tomli_w.dumps(tree), overrides, "bench")

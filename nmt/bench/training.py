@@ -23,6 +23,7 @@ from nmt.data.store import PairStore
 from nmt.devices.precision import torch_dtype
 from nmt.model.attention import choose_kernel
 from nmt.models import build_model
+from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import World
 from nmt.train.data import TrainingData
 from nmt.train.trainer import Trainer
@@ -99,7 +100,7 @@ class TrainingBench:
     """A trainer on one corpus. Use it as a context manager, or call `close`."""
 
     def __init__(self, spec: ModelSpec, world: World, store: PairStore, text: TrainingData | None = None) -> None:
-        """`spec.recipe.run_dir` must be empty or missing; nothing is written to it.
+        """Build the trainer. `spec.recipe.run_dir` must be empty or missing; nothing is written to it.
 
         text: training and validation data with the pairs of `store`; by default, both are `store`, without a mixture
         """
@@ -155,7 +156,8 @@ class TrainingBench:
                 timer.end("update")
         total = sum(timer.seconds.values())
         shares = {stage: seconds / total for stage, seconds in timer.seconds.items()}
-        return Stages(shares, self._row_padding(done), self._attention_padding(done))
+        row_padding = self._padding(done, sum(side.total for side in self._sides(done)))
+        return Stages(shares, row_padding, self._attention_padding(done))
 
     def peak_memory(self) -> int:
         """Return the peak in bytes, summed over all processes."""
@@ -176,16 +178,9 @@ class TrainingBench:
         ids = np.concatenate([update.sentence_ids for update in updates])
         return self._store.src.lengths[ids] + 1, self._store.tgt.lengths[ids] + 1
 
-    def _row_padding(self, updates: list[Update]) -> float:
-        micros = [micro for update in updates for micro in update.micro_batches if not micro.is_empty]
-        rows = torch.tensor(sum(micro.batch.src.total + micro.batch.tgt.total for micro in micros))
-        src, tgt = self._lengths(updates)
-        return 1 - (int(src.sum()) + int(tgt.sum())) / int(self._world.sum(rows))
-
     def _attention_padding(self, updates: list[Update]) -> float:
         model, dtype = self.trainer.model.recipe, torch_dtype(self.trainer.updater.precision)
-        micros = [micro for update in updates for micro in update.micro_batches]
-        sides = [side for micro in micros for side in (micro.batch.src, micro.batch.tgt)]
+        sides = self._sides(updates)
         query = torch.empty(0, model.head_width, dtype=dtype, device=self._world.device)
         if model.architecture == "gru":
             rows = [side.one_per_row for side in sides]
@@ -193,9 +188,18 @@ class TrainingBench:
             return 0.0
         else:
             rows = [side.attention_rows(side, causal=False).queries for side in sides]
-        counts = torch.tensor([sum(side.total for side in sides), sum(row.tokens.numel() for row in rows)])
-        tokens, positions = self._world.sum(counts).tolist()
-        return float(1 - tokens / positions)
+        return self._padding(updates, sum(row.tokens.numel() for row in rows))
+
+    def _sides(self, updates: list[Update]) -> list[PackedSequences]:
+        """Return both sides of the micro-batches of this rank, padded as in training."""
+        micros = [micro for update in updates for micro in update.micro_batches if not micro.is_empty]
+        batches = [micro.batch.pad_to_multiple(self.trainer.updater.row_multiple) for micro in micros]
+        return [side for batch in batches for side in (batch.src, batch.tgt)]
+
+    def _padding(self, updates: list[Update], positions: int) -> float:
+        """Return the fraction of the positions of all ranks that are padding. positions: of this rank"""
+        src, tgt = self._lengths(updates)
+        return 1 - (int(src.sum()) + int(tgt.sum())) / int(self._world.sum(torch.tensor(positions)))
 
 
 def measure_training(

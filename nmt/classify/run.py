@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -37,6 +36,7 @@ from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import format_duration, say, warn
 from nmt.processes.cores import num_cores
 from nmt.processes.distributed import choose_device
+from nmt.processes.environment import world_size
 from nmt.processes.interruption import interruptible
 from nmt.processes.run_lock import run_lock
 from nmt.recipe import ClassificationRecipe, CommandError, UserError, dump_recipe
@@ -58,8 +58,7 @@ def train_classifier(recipe: ClassificationRecipe) -> str:
 
     Writes `model` (the checkpoint with the lowest validation nll), `report.json` and `report.md` to the run directory.
     """
-    size = os.environ.get("WORLD_SIZE", "1")
-    if size != "1":
+    if (size := world_size()) != 1:
         raise CommandError(f"a classifier is trained by one process, got {size}; start it without torchrun")
     device = choose_device(recipe.train.device)
     torch.set_num_threads(recipe.train.threads or num_cores())
@@ -69,7 +68,8 @@ def train_classifier(recipe: ClassificationRecipe) -> str:
         trainer, tests, overlap = _build(recipe, device)
         _save_recipe(recipe)
         state = trainer.run()
-        best = TextClassifier.load(checkpoint_directory(recipe.directory, state.best_step), str(device))
+        checkpoint = checkpoint_directory(recipe.directory, state.best_step)
+        best = TextClassifier.load(checkpoint, str(device), recipe.train.precision)
         _write_model(recipe, best)
         scores = {name: best.score(examples) for name, examples in tests.items()}
         return _report(recipe, trainer, state, scores, overlap)

@@ -83,7 +83,7 @@ class TextClassifier:
         self._precision = choose_precision(precision, device)
 
     @classmethod
-    def load(cls, path: Path | str, device: str = "auto") -> TextClassifier:
+    def load(cls, path: Path | str, device: str = "auto", precision: Precision = "auto") -> TextClassifier:
         """Load a classifier's directory, a checkpoint or a run; raises UserError, or CorruptError for damaged files."""
         directory = find_model(Path(path), CLASSIFIER)
         verify_directory(directory)
@@ -93,7 +93,7 @@ class TextClassifier:
         with chosen:
             model = Classifier(recipe, tokenizer.vocab_size, len(metadata.labels))
         load_tensors(model, read_tensors(directory / "model.safetensors"))
-        return cls(model, tokenizer, metadata, chosen)
+        return cls(model, tokenizer, metadata, chosen, precision)
 
     def probabilities(self, examples: Sequence[Texts]) -> NDArray[np.float64]:
         """Return the class probabilities (examples, classes) for tuples of `metadata.num_texts` texts.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import tomllib
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,6 @@ class ClassifierTrainer:
         self.device = device
         self.precision = choose_precision(recipe.train.precision, device)
         self.optimizer = build_optimizer(self.model, recipe.train)
-        self.schedule = partial(learning_rate, recipe.train, recipe.model.d_model)
         self.state = TrainState(text=train.digest(), valid=valid.digest())
         if resumed is not None:
             self._resume(*resumed)
@@ -150,8 +148,9 @@ class ClassifierTrainer:
                 f"the gradient of update {step:,} is not finite: training has diverged; resume with a lower "
                 "train.learning_rate, a longer warm-up or train.clip_norm"
             )
+        rate = learning_rate(self.recipe.train, self.recipe.model.d_model, step)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule(step)
+            group["lr"] = rate
         self.optimizer.step()
         return total
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from nmt.logs import say
+from nmt.plots.figure import PLOT_MARK, require_drawable
 from nmt.recipe import NO_LANGUAGE, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
@@ -146,6 +147,12 @@ def require_output(
         raise UserError(f"{out} was not written by this command; {option} replaces only such files; choose a new name")
 
 
+def require_plot(option: str, out: Path, inputs: Iterable[Path | None] = ()) -> None:
+    """Raise UserError or CommandError early if a plot cannot be drawn or written; see `require_output`."""
+    require_output(option, out, inputs, PLOT_MARK)
+    require_drawable(out)
+
+
 def named_file(name: str) -> Path:
     """Return the path of a file; raises BadParameter as `file_path` does, and for `-` and a directory."""
     path = file_path(name)
@@ -157,9 +164,10 @@ def named_file(name: str) -> Path:
 
 
 def require_new_file(out: Path) -> Path:
-    """Return the path of -o; raises UserError if it exists, or for `-`."""
+    """Return the path of -o; raises UserError unless it is that of a new file in a writable directory."""
     if out == STANDARD_STREAM:
         raise UserError("-o - is not supported; it must be a new file; name one")
     if os.path.lexists(out):
         raise UserError(f"{out} already exists; -o must be a new file; choose another name")
+    require_output("-o", out)
     return out

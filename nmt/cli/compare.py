@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import check_inputs, file_path, require_output
+from nmt.cli.arguments import check_inputs, file_path, require_plot
 from nmt.cli.metric_options import (
     ChrfLowercaseOption,
     Format,
@@ -30,7 +30,6 @@ from nmt.evaluate.significance import compare_systems
 from nmt.experiments.run_comparison import ComparedRun, compare_runs, difference_table
 from nmt.logs import progress, say, warn
 from nmt.plots.curves import draw_runs
-from nmt.plots.figure import PLOT_MARK
 from nmt.recipe import CommandError, UserError
 from nmt.text.lines import STANDARD_STREAM
 
@@ -129,7 +128,7 @@ def _compare_runs(
     runs = [ComparedRun.read(path) for path in paths]
     names = None if metrics is None else MetricOptions(metrics, None, None, False, False).names()
     if plot is not None:
-        require_output("-o", plot, [run.directory / "metrics.jsonl" for run in runs], PLOT_MARK)
+        require_plot("-o", plot, [run.directory / "metrics.jsonl" for run in runs])
         draw_runs([(run.name, run.directory) for run in runs], plot)
     by_test = compare_runs(runs, names, resamples=resamples, trials=trials)
     if not by_test:

@@ -20,7 +20,7 @@ def guide(topic: Annotated[str | None, typer.Argument(help="A page (default: lis
     if topic is None:
         width = max(map(len, pages))
         for name, text in pages.items():
-            typer.echo(f"{name:{width}}  {text.partition(chr(10))[0].lstrip('# ')}")
+            typer.echo(f"{name:{width}}  {text.splitlines()[0].lstrip('# ')}")
         return
     if topic not in pages:
         raise CommandError(f"nmt guide {topic}: no such page; it must be one of {', '.join(pages)}")

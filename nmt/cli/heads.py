@@ -18,13 +18,12 @@ from nmt.cli.arguments import (
     file_path,
     missing_option,
     read_pairs,
-    require_output,
+    require_plot,
 )
 from nmt.cli.metric_options import print_results
 from nmt.heads.analysis import Analysis, analyze
 from nmt.heads.pruning import most_important, write_pruned
 from nmt.logs import counted, say
-from nmt.plots.figure import PLOT_MARK, require_drawable
 from nmt.plots.heads import draw_head_removal
 from nmt.processes.distributed import choose_device
 from nmt.recipe import ModelRecipe
@@ -82,8 +81,7 @@ def heads(
         require_new(out)
     check_inputs([src, ref])
     if plot is not None:
-        require_output("--plot", plot, [src, ref], PLOT_MARK)
-        require_drawable(plot)
+        require_plot("--plot", plot, [src, ref])
     sources, references = read_pairs(src, ref)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -94,7 +92,7 @@ def heads(
     print_results(analysis.to_dict(), analysis.tables(), "json" if as_json else "text")
     if plot is not None:
         title = f"{model.resolve().name}: BLEU without heads, {analysis.num_pairs:,} pairs"
-        draw_head_removal(title, {curve.name: curve.points for curve in analysis.curves}, plot)
+        draw_head_removal(title, analysis.curves, plot)
     if num_kept is not None and out is not None:
         _prune(loaded, analysis, num_kept, out)
 

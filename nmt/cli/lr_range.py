@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import Overrides, RecipeArgument, file_path, require_output
+from nmt.cli.arguments import Overrides, RecipeArgument, file_path, require_plot
 from nmt.cli.metric_options import print_results
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import outdated_splits
@@ -18,7 +18,6 @@ from nmt.data.prepare import load_prepared
 from nmt.evaluate.tables import Table
 from nmt.logs import say
 from nmt.pipeline import verify_data
-from nmt.plots.figure import PLOT_MARK, require_drawable
 from nmt.plots.rates import draw_rate_range
 from nmt.processes.distributed import start_world
 from nmt.recipe import CommandError, Recipe, UserError, load_recipe
@@ -47,8 +46,7 @@ def lr_range(
     """
     if not 0 < lowest < highest < math.inf:
         raise CommandError(f"--lowest must be positive and below a finite --highest, got {lowest:g} and {highest:g}")
-    require_output("-o", out, (), PLOT_MARK)
-    require_drawable(out)
+    require_plot("-o", out)
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     prepared = load_prepared(loaded.data_directory)
     if "train" in outdated_splits(loaded, prepared.directory):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import typer
 from nmt.cli.arguments import file_path, require_new_file
 from nmt.logs import say, warn
 from nmt.recipe import CommandError, UserError, parse_recipe
+from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.recipe.starter import starter_recipe
 from nmt.storage.sealed import write_file
 from nmt.text.lines import read_lines, read_plain_text, require_lines, require_same_length
@@ -20,9 +22,16 @@ from nmt.text.lines import read_lines, read_plain_text, require_lines, require_s
 _CHARACTERS_PER_TOKEN = 4  # roughly, in European languages with the vocabularies of `nmt.recipe.starter`
 
 
+def _language(code: str) -> str:
+    """Return a language code; raises BadParameter, before the text is read, unless it is an ISO 639 code."""
+    if not re.fullmatch(LANGUAGE_PATTERN, code):
+        raise typer.BadParameter(f"{code!r} is not an ISO 639 code; it must have two or three lowercase letters, as de")
+    return code
+
+
 def new(
-    src_lang: Annotated[str, typer.Argument(metavar="SRC", help="Source language, such as en.")],
-    tgt_lang: Annotated[str, typer.Argument(metavar="TGT", help="Target language, such as de.")],
+    src_lang: Annotated[str, typer.Argument(parser=_language, metavar="SRC", help="Source language, such as en.")],
+    tgt_lang: Annotated[str, typer.Argument(parser=_language, metavar="TGT", help="Target language, such as de.")],
     src: Annotated[Path | None, typer.Option(help="Training text: source sentences, one per line.")] = None,
     tgt: Annotated[Path | None, typer.Option(help="Training text: their translations, line by line.")] = None,
     tsv: Annotated[Path | None, typer.Option(help="Alternative: a tab-separated file of both.")] = None,

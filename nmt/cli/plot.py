@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from nmt.cli.align import AtOption, Heads, Layer, load_aligner
-from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, check_inputs, file_path, require_output
+from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, check_inputs, file_path, require_plot
 from nmt.plots.attention import draw_attention, read_panels
 from nmt.plots.curves import draw_curves
-from nmt.plots.figure import PLOT_MARK
 from nmt.recipe import UserError
 from nmt.text.lines import count_lines, input_name, read_lines, require_same_length
 
@@ -27,7 +26,7 @@ def curves(
     ] = Path("curves.png"),
 ) -> None:
     """Plot loss, perplexity, BLEU, learning rate, gradient norm and speed by update, even while a run is training."""
-    require_output("-o", out, [run / "metrics.jsonl"], PLOT_MARK)
+    require_plot("-o", out, [run / "metrics.jsonl"])
     typer.echo(draw_curves(run, out))
 
 
@@ -52,7 +51,7 @@ def alignment(
     """
     if each_layer and (layer, heads) != (None, None):
         raise typer.BadParameter("--each-layer plots all heads; leave out --each-layer, or --layer and --heads")
-    require_output("-o", out, [src, tgt], PLOT_MARK)
+    require_plot("-o", out, [src, tgt])
     check_inputs([src, tgt])
     if src.is_file() and tgt.is_file():
         require_same_length(src, count_lines(src), tgt, count_lines(tgt))

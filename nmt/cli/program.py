@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from nmt.logs import is_first_rank, is_verbose, print_line, set_verbosity
+from nmt.processes.environment import world_size
 from nmt.processes.interruption import Interrupted
 from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 from nmt.storage.sealed import describe_os_error
@@ -121,8 +122,7 @@ class Program(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command that the arguments call."""
         name, _, rest = super().resolve_command(ctx, args)
-        size = os.environ.get("WORLD_SIZE", "1")
-        if name in _SINGLE_PROCESS and size != "1" and "TORCHELASTIC_RUN_ID" in os.environ:
+        if name in _SINGLE_PROCESS and "TORCHELASTIC_RUN_ID" in os.environ and (size := world_size()) != 1:
             raise CommandError(f"nmt {name} uses one process, got {size}; run it without torchrun")
         command = COMMANDS[str(name)].load(str(name))
         if not gc.isenabled():
@@ -163,9 +163,7 @@ def options(
     """Options of all commands."""
     if quiet and verbose:
         raise typer.BadParameter("--quiet and --verbose are mutually exclusive; give one of them")
-    set_verbosity("quiet" if quiet else "normal")
-    if verbose:
-        set_verbosity("verbose")
+    set_verbosity("quiet" if quiet else "verbose" if verbose else "normal")
 
 
 def main() -> None:

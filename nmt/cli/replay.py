@@ -16,6 +16,7 @@ from nmt.evaluate.tables import Table
 from nmt.logs import say, warn
 from nmt.processes.distributed import start_world
 from nmt.recipe import CommandError, Recipe, UserError
+from nmt.storage.run_folder import checkpoint_step
 from nmt.train.replay import Replay, ReplaySource, Verification, logged_metrics, start_replay
 
 
@@ -49,7 +50,7 @@ def replay(
             raise CommandError(f"nmt replay uses one process, got {world.size}; run it without torchrun")
         with start_replay(source, world) as replayer:
             found = replayer.replay()
-            ends_at_checkpoint = source.following is not None and source.following.name.endswith(f"-{step:08d}")
+            ends_at_checkpoint = source.following is not None and checkpoint_step(source.following) == step
             verification = replayer.verify() if verify or ends_at_checkpoint else None
             pairs = _read_pairs(replayer.prepared, source.recipe, found, len(found.pairs) if as_json else top)
     if verify and verification is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,15 @@ from nmt.cli.arguments import MAX_THREADS, Device, languages, missing_option
 from nmt.cli.translate_options import MemoryFile, MemoryLimit, SplitSentences
 from nmt.engines import Engine, TranslatorRequest, choose_engine, load_scorer, load_translator, model_settings
 from nmt.logs import warn
-from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, UserError, ineffective_option, override_decode
+from nmt.recipe import (
+    CommandError,
+    DecodeRecipe,
+    SearchPrecision,
+    UserError,
+    ineffective_option,
+    override_own_decode,
+    overrides_by_name,
+)
 from nmt.serve.access import check_host, check_origin
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.memory import ServedMemory
@@ -123,13 +131,9 @@ def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[Dec
     """
     search_options: list[DecodeRecipe] = []
     problems: list[str | None] = []
-    names = [setting.removeprefix("decode.").partition("=")[0].strip() for setting in settings]
+    names = overrides_by_name(settings)
     for model in models:
-        decode = read_model_metadata(find_model(model)).decode
-        defaults: dict[str, Any] = {"alignments": False}
-        if decode.mbr_metric == "none":
-            defaults["n_best"] = 1
-        decode = override_decode(decode.model_copy(update=defaults), settings)
+        decode = override_own_decode(read_model_metadata(find_model(model)).decode, settings)
         if "alignments" in names:
             problems.append("alignments has no effect, because requests set it; leave out alignments")
         elif "n_best" in names and (decode.mbr_metric == "none" or decode.n_best == 1):

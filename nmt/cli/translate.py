@@ -22,7 +22,8 @@ from nmt.recipe import (
     SearchPrecision,
     UserError,
     ineffective_option,
-    override_decode,
+    override_own_decode,
+    overrides_by_name,
     require_length_penalty_effect,
 )
 from nmt.recipe.toml import toml_value
@@ -88,12 +89,6 @@ class SearchArguments:
     models: Sequence[Path]
     values: Mapping[str, object]
     settings: Sequence[str]
-
-    @property
-    def settings_by_name(self) -> dict[str, str]:
-        """The values of --set, by name in the decode section."""
-        parts = [setting.removeprefix("decode.").partition("=") for setting in self.settings]
-        return {name.strip(): value for name, _, value in parts}
 
 
 @dataclass(frozen=True)
@@ -227,7 +222,7 @@ def _require_effect(inputs: InputOptions, outputs: OutputOptions, search: Search
     require_at_most_one({"--resume": outputs.resume, "--restart": outputs.restart})
     if speed.memory is None and speed.memory_limit is not None:
         raise missing_option("--memory-limit", "--memory")
-    if not inputs.may_have_terms and "glossary_mode" in search.settings_by_name:
+    if not inputs.may_have_terms and "glossary_mode" in overrides_by_name(search.settings):
         raise missing_option("--set glossary_mode", "--glossary")
     if not inputs.may_have_terms and "glossary_mode" in search.values:
         raise missing_option("--glossary-mode", "--glossary")
@@ -243,28 +238,24 @@ def _find_models(paths: Sequence[Path]) -> tuple[list[Path], ModelMetadata]:
 
 
 def _override_decode(decode: DecodeRecipe, search: SearchArguments) -> DecodeRecipe:
-    """Override the search options of the model, whose own `n_best` is used only for minimum Bayes risk decoding.
+    """Override the search options of the model; see `override_own_decode`.
 
     Raises BadParameter for an option given twice or without effect.
     """
-    values = search.settings_by_name
-    for name, value in search.values.items():
-        if name in values:
+    set_by_name = overrides_by_name(search.settings)
+    for name in search.values:
+        if name in set_by_name:
             raise typer.BadParameter(f"{name} is given both by --set and by its own option; leave out one of them")
-        values[name] = toml_value(value)
-    mbr_metric = values.get("mbr_metric", decode.mbr_metric).strip(" '\"") or "none"
-    defaults: dict[str, Any] = {"alignments": False}
-    if mbr_metric == "none":
-        defaults["n_best"] = 1
     overrides = [*search.settings, *(f"{name}={toml_value(value)}" for name, value in search.values.items())]
-    resolved = override_decode(decode.model_copy(update=defaults), overrides)
+    resolved = override_own_decode(decode, overrides)
     if resolved.mbr_metric != "none" and resolved.n_best == 1:
         raise UserError(
             f"decode.mbr_metric is {resolved.mbr_metric!r} and n_best is 1; n_best must be at least 2; give e.g. "
             "--n-best 32 with --set sampling=true, or --n-best 4"
         )
     has_ensemble = len(search.models) > 1
-    ineffective = ineffective_option(values, resolved, has_ensemble=has_ensemble, needs_alignments=resolved.alignments)
+    names = overrides_by_name(overrides)
+    ineffective = ineffective_option(names, resolved, has_ensemble=has_ensemble, needs_alignments=resolved.alignments)
     if ineffective is not None:
         option, problem = ineffective
         raise typer.BadParameter(f"{problem}; add that, or leave out {option}")

@@ -86,7 +86,8 @@ class ChunkCleaner:
     def __init__(self, data: DataRecipe, src_lang: str, tgt_lang: str, tokenizer_directory: Path | None = None) -> None:
         clean: Callable[[str, str], Pair | DropReason] = Cleaner(data, src_lang, tgt_lang).clean
         if data.context:
-            cached = lru_cache(2 * data.context)(clean)  # each pair is cleaned again as context of later pairs
+            # Later pairs clean this pair again as context. The next pair must not evict it, hence one more entry.
+            cached = lru_cache(data.context + 2)(clean)
             clean = partial(clean_joined, cached, data.context_options)
         self._clean = clean
         self._drop_duplicates = data.drop_duplicates

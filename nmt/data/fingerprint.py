@@ -106,8 +106,6 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
     if any(str(path) not in contents for path in missing_files):
         return both  # a wrong path; reading it raises an error
     missing = missing_files + missing_models
-    if missing and warns:
-        warn(f"{missing[0].absolute()} no longer exists; using the text prepared from it in {directory}")
     tokenizers = None if missing_models else reused_tokenizers(recipe)
     if tokenizers is not None and report["tokenizers"] != tokenizers.digests():
         return both
@@ -123,6 +121,8 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
         return both
     if asks_hub and _changed_on_hub("train", recipe, report):
         return both
+    if missing and warns:
+        warn(f"{missing[0].absolute()} no longer exists; using the text prepared from it in {directory}")
     if options != report["recipe"] or inputs != report["inputs"]:
         return {"valid"}
     return {"valid"} if asks_hub and _changed_on_hub("valid", recipe, report) else set()

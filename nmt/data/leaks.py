@@ -52,6 +52,8 @@ class SearchedSet:
         if leak.part != "reference":
             return self.src[leak.line - 1]
         refs = [stream[leak.line - 1] for stream in self.refs]
+        if leak.kind == "exact":
+            return next(ref for ref in refs if ref.rstrip() == leak.found.rstrip())
         *forms, leaked_form = normal_forms([*refs, leak.found])
         return refs[forms.index(leaked_form)]
 

@@ -43,11 +43,11 @@ from nmt.data.store import PairStore, PairWriter, Split, token_dtype
 from nmt.data.test_sets import TestSet, warn_of_swapped_sides
 from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.cores import num_cores
-from nmt.recipe import Corpus, Recipe, TreesCorpus, UserError
+from nmt.recipe import Corpus, Recipe, TreesCorpus, UserError, named_files
 from nmt.special_ids import EOS_ID
 from nmt.storage.checksums import require_undamaged, sha256_of, write_checked
 from nmt.storage.sealed import link_or_copy
-from nmt.text.clean import DROP_REASONS, Pair, normalize, warn_of_form, warn_of_unknown_scripts
+from nmt.text.clean import DROP_REASONS, Pair, warn_of_form, warn_of_unknown_scripts
 from nmt.text.context import (
     count_previous,
     find_separators,
@@ -162,7 +162,7 @@ def tag_ids(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> dict[int, int]:
     tags = {index: corpus.tag for index, corpus in enumerate(corpora) if corpus.tag is not None}
     if not tags:
         return {}
-    ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}
+    ids = {piece: i for i, piece in enumerate(tokenizer.all_pieces)}
     for index, tag in tags.items():
         # Special tokens and bytes are written like tags, but `encode` never returns them for their written form.
         if tag not in ids or ids[tag] <= EOS_ID or ids[tag] not in tokenizer.encode(tag):
@@ -385,13 +385,13 @@ def _valid_chunks(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> It
     ):
         chunks = read_chunks(data.valid, ReadOptions.from_recipe(recipe), context=context)
         for corpus, pairs in say_documents(chunks, context, "data.valid"):
-            current = list(map(last_lines, pairs)) if context.size else pairs
+            current = list(map(last_lines, pairs))
             src_file.writelines(f"{src}\n" for src, _ in current)
             tgt_file.writelines(f"{tgt}\n" for _, tgt in current)
-            normalized = [(normalize(src, form), normalize(tgt, form)) for src, tgt in current]
             if context.size:
                 previous += map(count_previous, pairs)
-                normalized = [normalize_joined(pair, form, context) for pair in pairs if not is_blank_pair(pair)]
+                pairs = [pair for pair in pairs if not is_blank_pair(pair)]
+            normalized = [normalize_joined(pair, form, context) for pair in pairs]
             yield pair_format.apply(corpus, *encode(normalized))
     if context.size:
         (directory / _VALID_PREVIOUS).write_text("".join(f"{count}\n" for count in previous))
@@ -461,7 +461,7 @@ def _require_pairs(num_pairs: int, text: CleanText, drops: Counter[str]) -> None
 def _warn_of_empty_corpora(recipe: Recipe, num_read: Sequence[int], num_kept: Counter[int]) -> None:
     for index, (corpus, count) in enumerate(zip(recipe.data.train, num_read, strict=True)):
         if not num_kept[index]:
-            files = ", ".join(path.name for path in input_files(corpus, recipe.data.root)[:2])
+            files = ", ".join(path.name for path in named_files(corpus))
             wrong = f"every pair was dropped ({count:,} in total)" if count else "it is empty"
             tag = f"; its tag {corpus.tag} is not trained" if corpus.tag is not None else ""
             warn(

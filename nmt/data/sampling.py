@@ -257,16 +257,25 @@ class SampledEpochs:
     def _await_files(self, epoch: int) -> None:
         directory = self._path(epoch)
         deadline = monotonic() + _TIMEOUT_SECONDS
+        num_bytes = 0
         while not self._is_complete(directory):
             if self._closed.wait(_POLL_SECONDS):
                 raise SamplingClosed
-            if any(self._folder.glob(f".{directory.name}.part-*")):  # rank 0 is building it
+            before, num_bytes = num_bytes, self._bytes_written(directory)
+            if num_bytes != before:  # rank 0 is building it
                 deadline = monotonic() + _TIMEOUT_SECONDS
             elif monotonic() > deadline:
                 raise UserError(
                     f"{directory} did not appear within {_TIMEOUT_SECONDS / 60:.0f} minutes; rank 0 builds it "
                     "on a file system that all machines must share; set run_dir to a shared directory"
                 )
+
+    def _bytes_written(self, directory: Path) -> int:
+        """Return the size of the unfinished text of an epoch; it stays constant after the builder has been killed."""
+        try:
+            return sum(path.stat().st_size for path in self._folder.glob(f".{directory.name}.part-*/*"))
+        except FileNotFoundError:  # rank 0 is giving the directory its final name
+            return 0
 
 
 # --- Shards ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
@@ -38,7 +37,7 @@ class Sentences:
 
     tokens:  (total,) uint16 or uint32, concatenated
     lengths: (num_sentences,) int32, tokens per sentence
-    words:   (num_sentences,) int32, words per sentence
+    words:   (num_sentences,) int32, words per sentence; after tokens are dropped, an estimate
     """
 
     tokens: Tokens
@@ -56,7 +55,7 @@ class Sentences:
         if not (self.lengths > length).any():
             return self
         is_kept = self._indices() < length
-        return Sentences(self.tokens[is_kept], np.minimum(self.lengths, np.int32(length)), self.words)
+        return self._shortened(is_kept, np.minimum(self.lengths, np.int32(length)))
 
     def prepend(self, token: int) -> Sentences:
         """Prepend a token to every sentence."""
@@ -65,11 +64,16 @@ class Sentences:
     def drop_first(self, counts: NDArray[np.integer[Any]]) -> Sentences:
         """Drop the first tokens of every sentence; counts: `(num_sentences,)`."""
         is_kept = self._indices() >= np.repeat(counts, self.lengths)
-        return Sentences(self.tokens[is_kept], self.lengths - counts.astype(np.int32), self.words)
+        return self._shortened(is_kept, self.lengths - counts.astype(np.int32))
 
     def reverse(self) -> Sentences:
         """Reverse the tokens of every sentence."""
         return Sentences(reverse_each(self.tokens, self.lengths), self.lengths, self.words)
+
+    def _shortened(self, is_kept: NDArray[np.bool_], lengths: NDArray[np.int32]) -> Sentences:
+        """Keep the tokens where `is_kept` `(total,)` is True, and words in proportion; lengths: the new ones."""
+        words = self.words * (lengths / np.maximum(self.lengths, 1))
+        return Sentences(self.tokens[is_kept], lengths, words.round().astype(np.int32))
 
     def _starts(self) -> NDArray[np.integer[Any]]:
         return np.cumsum(self.lengths) - self.lengths
@@ -151,9 +155,7 @@ class PairWriter:
     def __enter__(self) -> PairWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for array in (*self._tokens.values(), *self._offsets.values()):
             array.close()
 

@@ -1,9 +1,9 @@
 """Glossaries: source terms and their translations.
 
-A term matches where its words occur in a line. Words are runs of letters, digits and marks; in scripts without
-spaces, single characters (`nmt.text.words`). The longest matches are selected first, and matches do not overlap. With
-glossary mode `constrain`, search requires one of the forms of each matching term (`nmt.search.required`) and chooses
-the most probable one. With `annotate`, the first form is written into the source.
+A term matches where its words occur in a line. Words are runs of letters, digits and marks, single punctuation marks,
+and in scripts without spaces, single characters (`nmt.text.words`). The longest matches are selected first, and matches
+do not overlap. With glossary mode `constrain`, search requires one of the forms of each matching term
+(`nmt.search.required`) and chooses the most probable one. With `annotate`, the first form is written into the source.
 
 A glossary is a dictionary from sequences of words to terms. Its cost per line does not depend on the number of terms.
 """
@@ -137,7 +137,7 @@ class Glossary:
                 continue
             if not 2 <= len(columns) <= 4:
                 has = counted(len(columns), "column")
-                raise UserError(f"{where} has {has}; expected {_COLUMNS}; separate them by tabs")
+                raise UserError(f"{where} has {has}; expected {_COLUMNS}; separate them with tabs")
             source, target, *optional = columns
             case = optional[0] if optional else ""
             if case.strip().lower() not in _CASE:

@@ -85,13 +85,15 @@ class Shortlist:
         try:
             with safe_open(reject_pipe(path), framework="numpy") as file:
                 metadata = file.metadata() or {}
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+                if metadata.get("format") != _FORMAT or set(file.keys()) != set(_ARRAYS):
+                    raise UserError(
+                        f"{path} is not a shortlist of this version; expected {_FORMAT}; run `nmt shortlist` again"
+                    )
+                arrays = {name: file.get_tensor(name) for name in _ARRAYS}
         except (SafetensorError, OSError) as error:
             raise UserError(
                 f"{path} cannot be read as a shortlist ({error}); expected output of `nmt shortlist`; check the path"
             ) from error
-        if metadata.get("format") != _FORMAT or set(arrays) != set(_ARRAYS):
-            raise UserError(f"{path} is not a shortlist of this version; expected {_FORMAT}; run `nmt shortlist` again")
         if metadata.get("sha256") != _digest(arrays):
             raise UserError(f"{path} is damaged; its SHA-256 must match its contents; run `nmt shortlist` again")
         if metadata.get("tokenizers") != _fingerprint(tokenizers):

@@ -190,7 +190,7 @@ class TextTranslator(ABC):
         partial_word: whether the last word of a prefix may be incomplete; a prefix with a space at its end is complete
 
         Raises UserError if `n_best` exceeds the beam size, if no translation satisfies the constraints, if the model
-        returns NaN, or if the number of prefixes or lists of required phrases differs from that of lines.
+        returns NaN, or if an argument does not have one item per line, and TypeError for an argument of the wrong type.
         """
         inputs = translator_inputs(lines, prefixes, required, glossary, context)
         return self.translate_inputs(inputs, n_best, partial_word=partial_word)
@@ -214,10 +214,7 @@ class TextTranslator(ABC):
         num_translations = num_candidates = n_best or self._options.n_best
         if self._utility is not None:  # MBR needs the recipe's candidates
             num_candidates = max(num_translations, self._options.n_best)
-        if self._decode.sampling:
-            options = replace(self._options, n_best=num_candidates, beam_size=num_candidates)
-        else:
-            options = self._context.search_options(replace(self._options, n_best=num_candidates))
+        options = self._search_options(num_candidates)
         parts_of_lines = [self._split(item.text) for item in inputs]
         tasks = [
             task
@@ -267,7 +264,7 @@ class TextTranslator(ABC):
             first._replace(prefix=[*first.prefix, token], partial=self._spelling.rest(first.partial, token))
             for token in self._next_tokens(first, count)
         ]
-        outputs = self._search([*branches, *others], replace(self._options, n_best=1))
+        outputs = [hypotheses[:1] for hypotheses in self._search([*branches, *others], self._search_options(1))]
         branch_outputs = [hypotheses for hypotheses in outputs[: len(branches)] if hypotheses]
         outputs = [*branch_outputs, *outputs[len(branches) :]]
         parts_of_outputs = [[parts[0]] for _ in branch_outputs] + [[part] for part in parts[1:]]
@@ -320,6 +317,12 @@ class TextTranslator(ABC):
         for line in lines:
             self._split(line)
 
+    def _search_options(self, n_best: int) -> SearchOptions:
+        """Return the options of a search for at least the `n_best` best hypotheses, or for as many samples."""
+        if self._decode.sampling:
+            return replace(self._options, n_best=n_best, beam_size=n_best)
+        return self._context.search_options(replace(self._options, n_best=n_best))
+
     def _split(self, line: str) -> list[Part]:
         """Return the parts of a line, see `LineEncoder.split`, and count it if it is long."""
         parts, length = self._encoder.split(line)
@@ -340,7 +343,7 @@ class TextTranslator(ABC):
         phrases = distinct_requirements(required)
         if len(tasks) < 2 or not phrases:
             return [task._replace(required=required) for task in tasks]
-        options = replace(self._options, n_best=1)
+        options = self._search_options(1)
 
         def search(pairs: list[tuple[int, Alternatives]]) -> list[float]:
             constrained = [tasks[i]._replace(required=as_lists([forms])) for i, forms in pairs]

@@ -206,7 +206,7 @@ class Translator(TextTranslator):
             other = copy(self)
             other._on_tokens = None
             return other._search(tasks, options)
-        # A translation may request more samples than the recipe, for which the batch size is chosen.
+        # The batch size is chosen for the recipe's number of samples; a call may request more.
         factor = max(1, options.n_best // max(self._decode.beam_size, self._decode.n_best))
         lengths = [factor * (len(self._tag) + len(task.sentence) + 1) for task in tasks]
         plan = continuous_batches if self._can_refill(tasks) else static_batches
@@ -303,7 +303,7 @@ class Translator(TextTranslator):
             )
         parts = self._split(line)
         if len(parts) > 1:
-            raise UserError("the line is split; attention needs a line that fits the model; send one sentence")
+            raise UserError(f"the line is split into {len(parts)} parts; attention needs one part; send one sentence")
         source, target = parts[0].tokens if parts else [], self._tokenizers.tgt.ids(translation.pieces)
         (by_position,) = self._make_aligner(self._decode).maps([(source, target)])
         pieces = [*self._tokenizers.src.pieces(source), "</s>"]

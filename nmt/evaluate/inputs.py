@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from nmt.evaluate.brackets import BracketF1
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed, make_scorer
+from nmt.evaluate.rouge import Rouge, warn_of_other_scripts
 from nmt.logs import counted, say, warn
 from nmt.recipe import Recipe, UserError
 from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_empty, warn_of_equal, warn_of_fields
@@ -105,10 +106,13 @@ def hint_at_forms(
 ) -> None:
     """Log hints if the case or Unicode form of a system differs from the references, or references have no spaces.
 
+    Warns of references that ROUGE cannot read.
+
     others: names of other results that depend on case
     """
     _hint_at_case(systems, text, [*(scorer.name for scorer in scorers if scorer.is_case_sensitive), *others])
     _hint_at_missing_spaces("the reference", text.streams[0], scorers, _REMEDIES)
+    _warn_of_rouge(text.streams, scorers)
     for name, lines in systems.items():
         hint_at_unicode_form(name, lines, text.streams)
 
@@ -118,7 +122,8 @@ def check_scoring(
 ) -> None:
     """Raise UserError if a test set of a recipe cannot be scored; log a hint if a reference has no spaces.
 
-    Warns of metrics that do not ignore the case of a reference if the model writes lowercase text.
+    Warns of metrics that do not ignore the case of a reference if the model writes lowercase text, and of references
+    that ROUGE cannot read.
 
     options: of `make_scorer`
     """
@@ -128,6 +133,7 @@ def check_scoring(
     for scorer in scorers:
         scored = references if isinstance(scorer.metric, BracketF1) else first  # any reference may be malformed
         scorer.score(scored[0], scored)
+    _warn_of_rouge(references, scorers)
     if options["lowercase"]:
         warn_of_case(name, references, scorers, "evaluate.metrics")
     remedies = _REMEDIES | {"bleu": "for bleu, set evaluate.tokenize to 'char'", "ter": "omit ter in evaluate.metrics"}
@@ -162,6 +168,11 @@ def warn_of_case(name: str, references: Sequence[Sequence[str]], scorers: Sequen
             f"the model writes lowercase text, and {' and '.join(cased)} of {name} {do} not ignore case, which lowers "
             f"the score; compute bleu or bleu-tokenized-lc instead ({option}), or lowercase the references"
         )
+
+
+def _warn_of_rouge(references: Sequence[Sequence[str]], scorers: Sequence[Scorer]) -> None:
+    if any(isinstance(scorer.metric, Rouge) for scorer in scorers):
+        warn_of_other_scripts(references)
 
 
 def _hint_at_missing_spaces(

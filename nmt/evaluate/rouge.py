@@ -73,17 +73,6 @@ class Rouge(Metric):
         # rougeLsum compares each sentence of the reference with the whole text, and expects one sentence per line.
         return "\n".join(split_sentences(sent)) if self.type == "rougeLsum" else sent
 
-    def _cache_references(self, references: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-        texts = [text for stream in references for text in stream if text]
-        lost = sum(_WORD.search(text) is None for text in texts)
-        if lost > _MAX_LOST * len(texts):
-            warn(
-                f"ROUGE reads only the letters a to z and digits, which are absent in {lost:,} of {len(texts):,} "
-                "references; use a metric such as chrf"
-            )
-        cached: list[dict[str, Any]] = super()._cache_references(references)
-        return cached
-
     def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
         return {"references": refs}
 
@@ -97,6 +86,17 @@ class Rouge(Metric):
 
     def _aggregate_and_compute(self, stats: Sequence[Sequence[float]]) -> RougeScore:
         return self._compute_score_from_stats(np.asarray(stats, dtype=np.float64).sum(axis=0))
+
+
+def warn_of_other_scripts(references: Sequence[Sequence[str]]) -> None:
+    """Warn of references without the letters and digits that ROUGE reads."""
+    texts = [text for stream in references for text in stream if text]
+    lost = sum(_WORD.search(text) is None for text in texts)
+    if lost > _MAX_LOST * len(texts):
+        warn(
+            f"ROUGE reads only the letters a to z and digits, which are absent in {lost:,} of {len(texts):,} "
+            "references; use a metric such as chrf"
+        )
 
 
 def mean_f1(counts: ArrayLike) -> Counts:

@@ -19,7 +19,7 @@ from nmt.recipe import CommandError, UserError
 
 # Score differences (0 to 100) within this tolerance are equal: their sums were added in different orders.
 _TOLERANCE = 1e-9
-# Parts of the trials; bounds memory.
+# Number of chunks in which trials are processed; bounds memory.
 _PARTS = 20
 
 Systems = Sequence[tuple[str, Sequence[str]]]

@@ -24,7 +24,7 @@ class TranslatedSet:
 
 def translation_digest(origin: str, src: Sequence[str], lines: Sequence[str]) -> str:
     """Return a SHA-256 of the origin of a translation, its source and its lines."""
-    return hashlib.sha256(json.dumps([origin, *src, *lines]).encode()).hexdigest()
+    return text_digest([origin, *src, *lines])
 
 
 def text_digest(lines: Sequence[str]) -> str:

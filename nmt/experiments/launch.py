@@ -30,6 +30,7 @@ from nmt.experiments.sweep import Run, merge_overrides
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.cores import num_cores
 from nmt.processes.distributed import choose_device
+from nmt.processes.environment import world_size
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.recipe import CommandError, Recipe, UserError, parse_saved_recipe
 from nmt.storage.run_folder import MODEL
@@ -197,8 +198,8 @@ def _popen(arguments: Sequence[str], environment: dict[str, str], log: IO[bytes]
 def _succeeds(process: subprocess.Popen[bytes], run: Run) -> bool:
     """Wait for a process; on failure, warn with its error, or else the last line of its log.
 
-    An earlier process, whose sweep was killed, may still write to the same log. The last line may therefore be of that
-    process.
+    An earlier process, whose sweep was killed, may still write to the same log. The last line may therefore come from
+    that process.
     """
     try:
         status = process.wait()
@@ -237,8 +238,7 @@ def _gpus() -> list[str]:
 
 def _require_one_process() -> None:
     """Raise CommandError under torchrun, whose processes would start every run several times."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    if size != "1":
+    if (size := world_size()) != 1:
         raise CommandError(
             f"nmt repeat must run as one process, which starts the runs, got {size} processes; run it without torchrun"
         )
@@ -292,6 +292,8 @@ def _has_same_text(recipe: Recipe) -> bool:
         return False
     if not (run / "model" / MODEL).is_file():
         return False
+    if recipe.is_language_model:  # does not translate its test sets
+        return True
     for name in recipe.data.test:
         if has_other_output(run, name, run / "translations" / f"{name}.{recipe.tgt_lang}"):
             return False

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from nmt.logs import say
-from nmt.recipe import CommandError, Recipe, RecipeError, load_recipe
+from nmt.recipe import CommandError, Recipe, RecipeError, explain, load_recipe
 from nmt.recipe.corpora import Section
 
 # A comma outside of brackets, braces and quotation marks.
@@ -117,10 +117,8 @@ def load_sweep(path: Path, find_recipe: Callable[[str], Path], seeds: int | None
     try:
         file = SweepFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except ValidationError as error:
-        first = error.errors()[0]
-        location = ".".join(map(str, first["loc"]))
         raise RecipeError(
-            f"{path}: {location}: {first['msg']}; a sweep has recipe, seeds, overrides and [variants]"
+            f"{path}: {explain(error, SweepFile)}; a sweep has recipe, seeds, overrides and [variants]"
         ) from error
     relative = path.parent / file.recipe
     recipe = relative if relative.is_file() else find_recipe(file.recipe)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from nmt.export.packages import load_package
-from nmt.processes.cores import num_cores
+from nmt.processes.cores import cores_per_process
+from nmt.processes.environment import local_rank
 from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, UserError
 from nmt.search.options import SearchOptions
 
@@ -62,11 +63,10 @@ class EngineDevice:
 def select_device(device: str) -> EngineDevice:
     """Parse `auto`, `cpu`, `cuda` or `cuda:N`; under torchrun, each process has its own GPU. Raises UserError."""
     name, _, index = str(device).partition(":")
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if device in ("auto", "cuda"):
         count = load_package("ctranslate2").get_cuda_device_count()
         if count:
-            return EngineDevice("cuda", local_rank % count)  # a process may see only its own GPU
+            return EngineDevice("cuda", local_rank() % count)  # a process may see only its own GPU
         if device == "cuda":
             raise UserError("device 'cuda' does not exist (CUDA devices found: 0); use cpu")
         return EngineDevice("cpu")
@@ -81,7 +81,7 @@ def default_translators(device: EngineDevice) -> int:
     """Return the number of batches to decode in parallel: one per core of this process on a CPU, one on a GPU."""
     if device.kind == "cuda":
         return 1
-    return max(1, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return cores_per_process()
 
 
 def enable_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> None:

@@ -33,7 +33,7 @@ from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.logs import warn
 from nmt.model.layers import sinusoids
 from nmt.models import build_uninitialized
-from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, ModelRecipe, UserError
+from nmt.recipe import SEPARATOR, TERM_MARKERS, CommandError, Context, ModelRecipe, UserError
 from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import require_new, write_directory
@@ -71,7 +71,7 @@ def import_marian(source: Path, out: Path, src_lang: str | None = None, tgt_lang
     require_new(out)
     for option, language in {"--src-lang": src_lang, "--tgt-lang": tgt_lang}.items():
         if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
-            raise UserError(f"{option} is {language!r}; it must be an ISO 639 code such as de; correct it")
+            raise CommandError(f"{option} is {language!r}; it must be an ISO 639 code such as de; correct it")
     imported = read_marian(source, src_lang, tgt_lang)
     write_directory(out, model_files(imported.recipe, imported.tensors, imported.tokenizer_files, imported.metadata))
     return imported

@@ -127,10 +127,6 @@ class _Reference:
             )
         return [hypotheses[0] for hypotheses in n_best_lists]
 
-    def batch(self, selected: slice, outputs: Sequence[Sequence[int]]) -> Batch:
-        """Make a training batch of the selected sentences and given outputs."""
-        return Batch.from_lists(self.sources[selected], outputs)
-
 
 # --- CTranslate2 ------------------------------------------------------------------------------------------------------
 
@@ -200,7 +196,7 @@ def _compare(
     exact = copy.deepcopy(reference.model).double()  # float32 would add its own rounding, up to the limit
     for batch in reference.slices:
         outputs = [hypothesis.tokens for hypothesis in hypotheses[batch]]
-        scores = score_pairs(exact, reference.batch(batch, outputs))
+        scores = score_pairs(exact, Batch.from_lists(reference.sources[batch], outputs))
         for score, hypothesis in zip(scores, hypotheses[batch], strict=True):
             pairs = zip(score.token_log_probs, hypothesis.token_log_probs, strict=True)
             differences += [abs(a - b) for a, b in pairs]
@@ -284,7 +280,7 @@ def check_huggingface(loaded: LoadedModel, tokenizers: Tokenizers, exported: Pat
 @torch.inference_mode()
 def _max_log_prob_difference(model: Any, reference: _Reference, selected: slice) -> float:
     """Compare the log-probabilities of nmt and transformers, given the same tokens; NaN counts as infinite."""
-    batch = reference.batch(selected, reference.translations[selected])
+    batch = Batch.from_lists(reference.sources[selected], reference.translations[selected])
     expected = reference.model.logits(reference.model(batch.src, batch.tgt)).log_softmax(dim=-1)  # (total, vocab)
     inputs, mask = _pad(batch.src)
     decoder_inputs, decoder_mask = _pad(batch.tgt)

@@ -24,13 +24,8 @@ from nmt.text.tokenizer import Tokenizers
 
 _CURVE_STEPS = 10
 
-
-@dataclass(frozen=True)
-class BleuCurve:
-    """BLEU after removing heads. points: (number of removed heads, BLEU), from 0 removed heads"""
-
-    name: str
-    points: list[tuple[int, float]]
+# (Number of removed heads, BLEU) along each curve, from 0 removed heads, by name.
+BleuCurves = dict[str, list[tuple[int, float]]]
 
 
 @dataclass
@@ -52,7 +47,7 @@ class Analysis:
     bleu: float | None = None
     signature: str = ""
     bleu_change: dict[Head, float] = field(default_factory=dict)
-    curves: list[BleuCurve] = field(default_factory=list)
+    curves: BleuCurves = field(default_factory=dict)
 
     def heads(self) -> list[Head]:
         """Return all heads, the most important first."""
@@ -79,7 +74,7 @@ class Analysis:
             "bleu": self.bleu,
             "signature": self.signature or None,
             "heads": heads,
-            "curves": {curve.name: [list(point) for point in curve.points] for curve in self.curves},
+            "curves": self.curves,
         }
 
     def tables(self) -> list[Table]:
@@ -97,9 +92,9 @@ class Analysis:
         bleu = (("BLEU", f"{self.bleu:.2f} with all heads, {self.signature}"),) if self.bleu is not None else ()
         rows = tuple(self._row(head) for head in self.heads())
         tables = [Table("", f"lrrrr{'r' * len(with_bleu)}rrrrrrrrl", header, rows, bleu, notes)]
-        for curve in self.curves:
-            points = tuple((str(removed), f"{bleu:.2f}") for removed, bleu in curve.points)
-            tables.append(Table(curve.name, "rr", ("removed", "BLEU"), points))
+        for name, points in self.curves.items():
+            cells = tuple((str(removed), f"{bleu:.2f}") for removed, bleu in points)
+            tables.append(Table(name, "rr", ("removed", "BLEU"), cells))
         return tables
 
     def _row(self, head: Head) -> tuple[str, ...]:
@@ -120,7 +115,7 @@ class Analysis:
 
 
 class MaskedBleu:
-    """BLEU of a model's translations with heads removed, by beam search with the model's options."""
+    """BLEU of a model's translations with heads removed, with the model's search options."""
 
     def __init__(
         self, loaded: LoadedModel, tokenizers: Tokenizers, sources: Sequence[str], references: Sequence[str]
@@ -177,15 +172,14 @@ def removal_steps(importance: Mapping[Head, float]) -> dict[str, list[list[Head]
 
 def measure_curves(
     bleu: MaskedBleu, importance: Mapping[Head, float], whole: float, advance: Callable[[], None] = lambda: None
-) -> list[BleuCurve]:
+) -> BleuCurves:
     """Measure BLEU along the curves of `removal_steps`. whole: BLEU with all heads; advance: called at each point"""
-    curves = []
+    curves: BleuCurves = {}
     for name, steps in removal_steps(importance).items():
-        points = []
+        curves[name] = []
         for heads in steps:
-            points.append((len(heads), bleu.without(heads) if heads else whole))
+            curves[name].append((len(heads), bleu.without(heads) if heads else whole))
             advance()
-        curves.append(BleuCurve(name, points))
     return curves
 
 

@@ -10,17 +10,22 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nmt.keep.markup import BLOCKS, TAG
+from nmt.keep.markup import BLOCKS, OVERRIDE, SUBTITLE_TAG, TAG, VOID
 
 # Elements without natural language, or with significant line breaks.
 _COPIED = frozenset(["math", "pre", "script", "style", "svg", "template", "textarea"])
+_RAW = frozenset(["script", "style", "textarea"])  # contain no tags
+# An attribute outside the values of other attributes.
+_NO_TRANSLATION = re.compile(
+    r"""(?:"[^"]*"|'[^']*'|[^"'])*?\stranslate\s*=\s*(?:"no"|'no'|no(?=[\s/]|\Z))""", re.IGNORECASE
+)
 # Hours and fractions of seconds may be missing, as in WebVTT and in files edited by hand.
 _TIMES = re.compile(r"^[ \t]*(?:\d+:){1,3}\d+(?:[,.]\d+)?[ \t]*-+>[^\n]*$", re.MULTILINE)
 _PARAGRAPH = re.compile(r"(?:^[ \t]*\S[^\n]*(?:\n|\Z))+", re.MULTILINE)
 _DASH = r"(?:<[^<>\n]*>[ \t]*)*[-\u2013\u2014]"  # of a speaker, possibly in italics
-_BEFORE_TEXT = re.compile(rf"\s*(?:\{{\\[^{{}}\n]*\}})*\s*(?:{_DASH}\s*)?")
+_BEFORE_TEXT = re.compile(rf"\s*(?:{OVERRIDE})*\s*(?:{_DASH}\s*)?")
 _NEW_SPEAKER = re.compile(rf"\n(?=[ \t]*{_DASH})")
-_TOKEN = re.compile(r"(?:<[^<>]*>|\S)+")
+_TOKEN = re.compile(rf"(?:<[^<>]*>|{OVERRIDE}|\S)+")
 
 
 class Segment(NamedTuple):
@@ -39,7 +44,7 @@ class Segment(NamedTuple):
         words = _TOKEN.findall(translation) if self.num_lines > 1 else []
         if len(words) < self.num_lines:
             return self.before + translation
-        lengths = [len(TAG.sub("", word)) + 1 for word in words]
+        lengths = [len(SUBTITLE_TAG.sub("", word)) + 1 for word in words]
         target = sum(lengths) / self.num_lines
         length = 0
         lines = [""]
@@ -54,16 +59,15 @@ class Segment(NamedTuple):
 def html_segments(document: str) -> Iterator[Segment]:
     """Yield the text of each block element; the last segment has no text.
 
-    Scripts, styles and preformatted text are copied.
+    Scripts, styles, preformatted text, and block elements with translate="no" are copied.
     """
-    copied, position = 0, 0  # start of the next copied part, and end of the current text
+    copied = 0  # start of the next copied part
     for start, end in _blocks(document):
-        text = document[start:end]
+        text = document[start:end].strip()
         if any(map(str.isalpha, html.unescape(TAG.sub(" ", text)))):
-            first = start + len(text) - len(text.lstrip())
-            position = start + len(text.rstrip())
-            yield Segment(document[copied:first], document[first:position])
-            copied = position
+            first = document.index(text, start)
+            yield Segment(document[copied:first], text)
+            copied = first + len(text)
     yield Segment(document[copied:], "")
 
 
@@ -72,14 +76,36 @@ def _blocks(document: str) -> Iterator[tuple[int, int]]:
     start, position = 0, 0
     while tag := TAG.search(document, position):
         name, position = (tag["name"] or "").lower(), tag.end()
-        if name in _COPIED and not tag["end"] and not (tag["rest"] or "").endswith("/"):
-            closing = re.compile(f"</{name}\\s*>", re.IGNORECASE).search(document, position)
-            position = closing.end() if closing else len(document)
+        if _is_copied(tag):
+            position = _end_of_element(document, tag)
         elif name not in BLOCKS and not tag[0].startswith(("<!D", "<!d", "<?")):
             continue
         yield start, tag.start()
         start = position
     yield start, len(document)
+
+
+def _is_copied(tag: re.Match[str]) -> bool:
+    """Return whether a tag opens an element that is copied with its content."""
+    name, rest = (tag["name"] or "").lower(), tag["rest"] or ""
+    if tag["end"] or rest.endswith("/") or name in VOID:
+        return False
+    return name in _COPIED or (name in BLOCKS and _NO_TRANSLATION.match(rest) is not None)
+
+
+def _end_of_element(document: str, tag: re.Match[str]) -> int:
+    """Return the end of the element that a tag opens; the end of the document if it is not closed."""
+    name = tag["name"].lower()
+    tags = re.compile(rf"<(?P<end>/?){name}(?=[\s/>])[^<>]*>", re.IGNORECASE)
+    depth = 1
+    for other in tags.finditer(document, tag.end()):
+        if other["end"]:
+            depth -= 1
+        elif name not in _RAW and not other[0].endswith("/>"):
+            depth += 1
+        if not depth:
+            return other.end()
+    return len(document)
 
 
 def has_subtitles(document: str) -> bool:
@@ -99,7 +125,7 @@ def srt_segments(document: str) -> Iterator[Segment]:
                 before = _BEFORE_TEXT.match(lines)
                 assert before is not None, "every text matches"
                 text = lines[before.end() :].rstrip()
-                if any(map(str.isalpha, TAG.sub("", text))):
+                if any(map(str.isalpha, SUBTITLE_TAG.sub("", text))):
                     first = start + before.end()
                     yield Segment(document[copied:first], text, text.count("\n") + 1)
                     copied = first + len(text)

@@ -13,7 +13,7 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from html.entities import html5
 from itertools import pairwise
@@ -29,7 +29,8 @@ _BLOCK_NAMES = """
     figure footer form frameset h1 h2 h3 h4 h5 h6 head header hr html iframe legend li main menu nav object ol optgroup
     option p pre script section select style summary table tbody td textarea tfoot th thead title tr ul video
 """
-_VOID = frozenset(_VOID_NAMES.split())
+VOID = frozenset(_VOID_NAMES.split())
+"""Names of HTML elements without content."""
 BLOCKS = frozenset(_BLOCK_NAMES.split())
 """Names of HTML elements that end a line of text."""
 
@@ -40,8 +41,11 @@ TAG = re.compile(
 )
 """A tag, comment, declaration or processing instruction; without its end, the last three extend to the end of text."""
 _MAX_DEPTH = 100
-_ENTITY = re.compile(r"&[A-Za-z][\w.-]*;")
-_TOKEN = re.compile(f"{TAG.pattern}|(?P<entity>{_ENTITY.pattern})", re.DOTALL)
+_TOKEN = re.compile(rf"{TAG.pattern}|(?P<entity>&[A-Za-z][\w.-]*;)", re.DOTALL)
+OVERRIDE = r"\{\\[^{}\n]*\}"
+"""Pattern of an override tag of subtitles, such as {\\an8} or {\\i1}."""
+SUBTITLE_TAG = re.compile(f"{TAG.pattern}|{OVERRIDE}", re.DOTALL)
+_STYLE = re.compile(r"\{\\([bius])([01])\}")  # begins or ends bold, italic, underlined or strikeout text
 
 
 @dataclass
@@ -98,25 +102,26 @@ class MarkedText:
         return cls(without_breaks(line), [], escapes=False)
 
     @classmethod
-    def parse(cls, line: str, *, entities: bool = True) -> MarkedText:
+    def parse(cls, line: str, *, is_subtitle: bool = False) -> MarkedText:
         """Parse a line; any text is valid, because an element may start or end on another line.
 
         A line with more than 100 open elements is not translated.
 
-        entities: whether & begins an entity
+        is_subtitle: whether & is a character instead of the beginning of an entity, and {\\an8} is a tag
         """
         parser = _Parser()
+        unescape: Callable[[str], str] = str if is_subtitle else html.unescape
         end = 0
-        for token in (_TOKEN if entities else TAG).finditer(line):
+        for token in (SUBTITLE_TAG if is_subtitle else _TOKEN).finditer(line):
             if token.groupdict().get("entity") and token[0][1:] in html5:
                 continue
-            parser.add_text(_unescaped(line[end : token.start()], entities))
+            parser.text += without_breaks(unescape(line[end : token.start()]))
             parser.add_tag(token)
             end = token.end()
             if parser.depth > _MAX_DEPTH:
-                return cls("", [Element(without_breaks(line), "", 0, 0)], entities, too_deep=True)
-        parser.add_text(_unescaped(line[end:], entities))
-        return cls(parser.text, parser.finish(), entities)
+                return cls("", [Element(without_breaks(line), "", 0, 0)], not is_subtitle, too_deep=True)
+        parser.text += without_breaks(unescape(line[end:]))
+        return cls(parser.text, parser.finish(), not is_subtitle)
 
     def insert(self, translation: str, links: Links, edits: Sequence[tuple[int, int, str]] = ()) -> str:
         """Insert the tags into the translation.
@@ -161,13 +166,10 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(r"\S+", text)]
 
 
-def _unescaped(text: str, entities: bool) -> str:
-    return without_breaks(html.unescape(text) if entities else text)
-
-
 class _Parser:
     """Builds the tree of a line.
 
+    text:  text so far, to which the caller adds the text between tags
     depth: number of elements that are open, or that began on an earlier line
     """
 
@@ -180,17 +182,14 @@ class _Parser:
     def _parent(self) -> Element:
         return self._stack[-1].element
 
-    def add_text(self, text: str) -> None:
-        """Add text between tags."""
-        self.text += text
-
     def add_tag(self, token: re.Match[str]) -> None:
         """Add a tag or other markup."""
         tag, position = without_breaks(token[0]), len(self.text)
-        name = (token["name"] or "").lower()
-        if token["end"]:
+        style = _STYLE.fullmatch(tag)
+        name = style[1] if style else (token["name"] or "").lower()
+        if token["end"] or (style and style[2] == "0"):
             self._close(name, tag, position)
-        elif name and name not in _VOID and not (token["rest"] or "").endswith("/"):
+        elif name and name not in VOID and not (token["rest"] or "").endswith("/"):
             self.depth += 1
             self._stack.append(_Open(name, Element(tag, "", position, position)))
         else:

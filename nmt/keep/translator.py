@@ -127,13 +127,13 @@ class PreservingTranslator:
         kinds: Collection[str],
         languages: tuple[str, str],
         *,
-        entities: bool = True,
+        is_subtitle: bool = False,
         aligns_jointly: bool = True,
     ) -> None:
         """To keep markup, the translator should output alignments.
 
         languages:      ISO 639 codes of source and target, which determine the number format
-        entities:       whether & begins an entity of markup
+        is_subtitle:    see `MarkedText.parse`
         aligns_jointly: whether a statistical aligner learns from all lines of a call, or from each line separately
         """
         self.fallbacks = Fallbacks()
@@ -142,7 +142,7 @@ class PreservingTranslator:
         self._grammar = ItemGrammar(kinds, *languages)
         self._keeps_markup = "markup" in kinds
         self._keeps_numbers = "numbers" in kinds
-        self._entities = entities
+        self._is_subtitle = is_subtitle
         self._aligns_jointly = aligns_jointly
         self._variants: dict[tuple[bool, bool], TextTranslator | MemoryTranslator] = {(True, True): translator}
 
@@ -210,7 +210,7 @@ class PreservingTranslator:
         return "\n".join([item.prefix, *(form for phrase in phrases for form in forms_of(phrase))])
 
     def _parse(self, text: str) -> MarkedText:
-        return MarkedText.parse(text, entities=self._entities) if self._keeps_markup else MarkedText.plain(text)
+        return MarkedText.parse(text, is_subtitle=self._is_subtitle) if self._keeps_markup else MarkedText.plain(text)
 
     def _plain(self, previous: Previous) -> Previous:
         """Return a previous sentence, or both sides of a pair, without tags."""

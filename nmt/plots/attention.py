@@ -71,8 +71,8 @@ def draw_attention(src: Sequence[str], tgt: Sequence[str], panels: Sequence[Pane
         advice = ", leave out --each-layer" if len(panels) > 1 else ""
         raise UserError(
             f"{counted(len(panels), 'map')} of {len(tgt):,} x {len(src):,} tokens would be unreadable in {path}; an "
-            f"image has at most {_MAX_PIXELS // 1_000_000} megapixels; write a .svg file{advice}, or select a shorter "
-            "line"
+            f"image has at most {_MAX_SIDE:,} pixels per side and {_MAX_PIXELS // 1_000_000} megapixels; write a .svg "
+            f"file{advice}, or select a shorter line"
         )
     figure = new_figure(width, height)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):

@@ -181,7 +181,7 @@ def _add_panels(figure: Figure, series: Mapping[str, Points]) -> Iterator[tuple[
     ]
     rows = [row for row in rows if row]
     last_step = max(step for points in series.values() for step, _ in points)
-    columns = math.lcm(*map(len, rows)) if rows else 1
+    columns = math.lcm(*map(len, rows))
     grid = figure.add_gridspec(max(len(rows), 1), columns, height_ratios=[1.5, 1.0][: len(rows)] or [1.0])
     for row_index, row in enumerate(rows):
         width = columns // len(row)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from nmt.processes.environment import local_world_size
 from nmt.processes.host_memory import free_host_memory, resident_memory
 
 _POLL_SECONDS = 0.001
@@ -54,7 +54,7 @@ def available_memory(device: torch.device, root: Path = Path("/")) -> int | None
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free_bytes = free_host_memory(root)
-    return None if free_bytes is None else free_bytes // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return None if free_bytes is None else free_bytes // local_world_size()
 
 
 def _release_freed_memory() -> None:

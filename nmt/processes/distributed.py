@@ -9,10 +9,9 @@ point.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -24,6 +23,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from nmt.devices.memory import explained_out_of_memory
+from nmt.processes.environment import local_rank, read_number, world_size
 from nmt.processes.failure_detection import FailureDetector
 from nmt.recipe import OrderlyEnd, UserError
 
@@ -49,7 +49,7 @@ class World:
     @property
     def is_local_main(self) -> bool:
         """Return whether this is the first process of its machine."""
-        return self.size == 1 or _local_rank() == 0
+        return self.size == 1 or local_rank() == 0
 
     def count_synchronization(self) -> None:
         """Record that this process has reached a synchronization point, to identify a rank that hangs.
@@ -162,7 +162,7 @@ def _find_device(name: str) -> torch.device:
         count = torch.cuda.device_count()
         if not torch.cuda.is_available() or (device.index or 0) >= count:
             raise UserError(f"device {name!r} does not exist (CUDA devices found: {count}); use cpu or another number")
-        return device if device.index is not None else torch.device("cuda", _local_rank() % count)
+        return device if device.index is not None else torch.device("cuda", local_rank() % count)
     if device.type != "cpu" or device.index:
         raise UserError(f"device {name!r} is not supported; it must be auto, cpu, cuda or cuda:N; choose one")
     return device
@@ -182,7 +182,7 @@ def start_world(device_name: str, remedy: str = RESUME_REMEDY) -> Iterator[World
     device = choose_device(device_name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    size = _integer("WORLD_SIZE", 1)
+    size = world_size()
     if size == 1:
         with explained_out_of_memory(device):
             yield World(0, 1, device)
@@ -208,26 +208,26 @@ def start_world(device_name: str, remedy: str = RESUME_REMEDY) -> Iterator[World
 
 
 def _join_job(size: int, remedy: str) -> tuple[int, FailureDetector]:
-    patience = _number("NMT_WATCH_SECONDS", WATCH_SECONDS)
-    timeout = _number("NMT_TIMEOUT_SECONDS", TIMEOUT_SECONDS)
+    patience = read_number("NMT_WATCH_SECONDS", WATCH_SECONDS)
+    timeout = read_number("NMT_TIMEOUT_SECONDS", TIMEOUT_SECONDS)
     try:
         store, rank, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
-    except (ValueError, RuntimeError) as error:  # a variable is missing, or nothing listens at the address
+        torchrun_serves_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        return rank, FailureDetector(
+            store,
+            rank,
+            size,
+            patience=patience,
+            timeout=timeout,
+            serves_store=rank == 0 and not torchrun_serves_store,
+            remedy=remedy,
+        )
+    except (ValueError, RuntimeError) as error:  # a variable is missing, or the server of the store is missing or died
         address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise UserError(
             f"cannot join the other processes at {address} ({str(error).partition(chr(10))[0]}); each needs RANK, "
             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT; use torchrun, which sets them"
         ) from error
-    torchrun_serves_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return rank, FailureDetector(
-        store,
-        rank,
-        size,
-        patience=patience,
-        timeout=timeout,
-        serves_store=rank == 0 and not torchrun_serves_store,
-        remedy=remedy,
-    )
 
 
 def _init_process_group(rank: int, size: int, device: torch.device, detector: FailureDetector) -> None:
@@ -262,26 +262,3 @@ def _differing_names(options: Any, main_options: Any, name: str = "") -> Iterato
             yield from _differing_names(options.get(key), main_options.get(key), full_name)
     elif options != main_options:
         yield name
-
-
-def _local_rank() -> int:
-    return _integer("LOCAL_RANK", 0)
-
-
-def _integer(variable: str, default: int) -> int:
-    """Return the integer in an environment variable: positive, or equal to `default`; else raise UserError."""
-    number = _number(variable, default)
-    if number != int(number):
-        raise UserError(f"{variable} is {number:g}; it must be an integer; set or unset it")
-    return int(number)
-
-
-def _number(variable: str, default: float) -> float:
-    """Return the number in an environment variable: positive, or equal to `default`; else raise UserError."""
-    value = os.environ.get(variable, "")
-    with suppress(ValueError):
-        number = float(value or default)
-        if number == default or 0 < number < math.inf:
-            return number
-    kind = "positive" if default else "non-negative"
-    raise UserError(f"{variable} is {value!r}; it must be a {kind} number; set or unset it")

@@ -84,8 +84,10 @@ class LabeledDataRecipe(Section):
             )
         if self.noise and self.labels:
             raise ValueError("data.labels has no effect with data.noise, which names the classes; remove data.labels")
-        if len(set(self.labels)) < len(self.labels) or len(self.labels) == 1:
-            raise ValueError("data.labels must be empty or have at least two names, all distinct; correct it")
+        if len(self.labels) == 1:
+            raise ValueError("data.labels has one name; it must have all classes, at least two; add the others")
+        if repeated := [label for label in self.labels if self.labels.count(label) > 1]:
+            raise ValueError(f"data.labels has {repeated[0]!r} twice; names must be distinct; remove one")
         for option in ("weight", "tag", "alignment", "document_column", "document_field"):
             default = 1.0 if option == "weight" else None
             if any(getattr(corpus, option, default) != default for corpus in corpora):

@@ -128,12 +128,30 @@ def revalidate(recipe: Recipe) -> Recipe:
 def override_decode(decode: DecodeRecipe, overrides: Sequence[str]) -> DecodeRecipe:
     """Apply overrides such as `beam_size=8` or `decode.beam_size=8`; raises RecipeError as `load_recipe` does."""
     tree = {"decode": decode.model_dump(mode="json", exclude_none=True)}
-    names = [override.removeprefix("decode.") for override in overrides]
-    _apply_overrides(_DecodeSection, tree, names, example="beam_size=8", section="decode.")
+    settings = [override.lstrip().removeprefix("decode.") for override in overrides]
+    _apply_overrides(_DecodeSection, tree, settings, example="beam_size=8", section="decode.")
     try:
         return _DecodeSection.model_validate(tree).decode
     except ValidationError as error:
         raise RecipeError(explain(error)) from error
+
+
+def override_own_decode(own: DecodeRecipe, overrides: Sequence[str]) -> DecodeRecipe:
+    """Apply overrides to the search options of a model; see `override_decode`.
+
+    The model's own `alignments` is ignored, and so is its `n_best` unless it is the number of candidates for MBR.
+    """
+    mbr_metric = overrides_by_name(overrides).get("mbr_metric", own.mbr_metric).strip(" '\"") or "none"
+    ignored: dict[str, Any] = {"alignments": False}
+    if mbr_metric == "none":
+        ignored["n_best"] = 1
+    return override_decode(own.model_copy(update=ignored), overrides)
+
+
+def overrides_by_name(overrides: Sequence[str]) -> dict[str, str]:
+    """Return the values of overrides such as `beam_size=8` or `decode.beam_size=8` by name in the decode section."""
+    parts = [override.partition("=") for override in overrides]
+    return {key.strip().removeprefix("decode."): value for key, _, value in parts}
 
 
 class _DecodeSection(Section):

@@ -75,7 +75,7 @@ def features(
     """Return the features of the candidates of each source, (candidates, features), in the order of `feature_names`.
 
     The length is in words. If a line or one of its candidates is too long for a model, that feature is 0 for the line,
-    with a warning. `progress` is called for each line and model, with the number of candidates.
+    with a warning. For each model, `progress` is called with numbers of candidates that add up to the total.
     """
     scores = [candidate.score for candidate in chain.from_iterable(lists)]
     lengths = [float(len(candidate.text.split())) for candidate in chain.from_iterable(lists)]
@@ -98,26 +98,20 @@ def _log_probs(
 ) -> list[float]:
     """Return the log-probability of every candidate, concatenated over lines."""
     scores: list[float] = []
-    pending: list[tuple[int, str, str]] = []
+    fitting: list[tuple[int, str, str]] = []  # index in `scores`, source and translation
     too_long: list[int] = []
-
-    def score_batch() -> None:
-        batch = pending[:_BATCH_PAIRS]
-        log_probs = model.log_probs([source for _, source, _ in batch], [text for _, _, text in batch])
-        for (index, _, _), log_prob in zip(batch, log_probs, strict=True):
-            scores[index] = log_prob
-        del pending[:_BATCH_PAIRS]
-
     for line, (source, candidates) in enumerate(zip(sources, lists, strict=True), start=1):
         if all(model.fits(source, candidate.text) for candidate in candidates):
-            pending += [(len(scores) + i, source, candidate.text) for i, candidate in enumerate(candidates)]
+            fitting += [(len(scores) + i, source, candidate.text) for i, candidate in enumerate(candidates)]
         else:
             too_long.append(line)
-        scores += [0.0] * len(candidates)  # replaced by `score_batch`
-        while len(pending) >= _BATCH_PAIRS:
-            score_batch()
-        progress(len(candidates))
-    score_batch()
+            progress(len(candidates))
+        scores += [0.0] * len(candidates)
+    for first in range(0, len(fitting), _BATCH_PAIRS):
+        indices, batch_sources, texts = zip(*fitting[first : first + _BATCH_PAIRS], strict=True)
+        for index, log_prob in zip(indices, model.log_probs(batch_sources, texts), strict=True):
+            scores[index] = log_prob
+        progress(len(indices))
     if too_long:
         lines = f"{counted(len(too_long), 'line')} (first: line {too_long[0]:,})"
         warn(f"in {lines}, the source or a translation is too long for {model.name}; that feature is 0 there")
@@ -132,14 +126,14 @@ def parameters_digest(model: Path) -> str:
 def save_weights(
     path: Path, weights: Mapping[str, float], notes: Mapping[str, object], models: Sequence[FeatureModel] = ()
 ) -> None:
-    """Write the weights of features, notes on their origin, and the models as TOML; UserError if it fails."""
+    """Write the weights of features, notes on their origin, and the models as TOML; raises UserError if it fails."""
     identities = {model.name: {"path": str(model.path), "sha256": model.digest} for model in models}
     tree = {"weights": dict(weights), "tuned": dict(notes), "models": identities}
     write_file(path, tomli_w.dumps(tree).encode())
 
 
 def load_weights(path: Path, names: Sequence[str], models: Sequence[FeatureModel] = ()) -> Floats:
-    """Read the weights of the named features; UserError unless the file has exactly these and at least one is not 0.
+    """Read the weights of the named features; raises UserError unless exactly these exist and at least one is not 0.
 
     Also raises UserError if the weights were tuned for these models in another order, and warns if they were tuned for
     others. Files of earlier versions do not identify models.

@@ -13,9 +13,6 @@ from nmt.text.context import after_last
 LengthPenalty = Literal["gnmt", "power", "none"]
 StopRule = Literal["exact", "first", "patience"]
 
-# With a larger exponent, the length penalty of a long output overflows float32.
-MAX_LENGTH_ALPHA = 10.0
-
 
 @dataclass(frozen=True)
 class SearchOptions:
@@ -28,7 +25,7 @@ class SearchOptions:
     length_penalty: LengthPenalty = "gnmt"
     """Divisor of the log-probability; see `length_penalty`."""
     length_alpha: float = 0.6
-    """Exponent of the length penalty, from 0 to `MAX_LENGTH_ALPHA`."""
+    """Exponent of the length penalty, from 0 to 10; with more, the penalty of a long output overflows float32."""
     max_extra_tokens: int = 50
     """Maximum output length: this many tokens more than the input."""
     max_tokens: int | None = None
@@ -63,16 +60,10 @@ class SearchOptions:
             raise UserError(
                 f"n_best must be between 1 and beam_size ({self.beam_size}), got {self.n_best}; change one of them"
             )
-        if not 0.0 <= self.length_alpha <= MAX_LENGTH_ALPHA:
-            raise UserError(
-                f"length_alpha must be between 0 (no length penalty) and {MAX_LENGTH_ALPHA:g}, got {self.length_alpha}"
-            )
         if self.beam_groups < 1 or self.beam_size % self.beam_groups:
             raise UserError(
                 f"beam_groups must divide beam_size ({self.beam_size}), got {self.beam_groups}; change one of them"
             )
-        if not self.diversity_penalty >= 0.0:
-            raise UserError(f"diversity_penalty must be at least 0 (no penalty), got {self.diversity_penalty}")
 
     def forbidden_after(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens that would complete a forbidden phrase or a repeated n-gram after `tokens`."""

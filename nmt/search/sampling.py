@@ -132,7 +132,7 @@ class _Samples(Batched):
     random:          (batch, n_best, max_length) float64 in [0, 1)
     tokens:          (batch, n_best, max_length) int64
     token_log_probs: (batch, n_best, max_length) float32
-    has_ended:       (batch, n_best) bool
+    has_ended:       (batch, n_best) bool, after EOS or an impossible token
     forbidden:       progress through the forbidden phrases; None without them
     """
 
@@ -159,7 +159,7 @@ class _Samples(Batched):
         """Append the token that makes samples `length` tokens long; tokens, log_probs: (batch, n_best)."""
         self.tokens[:, :, length - 1] = tokens
         self.token_log_probs[:, :, length - 1] = log_probs
-        self.has_ended |= tokens == EOS_ID
+        self.has_ended |= (tokens == EOS_ID) | ~log_probs.isfinite()  # without a possible token, any one is sampled
         if self.forbidden is not None:
             self.forbidden = self.forbidden.extend(tokens)
 
@@ -170,12 +170,15 @@ class _Samples(Batched):
             [_hypothesis(tokens, log_probs, options) for tokens, log_probs in zip(*sentence, strict=True)]
             for sentence in by_sentence
         ]
-        return [[sample for sample in sentence if math.isfinite(sample.log_prob)] for sentence in samples]
+        return [[sample for sample in sentence if sample is not None] for sentence in samples]
 
 
-def _hypothesis(tokens: list[int], log_probs: list[float], options: SearchOptions) -> Hypothesis:
-    length = tokens.index(EOS_ID) + 1
+def _hypothesis(tokens: list[int], log_probs: list[float], options: SearchOptions) -> Hypothesis | None:
+    """Return the sample up to EOS; None if it has an impossible token."""
+    length = tokens.index(EOS_ID) + 1 if EOS_ID in tokens else len(tokens)
     log_probs = log_probs[:length]
     log_prob = math.fsum(log_probs)
+    if not math.isfinite(log_prob):
+        return None
     score = log_prob / length_penalty(length, options.length_penalty, options.length_alpha)
     return Hypothesis(tokens[: length - 1], score, log_prob, log_probs)

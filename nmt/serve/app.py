@@ -213,14 +213,17 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
         partial_word=body.partial_word,
         alternatives=body.alternatives,
         keep=tuple(dict.fromkeys(keep)),  # without duplicates
-        entities=body.format != "srt",
+        is_subtitle=body.format == "srt",
         alignments=body.alignments,
         scores=body.scores,
     )
 
 
 def _check_phrases(body: TranslateRequest, model: ServedModel) -> None:
-    """Raise HTTPException if the prefix, a required or a preferred phrase contains a forbidden one."""
+    """Raise HTTPException if a required or preferred phrase contains a forbidden one, or the prefix one of the request.
+
+    The prefix takes precedence over forbidden phrases of the server.
+    """
     for phrase in body.forbidden:
         if contains_phrase(body.prefix, phrase, ignores_case=model.lowercases):
             raise HTTPException(400, f"prefix contains {phrase!r}, which is forbidden; change one of them")

@@ -39,6 +39,7 @@ class BatchingOptions:
 class _Job:
     """Items of one caller that are processed in the same batch.
 
+    joins:      whether other jobs of the group may be in its batch
     finish_tag: the queue is sorted by it (self-clocked fair queueing, Golestani 1994): number of items, plus the later
                 of the virtual time and the finish tag of the client's previous job
     """
@@ -46,6 +47,7 @@ class _Job:
     group: Hashable
     items: Sequence[Any]
     client: Hashable
+    joins: bool
     finish_tag: int
     submitted_at: float = field(default_factory=monotonic)
     future: Future[list[Any]] = field(default_factory=Future)
@@ -81,9 +83,13 @@ class Batcher:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, group: Hashable, items: Sequence[Any], client: Hashable = None) -> list[Future[list[Any]]]:
+    def submit(
+        self, group: Hashable, items: Sequence[Any], client: Hashable = None, *, joins: bool = True
+    ) -> list[Future[list[Any]]]:
         """Queue items and return futures of their results, in order. If it raises QueueFullError, it queues none.
 
+        joins:  False for expensive items: each is a batch and has a future, so the rest can be canceled meanwhile; the
+                same for all items of a group
         client: if it has waiting items, all its items may fill at most 75 % of the queue; None has no such limit
         """
         jobs: list[_Job] = []
@@ -91,10 +97,11 @@ class Batcher:
             if self._is_closed or not self._has_capacity(client, len(items)):
                 raise QueueFullError
             finish_tag = max([self._virtual_time, *(job.finish_tag for job in self._jobs if job.client == client)])
-            for start in range(0, len(items), self.batch_size):
-                part = items[start : start + self.batch_size]
+            size = self.batch_size if joins else 1
+            for start in range(0, len(items), size):
+                part = items[start : start + size]
                 finish_tag += len(part)
-                jobs.append(_Job(group, part, client, finish_tag))
+                jobs.append(_Job(group, part, client, joins, finish_tag))
             was_empty = not self._jobs
             for job in jobs:
                 insort(self._jobs, job, key=attrgetter("finish_tag"))
@@ -161,7 +168,7 @@ class Batcher:
         batch: list[_Job] = []
         num_items = 0
         for job in [job for job in self._jobs if job.group == group]:
-            if batch and num_items + len(job.items) > max_items:
+            if batch and (not job.joins or num_items + len(job.items) > max_items):
                 break
             batch.append(job)
             num_items += len(job.items)

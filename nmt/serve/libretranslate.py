@@ -77,13 +77,9 @@ def _add_translation(app: FastAPI, service: Service) -> None:
 def _add_descriptions(app: FastAPI, service: Service) -> None:
     @app.get("/languages")
     async def languages() -> Response:
-        """List the languages with the target languages of each; languages that are only targets have none.
-
-        Language models, which have no source language, are excluded.
-        """
+        """List the languages with the target languages of each; languages that are only targets have none."""
         targets: dict[str, list[str]] = {}
-        models = service.models.values()
-        pairs = dict.fromkeys(model.languages for model in models if model.languages[0] != NO_LANGUAGE)
+        pairs = _translated_pairs(service)
         for source, target in pairs:
             targets.setdefault(source, []).append(target)
         for _, target in pairs:
@@ -93,7 +89,8 @@ def _add_descriptions(app: FastAPI, service: Service) -> None:
     @app.get("/frontend/settings")
     async def settings() -> Response:
         """Return the settings that LibreTranslate's web page loads first."""
-        source, target = next(iter(service.models.values())).languages
+        pairs = _translated_pairs(service) or [model.languages for model in service.models.values()]
+        source, target = pairs[0]
         return JsonLine(
             {
                 "charLimit": service.limits.characters,
@@ -106,6 +103,12 @@ def _add_descriptions(app: FastAPI, service: Service) -> None:
                 "language": {"source": _named(source), "target": _named(target)},
             }
         )
+
+
+def _translated_pairs(service: Service) -> list[tuple[str, str]]:
+    """Return the distinct language pairs, without those of language models, which have no source language."""
+    pairs = dict.fromkeys(model.languages for model in service.models.values())
+    return [pair for pair in pairs if pair[0] != NO_LANGUAGE]
 
 
 def _named(code: str) -> dict[str, Any]:

@@ -46,6 +46,14 @@ def _text_or_texts(value: object) -> str | list[str]:
     raise ValueError("must be a string or a list of strings")
 
 
+def _sentence(value: object) -> str | tuple[str, str]:
+    if isinstance(value, str):
+        return valid_unicode(value)
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value):
+        return valid_unicode(value[0]), valid_unicode(value[1])
+    raise ValueError("must be a sentence, or a pair of a sentence and its translation")
+
+
 def _forms(value: object) -> str | list[str]:
     forms = _text_or_texts(value)
     texts = [forms] if isinstance(forms, str) else forms
@@ -62,6 +70,7 @@ def _not_blank(phrase: str) -> str:
 
 Text = Annotated[str, BeforeValidator(_valid)]
 Texts = Annotated[str | list[str], PlainValidator(_text_or_texts, json_schema_input_type=str | list[str])]
+Sentence = Annotated[str | tuple[str, str], PlainValidator(_sentence, json_schema_input_type=str | tuple[str, str])]
 Forms = Annotated[str | list[str], PlainValidator(_forms, json_schema_input_type=str | list[str])]
 ShortText = Annotated[str, Field(max_length=_MAX_PHRASE), BeforeValidator(_valid)]
 Bias = Annotated[float, Strict(), Field(ge=-1_000.0, le=1_000.0)]
@@ -121,7 +130,7 @@ class TranslateRequest(NativeRequest):
     beam_size: Integer | None = Field(default=None, ge=1, le=_MAX_BEAM_SIZE)
     length_alpha: Number | None = Field(default=None, ge=0.0, le=10.0)
     prefix: Text = Field(default="", max_length=_MAX_PREFIX)
-    context: Annotated[list[Text | tuple[Text, Text]], Field(max_length=_MAX_PHRASES)] = []
+    context: Annotated[list[Sentence], Field(max_length=_MAX_PHRASES)] = []
     partial_word: Flag = False
     alternatives: Flag = False
     required: Phrases = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +17,16 @@ from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.keep.translator import PreservingTranslator, unspaced_markup
-from nmt.recipe import NO_LANGUAGE, CommandError, Context, DecodeRecipe, UserError, explain, ineffective_option
+from nmt.recipe import (
+    NO_LANGUAGE,
+    CommandError,
+    Context,
+    DecodeRecipe,
+    UserError,
+    explain,
+    ineffective_option,
+    overrides_by_name,
+)
 from nmt.serve.batching import Batcher, BatchingOptions
 from nmt.serve.log import log_warning
 from nmt.serve.memory import ServedMemory
@@ -36,7 +45,7 @@ class RequestOptions:
     partial_word:  whether prefixes may end within a word
     alternatives:  whether the n_best translations differ in the first token after the prefix
     keep:          kinds to keep, see `PreservingTranslator`; excludes partial_word, alternatives and stream_tokens
-    entities:      whether & begins an entity in kept markup
+    is_subtitle:   see `MarkedText.parse`
     stream_tokens: whether greedy searches report the text so far to `Line.on_text`
     """
 
@@ -49,7 +58,7 @@ class RequestOptions:
     partial_word: bool = False
     alternatives: bool = False
     keep: tuple[str, ...] = ()
-    entities: bool = True
+    is_subtitle: bool = False
     stream_tokens: bool = False
     alignments: bool = False
     scores: bool = False
@@ -154,9 +163,13 @@ class ServedModel:
     def submit(
         self, options: RequestOptions, lines: Sequence[Line], client: Hashable = None
     ) -> list[Future[list[list[Translation]]]]:
-        """Queue lines; a one-line request shares batches only with those of the same `TextTranslator.batch_key`."""
+        """Queue lines; a one-line request shares batches only with those of the same `TextTranslator.batch_key`.
+
+        Lines with alternatives or streamed tokens are translated one by one: each needs searches of its own.
+        """
         key = self._translator.batch_key(lines[0].text) if len(lines) == 1 else None
-        return self.batcher.submit((options, key), lines, client)
+        joins = not (options.alternatives or options.stream_tokens)
+        return self.batcher.submit((options, key), lines, client, joins=joins)
 
     def _process(
         self, group: tuple[RequestOptions, int | None] | type[Pair | AttentionRequest], items: list[Any]
@@ -171,12 +184,10 @@ class ServedModel:
         return self._translate(group[0], items)
 
     def _translate(self, options: RequestOptions, lines: Sequence[Line]) -> list[list[Translation]]:
-        if options.stream_tokens and len(lines) > 1:
-            return [n_best for line in lines for n_best in self._translate(options, [line])]
         translator = self._translator_for(options)
         inputs = [TranslatorInput(line.text, line.prefix, line.required, line.context, line.glossary) for line in lines]
         if options.alternatives:
-            n_best_lists = [self._alternatives(translator, options, line) for line in lines]
+            n_best_lists = [self._alternatives(translator, options, lines[0])]
         elif options.stream_tokens or options.partial_word:
             if options.stream_tokens:
                 translator = translator.with_callback(lines[0].on_text)
@@ -202,7 +213,7 @@ class ServedModel:
         """Translate inputs, preserve the kinds of `options.keep`, and warn about fallbacks."""
         wrapped = self._with_memory_for(options)
         translator = PreservingTranslator(
-            wrapped, options.keep, self.languages, entities=options.entities, aligns_jointly=False
+            wrapped, options.keep, self.languages, is_subtitle=options.is_subtitle, aligns_jointly=False
         )
         n_best_lists = translator.start_translation(inputs)()
         problem = unspaced_markup(options.keep, self.languages)
@@ -283,13 +294,12 @@ class ServedModel:
         return scorer.score([pair.source for pair in pairs], [pair.target for pair in pairs])
 
 
-def require_aligners(models: Sequence[ServedModel], settings: Iterable[str]) -> None:
+def require_aligners(models: Sequence[ServedModel], settings: Sequence[str]) -> None:
     """Raise CommandError if an alignment option has no effect on any model, and UserError if one is invalid.
 
     settings: values of `--set`
     """
-    names = [setting.removeprefix("decode.").partition("=")[0] for setting in settings]
-    options = [name for name in names if name.startswith("alignment_")]
+    options = [name for name in overrides_by_name(settings) if name.startswith("alignment_")]
     if not options:
         return
     aligning = [model for model in models if model.aligns]

@@ -117,7 +117,7 @@ class _JoinedWrites:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Write data in the next iteration of the event loop, or at once if the buffer is large."""
+        """Write data in the next iteration of the event loop, or immediately if the buffer is large."""
         if data and not self._data:
             self._loop.call_soon(self._flush)
         self._data += data

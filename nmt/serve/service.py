@@ -36,7 +36,7 @@ _RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one request; `seconds` applies to receiving its body and again to processing it."""
+    """Limits of one request; `seconds` applies to receiving its body, and to each call of `Service.process`."""
 
     body_bytes: int = 1_048_576
     characters: int = 100_000
@@ -116,7 +116,7 @@ class Service:
 
     @property
     def requires_key(self) -> bool:
-        """Return whether requests need an API key."""
+        """Whether requests need an API key."""
         return self._api_keys is not None
 
     def model(self, name: str | None) -> ServedModel:

@@ -98,7 +98,9 @@ def find_model(path: Path, description: str = MODEL) -> Path:
         if description == MODEL and (directory / CLASSIFIER).is_file():
             raise UserError(f"{path} is a classifier; expected a translation model; use it with nmt classify")
         if description == CLASSIFIER and (directory / MODEL).is_file():
-            raise UserError(f"{path} is a translation model; expected a classifier; nmt train-classifier makes one")
+            raise UserError(
+                f"{path} is a translation model; expected a classifier; train one with nmt train-classifier"
+            )
     if checkpoints:
         return checkpoints[-1]
     if (path / "model.bin").is_file():

@@ -171,7 +171,7 @@ def _has_text(record: Record) -> bool:
 
 
 def _with_forbidden_warnings(windows: Windows, source: Source, facts: Mapping[str, Any]) -> Windows:
-    """Warn of forbidden phrases in required phrases at once, and of those in prefixes at the end."""
+    """Warn immediately of forbidden phrases in required phrases, and at the end of those in prefixes."""
     num_prefixes = 0
     first_prefix = conflict = ""
     for window in windows:

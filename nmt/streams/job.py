@@ -46,7 +46,7 @@ class TranslationJob:
 
     window:    lines that are translated together; None chooses the number from the input
     max_delay: seconds that a line of a pipe waits for further lines
-    models:    paths of the models, for the final message
+    models:    paths of the models
     note:      description of the engine, for the final message
     started:   start of the command by `time.monotonic`
     memory:    the translation memory, for the final message
@@ -118,7 +118,9 @@ class TranslationJob:
         except Interrupted as error:
             if not isinstance(sink, PartFile) or not sink.records:
                 raise
-            how = "replace --restart with --resume" if restart else "add --resume to the command"
+            how = "rerun the command" if resume else "add --resume to the command"
+            if restart:
+                how = "replace --restart with --resume"
             raise Interrupted(
                 f"interrupted; {sink.path} has the first {counted(sink.records, 'line')}; to continue, {how}",
                 error.status,

@@ -8,20 +8,15 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from nmt.recipe import UserError
 from nmt.storage.sealed import describe_write_error
 
+if TYPE_CHECKING:
+    from zlib import _Compress
+
 _GZIP = 31  # wbits of zlib: the largest window, with gzip header and trailer
-
-
-class _Compressor(Protocol):
-    """The type of `zlib.compressobj()`, which has no public name."""
-
-    def compress(self, data: bytes, /) -> bytes: ...
-
-    def flush(self, mode: int = ..., /) -> bytes: ...
 
 
 @contextmanager
@@ -37,7 +32,7 @@ def write_errors(name: str) -> Iterator[None]:
 
 
 class Sink:
-    """Writes text to a file without buffering: readers see each write at once, and errors are raised where they occur.
+    """Writes text to a file without buffering: each write is visible immediately and raises its own errors.
 
     Compressed output is a sequence of gzip members, and can be truncated after each member.
 
@@ -51,7 +46,7 @@ class Sink:
         self.is_compressed = is_compressed
         self.position = position
         self.digest = hashlib.sha256()
-        self._compressor: _Compressor | None = None
+        self._compressor: _Compress | None = None
 
     def write(self, text: str) -> None:
         """Write text; raises UserError if that fails."""

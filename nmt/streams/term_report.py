@@ -46,7 +46,7 @@ class TermReport:
         self._kept: str | None = None  # rows of an earlier command, until they are written again
         self._used = 0
         self._missed: Counter[str] = Counter()
-        if path is not None and path.is_file() and next(read_lines(path), "") not in (_HEADER.strip("\n"), ""):
+        if path is not None and path.is_file() and next(read_lines(path), _HEADER.strip("\n")) != _HEADER.strip("\n"):
             raise UserError(f"{path} is not a glossary report; only reports are overwritten; choose another file")
 
     @contextmanager

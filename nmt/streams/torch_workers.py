@@ -91,7 +91,7 @@ class _TorchWorkers(Workers):
     def _translate_in_pool(
         self, load: Load, windows: Iterator[list[Record]], wait: Wait | None, num_lines: int | None, processes: int
     ) -> Generator[TranslatedWindow, None, None]:
-        """Translate windows in worker processes. Only these load the model. Errors of the first are raised at once.
+        """Translate windows in worker processes. Only these load the model. Errors of the first are raised immediately.
 
         processes: number of workers, or the maximum if the user did not choose it
         """

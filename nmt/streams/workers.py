@@ -214,9 +214,7 @@ class WindowTranslator:
 
 
 @lru_cache(maxsize=32)
-def _with_constraints(
-    translator: TextTranslator | MemoryTranslator, tag: str | None, forbidden: tuple[str, ...]
-) -> AnyTranslator:
+def _with_constraints(translator: AnyTranslator, tag: str | None, forbidden: tuple[str, ...]) -> AnyTranslator:
     return translator.with_constraints(tag, forbidden)
 
 

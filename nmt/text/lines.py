@@ -34,7 +34,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # also matches the first frame of pzstd files
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")  # a block, or the end of an empty file
-_NUM_CHECKED = 1000  # lines that are checked for fields
+_NUM_CHECKED = 1000  # lines that are checked for other formats
 _JSON_ARRAY = re.compile(r'\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
 _TEST_SET = re.compile(r"\s*<(?:srcset|refset|tstset|dataset)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"</[A-Za-z][\w.-]*>|<br ?/?>|&(?:amp|quot|apos|lt|gt|nbsp|#[0-9]+);")
@@ -234,7 +234,7 @@ def read_plain_text(path: Path, *, allow_pipe: bool = False) -> Iterator[str]:
 
 
 def warn_of_pairs(src: Path, sources: Sequence[str], tgt: Path | None, targets: Sequence[str]) -> None:
-    """Warn of fields, CSV and equal sides of two files; `tgt` is None if there is only one."""
+    """Warn if two files look like TSV, JSON, CSV or similar, or are equal; `tgt` is None if there is only one."""
     warn_of_fields(input_name(src), sources, translations=targets if tgt is not None else ())
     warn_of_csv(input_name(src), sources)
     if tgt is not None:
@@ -244,7 +244,7 @@ def warn_of_pairs(src: Path, sources: Sequence[str], tgt: Path | None, targets: 
 
 
 def warn_of_sides(name: str, src: Sequence[str] | None, tgt: Sequence[str], remark: str) -> None:
-    """Warn of empty lines (with a remark), fields and equal sides of aligned text; `src` is None without a source."""
+    """Warn of empty lines (with a remark), other formats and equal sides of a text; `src` is None without a source."""
     sides = {"target": tgt} if src is None else {"source": src, "target": tgt}
     for side, lines in sides.items():
         others = [other for key, other in sides.items() if key != side]
@@ -336,7 +336,8 @@ def _pipe(path: Path) -> UserError:
 def unreadable(path: Path, error: OSError) -> UserError:
     """Return the error for a file that cannot be read."""
     advice = advice_on(error, "check the path and its permissions")
-    return UserError(f"cannot read {path.absolute()}: {error.strerror or error}; {advice}")
+    name = input_name(path) if path == STANDARD_STREAM else path.absolute()
+    return UserError(f"cannot read {name}: {error.strerror or error}; {advice}")
 
 
 def line_too_long(name: str, number: int) -> UserError:

@@ -72,7 +72,7 @@ def run_range_test(
                 update = next(batches)
                 result = trainer.update(update)
                 loss = float(world.sum(result.loss)) / update.tgt_tokens
-                # In fp16, skipped updates also lower the loss scale until the gradient is finite.
+                # In fp16, the first updates are skipped until the loss scale is low enough.
                 if not math.isfinite(loss) or (bool(result.skipped) and trainer.updater.precision != "fp16"):
                     diverged = True
                     break

@@ -83,7 +83,7 @@ class MicroBatchShape:
 
 
 def heaviest_shape(plan: EpochPlan) -> MicroBatchShape:
-    """Return an upper bound on the size of micro-batches under the budget of `plan`, in any epoch.
+    """Return an approximate upper bound on the size of micro-batches under the budget of `plan`, in any epoch.
 
     Each side has the maximum number of tokens: the budget, or an equal part of the largest update if that is less.
     Attention on padded rows needs memory proportional to tokens * longest. The pairs of a micro-batch have similar
@@ -191,7 +191,10 @@ class MemoryProbe:
             )
 
     def needed(self, budget: int) -> float:
-        """Return the bytes that the largest micro-batch of a budget allocates; raises OutOfMemoryError on a GPU."""
+        """Return the bytes that the largest micro-batch of a budget allocates.
+
+        Raises OutOfMemoryError if it does not fit on a GPU, where it is measured in full.
+        """
         if self.shape is None:
             shape = heaviest_shape(replace(self.plan, micro_batch_tokens=budget))
         else:

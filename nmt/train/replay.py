@@ -81,8 +81,7 @@ class ReplaySource:
     def _warn_of_changes(self) -> None:
         """Warn if the run may not have made the update, or made it with other options."""
         if self.following is None:
-            logged_steps = (int(entry.get("step", 0)) for entry in _read_metrics(self.run))
-            reached = max([self.start_step, *logged_steps])
+            reached = max([self.start_step, *(entry["step"] for entry in _read_metrics(self.run))])
             if self.step > reached:
                 warn(f"{self.run} may not have reached update {self.step:,}; its last recorded update is {reached:,}")
             return
@@ -266,7 +265,7 @@ def logged_metrics(run: Path, step: int) -> dict[str, float]:
     """Return the training metrics that a run logged at an update; empty if it logged none."""
     metrics: dict[str, float] = {}
     for entry in _read_metrics(run):
-        if entry.get("step") == step:
+        if entry["step"] == step:
             for name, value in entry.items():
                 if name.startswith("train/") and isinstance(value, int | float | None):
                     metrics[name] = math.nan if value is None else value
@@ -274,13 +273,14 @@ def logged_metrics(run: Path, step: int) -> dict[str, float]:
 
 
 def _read_metrics(run: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries of `metrics.jsonl` that have a step; skips damaged lines."""
     path = run / "metrics.jsonl"
     if not path.is_file():
         return
     for line in path.read_bytes().splitlines():
         with suppress(ValueError):  # incomplete after a crash
             entry = json.loads(line)
-            if isinstance(entry, dict):
+            if isinstance(entry, dict) and isinstance(entry.get("step"), int):
                 yield entry
 
 

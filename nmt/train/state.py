@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +97,17 @@ class TrainState:
         return cls.read(state, checkpoint)
 
     @classmethod
-    def read(cls, state: object, checkpoint: Path) -> TrainState:
+    def read(cls, state: Any, checkpoint: Path) -> TrainState:
         """Build the state from a parsed `state.json`; raises UserError if another version wrote it."""
-        known = {entry.name for entry in fields(cls)}
-        if not isinstance(state, dict) or not state.keys() <= known:
+        try:
+            values: dict[str, Any] = {"changes": [], **state}  # no changes in checkpoints of earlier versions
+            values["changes"] = [Change(**entry) for entry in values["changes"]]
+            return cls(**values)
+        except TypeError as error:  # other fields, or no JSON object
             raise UserError(
                 f"{checkpoint / 'state.json'} was written by another version of nmt; it must be from this version; "
                 "resume with that version, or start from its parameters (train.start_from)"
-            )
-        changes = [Change(**entry) for entry in state.get("changes", [])]  # missing in checkpoints of earlier versions
-        return cls(**{**state, "changes": changes})
+            ) from error
 
     def limits_reached(self, train: TrainRecipe) -> list[str]:
         """Return the options whose limit is reached; the run ends if there are any."""

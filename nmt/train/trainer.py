@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
@@ -21,7 +20,7 @@ from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.precision import autocast
 from nmt.logs import ProgressBar, format_duration, progress, say, warn
 from nmt.models import TranslationModel, build_model
-from nmt.processes.cores import num_cores
+from nmt.processes.cores import cores_per_process
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, UserError, dump_recipe
 from nmt.storage.sealed import manifest_digest
@@ -99,8 +98,7 @@ class Trainer:
         if recipe.train.threads:
             torch.set_num_threads(recipe.train.threads)
         elif world.device.type == "cpu":
-            local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-            torch.set_num_threads(max(1, num_cores() // local_processes))
+            torch.set_num_threads(cores_per_process())
         self.model = model.to(world.device)
         resumed = choose_checkpoint(recipe.directory, world)
         start = self._load_start_model() if resumed is None else None

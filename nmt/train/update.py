@@ -45,7 +45,8 @@ class UpdateResult:
 class Updater:
     """Performs updates: forward and backward over the micro-batches, all-reduce, gradient clipping, Adam.
 
-    schedule: learning rate of each update, counted from 1
+    schedule:     learning rate of each update, counted from 1
+    row_multiple: both sides of a micro-batch are padded to a multiple of this number of tokens, if possible
     """
 
     def __init__(self, recipe: Recipe, world: World, loss: TrainingLoss) -> None:
@@ -56,7 +57,7 @@ class Updater:
         self.schedule: Callable[[int], float] = partial(learning_rate, recipe.train, loss.model.recipe.d_model)
         self.precision = choose_precision(recipe.train.precision, world.device)
         self.loss_scaler = torch.amp.GradScaler(world.device.type, enabled=self.precision == "fp16")
-        self._row_multiple = row_multiple(torch_dtype(self.precision), world.device)
+        self.row_multiple = row_multiple(torch_dtype(self.precision), world.device)
         self._parameters = [parameter for parameter in loss.model.parameters() if parameter.requires_grad]
         self._ddp = self._wrap_ddp() if world.size > 1 else None
 
@@ -85,7 +86,7 @@ class Updater:
         loss_sum = nll_sum = torch.zeros((), dtype=torch.float64, device=device)
         for index, micro in enumerate(update.micro_batches):
             is_last = index == len(update.micro_batches) - 1
-            batch = micro.batch.pad_to_multiple(self._row_multiple)
+            batch = micro.batch.pad_to_multiple(self.row_multiple)
             torch.manual_seed(dropout_seed(self.recipe.seed, step, micro.number))
             # DDP all-reduces gradients once per update, during the last backward pass.
             with nullcontext() if self._ddp is None or is_last else self._ddp.no_sync():

@@ -182,7 +182,7 @@ def _optimizer_file(directory: Path) -> Path:
     if not path.exists():
         raise UserError(
             f"{directory} has no optimizer state; train.start_optimizer 'kept' needs a checkpoint "
-            "(RUN/checkpoints/step-...); give one, or set start_optimizer to 'fresh'"
+            "(RUN/checkpoints/step-...); set train.start_from to one, or train.start_optimizer to 'fresh'"
         )
     return path
 

@@ -89,7 +89,10 @@ def test_processes_split_the_sentences(task: DecodingTask) -> None:
         assert processes.parameters == DecodingBench(task).parameters
 
 
-def test_error_of_a_process_reaches_the_parent(task: DecodingTask, tmp_path: Path) -> None:
+def test_error_of_a_process_reaches_the_parent(
+    task: DecodingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)  # `_serve` ignores Ctrl-C
     missing = DecodingTask(tmp_path / "none", SENTENCES, task.decode, "cpu", "fp32", 1)
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:

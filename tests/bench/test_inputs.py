@@ -84,7 +84,8 @@ def test_options_that_are_not_measured_are_named(
     """Random or stored tokens have neither alignments nor other segmentations."""
     run = str(recipe.parent / "run")
     for options in ([], ["train.subword_sampling=0.1"], ["train.guided_alignment=true"], ["train.glossary_markup=0.1"]):
-        prepare_training_data(find_model_spec(str(recipe), options), run, tmp_path, 1, None)
+        train = prepare_training_data(find_model_spec(str(recipe), options), run, tmp_path, 1, None)[0].recipe.train
+        assert (train.subword_sampling, train.guided_alignment, train.glossary_markup) == (0.0, False, 0.0)
         expected = [f"warning: the benchmark trains without {option.partition('=')[0]}\n" for option in options]
         assert capsys.readouterr().err == "".join(expected)
     prepare_training_data(find_model_spec(str(recipe), ['train.freeze=["encoder"]']), run, tmp_path, 1, None)

@@ -43,11 +43,12 @@ def test_recipe_and_model_directory_are_used_unchanged(tmp_path: Path) -> None:
     in_bytes = find_model_spec(str(path), ["tokenizer.algorithm=byte"])
     assert (in_bytes.src_vocab_size, in_bytes.tgt_vocab_size) == (261, 261)
     overrides = ["model.d_model=16", "model.d_ff=8", "model.num_heads=2", "model.activation=swish"]
+    overrides += ["model.max_positions=64", "data.max_tokens=20"]
     recipe = find_model_spec("tiny", overrides).recipe
     write_random_model(tmp_path / "model", recipe, number_tokenizers(40))
     found = find_model_spec(str(tmp_path / "model"))
     assert found.recipe.model == recipe.model
-    assert (found.src_vocab_size, found.tgt_vocab_size) == (40, 40)
+    assert (found.src_vocab_size, found.tgt_vocab_size, found.recipe.data.max_tokens) == (40, 40, 20)
 
 
 @pytest.mark.slow

@@ -148,15 +148,21 @@ def test_padding_to_one_shape_is_counted(small_spec: ModelSpec, small_store: Pai
     assert stages.row_padding == pytest.approx(1 - tokens / rows, abs=0.03)
 
 
+@pytest.mark.slow
+def test_padding_of_bf16_matmuls_is_counted(small_spec: ModelSpec, small_store: PairStore) -> None:
+    spec = replace(small_spec, recipe=changed(small_spec.recipe, precision="bf16"))
+    with TrainingBench(spec, ALONE, small_store) as bench:
+        assert 0.0 < bench.stages(1).row_padding < 0.5
+
+
 OTHER_RANK = 100
 
 
 class WithPaddedRank(World):
-    """Rank 0 with a simulated rank 1, which has `OTHER_RANK` rows of padding, no tokens, and `OTHER_RANK` bytes."""
+    """Rank 0 with a simulated rank 1, which has `OTHER_RANK` rows and positions of padding, and `OTHER_RANK` bytes."""
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        tokens_and_positions = torch.tensor([0, OTHER_RANK])
-        return values + (OTHER_RANK if values.dim() == 0 else tokens_and_positions)
+        return values + OTHER_RANK
 
 
 @pytest.mark.slow

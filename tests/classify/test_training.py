@@ -14,12 +14,14 @@ import torch
 from datasets import Dataset
 
 from nmt.checkpoint import Checkpoint, load_checkpoint
-from nmt.classify.examples import LabeledTexts, held_out, read_labeled
+from nmt.classify.examples import Examples, LabeledTexts, held_out, read_labeled
 from nmt.classify.lines import classify_files
 from nmt.classify.run import train_classifier
 from nmt.classify.text_classifier import TextClassifier
 from nmt.classify.trainer import ClassifierTrainer
 from nmt.cli.program import COMMANDS
+from nmt.devices.precision import choose_precision
+from nmt.evaluate.classification import ClassificationScore
 from nmt.processes.interruption import Interrupted
 from nmt.recipe import (
     ClassificationRecipe,
@@ -164,6 +166,21 @@ def test_the_report_has_the_device_of_the_updates(reviews: Path, monkeypatch: py
     assert "| 10 | device | cuda:0 | cpu |" in report.read_text()
 
 
+@pytest.mark.slow
+def test_test_sets_are_classified_in_the_precision_of_training(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    precision = {"fp32": "bf16", "bf16": "fp32"}[choose_precision("auto", torch.device("cpu"))]
+    used: list[str] = []
+    score = TextClassifier.score
+
+    def recorded(classifier: TextClassifier, examples: Examples) -> ClassificationScore:
+        used.append(classifier._precision)
+        return score(classifier, examples)
+
+    monkeypatch.setattr(TextClassifier, "score", recorded)
+    train("train.max_steps=1", f"train.precision={precision}")
+    assert used == [precision, precision]  # validation, test set
+
+
 def test_several_processes_are_an_error(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(CommandError, match="a classifier is trained by one process, got 2; start it without torchrun"):
@@ -286,7 +303,8 @@ WRONG: list[tuple[str, str]] = [
         'data.noise=["loud"]',
         "data.noise.0 = 'loud'; it must be 'shuffled', 'truncated', 'wrong-language' or 'misaligned'",
     ),
-    ('data.labels=["one"]', "data.labels must be empty or have at least two names, all distinct; correct it"),
+    ('data.labels=["one"]', "data.labels has one name; it must have all classes, at least two; add the others"),
+    ('data.labels=["a", "b", "a"]', "data.labels has 'a' twice; names must be distinct; remove one"),
     ("data.lables=[]", "unknown option 'data.lables'; did you mean 'labels'?"),
     ("quux=en", "unknown option 'quux'; known options: name, seed, run_dir, data, tokenizer, model, train"),
     ("src_lang=en", "reviews.toml is for a translation model; it must be for a classifier; use nmt run"),

@@ -145,7 +145,7 @@ def test_invalid_input_is_an_error(tmp_path: Path, nmt: Nmt) -> None:
     for languages, texts, status, expected in (
         (["en", "de"], train, 2, "nmt new needs --valid-src and --valid-tgt, or --valid-tsv; give one or the other"),
         (["en", "de"], [*given, "--tsv", src], 2, "nmt new needs --src and --tgt, or --tsv; give one or the other"),
-        (["en", "german"], given, 2, "tgt_lang = 'german'; it must be an ISO 639 code"),
+        (["en", "german"], given, 2, "'TGT': 'german' is not an ISO 639 code; it must have two or"),
         (["en", "de"], ["--src", src, "--tgt", valid_tgt, *valid], 1, "they must match line by line; check both"),
         (["en", "de"], ["--src", src, "--tgt", src, *valid], 2, f"--src and --tgt are the same file, {src}"),
         (["en", "de"], [*train, "--valid-tsv", valid_src], 1, f"{valid_src}, line 1 has no tab; expected two columns"),
@@ -154,3 +154,6 @@ def test_invalid_input_is_an_error(tmp_path: Path, nmt: Nmt) -> None:
         assert (found, out) == (status, "")
         assert expected in one_line(err)
     assert not (tmp_path / "own.toml").exists()
+    (tmp_path / "train.en").unlink()  # not read
+    status, _, err = nmt("new", "en", "de", *given, "-o", tmp_path / "none" / "own.toml")
+    assert (status, "none is not a directory; -o must be in an existing directory" in one_line(err)) == (1, True)

@@ -153,11 +153,15 @@ def test_only_a_file_of_the_same_kind_is_replaced(folder: Path, nmt: Nmt, comman
     assert empty.read_bytes()
 
 
-def test_plot_needs_an_extension(folder: Path, nmt: Nmt) -> None:
-    status, _, err = nmt("plot", "curves", folder, "-o", folder / "curves")
+@pytest.mark.parametrize("command", ["curves", "alignment"])
+def test_plot_needs_an_extension(folder: Path, nmt: Nmt, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error precedes the work."""
+    monkeypatch.delattr("nmt.cli.plot.draw_curves")
+    monkeypatch.delattr("nmt.cli.plot.load_aligner")
+    status, _, err = nmt(*commands(folder)[command], folder / "plot")
     assert status == 2
     assert "the name needs an extension such as .png" in one_line(err)
-    assert not list(folder.glob("curves*"))
+    assert not list(folder.glob("plot*"))
 
 
 def test_unusable_output_directory_is_an_error(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -701,6 +701,16 @@ def test_interrupted_and_resumed_commands_report_their_long_lines(
     assert "warning: 2 lines were too long for the model and were translated in parts" in err
 
 
+def test_an_interrupted_command_with_resume_is_rerun_unchanged(
+    model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, interrupt_after: Callable[[int], None]
+) -> None:
+    out = tmp_path / "out"
+    interrupt_after(2)
+    status, _, err = nmt("translate", model, sentences, "-o", out, "--engine", "torch", "--window", 6, "--resume")
+    told = f"interrupted; {out}.part has the first 12 lines; to continue, rerun the command"
+    assert (status, one_line(err)) == (130, told)
+
+
 @pytest.mark.parametrize("option", ["--prefixes", "--required"])
 def test_resume_names_a_missing_option(
     model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, interrupt_after: Callable[[int], None], option: str

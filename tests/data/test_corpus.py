@@ -184,6 +184,13 @@ def test_truncated_standard_input_is_named(tmp_path: Path, monkeypatch: pytest.M
             list(read_lines(Path("-"), allow_pipe=True))
 
 
+def test_unreadable_standard_input_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "write-only").open("w") as file:
+        monkeypatch.setattr("sys.stdin", file)
+        with pytest.raises(UserError, match=r"^cannot read standard input: "):
+            list(read_lines(Path("-"), allow_pipe=True))
+
+
 def test_concatenated_compressed_members(tmp_path: Path) -> None:
     for suffix, compress in COMPRESSORS.items():
         path = tmp_path / f"lines.{suffix}"

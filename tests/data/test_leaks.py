@@ -137,6 +137,12 @@ def test_all_references_are_searched() -> None:
     ]
 
 
+def test_the_text_of_an_exact_leak_is_the_reference_that_occurs() -> None:
+    one = SearchedSet("t", ["a", "b"], [["eins", "!"], ["Eins!", "?"]])
+    (result,) = found_in([one], [("x", "Eins! "), ("x", "?")]).leaks()
+    assert [(leak.kind, one.text(leak)) for leak in result.leaks] == [("exact", "Eins!"), ("exact", "?")]
+
+
 def recipe_for(folder: Path, train: str) -> Recipe:
     (folder / "test.tsv").write_text("the cat\tdie Katze\nthe dog\tder Hund\n", encoding="utf-8")
     other = '{kind = "tsv", path = "test.tsv"}'

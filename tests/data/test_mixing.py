@@ -200,6 +200,14 @@ def test_corpora_without_pairs_are_named(folder: Path, capsys: pytest.CaptureFix
     ]
 
 
+def test_a_built_in_corpus_without_pairs_is_named_by_its_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    toy = "{kind='toy',pairs=2}"
+    corpora = f"data.train=[{{kind='text',src='news.en',tgt='news.de'}},{toy},{toy}]"
+    options = [f"run_dir='{folder / 'run'}'", f"data.root='{folder}'", corpora, "tokenizer.vocab_size=340"]
+    prepare(parse_recipe(RECIPE, options))
+    assert "warning: data.train.2 (toy) has no pair in the training text: every" in capsys.readouterr().err
+
+
 def test_several_corpora_are_stored_like_their_concatenation(folder: Path) -> None:
     write_text(folder, "all", [pair for name in ("news", "web", "talks") for pair in CORPORA[name]])
     apart = contents(prepare(recipe_for(folder, run="apart")).directory)

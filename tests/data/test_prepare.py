@@ -349,6 +349,15 @@ def test_deleted_input_is_up_to_date(folder: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.count("no longer exists; using the text prepared from it") == 1
 
 
+def test_text_that_is_outdated_is_not_said_to_be_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(recipe_for(folder))
+    (folder / "text" / "train.de").unlink()
+    (folder / "text" / "train.en").write_text("another text\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"train\.de: No such file"):
+        prepare(recipe_for(folder))
+    assert "no longer exists" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("change", ["text", "option", "wrong path"])
 def test_changes_are_detected_despite_a_deleted_input(folder: Path, change: str) -> None:
     prepare(recipe_for(folder))

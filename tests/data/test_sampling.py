@@ -522,6 +522,9 @@ def test_an_epoch_that_does_not_appear_is_an_error(
     bpe_corpus: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling, "_TIMEOUT_SECONDS", 0.05)
+    killed = bpe_corpus / "epochs" / ".epoch-3.part-1"
+    killed.mkdir(parents=True)
+    (killed / "train.src.tokens.npy").write_bytes(b"of a killed builder")
     with pytest.raises(UserError, match=r"epoch-3 did not appear .* all machines must share") as caught:
         sample(bpe_corpus, is_builder=False).store(3)
     assert "\n" not in str(caught.value)
@@ -535,17 +538,17 @@ def test_the_timeout_starts_when_the_builder_stops(
     incomplete.mkdir(parents=True)
     polls: list[Path] = []
 
-    def stop_at_third_poll(directory: Path) -> bool:
+    def write_until_third_poll(directory: Path) -> bool:
         polls.append(directory)
-        if len(polls) == 3:
-            incomplete.rmdir()
+        if len(polls) < 4:
+            (incomplete / f"train.{len(polls)}.npy").write_bytes(b"tokens")
         return False
 
     epochs = sample(bpe_corpus, is_builder=False)
-    monkeypatch.setattr(epochs, "_is_complete", stop_at_third_poll)
+    monkeypatch.setattr(epochs, "_is_complete", write_until_third_poll)
     with pytest.raises(UserError, match="epoch-3 did not appear"):
         epochs.store(3)
-    assert len(polls) >= 3
+    assert len(polls) >= 4
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.data.store import PairStore, PairWriter, Side, SideStore, token_dtype
+from nmt.data.store import PairStore, PairWriter, Sentences, Side, SideStore, token_dtype
 from nmt.recipe import UserError
 
 
@@ -48,6 +48,14 @@ def test_files_are_plain_numpy_arrays(tmp_path: Path) -> None:
 def test_tokens_are_memory_mapped(tmp_path: Path) -> None:
     write_store(tmp_path, [[5]], [[6]])
     assert isinstance(PairStore(tmp_path, "train").src.tokens, np.memmap)
+
+
+def test_truncated_sentences_have_fewer_words() -> None:
+    lengths, words = np.array([4, 2, 0, 10], np.int32), np.array([3, 1, 0, 5], np.int32)
+    truncated = Sentences(np.arange(16, dtype=np.uint16), lengths, words).truncate(4)
+    assert truncated.tokens.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert truncated.lengths.tolist() == [4, 2, 0, 4]
+    assert truncated.words.tolist() == [3, 1, 0, 2]
 
 
 def test_large_vocabularies_use_32_bits(tmp_path: Path) -> None:

@@ -144,6 +144,8 @@ def test_the_best_translation_is_chosen_without_the_previous_translations(
     for n_best, expected in ((1, ["the dog"]), (2, ["the dog", "it"])):
         (found,) = translator.translate_n_best(["it is red"], n_best, context=[[("the dog sleeps", "he")]])
         assert [one.text for one in found] == expected
+    found = translator.alternatives("it is red", "", 1, context=[("the dog sleeps", "he")])
+    assert [one.text for one in found] == ["the dog"]
 
 
 def test_a_prefix_with_a_separator_is_an_error(load: Callable[[Context], Path]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch_file
 
 from nmt.alignment import pair_chunks
 from nmt.alignment.lexical import PASSES, estimate_lexicon
@@ -196,6 +197,8 @@ def test_other_files_and_tokenizers_are_rejected(
     assert "cannot be read" in load_error(tmp_path, tokenizers)
     save_file({"weight": np.zeros(3)}, tmp_path / "model.safetensors")
     assert "is not a shortlist" in load_error(tmp_path / "model.safetensors", tokenizers)
+    save_torch_file({"weight": torch.zeros(3, dtype=torch.bfloat16)}, tmp_path / "bf16.safetensors")
+    assert "is not a shortlist" in load_error(tmp_path / "bf16.safetensors", tokenizers)
     made.save(tmp_path / "list", tokenizers)
     assert "belongs to other tokenizers" in load_error(tmp_path / "list", separate)
     assert "belongs to other tokenizers" in load_error(tmp_path / "list", Tokenizers(separate.tgt, separate.tgt))

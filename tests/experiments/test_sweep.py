@@ -164,12 +164,15 @@ def test_an_override_that_variants_replace_is_reported(recipe: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('recipe = "tiny.toml"\n[variants]\n', "variants: "),
-        ('recipe = "tiny.toml"\nseed = 1\n[variants]\nbase = []\n', "seed: "),
-        ('recipe = "tiny.toml"\nseeds = 0\n[variants]\nbase = []\n', "seeds: "),
-        ("[variants]\nbase = []\n", "recipe: "),
-        ('recipe = "tiny.toml"\n[variant]\nbase = []\n', "variants: "),
-        ('recipe = "tiny.toml"\n[variants]\nbase = "model.d_ff=64"\n', "variants.base: "),
+        ('recipe = "tiny.toml"\n[variants]\n', "variants = {}; "),
+        ('recipe = "tiny.toml"\nseed = 1\n[variants]\nbase = []\n', "unknown option 'seed'; did you mean 'seeds'"),
+        ('recipe = "tiny.toml"\nseeds = 0\n[variants]\nbase = []\n', "seeds = 0; it must be greater than 0; "),
+        ("[variants]\nbase = []\n", "option 'recipe' is missing; "),
+        ('recipe = "tiny.toml"\n[variant]\nbase = []\n', ".*option 'variants' is missing; "),
+        (
+            'recipe = "tiny.toml"\n[variants]\nbase = "model.d_ff=64"\n',
+            "variants.base = 'model.d_ff=64'; it must be a valid list; ",
+        ),
     ],
 )
 def test_malformed_sweep_file_is_an_error(recipe: Path, text: str, reason: str) -> None:

@@ -36,6 +36,21 @@ def test_html_is_separated_into_text_and_markup() -> None:
     assert "".join(segment.before + segment.text for segment in segments) == PAGE
 
 
+def test_elements_that_must_not_be_translated_are_copied() -> None:
+    texts = {
+        '<p translate="no">One</p><p>Two</p>': ["Two", ""],
+        "<div class='x' TRANSLATE=No><div>One</div><p>Two</p></div>Three": ["Three", ""],
+        '<p title=" translate=no">One</p><p translate="yes">Two</p>': ["One", "Two", ""],
+        'One<br translate="no">Two<hr translate="no"/>': ["One", "Two", ""],
+        "<svg><svg></svg><text>One</text></svg>Two": ["Two", ""],
+        "<script>'<script>'</script >One": ["One", ""],
+    }
+    for text, expected in texts.items():
+        segments = list(html_segments(text))
+        assert [segment.text for segment in segments] == expected
+        assert "".join(segment.before + segment.text for segment in segments) == text
+
+
 SUBTITLES = """1
 00:00:01,000 --> 00:00:02,500
 <i>A first line
@@ -74,6 +89,7 @@ def test_dashes_separate_speakers_in_italics() -> None:
     texts = {
         "<i>- Who is there?</i>\n<i>- It is I.</i>\n": ["Who is there?</i>", "It is I.</i>", ""],
         "{\\an8}<i>- Who is there?\n- It is I.</i>\n": ["Who is there?", "It is I.</i>", ""],
+        "\u266a{\\i1}{\\i0}\n": [""],
         "<i>Who is\nthere</i> - I\n": ["<i>Who is\nthere</i> - I", ""],
     }
     for text, expected in texts.items():
@@ -133,6 +149,7 @@ def test_rendering_restores_the_number_of_lines() -> None:
     assert rendered == '2\n<i>Eine erste</i> <b class="x y">Zeile</b>\nund eine zweite.'
     assert Segment("", "a\r\nb", 2).render("ein Wort") == "ein\r\nWort"
     assert Segment("", "a\nb", 2).render("kurz") == "kurz"
+    assert Segment("", "a\nb", 2).render(r"ein {\move(1, 2, 3)}Wort") == "ein\n{\\move(1, 2, 3)}Wort"
     three_lines = Segment("", "a", 3).render("a b c d e f")
     assert three_lines.replace("\n", " ") == "a b c d e f"
     assert three_lines.count("\n") == 2

@@ -79,8 +79,17 @@ def test_offsets_move_with_edits() -> None:
 
 
 def test_an_ampersand_without_entities_is_plain_text() -> None:
-    marked = MarkedText.parse("<i>R&amp;D</i> & x", entities=False)
+    marked = MarkedText.parse("<i>R&amp;D</i> & x", is_subtitle=True)
     assert marked.insert("F&amp;E & x", WORD_BY_WORD) == "<i>F&amp;E</i> & x"
+
+
+def test_override_tags_of_subtitles_are_markup() -> None:
+    line = r"a {\i1}red{\i0} car{\pos(1, 2)}"
+    assert MarkedText.parse(line).text == line
+    marked = MarkedText.parse(line, is_subtitle=True)
+    assert marked.text == "a red car"
+    links = [(0, 0), (1, 2), (2, 1)]
+    assert marked.insert("une voiture rouge", links) == r"une voiture {\i1}rouge{\i0}{\pos(1, 2)}"
 
 
 def test_a_very_deep_line_is_kept() -> None:

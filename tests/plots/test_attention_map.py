@@ -104,8 +104,8 @@ def test_an_image_with_unreadable_tokens_is_an_error(tmp_path: Path, monkeypatch
     with pytest.raises(UserError) as error:
         draw_attention(["a"] * 1001, ["b"] * 1000, PANELS, path)
     assert str(error.value) == (
-        f"2 maps of 1,000 x 1,001 tokens would be unreadable in {path}; an image has at most 50 megapixels; write a "
-        ".svg file, leave out --each-layer, or select a shorter line"
+        f"2 maps of 1,000 x 1,001 tokens would be unreadable in {path}; an image has at most 20,000 pixels per "
+        "side and 50 megapixels; write a .svg file, leave out --each-layer, or select a shorter line"
     )
     saved: list[Path] = []
     monkeypatch.setattr("nmt.plots.attention.save_figure", lambda _figure, path, _dpi: saved.append(path))

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
+from nmt.processes import distributed
 from nmt.processes.distributed import World, choose_device, start_world
 from nmt.processes.failure_detection import FailureDetector, Peer, join_job
 from nmt.recipe import UserError
@@ -140,6 +141,19 @@ def test_a_wrong_environment_is_a_one_line_error(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=message) as caught, start_world("cpu"):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+def test_a_store_that_ends_while_processes_join_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose_store(*arguments: object, **options: object) -> None:
+        raise RuntimeError("Connection reset by peer\nstack")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(distributed, "rendezvous", lambda *_, **__: iter([(None, 1, 2)]))
+    monkeypatch.setattr(distributed, "FailureDetector", lose_store)
+    message = r"cannot join the other processes .*Connection reset by peer\)"
     with pytest.raises(UserError, match=message) as caught, start_world("cpu"):
         pass
     assert "\n" not in str(caught.value)

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from nmt.data.reused_tokenizers import reused_tokenizers
-from nmt.processes import parallel
-from nmt.processes.cores import num_cores
+from nmt.processes import cores, parallel
+from nmt.processes.cores import cores_per_process, num_cores
 from nmt.processes.parallel import _modules, map_in_order
 from nmt.recipe import TokenizerRecipe, UserError
 
@@ -188,6 +188,25 @@ def test_no_jobs_give_no_results() -> None:
 
 def test_num_cores_is_positive() -> None:
     assert num_cores() >= 1
+
+
+@pytest.mark.parametrize(("processes", "expected"), [(None, 4), ("", 4), ("3", 1), ("8", 1)])
+def test_cores_are_distributed_among_the_processes_of_a_machine(
+    processes: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "num_cores", lambda: 4)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if processes is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    assert cores_per_process() == expected
+
+
+@pytest.mark.parametrize("processes", ["0", "-1", "1.5", "two", "nan"])
+def test_a_wrong_number_of_processes_is_a_one_line_error(processes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    with pytest.raises(UserError, match=r"LOCAL_WORLD_SIZE is .*; it must be .*; correct or unset it") as caught:
+        cores_per_process()
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow

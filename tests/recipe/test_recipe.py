@@ -35,6 +35,8 @@ from nmt.recipe import (
     load_recipe,
     load_saved_recipe,
     override_decode,
+    override_own_decode,
+    overrides_by_name,
     parse_recipe,
 )
 from nmt.recipe.corpora import CORPUS_KINDS
@@ -532,10 +534,20 @@ def test_invalid_overrides_of_decode(override: str, message: str) -> None:
         override_decode(DecodeRecipe(), [override])
 
 
-@pytest.mark.parametrize("override", ["beam_size=9", "decode.beam_size=9"])
+@pytest.mark.parametrize("override", ["beam_size=9", "decode.beam_size=9", " decode.beam_size = 9"])
 def test_override_decode_accepts_names_with_and_without_section(override: str) -> None:
     before = DecodeRecipe(n_best=2)
     assert override_decode(before, [override]) == before.model_copy(update={"beam_size": 9})
+    assert overrides_by_name([override]).keys() == {"beam_size"}
+
+
+@pytest.mark.parametrize(
+    ("override", "n_best"), [("mbr_metric=none", 1), ("mbr_metric=", 1), ("mbr_metric='bleu'", 3), ("n_best=2", 2)]
+)
+def test_own_n_best_is_only_the_number_of_candidates_for_mbr(override: str, n_best: int) -> None:
+    own = DecodeRecipe(mbr_metric="chrf", n_best=3, alignments=True)
+    decode = override_own_decode(own, [override])
+    assert (decode.n_best, decode.alignments) == (n_best, False)
 
 
 RENAMED = [

@@ -108,3 +108,17 @@ def test_impossible_samples_are_omitted() -> None:
     """A source without words allows only the empty output."""
     options = {"min_tokens": 1, "forbidden": ((4,), (5,))}
     assert sampled(1, 3, [SOURCE, source_of(0, 0)], SamplingOptions(), **options) == [[], [()] * 3]
+
+
+def test_a_sample_that_cannot_end_does_not_affect_the_others() -> None:
+    """After token 4, EOS is impossible, so these samples have no possible token at the limit."""
+
+    def table(_: Prefix, prefix: Prefix) -> list[float]:
+        possible = {(): (4, 5), (5,): (EOS_ID,)}.get(prefix, (4,))
+        return [-math.log(len(possible)) if token in possible else -math.inf for token in range(6)]
+
+    sources = [source_of(1, 0), source_of(1, 1)]
+    options = SearchOptions(beam_size=8, n_best=8, max_extra_tokens=0)
+    for found in sample(TableModel(table), PackedSequences.from_lists(sources), options, SamplingOptions()):
+        assert 0 < len(found) < 8
+        assert {tuple(hypothesis.tokens) for hypothesis in found} == {(5,)}

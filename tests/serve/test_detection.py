@@ -70,8 +70,10 @@ def test_language_models_are_not_source_languages() -> None:
         assert detected["detectedLanguage"]["language"] in ("de", "fr")
         assert {one["language"] for one in client.post("/detect", json={"q": text}).json()} == {"de", "fr"}
     assert [one["code"] for one in client.get("/languages").json()] == ["de", "fr", "en"]
+    assert client.get("/frontend/settings").json()["language"]["source"]["code"] == "de"
     only = make_client([("zxx", "en")])
     assert only.get("/languages").json() == []
+    assert only.get("/frontend/settings").json()["language"]["source"]["code"] == "zxx"
     for path, body, message in (
         ("/detect", {"q": "a"}, "no model has a source language"),
         ("/translate", {"q": "a", "source": "auto", "target": "en"}, "no model translates 'auto'"),

@@ -187,11 +187,11 @@ def test_a_request_is_repeated_while_the_queue_is_full(
     batcher = service.models["en-de"].batcher
     submit, calls = batcher.submit, []
 
-    def refuse_twice(*arguments: Any) -> Any:
+    def refuse_twice(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
         if len(calls) < 3:
             raise QueueFullError
-        return submit(*arguments)
+        return submit(*arguments, **options)
 
     monkeypatch.setattr(batcher, "submit", refuse_twice)
     serve_page(service)

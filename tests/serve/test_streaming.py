@@ -97,11 +97,11 @@ def test_later_batches_of_a_stream_wait_while_the_queue_is_full(
     batcher = service.models["en-de"].batcher
     submit, calls = batcher.submit, []
 
-    def refuse_twice(*arguments: Any) -> Any:
+    def refuse_twice(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
         if len(calls) in (2, 3):
             raise QueueFullError
-        return submit(*arguments)
+        return submit(*arguments, **options)
 
     monkeypatch.setattr(batcher, "submit", refuse_twice)
     client = TestClient(build_app(service))

@@ -74,12 +74,13 @@ def test_a_report_has_one_writer(tmp_path: Path) -> None:
     assert path.read_text() == HEADER + "1\tdog\tHund\tused\n"
 
 
-def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["a text\n", "\na text\n"])
+def test_another_file_is_not_overwritten(tmp_path: Path, text: str) -> None:
     path = tmp_path / "text"
-    path.write_text("a text\n")
+    path.write_text(text)
     with pytest.raises(UserError, match="is not a glossary report"):
         TermReport(path)
-    assert path.read_text() == "a text\n"
+    assert path.read_text() == text
 
 
 def test_a_report_is_not_compressed(tmp_path: Path) -> None:

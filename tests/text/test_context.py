@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nmt import UserError
+from nmt.data.cleaning import ChunkCleaner
 from nmt.data.context import encode_joined, fit_context
 from nmt.data.encoding import SentenceEncoder
 from nmt.data.store import Sentences
@@ -61,6 +62,21 @@ def test_pairs_that_cleaning_drops_are_in_no_context() -> None:
         ("five", "fünf"),
     ]
     assert clean_joined(clean, SOURCE, *joined[3]) == (f"three{CLEAN_BREAK}four", "vier")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_each_pair_is_cleaned_once(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cleaned: list[str] = []
+
+    def clean(cleaner: Cleaner, src: str, tgt: str) -> tuple[str, str]:
+        cleaned.append(src)
+        return src, tgt
+
+    monkeypatch.setattr(Cleaner, "clean", clean)
+    pairs = [(str(number), str(number)) for number in range(20)]
+    data = DataRecipe(train=[{"kind": "toy"}], valid=[{"kind": "toy"}], context=size)
+    ChunkCleaner(data, "en", "de")((0, list(join_lines(pairs, data.context_options, None))))
+    assert cleaned == [src for src, _ in pairs]
 
 
 def test_each_previous_sentence_ends_with_a_separator(tokenizer: Tokenizer) -> None:
@@ -126,6 +142,7 @@ def test_the_oldest_sentences_are_dropped_on_both_sides(has_target: bool) -> Non
     src, tgt = (pack(list(side)) for side in zip(*whole, strict=True))
     found = fit_context(src, tgt, separators, max_src, max_tgt)
     assert list(zip(*map(unpack, found), strict=True)) == expected
+    assert all(side.words.tolist() == side.lengths.tolist() for side in found), "dropped tokens must not count as words"
     assert sum(new != old for new, old in zip(expected, whole, strict=True)) > 100, "too few pairs exceed the limits"
 
 

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from nmt.plots.curves import read_metrics
 from nmt.recipe import UserError
 from nmt.train.metrics_writer import MetricsWriter
-from nmt.train.replay import logged_metrics
+from nmt.train.replay import _read_metrics, logged_metrics
 
 
 def test_resumed_run_does_not_repeat_metrics(tmp_path: Path) -> None:
@@ -127,5 +127,7 @@ def test_tensorboard_has_metrics_and_texts(tmp_path: Path) -> None:
 
 def test_damaged_lines_are_not_replayed(tmp_path: Path) -> None:
     damaged = b'[1]\n\xff\n{"step": 1, "train/loss": "x", "train/nll": 2.5, "train/grad": null, "valid/nll": 3}\n{"st'
-    (tmp_path / "metrics.jsonl").write_bytes(damaged)
+    other_steps = b'{"step": null, "train/nll": 1}\n{"step": "1", "train/nll": 1}\n{"train/nll": 1}\n'
+    (tmp_path / "metrics.jsonl").write_bytes(other_steps + damaged)
+    assert [entry["step"] for entry in _read_metrics(tmp_path)] == [1]
     assert logged_metrics(tmp_path, 1) == pytest.approx({"train/nll": 2.5, "train/grad": math.nan}, nan_ok=True)

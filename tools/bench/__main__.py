@@ -186,7 +186,8 @@ def _require_known(task: str, name: str, settings: Mapping[str, str]) -> None:
         try:
             types.get(key, str)(value)
         except ValueError as error:
-            raise UserError(f"{name}:{key} must be a number, got {value!r}; correct it") from error
+            kind = "an integer" if types[key] is int else "a number"
+            raise UserError(f"{name}:{key} must be {kind}, got {value!r}; correct it") from error
 
 
 def _compare_files(options: argparse.Namespace) -> None:

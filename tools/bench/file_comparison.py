@@ -92,7 +92,7 @@ class _Command:
         """Rates in lines per second of the timed rounds; memory and BLEU are listed with the settings."""
         num_lines = count_lines(workload.source)
         rates = [num_lines / seconds for seconds in self.seconds[workload.warm_up :]]
-        settings = self.settings | {"memory": f"{self.memory / 2**20:.0f} MB"}
+        settings = self.settings | {"memory": f"{self.memory / 2**20:.0f} MiB"}
         measurement = Measurement(self.name, settings, {}, 0.0, rates)
         _add_bleu(measurement, self.out, workload)
         return measurement

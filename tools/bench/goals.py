@@ -99,7 +99,7 @@ GOALS = (
         "fraction",
         0.60,
         "nmt bench train base --lengths RUN --vocab-size 8000 --batch-tokens 2048 --precision bf16 --json train.json",
-        "AMX reaches 2.3 TFLOP/s on two cores, so the memory-bound operations are half of an update: casts between "
+        "AMX reaches 2.3 TFLOP/s on two cores, so memory-bound operations take half of the time: casts between "
         "bf16 and float32, dropout, residuals, norms, transposes for attention. With the small Multi30k model, the "
         "second core is idle two fifths of the time while the first launches about 5,000 operations. torch.compile by "
         "layer gained nothing (1,930 ms of CPU time per update against 1,760). Next step: as for `train-cpu-fp32`.",
@@ -383,18 +383,19 @@ GOALS = (
         "BLEU",
         41.0,
         "nmt run recipes/multi30k-en-de.toml data.root=FOLDER",
-        "The Xeon's 40.5 used the recipe's former `model.activation_dropout=0.2 train.optimizer=adamw "
-        "train.weight_decay=0.05`: 23 min 20 s at 11,800 target tokens per second. The AMD EPYC's 39.8 is the current "
-        "recipe: 41 min 18 s at 6,500, more than half an hour; on one core each, seeds 1, 2 and 3 gave 40.5, 40.6 "
-        "and 40.4 in 7,200 updates. [multi30k.md](multi30k.md) lists other lengths, seeds and settings, 38.2 to 40.9. "
-        "Single runs differ by half a point or more. More updates help, but few more fit in half an hour: on the Xeon, "
-        "the second core is idle two fifths of the time while the first launches about 5,000 operations. Another "
-        "trial of torch.compile showed that its kernels that store or read a boolean mask take 8 ns per element, ten "
-        "times as long as torch's own, and that the others save little. On the AMD EPYC, single-threaded matmuls are "
-        "72 % of an update. Two processes of one thread sharing an update are no faster than two threads (5 % more, "
-        "14 % and 12 % less in three alternating pairs); two Python threads with half an update each were 21 % and 3 % "
-        "faster while the machine's speed varied by as much. Pre-norm (with the former initial weights), the batch "
-        "size and the cosine schedule were each confirmed with three seeds. Next step: fewer operations per update.",
+        "The 40.5 on the Xeon is from the recipe with its former options `model.activation_dropout=0.2 "
+        "train.optimizer=adamw train.weight_decay=0.05`: 23 min 20 s at 11,800 target tokens per second. The 39.8 on "
+        "the AMD EPYC is from the current recipe: 41 min 18 s at 6,500, more than half an hour; on one core each, "
+        "seeds 1, 2 and 3 gave 40.5, 40.6 and 40.4 in 7,200 updates. [multi30k.md](multi30k.md) lists other lengths, "
+        "seeds and settings, 38.2 to 40.9. Single runs differ by half a point or more. More updates help, but few "
+        "more fit in half an hour: on the Xeon, the second core is idle two fifths of the time while the first "
+        "launches about 5,000 operations. In another trial of torch.compile, kernels that store or read a boolean "
+        "mask took 8 ns per element, ten times as long as torch's own; the other kernels saved little. On the AMD "
+        "EPYC, single-threaded matmuls take 72 % of the time of an update. Two processes of one thread sharing an "
+        "update are no faster than two threads (5 % more, 14 % and 12 % less in three alternating pairs); two Python "
+        "threads with half an update each were 21 % and 3 % faster while the machine's speed varied by as much. "
+        "Pre-norm (with the former initial weights), the batch size and the cosine schedule were each confirmed with "
+        "three seeds. Next step: fewer operations per update.",
     ),
     Goal(
         "quickstart",

@@ -31,7 +31,8 @@ interval excludes 1, and a goal is reached only if the whole interval reaches it
 computes bf16 matmuls with AMX, seven times as fast as float32 (2.3 and 0.31 TFLOP/s on two cores); the AMD EPYC with
 AVX512_BF16, three times as fast (0.39 and 0.12); a newer AMD EPYC (measurements from 2026-11-26, 16:00 UTC, to
 2026-11-27, 15:00 UTC), twice as fast (528 and 261 GFLOP/s per core). The Intel Xeon of 2026-11-28 shares its cores with
-other machines: bf16 matmuls of one core vary from 0.35 to 1.15 TFLOP/s within seconds.
+other machines: bf16 matmuls of one core vary from 0.35 to 1.15 TFLOP/s within seconds. Memory is in MiB (2^20 bytes),
+which measurements before 2026-11-29 label MB.
 """
 
 

@@ -126,7 +126,7 @@ class _Server:
         self.measurement.settings.update(
             {
                 "latency p50, p95, p99": ", ".join(f"{seconds:.3f}" for seconds in quantiles) + " s",
-                "memory": f"{self.memory[0] / 2**20:.0f}, at the end {self.memory[-1] / 2**20:.0f} MB",
+                "memory": f"{self.memory[0] / 2**20:.0f}, at the end {self.memory[-1] / 2**20:.0f} MiB",
                 "lost": str(self.lost),
                 "differing from nmt translate": str(self.different),
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import subprocess
@@ -42,8 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the running stage too
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.limit <= 0 or (options.budget_seconds is not None and options.budget_seconds <= 0):
-        parser.error("--limit and --budget-seconds must be above 0")
+    if not all(0 < seconds < math.inf for seconds in (options.limit, options.budget_seconds) if seconds is not None):
+        parser.error("--limit and --budget-seconds must be finite numbers above 0")
     names = None if options.stages is None else options.stages.split(",")
     try:
         stages = list(STAGES) if names is None else select_stages(names)

@@ -16,6 +16,7 @@ from nmt.bench.model_specs import find_model_spec
 from nmt.bench.training import TrainingBench
 from nmt.decode.translator import Translator
 from nmt.devices.precision import autocast
+from nmt.experiments.sweep import merge_overrides
 from nmt.processes.device_memory import peak_memory
 from nmt.processes.distributed import start_world
 from nmt.recipe import UserError
@@ -38,8 +39,7 @@ def _bench(settings: Settings, folder: Path, *options: str) -> TrainingBench:
     """Create a trainer of the big model; raises UserError if its micro-batches do not fit."""
     given = [f"train.device={settings.device}", "train.precision=bf16", "train.shapes=fixed"]
     vocabulary = settings.pick(None, 200)
-    chosen = [*given, *settings.pick([], _SMALL), *options]  # the last value of an option counts
-    overrides = list({one.partition("=")[0]: one for one in chosen}.values())
+    overrides = merge_overrides([*given, *settings.pick([], _SMALL)], options)
     spec = find_model_spec(settings.pick("big", "tiny"), overrides, vocabulary)
     with start_world(settings.device) as world:
         spec, store = prepare_training_data(spec, BUILT_IN_LENGTHS, folder, 12, vocabulary)

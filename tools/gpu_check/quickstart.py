@@ -9,6 +9,7 @@ from gpu_check.packages import ROOT
 from gpu_check.settings import Settings
 from nmt import pipeline
 from nmt.data.prepare import Prepared, load_prepared, prepare
+from nmt.experiments.sweep import merge_overrides
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, load_recipe
 from nmt.storage.run_folder import list_checkpoints
@@ -40,8 +41,8 @@ _SMALL = (
 def quickstart_recipe(settings: Settings, overrides: Sequence[str] = ()) -> Recipe:
     """Load the recipe with a run directory in the output folder, shared by the stages."""
     run_dir = settings.folder("work") / "quickstart"
-    chosen = [f"run_dir={run_dir}", *settings.pick((), _SMALL), *overrides]  # the last value of an option counts
-    return load_recipe(ROOT / "recipes/quickstart.toml", list({one.partition("=")[0]: one for one in chosen}.values()))
+    defaults = [f"run_dir={run_dir}", *settings.pick((), _SMALL)]
+    return load_recipe(ROOT / "recipes/quickstart.toml", merge_overrides(defaults, overrides))
 
 
 def trained_model(recipe: Recipe) -> Path:

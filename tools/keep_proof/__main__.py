@@ -40,7 +40,7 @@ with required phrases or without digits, split at their items, and copied withou
 With MODEL, SRC and REF, a model translates SRC unchanged, and with markup in two thirds of its lines. Tags are removed
 before scoring. ±: half width of the 95 % bootstrap interval.
 
-exit status: 0 no violation, 1 violations or an unusable file
+exit status: 0 no violation, 1 violations or an unusable file, 2 invalid command line
 """
 
 

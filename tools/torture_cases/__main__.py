@@ -239,6 +239,8 @@ def _read_command_line() -> argparse.Namespace:
     for folder in (options.folder, None if options.out is None else options.out.absolute().parent):
         if folder is not None and not folder.is_dir():
             parser.error(f"{folder} is not a folder")
+    if options.out is not None and options.out.is_dir():
+        parser.error(f"--out {options.out} is a folder; it must be a file")
     return options
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import torch._dynamo  # imported by optimizers; takes seconds in every fork otherwise
 
 from torture_cases.child import FAULT, LOG_DIR, run_in_fork
 from torture_cases.faults import Fault

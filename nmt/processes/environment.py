@@ -1,0 +1,46 @@
+"""Numbers in environment variables, which torchrun or another launcher sets for each process."""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import suppress
+
+from nmt.recipe import UserError
+
+
+def world_size() -> int:
+    """Return the number of processes of the job; raises UserError for a wrong variable."""
+    return read_integer("WORLD_SIZE", 1)
+
+
+def local_rank() -> int:
+    """Return the rank of this process among those of the job on its machine; raises UserError for a wrong variable."""
+    return read_integer("LOCAL_RANK", 0)
+
+
+def local_world_size() -> int:
+    """Return the number of processes of the job on this machine; raises UserError for a wrong variable."""
+    return read_integer("LOCAL_WORLD_SIZE", 1)
+
+
+def read_integer(variable: str, default: int) -> int:
+    """Return the integer in an environment variable: positive, or equal to `default`; else raise UserError."""
+    value = read_number(variable, default)
+    if value != int(value):
+        raise UserError(f"{variable} is {value:g}; it must be an integer; correct or unset it")
+    return int(value)
+
+
+def read_number(variable: str, default: float) -> float:
+    """Return the number in an environment variable: positive, or equal to `default`; else raise UserError.
+
+    An empty variable counts as unset and gives `default`.
+    """
+    text = os.environ.get(variable, "")
+    with suppress(ValueError):
+        value = float(text or default)
+        if value == default or 0 < value < math.inf:
+            return value
+    kind = "positive" if default else "non-negative"
+    raise UserError(f"{variable} is {text!r}; it must be a {kind} number; correct or unset it")
