@@ -4,7 +4,7 @@ import multiprocessing
 
 MODULES = (
     "nmt.train.trainer",
-    "torch._dynamo",  # imported by the optimizer
+    "torch._dynamo",  # imported by DistributedDataParallel
     "nmt.streams.torch_workers",
     "nmt.export.engine",
     "nmt.cli.translate",

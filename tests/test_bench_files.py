@@ -280,7 +280,12 @@ def test_transformers_loads_on_the_device(monkeypatch: pytest.MonkeyPatch, tmp_p
     ("device", "end_of_command"), [("cpu", "--source FILE"), ("cuda", "--source FILE --device cuda")]
 )
 def test_the_ledger_has_the_command_with_its_device(
-    work: FileWorkload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, end_of_command: str
+    work: FileWorkload,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    device: str,
+    end_of_command: str,
 ) -> None:
     measured_workloads = list[FileWorkload]()
 
@@ -298,6 +303,7 @@ def test_the_ledger_has_the_command_with_its_device(
     assert entry["command"].endswith(end_of_command)
     with pytest.raises(SystemExit, match="2"):
         bench_main.main(["file", "nmt", "ctranslate2", "--device", "tpu", *files])
+    assert "invalid choice: 'tpu'" in capfd.readouterr().err
 
 
 def test_references_of_another_length_and_one_round_are_errors(
@@ -309,6 +315,7 @@ def test_references_of_another_length_and_one_round_are_errors(
     assert "has 3 lines and" in capfd.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         bench_main.main(["file", "nmt", "ctranslate2", "--rounds", "1", *files])
+    assert "--rounds must be at least 2, got 1" in capfd.readouterr().err
     assert not (tmp_path / "results.json").exists()
 
 

@@ -135,7 +135,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_curves_of_systems_and_seeds(fake: dict[str, str], text: Path, tmp_path: Path) -> None:
+def test_curves_of_all_systems_and_seeds_are_recorded(fake: dict[str, str], text: Path, tmp_path: Path) -> None:
     results, work = tmp_path / "learning.json", workload(text)
     systems = [("fake", dict[str, str]()), ("fake", fake)]
     curves = learn(work, systems, [1, 2], results)

@@ -377,7 +377,7 @@ def test_an_empty_ledger_lists_every_goal() -> None:
         ("file-int8", Ratio(0.97, 0.96, 0.98), "not reached"),
     ],
 )
-def test_reached_ratios(goal: str, ratio: Ratio, verdict: str) -> None:
+def test_ratios_are_compared_with_their_goal(goal: str, ratio: Ratio, verdict: str) -> None:
     """The whole interval must reach the target."""
     measured = entry(goal, ratio)
     assert ledger.is_reached(measured) is (verdict == "reached")
@@ -396,7 +396,7 @@ def test_reached_ratios(goal: str, ratio: Ratio, verdict: str) -> None:
         ("multi30k-41", 40.9, False),
     ],
 )
-def test_reached_values(goal: str, value: float, is_reached: bool) -> None:
+def test_values_are_compared_with_their_goal(goal: str, value: float, is_reached: bool) -> None:
     assert ledger.is_reached(ledger.value_entry(goal, value, "x", "")) is is_reached
 
 

@@ -91,7 +91,9 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [pair.src for pair in generate("train", 400, 1) if len(pair.src) < 100]
     for name, lines in (("train", [*texts[40:], *UNUSUAL]), ("valid", texts[:20]), ("test", texts[20:28])):
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    run(recipe_of(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nmt.pipeline._draw_curves", lambda recipe: (None, ()))  # takes longer than the training
+        run(recipe_of(folder))
     return folder / "run"
 
 

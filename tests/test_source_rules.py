@@ -3,7 +3,7 @@
 import ast
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +71,14 @@ class Module:
         """`data` for `nmt.data.corpus`; `nmt` for the package's own `__init__`."""
         return self.name.split(".")[1] if "." in self.name else self.name
 
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @property
+    def functions(self) -> Iterator[Function]:
+        return (node for node in self.nodes if isinstance(node, Function))
+
 
 @functools.cache
 def read_modules(root: Path) -> list[Module]:
@@ -85,9 +93,9 @@ def read_modules(root: Path) -> list[Module]:
 # --- Rules: each yields the violations of a module --------------------------------------------------------------------
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
+def imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the dotted names of imported modules of this project."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "nmt")
         elif isinstance(node, ast.ImportFrom) and node.level:
@@ -98,15 +106,11 @@ def imports(tree: ast.AST) -> Iterator[str]:
             yield node.module or ""
 
 
-def functions(tree: ast.AST) -> Iterator[Function]:
-    return (node for node in ast.walk(tree) if isinstance(node, Function))
-
-
 def imports_go_down(module: Module) -> Iterator[str]:
     if module.package not in LAYER_OF:
         yield f"{module.name} is in no layer: add {module.package!r} to LAYERS"
         return
-    for target in imports(module.tree):
+    for target in imports(module.nodes):
         if target.startswith("."):
             yield f"{module.name} imports {target}: write the full module name, which shows the layer"
             continue
@@ -118,8 +122,8 @@ def imports_go_down(module: Module) -> Iterator[str]:
 
 
 def imports_are_at_module_level(module: Module) -> Iterator[str]:
-    for function in functions(module.tree) if module.name not in LAZY_IMPORTERS else ():
-        for target in imports(function):
+    for function in module.functions if module.name not in LAZY_IMPORTERS else ():
+        for target in imports(ast.walk(function)):
             yield f"{module.name}.{function.name} hides an import of {target}"
 
 
@@ -127,7 +131,7 @@ def files_and_functions_are_short(module: Module) -> Iterator[str]:
     lines = module.text.count("\n")
     if lines > MAX_FILE_LINES:
         yield f"{module.name} has {lines} lines"
-    for function in functions(module.tree):
+    for function in module.functions:
         length = (function.end_lineno or 0) - function.lineno + 1
         if length > MAX_FUNCTION_LINES:
             yield f"{module.name}.{function.name} has {length} lines"
@@ -156,7 +160,7 @@ def modules_have_descriptive_names(module: Module) -> Iterator[str]:
 
 
 def nothing_is_pickled_or_evaluated(module: Module) -> Iterator[str]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Import(names=names) if bad := {alias.name.split(".")[0] for alias in names} & PICKLING_MODULES:
                 yield f"{module.name} imports {', '.join(sorted(bad))}"
@@ -166,8 +170,8 @@ def nothing_is_pickled_or_evaluated(module: Module) -> Iterator[str]:
                 yield f"{module.name} imports torch's load or save"
             case ast.Call(func=ast.Name(id="eval" | "exec" as name)):
                 yield f"{module.name} calls {name}"
-            case ast.Attribute() if ast.unparse(node) in PICKLING_CALLS:
-                yield f"{module.name} uses {ast.unparse(node)}"
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if f"{owner}.{name}" in PICKLING_CALLS:
+                yield f"{module.name} uses {owner}.{name}"
             case ast.keyword(arg="allow_pickle", value=value) if not is_false(value):
                 yield f"{module.name} allows pickle"
 

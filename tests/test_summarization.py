@@ -79,6 +79,7 @@ def test_long_sources_are_truncated_and_not_dropped(cnn: Recipe) -> None:
 @pytest.mark.skipif(
     not is_installed("rouge_score"), reason="rouge_score is not installed: pip install 'nmt[summarize]'"
 )
+@pytest.mark.usefixtures("no_curves")
 def test_a_run_reports_rouge_and_the_lead_baseline(cnn: Recipe) -> None:
     pipeline.run(cnn)
     report = json.loads((cnn.directory / "report.json").read_text())["tests"][0]

@@ -8,16 +8,17 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torture_cases.__main__ import CASES, _read_command_line
-from torture_cases.damage import malicious_pickle
+from torture_cases import __main__ as command_line
+from torture_cases.damage import _check_detection, malicious_pickle
 from torture_cases.faults import ALLOCATING, Fault, watching_files
 from torture_cases.run_state import check_repeated, differences, max_loss_difference, metrics
+from torture_cases.sandbox import Case, Sandbox, Trial
 
 from nmt.recipe import UserError
 from nmt.storage.sealed import verify_directory, write_directory
@@ -26,10 +27,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = {"weights": b"12345678", "state": b"{}"}
 
 
-def torture(*arguments: str, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Run the module as `tools/torture` does, with `path` first in the import path."""
+def torture(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the module as `tools/torture` does."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    environment = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(map(str, (path, ROOT, ROOT / "tools")))}
+    environment = {**os.environ, **threads, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tools'}"}
     command = [sys.executable, "-m", "torture_cases", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
@@ -50,26 +51,38 @@ def test_quick_cases_pass(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [out.name], "the working folder must be removed"
 
 
-@pytest.mark.slow
-def test_a_program_without_verification_fails(tmp_path: Path) -> None:
-    without_verification = (
-        "import nmt.storage.sealed as sealed\n"
-        "sealed.verify_directory = lambda directory, **_: sealed.read_manifest(directory)\n"
-    )
-    (tmp_path / "sitecustomize.py").write_text(without_verification)
-    done = torture("--quick", "--only", "damage", "--folder", str(tmp_path), path=tmp_path)
-    assert done.returncode == 1
-    assert "the damage was not detected" in done.stdout
-    assert "the runs are in" in done.stderr
+def test_damage_that_is_not_detected_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sealed, folder = tmp_path / "sealed", tmp_path / "runs"
+    folder.mkdir()
+    write_directory(sealed, FILES)
+    (sealed / "weights").write_bytes(b"1234567")
+
+    def trials(_sandbox: Sandbox, _quick: bool) -> Iterator[Trial]:
+        yield Trial("weights", _check_detection(sealed))
+
+    monkeypatch.setattr(command_line, "CASES", (Case("damage", "a truncation", 1, trials),))
+    monkeypatch.setattr(sys, "argv", ["torture", "--folder", str(folder)])
+    assert command_line.main() == 0
+    assert list(folder.iterdir()) == []
+    capsys.readouterr()
+    monkeypatch.setattr("torture_cases.run_state.verify_directory", lambda _: None)
+    assert command_line.main() == 1
+    out, err = capsys.readouterr()
+    assert "1 failed:\n- damage: weights: the damage was not detected\n" in out
+    (kept,) = folder.iterdir()
+    assert f"the runs are in {kept}\n" in err
 
 
-@pytest.mark.slow
-def test_help_lists_every_case() -> None:
-    shown = torture("--help")
-    assert shown.returncode == 0
-    assert {"kill", "views", "sizes"} < {case.name for case in CASES}
-    for case in CASES:
-        assert f"\n  {case.name} " in shown.stdout
+def test_help_lists_every_case(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["torture", "--help"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command_line.main()
+    shown = capsys.readouterr().out
+    assert {"kill", "views", "sizes"} < {case.name for case in command_line.CASES}
+    for case in command_line.CASES:
+        assert f"\n  {case.name} " in shown
 
 
 @pytest.mark.parametrize(
@@ -85,7 +98,7 @@ def test_wrong_paths_are_errors(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["torture", option, path])
     with pytest.raises(SystemExit, match="2"):
-        _read_command_line()
+        command_line.main()
     assert message in capsys.readouterr().err
 
 

@@ -105,7 +105,7 @@ def test_lexicon_of_chunks_equals_that_of_plain_loops(size: int) -> None:
         assert lexicon.best(count).tolist() == sorted(key for best in by_source for _, key in best[:count])
 
 
-def test_learns_a_small_dictionary() -> None:
+def test_the_aligner_learns_a_small_dictionary() -> None:
     pairs, links = language(300, seed=1)
     found = agreed_links(pairs)
     right = sum(len(one & true) for one, true in zip(found, links, strict=True))
@@ -113,7 +113,7 @@ def test_learns_a_small_dictionary() -> None:
     assert right >= 0.95 * sum(map(len, links))
 
 
-def test_empty_sentences_and_empty_text() -> None:
+def test_empty_sentences_and_empty_text_have_no_links() -> None:
     assert agreed_links([]) == []
     assert agreed_links([([], []), ([1], []), ([], [2])]) == [set(), set(), set()]
     assert agreed_links([([], [5]), ([1], [2]), ([1], [2])])[1:] == [{(0, 0)}, {(0, 0)}]

@@ -9,6 +9,7 @@ from nmt.bench.model_specs import ModelSpec, find_model_spec
 from nmt.data.store import PairStore
 
 SMALL = ["model.d_model=16", "model.d_ff=32", "model.num_heads=2", "model.max_positions=64", "data.max_tokens=20"]
+SMALL += ["model.num_encoder_layers=1", "model.num_decoder_layers=1"]
 SMALL += ["train.batch_tokens=200", "train.micro_batch_tokens=90", "train.device=cpu", "train.threads=1"]
 SMALL += ["train.precision=fp32"]  # without rows of padding, which bf16 has on a CPU
 SMALL_VOCAB = 50

@@ -61,14 +61,14 @@ def test_pass_counts_the_tokens_of_the_translations(task: DecodingTask) -> None:
 
 @pytest.mark.slow
 def test_throughput_and_latencies_are_measured(task: DecodingTask) -> None:
-    figures = measure_decoding(task, processes=1, repetitions=2, latency=True)
-    latencies = figures.latencies
+    result = measure_decoding(task, processes=1, repetitions=2, latency=True)
+    latencies = result.latencies
     assert latencies is not None
     assert 0 < latencies["p50"] <= latencies["p90"] <= latencies["p99"] <= latencies["max"]
-    assert figures.tokens == OUTPUT_TOKENS * len(SENTENCES)
-    assert len(figures.tokens_per_second.samples) == 2
-    tokens_per_second = OUTPUT_TOKENS * figures.sentences_per_second.median
-    assert figures.tokens_per_second.median == pytest.approx(tokens_per_second)
+    assert result.tokens == OUTPUT_TOKENS * len(SENTENCES)
+    assert len(result.tokens_per_second.samples) == 2
+    tokens_per_second = OUTPUT_TOKENS * result.sentences_per_second.median
+    assert result.tokens_per_second.median == pytest.approx(tokens_per_second)
 
 
 def test_percentiles_are_interpolated() -> None:

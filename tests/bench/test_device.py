@@ -1,6 +1,5 @@
 """Device memory and matmul rates."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,31 +9,30 @@ from torch import Tensor
 
 from nmt.bench import device
 from nmt.bench.flops import Matmul
+from tests.forked import PROCESSES
 
 CPU = torch.device("cpu")
-ROOT = Path(__file__).resolve().parents[2]
 
 
-# Runs in a new process, because an earlier test may have changed malloc settings.
-MEMORY = """
-import sys, torch
-from nmt.bench import device
-cpu = torch.device("cpu")
-before = device.peak_memory(cpu)
-filled = torch.ones(64 << 20)  # 256 MiB
-peak = device.peak_memory(cpu)
-assert peak >= max(before, filled.numel() * 4)
-del filled
-assert device.peak_memory(cpu) > peak - 8e6  # Linux updates its counter in steps
-if sys.platform == "linux":
-    device.reset_peak_memory(cpu)
-    assert device.peak_memory(cpu) < peak - 200e6
-"""
+def measure_freed_memory() -> None:
+    before = device.peak_memory(CPU)
+    filled = torch.ones(64 << 20)  # 256 MiB
+    peak = device.peak_memory(CPU)
+    assert peak >= max(before, filled.numel() * 4)
+    del filled
+    assert device.peak_memory(CPU) > peak - 8e6  # Linux updates its counter in steps
+    if sys.platform == "linux":
+        device.reset_peak_memory(CPU)
+        assert device.peak_memory(CPU) < peak - 200e6
 
 
 @pytest.mark.slow
 def test_peak_memory_includes_freed_memory_until_reset() -> None:
-    subprocess.run([sys.executable, "-c", MEMORY], check=True, cwd=ROOT, timeout=120)
+    """In a new process, because an earlier test may have changed malloc settings."""
+    process = PROCESSES.Process(target=measure_freed_memory)
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0, "its error is in the captured stderr"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

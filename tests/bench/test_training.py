@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from nmt.bench.device import LinearRate
 from nmt.bench.model_specs import ModelSpec
 from nmt.bench.training import STAGES, TrainingBench, measure_training
 from nmt.data.epoch_plan import plan_epoch
@@ -202,7 +203,11 @@ def test_stages_of_a_compiled_step_are_timed(
 
 
 @pytest.mark.slow
-def test_rates_of_a_training_result_are_consistent(small_spec: ModelSpec, small_store: PairStore) -> None:
+def test_rates_of_a_training_result_are_consistent(
+    small_spec: ModelSpec, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear = LinearRate(mean=2e9, best=8e9)
+    monkeypatch.setattr("nmt.bench.training.measure_linear", lambda *_: linear)
     result = measure_training(small_spec, ALONE, small_store, warm_up=2, updates=2, repetitions=3)
     spread = result.tgt_tokens_per_second
     assert len(spread.samples) == 3
@@ -210,8 +215,9 @@ def test_rates_of_a_training_result_are_consistent(small_spec: ModelSpec, small_
     # The repetitions have slightly different numbers of tokens, so the two are only approximately equal.
     harmonic_mean = statistics.harmonic_mean(spread.samples)
     assert result.flops_per_second == pytest.approx(result.flops_per_tgt_token * harmonic_mean, rel=0.05)
-    assert result.share_of_linear == pytest.approx(result.flops_per_second / result.linear.mean)
-    assert 0 < result.share_of_best_linear <= result.share_of_linear
+    assert result.linear == linear
+    assert result.share_of_linear == pytest.approx(result.flops_per_second / 2e9)
+    assert result.share_of_best_linear == pytest.approx(result.flops_per_second / 8e9)
     assert 0 < result.first_update_seconds < result.warm_up_seconds
     assert result.peak_memory > 50e6
     assert (result.skipped, result.compiled_while_timed, result.micro_batch_tokens) == (0, 0, 90)

@@ -212,7 +212,7 @@ def test_a_class_without_training_examples_is_named(reviews: Path, capsys: pytes
 
 
 @pytest.mark.slow
-def test_a_classifier_of_a_hugging_face_dataset_like_imdb(reviews: Path) -> None:
+def test_a_classifier_trains_on_a_hugging_face_dataset_like_imdb(reviews: Path) -> None:
     """The format of stanfordnlp/imdb: Parquet files by split, with text and an integer label."""
     records = [json.loads(line) for line in (reviews / "train.jsonl").read_text().splitlines()]
     (reviews / "imdb").mkdir()
@@ -248,7 +248,7 @@ def test_classes_of_pairs_are_labels_or_kinds_of_noise(reviews: Path) -> None:
     assert all(example.count(2) == 1 and example[-1] == 3 for example in ids)  # BOS between the texts, EOS at the end
 
 
-def test_labels_of_a_file_with_crlf_and_their_indices(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_of_a_file_with_crlf_have_no_carriage_return(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (reviews / "films.tsv").write_bytes(
         b"".join(b"the film %d\t%s\r\n" % (n, (b"bad", b"ok")[n % 2]) for n in range(40))
     )
@@ -349,7 +349,7 @@ WRONG: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("override", "message"), WRONG)
-def test_errors_of_recipes(override: str, message: str, reviews: Path) -> None:
+def test_errors_of_recipes_name_the_option(override: str, message: str, reviews: Path) -> None:
     with pytest.raises(RecipeError) as error:
         train(override)
     assert str(error.value).removeprefix("reviews.toml: ") == message
@@ -395,7 +395,9 @@ def replace_labels(value: object) -> Callable[[Path], None]:
         ),
     ],
 )
-def test_errors_of_labels(change: Callable[[Path], object], override: str, message: str, reviews: Path) -> None:
+def test_errors_of_labels_name_the_example(
+    change: Callable[[Path], object], override: str, message: str, reviews: Path
+) -> None:
     change(reviews)
     with pytest.raises(UserError, match=message):
         train(override)

@@ -269,7 +269,7 @@ def test_tuning_ignores_case_if_the_model_writes_lowercase(folder: Path, tmp_pat
     assert "ignoring case" not in nmt(*tuning_command(folder, tmp_path), "--restarts", 1)[2]
 
 
-def test_hint_about_the_unicode_form_of_references(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_references_in_another_unicode_form_give_a_hint(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     for name, text in (("src", "a"), ("ref", unicodedata.normalize("NFD", "Grüße")), ("nbest", "1\t0.5\tGrüße")):
         (tmp_path / name).write_text(f"{text}\n")
     _, _, err = nmt(*tuning_command(folder, tmp_path))
@@ -309,7 +309,7 @@ def test_equal_sides_give_a_warning(folder: Path, nbest: Path, tmp_path: Path, n
     assert "identical" not in nmt("score", folder / "forward", src, folder / "tgt")[2]
 
 
-def test_weights_of_a_single_feature(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_weights_of_a_single_feature_rank_by_it(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "given.toml").write_text("[weights]\ngiven = 1.0\nlength = 0.0\nmodel = 0.0\n")
     command = ("rerank", folder / "forward", folder / "src", nbest, "--n-best", 9)
     assert nmt(*command, "--weights", tmp_path / "given.toml")[:2] == (0, nbest.read_text())

@@ -21,7 +21,7 @@ def run(model: Path, file: Path, monkeypatch: pytest.MonkeyPatch, device: str = 
 def test_results_do_not_depend_on_batch_size_or_order(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "in").write_bytes(as_bytes(nasty_lines(60, num_longest=0)))
+    (tmp_path / "in").write_bytes(as_bytes(nasty_lines(40, num_longest=0)))
     status = run(model, tmp_path / "in", monkeypatch)
     out = capsys.readouterr().out
     assert status == 0, out

@@ -42,7 +42,7 @@ def test_training_prints_the_report_and_counts_truncated_texts(reviews: Path, nm
 
 
 @pytest.mark.slow
-def test_labels_and_probabilities_of_lines(run: Path, texts: str, nmt: Nmt) -> None:
+def test_each_line_gets_a_label_and_its_probability(run: Path, texts: str, nmt: Nmt) -> None:
     status, out, err = nmt("classify", run, texts)
     rows = [line.split("\t") for line in out.splitlines()]
     assert (status, err) == (0, "")

@@ -91,7 +91,7 @@ def test_metrics_that_do_not_ignore_case_are_named_for_lowercase_models(
     assert status == 0 and message in err and "bleu and" not in err
 
 
-def test_hint_about_translations_in_lower_case(runs: Path, nmt: Nmt) -> None:
+def test_translations_in_lower_case_give_a_hint(runs: Path, nmt: Nmt) -> None:
     out = runs / "b" / "translations" / "heldout.de"
     hint = (
         "hint: the translations of data.test.heldout by b are lowercased and the reference is not, which lowers chrf; "

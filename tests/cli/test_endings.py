@@ -13,18 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from nmt.export.cache import open_conversion
+from tests.calling import Nmt, one_line
+
 # Maximum seconds from an event to the exit, on a busy machine. A window takes many times as long.
-LIMIT = 20.0
+LIMIT = 60.0
 WORDS = "the old dog sees a cat " * 8
 MARK = "NMT_TEST_MARK"
 PROGRESS = re.compile(r"translating: [0-9,]+( of [0-9,]+)? lines")
 
 Start = Callable[..., subprocess.Popen[bytes]]
-
-CONVERT = (
-    "import sys, pathlib; from nmt.export.cache import open_conversion; "
-    "open_conversion(pathlib.Path(sys.argv[1]), 'int8').__enter__()"
-)
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
@@ -119,17 +117,15 @@ def end(process: subprocess.Popen[bytes]) -> tuple[int, list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_threads_of_ctranslate2(
-    start: Start, model: Path, tmp_path: Path, number: signal.Signals, status: int
-) -> None:
+def test_a_signal_ends_the_threads_of_ctranslate2(start: Start, model: Path, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
-    subprocess.run([sys.executable, "-c", CONVERT, model], check=True)
+    with open_conversion(model, "int8"):  # stores the conversion
+        pass
     process = start("-o", tmp_path / "out", "--engine", "ctranslate2", "--window", 20_000)
     wait_until_busy(process, 2.0)
-    process.send_signal(number)
-    found, (*warnings, line) = end(process)
-    assert found == status
+    process.send_signal(signal.SIGTERM)
+    status, (*warnings, line) = end(process)
+    assert status == 143
     assert line.startswith("nmt: interrupted")  # and names `out.part` if lines were written
     # A fast machine writes lines within 2 s, and those are too long for the model.
     assert all("were too long for the model" in warning for warning in warnings)
@@ -138,18 +134,20 @@ def test_a_signal_ends_the_threads_of_ctranslate2(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "status", "is_group"),
-    [(signal.SIGINT, 130, True), (signal.SIGINT, 130, False), (signal.SIGTERM, 143, False)],
+    ("send", "number", "status"), [(os.killpg, signal.SIGINT, 130), (os.kill, signal.SIGTERM, 143)]
 )
 def test_a_signal_ends_all_processes(
-    start: Start, mark: str, tmp_path: Path, number: signal.Signals, status: int, is_group: bool
+    start: Start,
+    mark: str,
+    tmp_path: Path,
+    send: Callable[[int, signal.Signals], None],
+    number: signal.Signals,
+    status: int,
 ) -> None:
+    """Ctrl-C reaches all processes of a terminal; SIGTERM reaches only the command."""
     process = start("-o", tmp_path / "out")
     wait_for_work(mark)
-    if is_group:
-        os.killpg(process.pid, number)
-    else:
-        process.send_signal(number)
+    send(process.pid, number)
     found, messages = end(process)
     assert (found, messages) == (status, ["nmt: interrupted"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
@@ -179,14 +177,11 @@ def test_a_closed_output_pipe_ends_all_processes(start: Start, mark: str, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_dead_worker_ends_all_processes_with_one_line(
-    start: Start, mark: str, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_dead_worker_ends_all_processes_with_one_line(start: Start, mark: str, tmp_path: Path) -> None:
     process = start("-o", tmp_path / "out")
     wait_for_work(mark)
     worker = next(pid for pid in processes(mark) if parent(pid) != process.pid and parent(parent(pid)) == process.pid)
-    os.kill(worker, number)
+    os.kill(worker, signal.SIGKILL)
     status, messages = end(process)
     assert (status, len(messages)) == (1, 1)
     assert messages[0].startswith("nmt: the system ended a worker process")
@@ -204,20 +199,24 @@ def test_only_the_log_is_lost_if_its_disk_is_full(model: Path, tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(model: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").write_text("the dog\n")
+    with Path("/dev/full").open("wb", buffering=0) as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        status, _, err = nmt("translate", model, tmp_path / "in", "--engine", "torch", "--device", "cpu")
+    assert (status, one_line(err)) == (
+        1,
+        "the disk is full while writing standard output; free some space, then rerun",
+    )
+
+
 @pytest.mark.slow
-def test_a_full_disk_is_one_line(start: Start, tmp_path: Path) -> None:
-    with Path("/dev/full").open("wb") as full:
-        process = start("--window", 50, stdout=full)
-        process.wait(120)
-        assert end(process) == (
-            1,
-            ["nmt: the disk is full while writing standard output; free some space, then rerun"],
-        )
-
+def test_an_output_beyond_the_maximum_file_size_ends_all_processes(start: Start, tmp_path: Path) -> None:
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    process = start("-o", tmp_path / "out", "--window", 50, preexec_fn=limit)
+    process = start("-o", tmp_path / "out", "--window", 10, preexec_fn=limit)
     process.wait(120)
     status, messages = end(process)
     assert (status, len(messages)) == (1, 1)

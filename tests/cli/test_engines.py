@@ -112,18 +112,18 @@ def test_engine_auto_supports_every_decode_option(translate: Nmt, shortlist: Pat
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "name"),
     [
-        ("--length-penalty", "none", "--length-alpha", 0.3),
-        ("--set", "diversity_penalty=0.9"),
-        ("--set", "decode.sampling_seed=3"),
-        ("--set", "ensemble_mean=log"),
+        (("--length-penalty", "none", "--length-alpha", 0.3), "length_alpha"),
+        (("--set", "diversity_penalty=0.9"), "diversity_penalty"),
+        (("--set", "decode.sampling_seed=3"), "sampling_seed"),
+        (("--set", "ensemble_mean=log"), "ensemble_mean"),
     ],
 )
-def test_decode_option_without_effect_is_an_error(translate: Nmt, options: tuple[object, ...]) -> None:
+def test_decode_option_without_effect_is_an_error(translate: Nmt, options: tuple[object, ...], name: str) -> None:
     status, out, err = translate(*options)
     assert (status, out) == (2, "")
-    assert " has no effect without " in one_line(err)
+    assert f"{name} has no effect without " in one_line(err)
 
 
 @pytest.mark.slow

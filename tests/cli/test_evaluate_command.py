@@ -216,7 +216,7 @@ def test_short_options_are_those_of_sacrebleu(short: list[str], long: list[str],
 
 
 @pytest.mark.slow
-def test_warning_for_empty_translations(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_empty_translations_give_a_warning(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "nothing").write_text(" \n" * 66)
     status, out, err = nmt("evaluate", tmp_path / "nothing", "--ref", texts / "ref", "-m", "bleu")
     remark = "is it the right file, and complete?"
@@ -231,7 +231,7 @@ def test_warning_for_empty_translations(texts: Path, tmp_path: Path, nmt: Nmt) -
         assert err == f"warning: 33 of 66 lines of {tmp_path / 'some'} are empty (first: line 2); {remark}\n"
 
 
-def test_warning_for_empty_references(tmp_path: Path, nmt: Nmt) -> None:
+def test_empty_references_give_a_warning(tmp_path: Path, nmt: Nmt) -> None:
     for name, text in (("src", "a\n\nc\n"), ("ref", "A\n\n\n"), ("out", "A\n\nB\n")):
         (tmp_path / name).write_text(text)
     given = ("evaluate", tmp_path / "out", "--ref", tmp_path / "ref", "-m", "bleu")
@@ -243,7 +243,7 @@ def test_warning_for_empty_references(tmp_path: Path, nmt: Nmt) -> None:
     assert "(first: line 2); translations count as wrong only if all references are empty; is it the right file?" in err
 
 
-def test_warning_for_empty_sources(tmp_path: Path, nmt: Nmt) -> None:
+def test_empty_sources_give_a_warning(tmp_path: Path, nmt: Nmt) -> None:
     for name, text in (("src", "a\n\n\n"), ("ref", "A\nB\n\n"), ("out", "A\nB\n\n")):
         (tmp_path / name).write_text(text)
     err = nmt("evaluate", tmp_path / "out", "--ref", tmp_path / "ref", "--src", tmp_path / "src", "--by-length")[2]
@@ -267,7 +267,7 @@ def test_warning_for_empty_sources(tmp_path: Path, nmt: Nmt) -> None:
         ),
     ],
 )
-def test_warning_for_outputs_that_are_not_plain_text(tmp_path: Path, nmt: Nmt, row: str, expected: str) -> None:
+def test_outputs_that_are_not_plain_text_give_a_warning(tmp_path: Path, nmt: Nmt, row: str, expected: str) -> None:
     ref, out = tmp_path / "ref", tmp_path / "out"
     ref.write_text("Ein Hund.\nEine Katze.\n")
     out.write_text(row * 2)
@@ -279,14 +279,14 @@ def test_warning_for_outputs_that_are_not_plain_text(tmp_path: Path, nmt: Nmt, r
     assert nmt("evaluate", "--ref", ref, out, "-m", "chrf")[::2] == (0, "")
 
 
-def test_warning_for_sources_that_are_not_plain_text(tmp_path: Path, nmt: Nmt) -> None:
+def test_sources_that_are_not_plain_text_give_a_warning(tmp_path: Path, nmt: Nmt) -> None:
     for name, text in (("src", "1\ta dog\n2\ta cat\n"), ("ref", "A\nB\n"), ("out", "A\nB\n")):
         (tmp_path / name).write_text(text)
     err = nmt("evaluate", tmp_path / "out", "--ref", tmp_path / "ref", "--src", tmp_path / "src", "--by-length")[2]
     assert f"all lines of {tmp_path / 'src'} have tabs" in err
 
 
-def test_warning_for_test_sets_that_are_not_plain_text(tmp_path: Path, nmt: Nmt) -> None:
+def test_test_sets_that_are_not_plain_text_give_a_warning(tmp_path: Path, nmt: Nmt) -> None:
     ref, out = tmp_path / "ref.sgm", tmp_path / "out"
     ref.write_text('<refset setid="a" trglang="de">\n<seg id="1">Ein Hund.</seg>\n</refset>\n')
     out.write_text("<a>\nEin Hund.\n</a>\n")
@@ -321,7 +321,7 @@ def test_json_combines_all_breakdowns(texts: Path, nmt: Nmt) -> None:
 
 
 @pytest.mark.slow
-def test_scores_alone_and_with_breakdowns_as_json(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_breakdowns_do_not_change_the_scores_in_json(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     plain = ("evaluate", "--ref", texts / "ref", texts / "good", texts / "poor", "--metrics", "bleu,chrf")
     scores = json.loads(nmt(*plain, "--json")[1])
     assert list(scores) == [str(texts / "good"), str(texts / "poor")]
@@ -375,7 +375,7 @@ def test_lowercase_applies_to_every_breakdown(texts: Path, lowered: Path, nmt: N
 
 
 @pytest.mark.slow
-def test_hint_for_lowercased_translations(texts: Path, lowered: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_lowercased_text_gives_a_hint(texts: Path, lowered: Path, tmp_path: Path, nmt: Nmt) -> None:
     plain = ("evaluate", "--ref", texts / "ref", lowered)
     status, _, err = nmt(*plain)
     assert status == 0
@@ -412,7 +412,7 @@ def test_hint_for_lowercased_translations(texts: Path, lowered: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(("first", "second"), [("NFC", "NFD"), ("NFD", "NFC")])
-def test_hint_for_other_unicode_forms(
+def test_another_unicode_form_gives_a_hint(
     tmp_path: Path, nmt: Nmt, first: Literal["NFC", "NFD"], second: Literal["NFC", "NFD"]
 ) -> None:
     def write(name: str, form: Literal["NFC", "NFD"], lines: list[str]) -> Path:
@@ -438,7 +438,7 @@ def test_hint_for_other_unicode_forms(
     ]
 
 
-def test_hint_for_text_without_spaces(tmp_path: Path, nmt: Nmt) -> None:
+def test_text_without_spaces_gives_a_hint(tmp_path: Path, nmt: Nmt) -> None:
     for name, line in (
         ("ref", "我喜欢读书。今天天气很好。"),
         ("hyp", "我喜欢读书。今天天气不错。"),
@@ -465,7 +465,7 @@ def test_hint_for_text_without_spaces(tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("evaluate", "--ref", tmp_path / "spaced", tmp_path / "hyp")[2] == ""
 
 
-def test_hint_for_training_text_in_another_unicode_form(tmp_path: Path, nmt: Nmt) -> None:
+def test_training_text_in_another_unicode_form_gives_a_hint(tmp_path: Path, nmt: Nmt) -> None:
     for name, form in (("ref", "NFC"), ("nfc", "NFC"), ("nfd", "NFD")):
         (tmp_path / name).write_text(unicodedata.normalize(form, "Die Grüße über Lübeck\n" * 3))  # type: ignore[arg-type]
     (tmp_path / "hyp").write_text("Die Stadt\n" * 3)
@@ -477,7 +477,7 @@ def test_hint_for_training_text_in_another_unicode_form(tmp_path: Path, nmt: Nmt
     )
 
 
-def test_warning_for_training_text_that_is_not_plain_text(tmp_path: Path, nmt: Nmt) -> None:
+def test_training_text_that_is_not_plain_text_gives_a_warning(tmp_path: Path, nmt: Nmt) -> None:
     for name in ("ref", "plain.de"):
         (tmp_path / name).write_text("Die Stadt\nDer Hund\n")
     (tmp_path / "hyp").write_text("Die Stadt\nEin Hund\n")
@@ -649,7 +649,7 @@ def test_option_without_effect_is_an_error(texts: Path, nmt: Nmt, options: list[
 
 
 @pytest.mark.slow
-def test_warning_for_a_language_without_tokenizer_rules(texts: Path, nmt: Nmt) -> None:
+def test_a_language_without_tokenizer_rules_gives_a_warning(texts: Path, nmt: Nmt) -> None:
     arguments = ["evaluate", "--ref", texts / "ref", texts / "good", "--lang"]
     assert "the tokenizers have no rules for da; generic rules are used" in nmt(*arguments, "da")[2]
     assert "have no rules for" not in nmt(*arguments, "de")[2]
@@ -683,7 +683,7 @@ def breakdowns(out: str) -> dict[str, Any]:
     return found
 
 
-def test_warning_for_a_translation_equal_to_the_reference(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_a_translation_equal_to_the_reference_gives_a_warning(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "copy").write_bytes((texts / "ref").read_bytes())
     status, out, err = nmt("evaluate", "--ref", texts / "ref", tmp_path / "copy", texts / "good", "--metrics", "bleu")
     assert status == 0

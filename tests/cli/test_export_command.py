@@ -46,7 +46,9 @@ def text(tmp_path: Path) -> Path:
 
 
 @needs_ctranslate2
-def test_export_to_ctranslate2(model: Path, text: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_an_export_to_ctranslate2_has_all_files_and_is_not_overwritten(
+    model: Path, text: Path, tmp_path: Path, nmt: Nmt
+) -> None:
     status, out, err = nmt("export", model, "--to", "ctranslate2", "-o", tmp_path / "fast", "--sample", text)
     assert (status, out) == (0, f"{tmp_path / 'fast'}\n"), err
     assert "2 of 2 greedy translations are the same" in err

@@ -63,12 +63,14 @@ def test_the_recipe_trains(tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("new", "en", "de", *given, "-o", out)[0] == 0
     small = ["model.d_model=16", "model.num_heads=2", "train.max_steps=2", "train.batch_tokens=300", "data.workers=1"]
     small += ["train.micro_batch_tokens=300", f"run_dir={tmp_path / 'run'}", "train.device=cpu"]
-    small += ["train.warmup_steps=1", "train.average_count=1"]
+    small += ["train.warmup_steps=1", "train.average_count=1", "model.d_ff=32", "model.num_encoder_layers=1"]
     status, _, err = nmt("train", out, *small)
     assert status == 0, err
 
 
-def test_tsv_and_existing_output(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tsv_is_accepted_and_an_existing_recipe_is_kept(
+    tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("pairs.tsv").write_text("a dog\tein Hund\n" * 20)
     command = ("new", "en", "de", "--tsv", "pairs.tsv", "--valid-tsv", "pairs.tsv")

@@ -108,7 +108,7 @@ def test_output_to_a_link_that_loops_is_an_error(folder: Path, nmt: Nmt, command
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["rerank", "bench", "curves", "alignment"])
-def test_output_to_a_pipe_or_a_link(folder: Path, nmt: Nmt, command: str) -> None:
+def test_pipes_and_links_are_written_in_place(folder: Path, nmt: Nmt, command: str) -> None:
     ending = ".png" if command in ("curves", "alignment") else ""
     pipe, link, target = (folder / f"{name}{ending}" for name in ("pipe", "link", "target"))
     os.mkfifo(pipe)
@@ -279,7 +279,9 @@ def test_standard_output_as_a_new_directory_or_recipe_is_an_error(
 
 
 @pytest.mark.parametrize("out", ["-o ./-", "-o././/-", "--out=./-"])
-def test_a_file_named_like_standard_streams(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+def test_a_file_named_like_the_standard_streams_is_a_file(
+    folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
     monkeypatch.chdir(folder)
     Path("src").rename("./-")
     named = nmt("translate", "model", "./-")

@@ -1,12 +1,11 @@
 """`nmt repeat`: runs of variants and seeds, their shared text, and the table of their scores."""
 
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,8 @@ from nmt.experiments.sweep import make_sweep
 from nmt.recipe import UserError
 from nmt.storage.run_folder import list_checkpoints
 from tests.calling import Nmt, one_line
+from tests.cli import forked_commands
+from tests.forked import PROCESSES
 
 RECIPE = """
 name = "tiny"
@@ -54,21 +55,26 @@ metrics = ["chrf"]
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    without_curves = tmp_path / "without-curves"  # runs draw no curves: drawing takes longer than training
-    without_curves.mkdir()
-    (without_curves / "matplotlib.py").write_text("raise ImportError\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(without_curves), str(Path(launch.__file__).parents[2])]))
     Path("tiny.toml").write_text(RECIPE)
     return Path("tiny.toml")
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the processes of the runs. `test_sigterm_stops_all_processes` starts them as a user does."""
+    monkeypatch.setattr(launch, "_popen", forked_commands.popen)
+    monkeypatch.setattr(launch, "_POLL_SECONDS", 0.02)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_variants_are_run_on_the_same_text_and_compared(
     recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = (recipe, "--seeds", 2, "--vary", "model.d_ff=32,64", "-o", "out")
     status, out, err = nmt("repeat", *options, "--jobs", 2)
     assert status == 0, err
+    assert Path("out/heldout.png").exists() != ("no plot: " in err)
     assert "Sentences with a match in the training text: none of " in out
     assert "heldout: chrf" in out and "chrf  chrF2|" in out
     rows = [line.split() for line in out.splitlines() if line.startswith("d_ff=")]
@@ -99,6 +105,7 @@ def test_variants_are_run_on_the_same_text_and_compared(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_curves")
 def test_a_run_is_complete_until_its_text_or_start_model_changes(recipe: Path, nmt: Nmt) -> None:
     pairs = {"train": [f"{n} dog s\t{n} Hund e" for n in range(300)], "test": ["a dog\tein Hund\t1", "dogs\tHunde\t1"]}
     for name, lines in pairs.items():
@@ -138,7 +145,9 @@ def test_a_run_is_complete_until_its_text_or_start_model_changes(recipe: Path, n
 
 
 @pytest.mark.slow
-def test_changes_during_training_are_noted(recipe: Path, nmt: Nmt) -> None:
+@pytest.mark.usefixtures("forked")
+def test_changes_during_training_are_noted(recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.cli.repeat.draw_scores", lambda *_: None)
     options = (recipe, "--seeds", 1, "-o", "out", "train.schedule=constant", "train.start_from=runs/start")
     changed = (*options, "train.max_steps=4", "train.clip_norm=1")
     assert nmt("train", recipe, "name=start")[0] == 0
@@ -178,6 +187,7 @@ def test_a_language_model_is_refused_before_any_work(recipe: Path, nmt: Nmt) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_failed_runs_are_named_after_all_runs(recipe: Path, nmt: Nmt) -> None:
     options = (recipe, "--seeds", 1, "--vary", "tokenizer.vocab_size=60000,70000", "-o", "out")
     status, out, err = nmt("repeat", *options)
@@ -226,9 +236,10 @@ def test_a_missing_file_of_a_later_variant_is_an_error_before_any_work(
 def test_variants_with_other_tokenizers_do_not_share_text(
     recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, size in (("one", 600), ("two", 700), ("three", 600)):
+    for name, size in (("one", 600), ("two", 700)):
         status, _, err = nmt("train", recipe, f"name={name}", f"tokenizer.vocab_size={size}", "train.max_steps=1")
         assert status == 0, err
+    shutil.copytree("runs/one", "runs/three")
     prepared: list[str] = []
     monkeypatch.setattr(launch, "_start", lambda name, run, slot: prepared.append(run.variant))
     monkeypatch.setattr(launch, "_succeeds", lambda process, run: True)
@@ -244,7 +255,7 @@ def test_variants_with_other_tokenizers_do_not_share_text(
         (("--vary", "model.num_head=1"), "variant num_head=1: "),
         (("--only", 9, "--list"), "--only 9: there are 3 runs; give a number that --list shows"),
         (("--only", 9), "--only 9: there are 3 runs; give a number that --list shows"),
-        (("--seeds", 0), "--seeds"),
+        (("--seeds", 0), "'--seeds': it must be greater than or equal to 1"),
         (("--list", "--prepare-only"), "--list and --prepare-only are mutually exclusive; give one of them"),
         (("--jobs", 2, "--list"), "--jobs and --list are mutually exclusive; give one of them"),
         (("--jobs", 2, "--prepare-only"), "--jobs and --prepare-only are mutually exclusive; give one of them"),
@@ -289,59 +300,51 @@ def test_a_sweep_file_defines_the_variants(recipe: Path, nmt: Nmt) -> None:
 
 
 @pytest.mark.slow
-def test_sigterm_stops_all_processes(recipe: Path) -> None:
-    process = start(recipe, "train.max_steps=1000000", "train.threads=1", "--jobs", "2")
+def test_sigterm_stops_all_processes(recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = (recipe, "train.max_steps=1000000", "train.threads=1", "--seeds", 2, "-o", "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "_popen", forked_commands.popen)
+        assert nmt("repeat", *options, "--prepare-only")[0] == 0
+    monkeypatch.setenv("PYTHONPATH", str(Path(launch.__file__).parents[2]))
+    command = [sys.executable, "-m", "nmt", "repeat", *map(str, options), "--jobs", "2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     metrics = [Path("out/tiny") / f"seed-{seed}" / "metrics.jsonl" for seed in (1, 2)]
-    wait_for(lambda: all(path.exists() and path.stat().st_size for path in metrics), process)
+    deadline = time.monotonic() + 120
+    while not all(path.exists() and path.stat().st_size for path in metrics):
+        if time.monotonic() > deadline:
+            process.terminate()
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 143
     assert "incomplete: 2 runs; rerun the command to continue" in err.splitlines()[-1]
     for seed in (1, 2):
-        assert list(Path("out/tiny", f"seed-{seed}", "checkpoints").iterdir())  # each has saved a checkpoint
+        assert list_checkpoints(Path("out/tiny", f"seed-{seed}")), "each run has saved a checkpoint"
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_killed_sweep_resumes_and_ends_in_the_table(recipe: Path, nmt: Nmt) -> None:
-    options = ("train.max_steps=60", "train.save_every=2", "train.log_every=2", "train.threads=1")
+    options = ("train.max_steps=6", "train.save_every=2", "train.log_every=2", "--seeds", "2", "-o", "out")
     first, second = (Path("out/tiny") / f"seed-{seed}" for seed in (1, 2))
-    process = start(recipe, *options)
-    wait_for(lambda: bool(list_checkpoints(second)), process)
-    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    process.kill()
-    os.kill(int(child), signal.SIGKILL)
-    process.communicate(timeout=120)
+    sweep = PROCESSES.Process(target=forked_commands.run_killed_sweep, args=([str(recipe), *options], Path.cwd()))
+    sweep.start()
+    sweep.join(120)
+    assert sweep.exitcode == -signal.SIGKILL, Path("sweep.log").read_text()
+    assert [path.name for path in list_checkpoints(second)] == ["step-00000002"]
     assert not (second / "report.json").exists()
     complete = (first / "report.json").stat().st_mtime_ns
-    status, out, err = nmt("repeat", recipe, *options, "--seeds", 2, "-o", "out")
+    status, out, err = nmt("repeat", recipe, *options)
     assert status == 0, err
     assert "tiny, seed 2: complete" in err and "tiny, seed 1" not in err
     assert (first / "report.json").stat().st_mtime_ns == complete
-    assert "resuming from out/tiny/seed-2/checkpoints/step-" in second.with_name("seed-2.log").read_text()
+    assert "resuming from out/tiny/seed-2/checkpoints/step-00000002" in second.with_name("seed-2.log").read_text()
     steps = [json.loads(line)["step"] for line in (second / "metrics.jsonl").read_text().splitlines()]
-    assert steps == sorted(steps) and steps[-1] == 60
+    assert steps == sorted(steps) and steps[-1] == 6
     (row,) = [line.split() for line in out.splitlines() if line.startswith("tiny ")]
     assert row[2] == "2"
     assert len(json.loads(Path("out/report.json").read_text())["tests"][0]["variants"][0]["scores"]) == 2
-
-
-def start(recipe: Path, *options: str) -> subprocess.Popen[str]:
-    """Start a sweep of two seeds."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "nmt", "repeat", str(recipe), *options, "--seeds", "2", "-o", "out"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Wait for a condition that must hold before the process ends."""
-    deadline = time.monotonic() + 120
-    while not condition():
-        if time.monotonic() > deadline:
-            process.terminate()
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("option", ["--prepare-only", "--jobs=2"])

@@ -112,7 +112,9 @@ def modification_times(folder: Path) -> dict[str, int]:
     ],
 )
 def test_states_are_those_of_the_run(train: Train, nmt: Nmt, overrides: tuple[str, ...]) -> None:
-    run, every = train("run", *overrides), train("every", "train.save_every=1", *overrides)
+    run = train("run", *overrides)
+    shutil.copytree(run / "data", run.with_name("every") / "data", ignore=shutil.ignore_patterns("epochs"))
+    every = train("every", "train.save_every=1", *overrides)
     before = modification_times(run)
     for step, checkpoint, verified_at in ((2, None, 4), (6, "step-00000004", 8), (8, "step-00000004", 8)):
         found = replay(nmt, run, step, "--verify")
@@ -127,14 +129,15 @@ def test_states_are_those_of_the_run(train: Train, nmt: Nmt, overrides: tuple[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [2, 6])
-def test_replay_of_another_text_is_an_error(train: Train, nmt: Nmt, step: int) -> None:
-    run, other = train("run"), train("other", "data.max_tokens=30")
+def test_replay_of_another_text_is_an_error(train: Train, nmt: Nmt, recipe: Path, tmp_path: Path) -> None:
+    run, other = train("run", "train.max_steps=6"), tmp_path / "other"
+    assert nmt("prepare", recipe, f"run_dir={other}", "data.max_tokens=30")[0] == 0
     shutil.rmtree(run / "data")
     shutil.copytree(other / "data", run / "data")
-    status, out, err = nmt("replay", run, "--step", step)
-    assert (status, out) == (1, "")
-    assert f"the text in {run / 'data'} is not that of its checkpoints" in one_line(err)
+    for step in (2, 6):  # from the start, and from a checkpoint
+        status, out, err = nmt("replay", run, "--step", step)
+        assert (status, out) == (1, "")
+        assert f"the text in {run / 'data'} is not that of its checkpoints" in one_line(err)
 
 
 @pytest.mark.slow

@@ -351,6 +351,7 @@ def test_long_test_sentences_are_counted(
     (tmp_path / "test.tsv").write_text(f"a dog\tein Hund\n{'a dog sees a cat ' * 20}\tein Hund\n")
     tests = [f"data.test.{name}={{kind='tsv', path='test.tsv'}}" for name in ("one", "two")]
     options = [*tests, *choices, "data.max_tokens=40", "train.max_steps=1"]
+    options += ["decode.beam_size=1", "decode.max_extra_tokens=0"]
     status, _, err = nmt("run", "mine.toml", *options)
     assert status == 0, err
     for name in ("one", "two"):

@@ -41,7 +41,7 @@ def test_every_kind_of_search_has_a_row(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = [str(model), *texts, "--ensemble", str(model), "--lines", "4", "--repetitions", "2"]
+    given = [str(model), *texts, "--ensemble", str(model), "--lines", "2", "--repetitions", "1"]
     monkeypatch.setattr(sys, "argv", ["search-table", *given])
     assert search_table.main() == 0
     rows = table_rows(capsys.readouterr().out)

@@ -74,8 +74,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 def test_output_does_not_depend_on_the_number_of_processes(
     model: Path, nmt: Nmt, start: Start, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
-    (tmp_path / "in").write_bytes(as_bytes(nasty_lines(205, num_longest=1)))
-    options = ("--window", 20, "--device", "cpu", "--engine", "torch", "--n-best", 2)
+    (tmp_path / "in").write_bytes(as_bytes(nasty_lines(105, num_longest=0)))
+    options = ("--window", 10, "--device", "cpu", "--engine", "torch", "--n-best", 2)
     assert nmt("translate", model, tmp_path / "in", "-o", tmp_path / "alone", *options)[0] == 0
     expected = (tmp_path / "alone").read_bytes()
     interrupt_after(5)
@@ -111,7 +111,7 @@ def test_killed_process_ends_the_job(model: Path, start: Start, tmp_path: Path) 
 @pytest.mark.slow
 def test_ctranslate2_output_with_several_processes(model: Path, nmt: Nmt, start: Start, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
-    (tmp_path / "in").write_bytes(as_bytes(nasty_lines(205, num_longest=1)))
+    (tmp_path / "in").write_bytes(as_bytes(nasty_lines(205, num_longest=0)))
     command = ("translate", model, tmp_path / "in", "--window", 20, "--device", "cpu", "--engine", "ctranslate2", "-o")
     job = start(2, *command, tmp_path / "two")  # both find no conversion, unless another test has made it
     assert job.wait() == [0, 0], job.messages()

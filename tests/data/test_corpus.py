@@ -211,7 +211,7 @@ def test_damage_after_the_first_compressed_member(suffix: str, tmp_path: Path) -
 @pytest.mark.slow
 def test_padding_of_xz_streams(tmp_path: Path) -> None:
     text = b"".join(b"%d\n" % number for number in range(300_000))
-    (tmp_path / "lines").write_bytes(lzma.compress(text) + bytes(8) + lzma.compress(b"last") + bytes(1 << 21))
+    (tmp_path / "lines").write_bytes(lzma.compress(text, preset=0) + bytes(8) + lzma.compress(b"last") + bytes(1 << 21))
     assert list(read_lines(tmp_path / "lines")) == [*map(str, range(300_000)), "last"]
 
 
@@ -493,16 +493,16 @@ def test_comments_of_sgm_files_have_no_segments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "place"),
+    ("old", "new", "message"),
     [
         ('docid="two"', 'docid="three"', "segment 3 is '1' of document 'two' in .*'1' of document 'three' in"),
         ("<seg id=2>", "<seg id='3'>", "segment 2 is '2' of document 'one' in .*'3' of document 'one' in"),
     ],
 )
-def test_sgm_files_in_different_order(old: str, new: str, place: str, tmp_path: Path) -> None:
+def test_sgm_files_in_different_order(old: str, new: str, message: str, tmp_path: Path) -> None:
     write(tmp_path / "src.sgm", [SGM.format(set="src", a="first", b="last")])
     write(tmp_path / "ref.sgm", [SGM.format(set="ref", a="erstes", b="letztes").replace(old, new)])
-    one_line_error(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path, place)
+    one_line_error(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path, message)
     write(tmp_path / "ref.sgm", ["<seg>a</seg><seg>b</seg><seg>c</seg>"])
     assert [tgt for _, tgt in read(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path)] == ["a", "b", "c"]
 

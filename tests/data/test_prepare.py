@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from nmt.data import prepare as preparation
-from nmt.data.corpus import PAIRS_PER_CHUNK
 from nmt.data.fingerprint import describe_change, outdated_splits, text_identity, unpinned_datasets
 from nmt.data.frames import Frame
 from nmt.data.prepare import load_prepared, prepare
@@ -284,12 +283,12 @@ def test_output_is_independent_of_the_directory(folder: Path, tmp_path_factory: 
 
 
 @pytest.mark.slow
-def test_output_is_independent_of_workers(folder: Path) -> None:
-    write_corpus(folder / "text", [*sentence_pairs(2 * PAIRS_PER_CHUNK + 100), *DIRTY], sentence_pairs(5))
+def test_output_is_independent_of_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.data.corpus.PAIRS_PER_CHUNK", 50)
     alone = prepare(recipe_for(folder, "alone"))
     together = prepare(recipe_for(folder, "together", "data.workers=2"))
     assert contents(alone.directory) == contents(together.directory)
-    assert alone.report["train"]["pairs"] == 2 * PAIRS_PER_CHUNK + 102
+    assert alone.report["train"]["pairs"] == 202
 
 
 def test_up_to_date_text_is_reused(
@@ -483,6 +482,7 @@ def test_tokenizer_sample_is_even(folder: Path, monkeypatch: pytest.MonkeyPatch)
 DYING_PROGRAM = """
 import os, signal, sys
 from pathlib import Path
+from nmt.data import corpus
 from nmt.data.frames import Frame
 from nmt.data.prepare import prepare
 from nmt.recipe import load_recipe
@@ -495,22 +495,22 @@ def write_and_die(*arguments):
 
 if __name__ == "__main__":
     Frame.write = write_and_die
+    corpus.PAIRS_PER_CHUNK = 50
     prepare(load_recipe(Path(sys.argv[1])))
 """
 
 
 @pytest.mark.slow
 def test_killed_preparation_is_not_reused(folder: Path) -> None:
-    write_corpus(folder / "text", sentence_pairs(2 * PAIRS_PER_CHUNK), sentence_pairs(5))
     recipe = recipe_for(folder, "killed", "data.workers=2")
     (folder / "recipe.toml").write_text(dump_recipe(recipe))
     (folder / "program.py").write_text(DYING_PROGRAM)
     command = [sys.executable, str(folder / "program.py"), str(folder / "recipe.toml")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    victim = subprocess.Popen(command, env=environment, start_new_session=True)
-    assert victim.wait() == -signal.SIGKILL
-    assert [path.name for path in (folder / "killed").iterdir()] == [f".data.part-{victim.pid}"]
-    assert_session_ends(victim.pid)
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    assert process.wait() == -signal.SIGKILL
+    assert [path.name for path in (folder / "killed").iterdir()] == [f".data.part-{process.pid}"]
+    assert_session_ends(process.pid)
     prepare(recipe_for(folder, "killed"))
     prepare(recipe_for(folder, "whole"))
     assert contents(folder / "killed" / "data") == contents(folder / "whole" / "data")
@@ -673,14 +673,14 @@ def test_text_of_another_trained_run_is_not_replaced_through_a_link(folder: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damaged", ["", "5", "[1]", "[[1]]", "{}", "\ufffd", '{"format": 2}'])
 @pytest.mark.parametrize("name", ["stamps.json", "prepare.json"])
-def test_damaged_reports_are_replaced(folder: Path, name: str, damaged: str) -> None:
+def test_damaged_reports_are_replaced(folder: Path, name: str) -> None:
     directory = prepare(recipe_for(folder)).directory
     before = contents(directory)
-    (directory / name).write_text(damaged, encoding="utf-8")
-    prepare(recipe_for(folder))
-    assert contents(directory) == before
+    for damaged in ("", "5", "[1]", "[[1]]", "{}", "\ufffd", '{"format": 2}'):
+        (directory / name).write_text(damaged, encoding="utf-8")
+        prepare(recipe_for(folder))
+        assert contents(directory) == before, damaged
 
 
 @pytest.mark.slow

@@ -149,11 +149,12 @@ def assert_as_expected(prepared: Prepared, recipe: Recipe) -> Counter[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("kind", ["bpe, joint", "bpe, separate", "unigram, joint"])
-@pytest.mark.parametrize("chunk", [5, 4096])
+@pytest.mark.parametrize(
+    ("kind", "chunk"), [("bpe, joint", 5), ("bpe, separate", 5), ("unigram, joint", 5), ("bpe, joint", 4096)]
+)
 def test_a_reused_tokenizer_gives_the_expected_store(
-    chunk: int,
     kind: str,
+    chunk: int,
     options: tuple[str, ...],
     folder: Path,
     tokenizers: dict[str, Tokenizers],

@@ -141,7 +141,7 @@ def test_directions_must_agree(language_model: Path) -> None:
 
 
 @pytest.mark.slow
-def test_fusion_options_of_the_command(model: Path, language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
+def test_fusion_options_of_the_command_are_applied(model: Path, language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "src").write_text("".join(f"{line}\n" for line in LINES))
     fused = ("--fusion", language_model, "--fusion-weight", WEIGHT, "--precision", "fp32", "--output-format", "jsonl")
     status, out, err = nmt("translate", model, tmp_path / "src", *fused, "--device", "cpu")

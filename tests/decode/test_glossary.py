@@ -27,7 +27,7 @@ def glossary(*pairs: tuple[str, str]) -> Glossary:
         ("  ", []),
     ],
 )
-def test_words_of_a_text(text: str, words: list[str]) -> None:
+def test_texts_are_split_into_words(text: str, words: list[str]) -> None:
     assert split_words(text) == words
 
 

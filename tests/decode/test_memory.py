@@ -188,7 +188,7 @@ def test_a_changed_byte_is_an_error_or_has_no_effect(tmp_path: Path) -> None:
     memory.update([], {key: translate(str(key)) for key in keys})
     memory.close()
     content, rng, num_errors = (tmp_path / "m").read_bytes(), random.Random(1), 0
-    for offset in [*range(16, 100, 2), *rng.sample(range(100, len(content)), 90)]:
+    for offset in [*range(16, 100, 3), *rng.sample(range(100, len(content)), 45)]:
         damaged = bytearray(content)
         damaged[offset] ^= 1 << rng.randrange(8)
         path = tmp_path / str(offset)
@@ -203,7 +203,7 @@ def test_a_changed_byte_is_an_error_or_has_no_effect(tmp_path: Path) -> None:
             num_errors += 1
         else:
             assert all(translations == translate(str(key)) for key, translations in found.items())
-    assert num_errors > 40
+    assert num_errors > 20
 
 
 @pytest.mark.parametrize(

@@ -443,7 +443,7 @@ def test_a_prefix_longer_than_any_output_is_an_error(tokenizers: Tokenizers) -> 
         translator.translate(["cat"], [f"{prefix} sees it"])
 
 
-def test_required_phrases_of_a_line(tokenizers: Tokenizers) -> None:
+def test_translations_have_the_required_phrases_of_their_line(tokenizers: Tokenizers) -> None:
     translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, beam_size=4)
     lines, required = ["the old dog", "a red tree", "", "he said: go!"], [["cat"], [], ["dog"], ["red tree", "likes"]]
     found = translator.translate(lines, required=required)
@@ -454,7 +454,7 @@ def test_required_phrases_of_a_line(tokenizers: Tokenizers) -> None:
     assert together.translate(["the old dog"], required=[[]]) == together.translate(["the old dog"]) == [found[0]]
 
 
-def test_phrases_within_lines_of_scripts_without_spaces(tmp_path: Path) -> None:
+def test_phrases_are_found_within_lines_of_scripts_without_spaces(tmp_path: Path) -> None:
     words = ("犬", "猫", "鳥", "魚")
     recipe = TokenizerRecipe(vocab_size=266, algorithm="char", character_coverage=1.0)
     tokenizer = train_tokenizer(["".join(pair) for pair in product(words, words)], recipe, tmp_path / "tokenizer.model")
@@ -467,7 +467,7 @@ def test_phrases_within_lines_of_scripts_without_spaces(tmp_path: Path) -> None:
     assert "魚" in found[1:] and " " not in found
 
 
-def test_latin_phrases_in_languages_without_spaces(tmp_path: Path) -> None:
+def test_latin_phrases_are_found_in_languages_without_spaces(tmp_path: Path) -> None:
     """A Latin word that the model writes after a Japanese one is not repeated if required, and can be forbidden."""
     recipe = TokenizerRecipe(vocab_size=266, algorithm="char", character_coverage=1.0)
     train_tokenizer(["犬猫鳥魚", "ab cd", "犬ab"], recipe, tmp_path / "tokenizer.model")
@@ -692,7 +692,7 @@ def model_directory(tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.slow
 def test_results_do_not_depend_on_batching(model_directory: Path) -> None:
-    lines = [line[:200] for line in nasty_lines()]
+    lines = [line[:200] for line in nasty_lines()[:100]]
     outputs = []
     for batch_tokens in (150, 5_000):
         loaded = load_model(model_directory, CPU)
@@ -705,11 +705,11 @@ def test_results_do_not_depend_on_batching(model_directory: Path) -> None:
             device=CPU,
         )
         outputs.append(translator.translate(lines))
-    assert len(outputs[0]) == 200
+    assert len(outputs[0]) == 100
     assert all(len(out.splitlines()) <= 1 for out in outputs[0])
-    assert len(set(outputs[0])) > 100
+    assert len(set(outputs[0])) > 50
     assert outputs[0] == outputs[1]
-    order = random.Random(0).sample(range(200), 60)
+    order = random.Random(0).sample(range(100), 30)
     assert translator.translate([lines[i] for i in order]) == [outputs[0][i] for i in order]
     assert translator.translate([lines[20]]) == [outputs[0][20]]
 

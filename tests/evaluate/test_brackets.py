@@ -87,7 +87,7 @@ GOLD = "(S (NP XX XX )NP (VP XX )VP . )S"
         ("", 0.0, "P 0.00, R 0.00, exact 0.0 %, malformed 1 of 1"),
     ],
 )
-def test_value_and_detail_of_one_tree(found: str, value: float, detail: str) -> None:
+def test_one_tree_has_the_expected_value_and_detail(found: str, value: float, detail: str) -> None:
     (score,) = score_corpus([found], [[GOLD]], ["bracket-f1"], tgt_lang="tree")
     assert score.value == pytest.approx(value) and score.detail == detail
     assert score.signature.startswith("BracketF1|rules:evalb|malformed:wrong|version:nmt-")
@@ -99,7 +99,7 @@ def test_the_best_reference_counts() -> None:
 
 
 @pytest.mark.slow
-def test_intervals_and_paired_tests() -> None:
+def test_bracket_f1_has_intervals_and_paired_tests() -> None:
     rng = random.Random(5)
     worse = "(S (NP XX )NP (VP XX XX )VP . )S"
     base = [GOLD if rng.random() < 0.5 else worse for _ in range(200)]

@@ -29,7 +29,7 @@ def test_words_match_by_class_and_sentence() -> None:
     ]
 
 
-def test_f_measure() -> None:
+def test_the_f_measure_is_the_harmonic_mean_of_precision_and_recall() -> None:
     score = WordScore("0", in_reference=8, in_translation=4, matched=3)
     assert score.f_measure == pytest.approx(2 * 75 * 37.5 / (75 + 37.5))
     assert WordScore("0", 0, 0, 0).f_measure == 0.0

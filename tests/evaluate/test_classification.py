@@ -15,7 +15,7 @@ PROBABILITIES = np.array(
 LABELS = np.array([0, 1, 1, 1, 0, 0])
 
 
-def test_scores_of_six_examples() -> None:
+def test_scores_of_six_examples_equal_the_hand_computed_ones() -> None:
     score = score_classes(PROBABILITIES, LABELS, NAMES)
     assert score.accuracy == pytest.approx(4 / 6)
     assert score.majority == pytest.approx(3 / 6)
@@ -53,7 +53,7 @@ def test_calibration_error_is_that_of_the_definition() -> None:
     assert calibration_error(confidence, correct) == pytest.approx(expected)
 
 
-def test_calibration_error_of_certain_classifiers() -> None:
+def test_the_calibration_error_of_certain_classifiers_is_their_error_rate() -> None:
     assert calibration_error(np.ones(4), np.array([True] * 4)) == 0
     assert calibration_error(np.ones(4), np.array([True, False, False, False])) == pytest.approx(0.75)
 

@@ -185,7 +185,7 @@ def test_detail_has_the_reference_length() -> None:
 
 @pytest.mark.slow
 @needs_multi30k
-def test_published_reference_length_of_test2016() -> None:
+def test_the_reference_length_of_test2016_is_the_published_one() -> None:
     references = read_lines("test_2016_flickr.de")
     (score,) = score_corpus(references, [references], ["bleu-tokenized-lc"], tgt_lang="de")
     assert score.value == pytest.approx(100)

@@ -21,7 +21,7 @@ from nmt.evaluate.report import (
 from nmt.recipe import parse_recipe
 
 
-def test_data_summary_from_a_prepared_corpus(tmp_path: Path) -> None:
+def test_the_data_summary_has_the_counts_of_the_prepared_corpus(tmp_path: Path) -> None:
     sources = [f"sentence number {number} is about {number * 7}" for number in range(200)]
     (tmp_path / "en").write_text("\n".join([*sources, sources[0]]) + "\n")
     (tmp_path / "de").write_text("\n".join([*sources, sources[0]]).replace("is about", "handelt von") + "\n")
@@ -48,7 +48,7 @@ def test_samples_are_evenly_spaced(size: int, number: int, chosen: list[int]) ->
     assert samples == tuple(Sample(f"s{i}", f"r{i}", f"t{i}") for i in chosen)
 
 
-def test_summary_of_a_recipe() -> None:
+def test_the_summary_of_a_recipe_names_its_choices() -> None:
     corpora = 'data = {train = [{kind = "toy"}], valid = [{kind = "toy"}]}'
     text = f'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n{corpora}'
     summary = summarize(parse_recipe(text, ["model.d_ff=1234", "train.max_steps=4321", "decode.beam_size=7"]))

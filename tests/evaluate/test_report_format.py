@@ -93,7 +93,7 @@ def test_the_report_of_an_ema_has_no_averaged_checkpoints() -> None:
     assert "| averaged checkpoints | none; the model is the EMA |" in format_markdown(with_training(averaged=0))
 
 
-def test_markdown_tables() -> None:
+def test_markdown_tables_have_the_values_of_the_report() -> None:
     rows = rendered_cells(format_markdown(REPORT))
     expected = [
         ["bleu", "31.42", "BLEU|nrefs:1|tok:13a"],
@@ -143,7 +143,7 @@ def test_validation_pairs_that_do_not_fit_the_model() -> None:
         assert ["validation pairs", expected] in rendered_cells(format_markdown(report))
 
 
-def test_headings_and_details() -> None:
+def test_headings_and_details_are_in_the_report() -> None:
     markdown = format_markdown(REPORT)
     assert markdown.startswith("# toy_run\n\nen to de, a toy.\n")
     assert "## Test set heldout: 2,000 sentences, 50.0 per second\n" in markdown
@@ -162,7 +162,7 @@ def test_sentences_are_shown_verbatim() -> None:
         assert shown in html
 
 
-def test_micro_batches_and_useful_computation() -> None:
+def test_micro_batches_and_useful_computation_are_reported() -> None:
     cells = rendered_cells(format_markdown(with_training(micro_batches=8.0, work_share=0.9912)))
     assert ["micro-batches per update", "8; 99.1% of the computation is useful"] in cells
     assert ["micro-batches per update", "unknown"] in rendered_cells(format_markdown(with_training()))
@@ -173,12 +173,12 @@ def test_a_model_that_is_worse_than_its_initial_model() -> None:
     assert "initial model" not in format_markdown(REPORT)
 
 
-def test_skipped_updates() -> None:
+def test_skipped_updates_are_reported() -> None:
     cells = rendered_cells(format_markdown(with_training(skipped=3)))
     assert ["updates", "1,200 (12.3 epochs); 3 skipped because of non-finite gradients"] in cells
 
 
-def test_changed_options() -> None:
+def test_changed_options_are_reported() -> None:
     changes = (
         Change(1_000, "train.clip_norm", 0.0, 1.0),
         Change(1_100, "data.valid", [{"src": "a_*"}], [{"src": "|"}]),
@@ -198,13 +198,13 @@ def test_a_validation_of_the_ema_is_labeled() -> None:
     assert "| best validation | EMA nll 1.2500, perplexity 3.49 at update 1,100 |" in markdown
 
 
-def test_a_validation_chosen_by_bleu() -> None:
+def test_a_validation_chosen_by_bleu_says_so() -> None:
     markdown = format_markdown(with_training(valid_bleu=23.456))
     expected = "BLEU 23.46, by which it was chosen, nll 1.2500, perplexity 3.49 at update 1,100"
     assert f"| best validation | {expected} |" in markdown
 
 
-def test_missing_values() -> None:
+def test_missing_values_are_named() -> None:
     markdown = format_markdown(with_training(valid_nll=None, valid_step=None, seconds=0.0, world_size=1))
     assert "| best validation | none has a finite score |" in markdown
     assert "| precision | bf16 on cpu |" in markdown
@@ -219,7 +219,7 @@ def test_diverged_run_has_a_report() -> None:
         json.loads(format_json(report))
 
 
-def test_write_report(tmp_path: Path) -> None:
+def test_a_report_is_written_as_markdown_and_json(tmp_path: Path) -> None:
     markdown, data = write_report(REPORT, tmp_path)
     assert (markdown, data) == (tmp_path / "report.md", tmp_path / "report.json")
     assert markdown.read_text(encoding="utf-8") == format_markdown(REPORT)
@@ -238,7 +238,7 @@ def test_notes_explain_intervals_and_older_metrics() -> None:
     assert "95 %" not in format_markdown(REPORT)
 
 
-def test_curves_or_a_note() -> None:
+def test_the_report_has_curves_or_a_note() -> None:
     assert "![Curves of the training run](curves.png)" in format_markdown(
         dataclasses.replace(REPORT, curves="curves.png")
     )
@@ -247,7 +247,7 @@ def test_curves_or_a_note() -> None:
     assert "![" not in markdown
 
 
-def test_order_of_sections() -> None:
+def test_the_sections_of_the_report_are_in_order() -> None:
     markdown = format_markdown(dataclasses.replace(REPORT, recipe='name = "toy_run"\n[model]\nd_model = 7\n'))
     assert '```toml\nname = "toy_run"\n[model]\nd_model = 7\n```\n' in markdown
     positions = [
@@ -258,7 +258,7 @@ def test_order_of_sections() -> None:
     assert markdown.count("## Samples of") == 1  # the other test set has none
 
 
-def test_forecast_beside_the_run() -> None:
+def test_a_forecast_is_compared_with_the_run() -> None:
     speed = SpeedForecast("cpu", "bf16", 1, 4_096, 60, 2_000.0, 3_600.0, 3_480.0, 3_720.0, 3, 9.0, None, None)
     work = (WorkForecast(1, 3.0, 0.99), WorkForecast(2, 4.0, 0.97))
     forecast = Forecast("", 2_612_345, 1, 2, 3, TextForecast(79_123, 1_200, 12.3, 98, 7_400_000), work, speed)

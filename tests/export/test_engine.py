@@ -77,7 +77,6 @@ def assert_parity(ours: list[list[Translation]], theirs: list[list[Translation]]
     "decode",
     [
         {"beam_size": 1},
-        {"length_alpha": 0.0},
         {"length_alpha": 1.0},
         {"length_penalty": "none"},
         {"length_penalty": "gnmt", "length_alpha": 0.0},
@@ -89,7 +88,6 @@ def assert_parity(ours: list[list[Translation]], theirs: list[list[Translation]]
         {"beam_size": 1, "max_length_ratio": 0.5},
         {"beam_size": 1, "no_repeat_ngram": 2},
         {"beam_size": 1, "forbid": ["the", "dog", "ist", "s"]},
-        {"batch_tokens": 40},
     ],
     ids=str,
 )
@@ -559,14 +557,14 @@ def test_each_precision_has_its_own_conversion(make_model: MakeModel, lines: lis
 @pytest.mark.slow
 def test_a_cached_conversion_is_loaded_without_torch(make_model: MakeModel) -> None:
     model = make_model(seed=11)
+    translations = CTranslate2Translator.load(model, "cpu").translate(["The dog."])  # converts
     program = (
         "import sys; from nmt.export.engine import CTranslate2Translator\n"
-        f"print(CTranslate2Translator.load({str(model)!r}, 'cpu').translate(['The dog.']))\n"
+        f"print(ascii(CTranslate2Translator.load({str(model)!r}, 'cpu').translate(['The dog.'])))\n"
         "print({'torch', 'sacrebleu', 'pyarrow', 'numpy'} & sys.modules.keys() or 'none')"
     )
-    first, second = (subprocess.check_output([sys.executable, "-c", program], text=True).splitlines() for _ in range(2))
-    assert first[0] == second[0]
-    assert second[1] == "none"
+    printed = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert printed.splitlines() == [ascii(translations), "none"]
 
 
 def test_with_decode_equals_loading_with_the_same_options(model: Path) -> None:

@@ -51,7 +51,7 @@ def test_translations_match(
     assert not any(loading.values()), loading  # no warnings about keys
     batch = tokenizer(lines, padding=True, return_tensors="pt")
     limit = 60  # transformers does not penalize hypotheses at the length limit: they are not compared
-    for beam_size in (1, 4):
+    for beam_size in (1, 4) if variant is VARIANTS[0][0] else (1,):  # the parity check compares probabilities
         decode = DecodeRecipe(
             beam_size=beam_size, length_penalty="power", length_alpha=1.0, stop="exact", max_extra_tokens=limit
         )

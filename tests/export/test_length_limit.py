@@ -21,7 +21,7 @@ pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip ins
 BEAM_SIZE = 4
 
 
-@pytest.fixture(scope="module", params=[2, 5])
+@pytest.fixture(scope="module")
 def model(request: pytest.FixtureRequest, make_model: Callable[..., Path]) -> Path:
     """A model that often repeats words up to the maximum length: in 12 (seed 2) and 28 (seed 5) of 30 lines.
 
@@ -42,7 +42,7 @@ def texts(n_best_lists: list[list[Translation]]) -> list[list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_best", [1, BEAM_SIZE])
+@pytest.mark.parametrize(("model", "n_best"), [(2, 1), (5, BEAM_SIZE)], indirect=["model"])
 @pytest.mark.parametrize(
     "decode",
     [

@@ -31,8 +31,13 @@ LABELS = {
 
 
 @pytest.fixture(scope="module")
-def train() -> list[ToyPair]:
-    return list(generate("train", 20_000, seed=1))
+def all_train() -> list[ToyPair]:
+    return list(generate("train", 50_000, seed=1))
+
+
+@pytest.fixture(scope="module")
+def train(all_train: list[ToyPair]) -> list[ToyPair]:
+    return all_train[:20_000]
 
 
 @pytest.fixture(scope="module")
@@ -204,10 +209,9 @@ def parts(word: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_all_word_forms_of_test_occur_in_train(test: list[ToyPair]) -> None:
-    train = list(generate("train", 50_000, seed=1))
+def test_all_word_forms_of_test_occur_in_train(all_train: list[ToyPair], test: list[ToyPair]) -> None:
     for side in ("src", "tgt"):
-        seen = {word for pair in train for word in words(getattr(pair, side))}
+        seen = {word for pair in all_train for word in words(getattr(pair, side))}
         assert not {word for pair in test for word in words(getattr(pair, side))} - seen
 
 

@@ -44,7 +44,7 @@ def test_there_are_few_sizes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [TRANSFORMER, {"architecture": "gru"}], ids=["Transformer", "GRU"])
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 10**6), sentences=st.integers(1, 40), beam=st.integers(1, 4))
 def test_steps_equal_those_of_the_model(options: dict[str, object], seed: int, sentences: int, beam: int) -> None:
     rng, model = random.Random(seed), make_model(**options)

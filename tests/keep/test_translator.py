@@ -315,7 +315,7 @@ def test_lines_without_words_are_copied_without_outer_spaces() -> None:
     assert translate(NoisyTranslator(0.0), " <br/> <img/>") == "<br/> <img/>"
 
 
-def test_warning_for_markup_of_languages_without_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+def test_markup_of_languages_without_spaces_gives_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     warn_of_unspaced_markup(["markup"], ("en", "de"))
     warn_of_unspaced_markup(["numbers"], ("en", "ja"))
     assert capsys.readouterr().err == ""

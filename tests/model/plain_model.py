@@ -16,17 +16,23 @@ class PlainModel:
     def __init__(self, model: Transformer) -> None:
         self.recipe = model.recipe
         self.weights = {name: weight.detach() for name, weight in model.named_parameters(remove_duplicate=False)}
+        self._memories: dict[tuple[int, ...], Tensor] = {}  # encoder outputs
 
     def logits(self, src: list[int], tgt: list[int]) -> Tensor:
         """Scores after each target token, (len(tgt), vocab)."""
-        memory = self._embed("src_embedding", src)
-        for i in range(self.recipe.num_encoder_layers):
-            memory = self._layer(f"encoder.layers.{i}", memory)
-        memory = self._final_norm("encoder", memory)
+        if tuple(src) not in self._memories:
+            self._memories[tuple(src)] = self._encode(src)
+        memory = self._memories[tuple(src)]
         x = self._embed("tgt_embedding", tgt)
         for i in range(self.recipe.num_decoder_layers):
             x = self._layer(f"decoder.layers.{i}", x, memory)
         return self._final_norm("decoder", x) @ self.weights["output.weight"].T
+
+    def _encode(self, src: list[int]) -> Tensor:
+        x = self._embed("src_embedding", src)
+        for i in range(self.recipe.num_encoder_layers):
+            x = self._layer(f"encoder.layers.{i}", x)
+        return self._final_norm("encoder", x)
 
     def _embed(self, name: str, tokens: list[int]) -> Tensor:
         d_model = self.recipe.d_model

@@ -263,15 +263,15 @@ def test_slots_of_a_sentence_do_not_depend_on_the_batch() -> None:
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
 @pytest.mark.parametrize(
-    ("option", "places"),
+    ("option", "count"),
     [
         ("dropout", 2 + 2 * 2 + 3 * 2),  # embeddings; sublayers of the encoder and of the decoder (paper, section 5.4)
         ("attention_dropout", 2 + 2 * 2),
         ("activation_dropout", 2 + 2),
     ],
 )
-def test_dropout_is_applied_in_each_place(
-    option: str, places: int, positions: str, monkeypatch: pytest.MonkeyPatch
+def test_each_dropout_option_applies_to_its_layers(
+    option: str, count: int, positions: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     applied: list[float] = []
 
@@ -283,7 +283,7 @@ def test_dropout_is_applied_in_each_place(
     for module in (attention, dropout, relative):
         monkeypatch.setattr(module, "dropout", record)
     model = double_model(tiny(positions=positions, **{option: 0.25}))
-    for training, expected in ((True, [0.25] * places), (False, [])):
+    for training, expected in ((True, [0.25] * count), (False, [])):
         applied.clear()
         model.train(training)(PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT))
         assert applied == expected

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.packing.padding import one_per_row, padded_width, row_width, shared_rows
@@ -38,6 +38,7 @@ def test_both_sides_of_a_sentence_are_contiguous_in_the_same_row(pairs: list[tup
 
 
 @pytest.mark.slow
+@settings(max_examples=40)
 @given(pairs_with_empty_queries, st.booleans())
 def test_a_query_attends_to_the_keys_of_its_own_sentence(pairs: list[tuple[int, int]], causal: bool) -> None:
     queries, keys = sides(pairs)

@@ -41,7 +41,7 @@ def test_padding_is_small(
     shape = statistics.shape(micro_batch_tokens)
     sizes: dict[str, Any] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
     plan = plan_epoch(src, tgt, **sizes, src_batch_tokens=statistics.src_tokens, seed=1, epoch=0, shape=shape)
-    updates = range(min(len(plan) - 1, 150))  # without the incomplete last update
+    updates = range(min(len(plan) - 1, 60))  # without the incomplete last update
     ids = np.concatenate([plan.sentences(update) for update in updates])
     counts = [len(plan.micro_batches(update)) for update in updates]
     num_micro_batches = sum(counts)

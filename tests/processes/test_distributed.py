@@ -173,7 +173,7 @@ def test_all_ranks_join_though_the_store_holds_keys_of_earlier_processes() -> No
             time.sleep(delay)
             found[rank] = join_job(store, rank, 3, timeout=20)
 
-        threads = [threading.Thread(target=join, args=(rank, 0.2 * rank)) for rank in range(3)]
+        threads = [threading.Thread(target=join, args=(rank, 0.05 * rank)) for rank in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -303,8 +303,9 @@ def test_a_killed_process_ends_the_job_and_is_named(start: Start, what: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-@pytest.mark.parametrize("what", ["work", "compute"])
+@pytest.mark.parametrize(
+    ("what", "number"), [("work", signal.SIGKILL), ("compute", signal.SIGKILL), ("compute", signal.SIGSTOP)]
+)
 def test_a_lost_store_ends_the_job_and_names_its_process(start: Start, what: str, number: signal.Signals) -> None:
     job = start(what)
     job.wait_until_started()
@@ -318,9 +319,8 @@ def test_a_lost_store_ends_the_job_and_names_its_process(start: Start, what: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["work", "compute"])
-def test_a_stopped_process_ends_the_job_and_is_named(start: Start, what: str) -> None:
-    job = start(what, size=3)
+def test_a_stopped_process_ends_the_job_and_is_named(start: Start) -> None:
+    job = start("work", size=3)
     job.wait_until_started()
     job.signal(1, signal.SIGSTOP)
     assert [job.wait(rank, 15) for rank in (0, 2)] == [1, 1]

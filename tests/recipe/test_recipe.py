@@ -337,7 +337,7 @@ def test_recipes_are_frozen() -> None:
         ('data.test.new={kind = "toy", pairs = 5}', {"new": ToyCorpus(pairs=5)}),
     ],
 )
-def test_override_values(override: str, expected: object) -> None:
+def test_override_values_have_the_type_of_their_option(override: str, expected: object) -> None:
     value: object = parse_recipe(SMALL, [override])
     for name in override.partition("=")[0].strip().replace("data.test.new", "data.test").split("."):
         value = getattr(value, name)
@@ -357,7 +357,7 @@ def test_override_values(override: str, expected: object) -> None:
         ('bias." = "=1', " = "),
     ],
 )
-def test_overrides_of_bias_phrases(override: str, phrase: str) -> None:
+def test_an_override_sets_the_bias_of_one_phrase(override: str, phrase: str) -> None:
     before = DecodeRecipe(bias={"a": 2.0})
     assert override_decode(before, [override]).bias == {"a": 2.0, phrase: 1.0}
     whole = override if override.startswith("decode.") else f"decode.{override}"
@@ -477,7 +477,7 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
         ),
     ],
 )
-def test_invalid_overrides(override: str, message: str) -> None:
+def test_invalid_overrides_are_errors(override: str, message: str) -> None:
     assert message_for(SMALL, override).startswith(message)
 
 
@@ -529,7 +529,7 @@ def test_errors_that_overrides_cause_elsewhere_do_not_name_the_recipe() -> None:
         ("n_best=5", "decode.n_best is 5; it must be at most decode.beam_size (4); increase beam_size"),
     ],
 )
-def test_invalid_overrides_of_decode(override: str, message: str) -> None:
+def test_invalid_overrides_of_decode_are_errors(override: str, message: str) -> None:
     with pytest.raises(RecipeError, match=f"^{re.escape(message)}"):
         override_decode(DecodeRecipe(), [override])
 
@@ -866,7 +866,7 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         ),
     ],
 )
-def test_inconsistent_options(overrides: list[str], message: str) -> None:
+def test_inconsistent_options_are_errors(overrides: list[str], message: str) -> None:
     assert message_for(SMALL, *overrides).startswith(message)
 
 

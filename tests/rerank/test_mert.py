@@ -51,7 +51,7 @@ def best_by_trying(lists: TuningSet, weights: Floats, direction: Floats) -> floa
 def test_the_line_search_finds_the_best_interval(metric: CorpusMetric, whole_numbers: bool) -> None:
     """Integers make many candidates and sentences cross at the same step."""
     num_improved = 0
-    for seed in range(60):
+    for seed in range(30):
         lists = random_lists(seed, metric, whole_numbers)
         random = np.random.Generator(np.random.PCG64(1000 + seed))
         weights, direction = random.normal(size=(2, 3))
@@ -61,7 +61,7 @@ def test_the_line_search_finds_the_best_interval(metric: CorpusMetric, whole_num
         assert score == pytest.approx(best_by_trying(lists, weights, direction), abs=1e-9)
         assert lists.score(weights + step * direction) == pytest.approx(score, abs=1e-9)
         num_improved += score > lists.score(weights) + 1e-9
-    assert num_improved > 20
+    assert num_improved > 10
 
 
 def test_a_line_without_changes_has_step_zero() -> None:

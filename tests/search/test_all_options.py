@@ -109,7 +109,7 @@ def test_exhaustive_beam_finds_the_optimum_with_all_options(
     chosen=search_options,
     constraints=st.lists(st.tuples(prefixes, requirements), min_size=4, max_size=4),
 )
-def test_equals_reference_with_all_options(
+def test_outputs_equal_the_reference_with_all_options(
     seed: int,
     lengths: list[int],
     zeros: float,

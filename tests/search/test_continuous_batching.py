@@ -67,7 +67,7 @@ def search(tasks: Sequence[Task], batch_size: int) -> tuple[list[list[Hypothesis
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
     lengths=st.lists(st.integers(0, 4), min_size=1, max_size=9),
@@ -80,7 +80,7 @@ def search(tasks: Sequence[Task], batch_size: int) -> tuple[list[list[Hypothesis
     chosen=search_options,
     constraints=st.lists(st.tuples(prefixes, requirements), min_size=9, max_size=9),
 )
-def test_equals_reference_with_all_options_when_refilled(
+def test_refilled_outputs_equal_the_reference_with_all_options(
     seed: int,
     lengths: list[int],
     batch_size: int,
@@ -143,10 +143,9 @@ def test_other_models_need_the_whole_batch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_a_refilled_captured_model_finds_the_same(options: SearchOptions, batch_size: int) -> None:
-    rng, model, recorder = random.Random(batch_size), make_model(), RepeatingRecorder()
+@pytest.mark.parametrize(("search", "batch_size"), [*((name, 4) for name in SEARCHES), ("beam", 1)])
+def test_a_refilled_captured_model_finds_the_same(search: str, batch_size: int) -> None:
+    rng, model, recorder, options = random.Random(batch_size), make_model(), RepeatingRecorder(), SEARCHES[search]
     captured = CapturedModel(model, recorder)
     for count in (9, 5):
         src = random_sources(rng, count, longest=40)
@@ -171,7 +170,7 @@ def test_cache_is_a_ring_buffer() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     beam=st.integers(1, 5),

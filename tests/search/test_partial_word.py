@@ -41,7 +41,7 @@ def best_spelled(table: Table, source: Prefix, options: SearchOptions, prefix: P
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
     prefixes=st.lists(st.lists(st.sampled_from(WORDS), max_size=1).map(tuple), min_size=3, max_size=3),

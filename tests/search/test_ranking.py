@@ -32,7 +32,7 @@ def test_top_indices_have_the_values_of_topk(vocab: int, count: int) -> None:
 @pytest.mark.parametrize(
     ("bias", "expected"), [(None, -1.0 / 10), (3.0, (3.0 - 1.0) / 2), (0.5, (0.5 - 1.0) / 10), (-3.0, -1.0 / 10)]
 )
-def test_upper_bound_of_live_hypotheses(bias: float | None, expected: float) -> None:
+def test_the_upper_bound_is_that_of_the_best_live_hypothesis(bias: float | None, expected: float) -> None:
     """The bound is that of the best hypothesis, not the first; a positive total decreases with length."""
     biases = () if bias is None else (((4,), bias),)
     options = SearchOptions(beam_size=2, length_penalty="power", length_alpha=1.0, bias=biases)

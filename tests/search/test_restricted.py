@@ -52,15 +52,17 @@ def pack(sources: list[list[int]]) -> PackedSequences:
 
 
 @torch.inference_mode()
-def restricted_log_probs(model: Transformer, source: list[int], tokens: tuple[int, ...], own: Tensor) -> list[float]:
-    """Return log-probabilities of each token and of EOS, from one forward pass and a softmax over the candidates.
+def restricted_log_probs(
+    model: Transformer, source: list[int], outputs: list[tuple[int, ...]], own: Tensor
+) -> list[list[float]]:
+    """Return log-probabilities of all tokens of each output, and of EOS: forward passes, softmax over the candidates.
 
     own: (VOCAB,) bool, the candidates of the sentence
     """
-    hidden = model.forward(pack([source]), pack([[BOS_ID, *tokens]]))
+    hidden = model.forward(pack([source] * len(outputs)), pack([[BOS_ID, *output] for output in outputs]))
     columns = {token: column for column, token in enumerate(own.nonzero().flatten().tolist())}
-    log_probs = model.logits(hidden)[:, own].double().log_softmax(dim=-1)
-    return [float(log_probs[i, columns[token]]) for i, token in enumerate((*tokens, EOS_ID))]
+    log_probs = iter(model.logits(hidden)[:, own].double().log_softmax(dim=-1).tolist())
+    return [[next(log_probs)[columns[token]] for token in (*output, EOS_ID)] for output in outputs]
 
 
 @pytest.mark.slow
@@ -75,11 +77,11 @@ def test_restricted_search_finds_the_optimum(output_bias: bool) -> None:
     found = beam_search(restrict(model, candidates), pack(SOURCES), options)
     for source, own, hypotheses in zip(SOURCES, candidates, found, strict=True):
         words = own.nonzero().flatten().tolist()[1:]
-        scored: list[tuple[float, list[int], list[float]]] = []
-        for length in range(longest + 1):
-            for output in itertools.product(words, repeat=length):
-                log_probs = restricted_log_probs(model, source, output, own)
-                scored.append((sum(log_probs) / reference_penalty(length + 1, options), list(output), log_probs))
+        outputs = [output for length in range(longest + 1) for output in itertools.product(words, repeat=length)]
+        scored = [
+            (sum(log_probs) / reference_penalty(len(log_probs), options), list(output), log_probs)
+            for output, log_probs in zip(outputs, restricted_log_probs(model, source, outputs, own), strict=True)
+        ]
         scored.sort(reverse=True)
         for hypothesis, (score, tokens, log_probs) in zip(hypotheses, scored[:5], strict=True):
             assert hypothesis.tokens == tokens

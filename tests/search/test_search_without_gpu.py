@@ -121,13 +121,6 @@ def test_search_synchronizes_once_per_step_and_departure(name: str) -> None:
     assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_does_not_synchronize_more(dtype: torch.dtype) -> None:
-    mode, script = run(SearchOptions(max_extra_tokens=9), lambda make: make(), dtype=dtype)
-    assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
-
-
 MODELS: dict[str, Wrap] = {
     "buffers": lambda make: CapturedModel(make(), RepeatingRecorder()),
     "fusion of buffers": lambda make: Fusion(
@@ -155,10 +148,10 @@ def test_refilling_does_not_synchronize(model: str, options: str, rows: int | No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mean", ["linear", "log"])
-def test_an_ensemble_does_not_synchronize_more(mean: Any) -> None:
+@pytest.mark.parametrize(("mean", "dtype"), [("linear", torch.bfloat16), ("log", torch.float16)])
+def test_ensembles_and_half_precision_do_not_synchronize_more(mean: Any, dtype: torch.dtype) -> None:
     options = SearchOptions(max_extra_tokens=9)
-    mode, script = run(options, lambda make: Ensemble([make(), make()], mean))
+    mode, script = run(options, lambda make: Ensemble([make(), make()], mean), dtype=dtype)
     assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
 
 

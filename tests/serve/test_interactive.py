@@ -50,7 +50,7 @@ def test_alternatives_differ_after_the_prefix(long_client: TestClient, long_tran
     assert [one["log_prob"] for one in found] == pytest.approx([one.log_prob for one in expected])
 
 
-def test_attention_of_each_translation(client: TestClient, translator: Translator) -> None:
+def test_each_translation_has_its_attention(client: TestClient, translator: Translator) -> None:
     body = {"text": LINE, "n_best": 2, "attention": True}
     (found,) = client.post("/v1/translate", json=body).json()["translations"]
     for fields, translation in zip(found, translator.translate_n_best([LINE], 2)[0], strict=True):
@@ -123,7 +123,7 @@ def test_attention_has_the_tag_of_the_request(client: TestClient, translator: Tr
         ({"text": LINE, "length_alpha": "x"}, "length_alpha: "),
     ],
 )
-def test_invalid_requests(client: TestClient, fields: dict[str, Any], message: str) -> None:
+def test_invalid_requests_get_status_400(client: TestClient, fields: dict[str, Any], message: str) -> None:
     response = client.post("/v1/translate", json=fields)
     assert (response.status_code, response.json()["error"][: len(message)]) == (400, message)
 

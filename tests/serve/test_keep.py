@@ -197,7 +197,7 @@ def test_both_apis_translate_html_equally(client: TestClient) -> None:
         ({"keep": ["markup"], "partial_word": True, "prefix": "a"}, "keep and partial_word are mutually exclusive"),
     ],
 )
-def test_invalid_requests(client: TestClient, body: dict[str, Any], message: str) -> None:
+def test_invalid_requests_get_status_400(client: TestClient, body: dict[str, Any], message: str) -> None:
     response = client.post("/v1/translate", json={"text": "a"} | body)
     assert response.status_code == 400
     assert message in response.json()["error"]

@@ -1,4 +1,4 @@
-"""`nmt serve` as a process: startup, slow clients, shutdown and command-line errors."""
+"""`nmt serve`: startup, slow clients, shutdown and command-line errors."""
 
 import json
 import re
@@ -24,13 +24,23 @@ from nmt.cli.program import COMMANDS
 from nmt.serve import server
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
-from nmt.serve.service import Service
+from nmt.serve.service import Limits, Service
 from tests.calling import Nmt, one_line
-from tests.serve.conftest import TIMEOUT, wait_until
+from tests.serve.conftest import TIMEOUT, MakeService, run_in_thread, wait_until
 from tests.serve.test_api import GUIDE
 
 START_TIMEOUT = 120  # seconds; the machine may be busy
 REQUEST = {"q": "The cat sees a dog.", "source": "en", "target": "de"}
+
+
+def send(address: tuple[str, int], method: str, path: str, body: object = None) -> tuple[int, Any]:
+    """Send a request; return the status and the content of the response."""
+    connection = HTTPConnection(*address, timeout=TIMEOUT)
+    connection.request(method, path, None if body is None else json.dumps(body))
+    response = connection.getresponse()
+    content = response.read().decode()
+    connection.close()
+    return response.status, content if path == "/metrics" else json.loads(content)
 
 
 class Server:
@@ -52,12 +62,7 @@ class Server:
         return int(found[1])
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
-        connection.request(method, path, None if body is None else json.dumps(body))
-        response = connection.getresponse()
-        content = response.read().decode()
-        connection.close()
-        return response.status, content if path == "/metrics" else json.loads(content)
+        return send(("127.0.0.1", self.port), method, path, body)
 
     def wait_for_queue(self, lines: int) -> None:
         wait_until(lambda: f'nmt_queue_lines{{model="en-de"}} {lines}\n' in self.request("GET", "/metrics")[1])
@@ -123,18 +128,17 @@ def test_a_disconnect_frees_the_queue_and_a_second_signal_exits_at_once(start: S
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_during_a_batch_exits_with_its_status(start: Start, sent: signal.Signals) -> None:
+def test_a_second_signal_during_a_batch_exits_with_its_status(start: Start) -> None:
     server = start("--engine", "torch")
     lines = ["The cat sees a dog. " * 4] * 1_000
     body = {"text": lines, "beam_size": 32}
     client = threading.Thread(target=lambda: _request_without_response(server, "/v1/translate", body), daemon=True)
     client.start()
     server.wait_for_queue(len(lines) - BatchingOptions().batch_size)  # one batch is being translated
-    server.process.send_signal(sent)
+    server.process.send_signal(signal.SIGTERM)
     server.wait_for_draining()
-    server.process.send_signal(sent)
-    assert server.process.wait(TIMEOUT) == 128 + sent
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(TIMEOUT) == 143
     assert server.log.read_text().splitlines()[1:] == ["nmt: interrupted"]
 
 
@@ -163,9 +167,15 @@ def _request_without_response(server: Server, path: str = "/translate", body: ob
 
 
 @pytest.mark.slow
-def test_slow_and_invalid_requests_do_not_block_the_server(start: Start) -> None:
-    running = start("--engine", "torch", "--max-seconds", 3, "--max-bytes", 1_000_000)
-    address = ("127.0.0.1", running.port)
+def test_slow_and_invalid_requests_do_not_block_the_server(
+    echo_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HEADER_TIMEOUT", 3)
+    with run_in_thread(echo_service(Limits(seconds=3, body_bytes=1_000_000))) as address:
+        check_slow_and_invalid_requests(address)
+
+
+def check_slow_and_invalid_requests(address: tuple[str, int]) -> None:
     start_time = time.monotonic()
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
     slow = {
@@ -178,8 +188,8 @@ def test_slow_and_invalid_requests_do_not_block_the_server(start: Start) -> None
     connections = {name: socket.create_connection(address, timeout=TIMEOUT) for name in slow}
     for name, (sent, _) in slow.items():
         connections[name].sendall(sent)
-    assert running.request("POST", "/translate", REQUEST)[0] == 200
-    assert running.request("POST", "/translate", REQUEST | {"q": "x" * 10_000_000})[0] == 413
+    assert send(address, "POST", "/translate", REQUEST)[0] == 200
+    assert send(address, "POST", "/translate", REQUEST | {"q": "x" * 10_000_000})[0] == 413
     for name, (_, expected) in slow.items():
         response = b""
         while chunk := connections[name].recv(10_000):  # empty after the server closes the connection
@@ -187,7 +197,7 @@ def test_slow_and_invalid_requests_do_not_block_the_server(start: Start) -> None
         assert response[:12] == expected, name
         connections[name].close()
     assert time.monotonic() - start_time >= server.HEADER_TIMEOUT  # that of the connection without data
-    assert running.request("GET", "/health")[0] == 200
+    assert send(address, "GET", "/health")[0] == 200
 
 
 # In addition to those of the guide; see `test_bad_input`.

@@ -5,10 +5,13 @@ import gzip
 import os
 import socket
 import stat
-import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -159,18 +162,28 @@ def test_output_that_is_an_input_is_an_error(tmp_path: Path) -> None:
     require_not_input("-o", Path("-"), [text])
 
 
-@pytest.mark.slow
+@contextmanager
+def redirected(file: int, *descriptors: int) -> Iterator[None]:
+    """Redirect standard streams of this process to an open file inside a `with` block."""
+    saved = {descriptor: os.dup(descriptor) for descriptor in descriptors}
+    try:
+        for descriptor in descriptors:
+            os.dup2(file, descriptor)
+        yield
+    finally:
+        for descriptor, copy in saved.items():
+            os.dup2(copy, descriptor)
+            os.close(copy)
+
+
 def test_output_that_is_standard_input_is_an_error(tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_text("keep me\n")
-    program = "import sys; from pathlib import Path; from nmt.streams.output import require_not_input; "
-    program += "require_not_input('-o', Path(sys.argv[1]), [Path('-')])"
-    for target, status in ((text, 1), (tmp_path / "other", 0)):
-        with text.open() as file:
-            command = [sys.executable, "-c", program, str(target)]
-            done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stderr
-        assert ("is the input standard input; it must be another file" in done.stderr) == bool(status)
+    text, other = tmp_path / "text", tmp_path / "other"
+    for path in (text, other):
+        path.write_text("keep me\n")
+    with text.open() as file, redirected(file.fileno(), 0):
+        with pytest.raises(UserError, match=r"^-o .*text is the input standard input; it must be another file; "):
+            require_not_input("-o", text, [Path("-")])
+        require_not_input("-o", other, [Path("-")])
 
 
 def test_one_pipe_as_input_and_output_is_an_error(tmp_path: Path) -> None:
@@ -185,58 +198,48 @@ def test_one_pipe_as_input_and_output_is_an_error(tmp_path: Path) -> None:
     require_not_input("-o", Path("/dev/null"), [Path("/dev/null")])
 
 
-@pytest.mark.slow
-def test_only_a_pipe_is_an_error_as_both_standard_streams(tmp_path: Path) -> None:
+def test_only_a_pipe_is_an_error_as_both_standard_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
-    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
-    null = os.open(os.devnull, os.O_RDWR)
     controller, terminal = os.openpty()
     ends = socket.socketpair()
-    program = "from pathlib import Path; from nmt.streams.output import require_not_input; "
-    program += "require_not_input('-o', Path('-'), [Path('-')])"
-    try:
-        for file, status in ((pipe, 1), (null, 0), (terminal, 0), (ends[0].fileno(), 0)):
-            command = [sys.executable, "-c", program]
-            done = subprocess.run(
-                command, stdin=file, stdout=file, stderr=subprocess.PIPE, text=True, check=False, timeout=60
-            )
-            assert done.returncode == status, done.stderr
-            assert ("standard output is the input standard input; it must" in done.stderr) == bool(status)
-    finally:
-        for file in (pipe, null, controller, terminal):
-            os.close(file)
-        for end in ends:
-            end.close()
+    pipe, null = (os.open(path, os.O_RDWR) for path in (tmp_path / "pipe", os.devnull))
+    for descriptor in (null, terminal, ends[0].fileno(), pipe):
+        monkeypatch.setattr(sys, "stdout", SimpleNamespace(fileno=partial(int, descriptor)))
+        with redirected(descriptor, 0):
+            if descriptor != pipe:
+                require_not_input("-o", Path("-"), [Path("-")])
+                continue
+            with pytest.raises(UserError, match=r"^standard output is the input standard input; it must"):
+                require_not_input("-o", Path("-"), [Path("-")])
+    for descriptor in (pipe, null, controller, terminal):
+        os.close(descriptor)
+    for end in ends:
+        end.close()
 
 
-@pytest.mark.slow
-def test_standard_output_that_is_an_input_is_an_error(tmp_path: Path) -> None:
-    text = tmp_path / "text"
+def test_standard_output_that_is_an_input_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, other = tmp_path / "text", tmp_path / "other"
     text.write_text("keep me\n")
-    program = "import sys; from pathlib import Path; from nmt.streams.output import require_not_input; "
-    program += "require_not_input('-o', Path('-'), [Path(sys.argv[1])])"
-    command = [sys.executable, "-c", program, str(text)]
-    for target, status in ((text, 1), (tmp_path / "other", 0)):
-        with target.open("a") as file:
-            done = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, check=False)
-        assert done.returncode == status, done.stderr
-        assert (f"standard output is the input {text}; it must be another file" in done.stderr) == bool(status)
-    closed = ["bash", "-c", '"$@" >&-', "bash", *command]
-    assert subprocess.run(closed, stderr=subprocess.PIPE, text=True, check=False).stderr == ""
+    with text.open("a") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        with pytest.raises(UserError, match=r"^standard output is the input .*text; it must be another file; "):
+            require_not_input("-o", Path("-"), [text])
+    with other.open("a") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        require_not_input("-o", Path("-"), [text])
+    monkeypatch.setattr(sys, "stdout", None)  # closed
+    require_not_input("-o", Path("-"), [text])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/dev/fd/2", "/dev/stderr", "/proc/self/fd/2", "link"])
-def test_names_of_open_descriptors_append(tmp_path: Path, name: str) -> None:
-    program = "import sys; from pathlib import Path\n"
-    program += "from nmt.streams.output import Output; from nmt.streams.part import Origin\n"
-    program += "with Output(Path(sys.argv[1])).open(Origin({})) as sink: sink.write('more\\n', 1, '')"
-    (tmp_path / "log").write_text("keep\n")
-    (tmp_path / "link").symlink_to("/dev/stdout")
-    with (tmp_path / "log").open("a") as file:
-        command = [sys.executable, "-c", program, name]
-        subprocess.run(command, stdout=file, stderr=file, check=True, cwd=tmp_path)
-    assert (tmp_path / "log").read_text() == "keep\nmore\n"
+def test_names_of_open_descriptors_append(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log").write_text("keep\n")
+    Path("link").symlink_to("/dev/stdout")
+    with Path("log").open("a") as file, redirected(file.fileno(), 1, 2):
+        monkeypatch.setattr(sys, "stdout", file)
+        write(Output(Path(name)), "more\n")
+    assert Path("log").read_text() == "keep\nmore\n"
 
 
 def test_a_loop_of_links_is_a_distinct_path(tmp_path: Path) -> None:

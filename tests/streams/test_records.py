@@ -129,7 +129,7 @@ def test_the_text_of_a_line_is_read(reader: RecordReader, line: str, text: str |
         (JSONL, '{"page": {"text": 3}}', "is of type int; it must be text"),
     ],
 )
-def test_error_for_a_line_without_text(reader: RecordReader, line: str, expected: str) -> None:
+def test_a_line_without_text_is_an_error(reader: RecordReader, line: str, expected: str) -> None:
     with pytest.raises(UserError) as caught:
         reader.read(line, 7, "in")
     assert expected in str(caught.value)

@@ -56,7 +56,7 @@ def test_wait_returns_whether_a_line_is_available(pipe: tuple[int, int]) -> None
     lines = PipeLines(pipe[0], "pipe")
     started = time.monotonic()
     assert not lines.wait(0.05)
-    assert 0.04 < time.monotonic() - started < 2.0
+    assert time.monotonic() - started > 0.04
     os.write(pipe[1], b"half a ")
     assert not lines.wait(0.0)
     os.write(pipe[1], b"line\nand another\n")
@@ -166,7 +166,7 @@ def test_header_is_not_a_record(pipe: tuple[int, int], tmp_path: Path) -> None:
 # --- Files ------------------------------------------------------------------------------------------------------------
 
 
-def test_plain_and_compressed_files(tmp_path: Path) -> None:
+def test_compressed_files_have_the_records_of_plain_ones(tmp_path: Path) -> None:
     content = as_bytes(nasty_lines(100, num_longest=1)) + b"no end"
     (tmp_path / "in").write_bytes(content)
     (tmp_path / "in.gz").write_bytes(gzip.compress(content))

@@ -193,7 +193,7 @@ def test_an_unknown_language_may_have_any_script() -> None:
 
 
 @pytest.mark.parametrize("language", ["zh", "zho", "yue", "ja", "jpn"])
-def test_length_ratio_and_script_of_languages_without_spaces(language: str) -> None:
+def test_length_ratio_and_script_are_checked_in_languages_without_spaces(language: str) -> None:
     english = "I would like to know how much this small red umbrella costs today"
     assert drop_reason(cleaner("en", language), english, "我想知道这把红色的小雨伞今天多少钱") is None
     assert drop_reason(cleaner("en", language), english, "钱") == "length ratio"

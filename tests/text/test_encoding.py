@@ -49,7 +49,7 @@ TEXT = st.text(max_size=30) | st.lists(WORD, max_size=6).map(" ".join) | st.samp
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(st.lists(TEXT, max_size=5), max_size=3), st.sampled_from(["NFC", "none"]))
 def test_encoder_matches_sentencepiece(tokenizer: Tokenizer, batches: list[list[str]], form: Any) -> None:
     encoder = SentenceEncoder(tokenizer)

@@ -183,7 +183,7 @@ def unigram_sampling(vocabulary: Vocabulary, word: str, alpha: float) -> dict[tu
 @pytest.mark.parametrize("word", ["the", "garden", "beautiful", "riverriver"])
 @pytest.mark.parametrize("alpha", [0.1, 0.6])
 def test_segmentations_have_their_probabilities(word: str, alpha: float, tokenizer: Tokenizer) -> None:
-    vocabulary, count = tokenizer.vocabulary(), 20_000
+    vocabulary, count = tokenizer.vocabulary(), 10_000
     enumerate_segmentations = {"bpe": bpe_dropout, "unigram": unigram_sampling}[vocabulary.algorithm]
     expected = enumerate_segmentations(vocabulary, f"\u2581{word}", alpha)
     assert sum(expected.values()) == pytest.approx(1)

@@ -27,9 +27,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return train_tokenizer(LINES, RECIPE, tmp_path_factory.mktemp("tokenizer") / "tokenizer.model")
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_training_is_reproducible_and_sets_special_ids(algorithm: str, tmp_path: Path) -> None:
-    recipe = TokenizerRecipe(vocab_size=277, algorithm=algorithm)
+@pytest.mark.parametrize(("algorithm", "lowercase"), [("bpe", True), ("unigram", False)])
+def test_training_is_reproducible_and_sets_special_ids(algorithm: str, lowercase: bool, tmp_path: Path) -> None:
+    recipe = TokenizerRecipe(vocab_size=277, algorithm=algorithm, lowercase=lowercase)
     first = train_tokenizer(LINES, recipe, tmp_path / "1.model")
     again = train_tokenizer(iter(LINES), recipe, tmp_path / "2.model")
     assert (tmp_path / "1.model").read_bytes() == (tmp_path / "2.model").read_bytes() == first.model == again.model
@@ -139,9 +139,7 @@ def test_lowercasing_equals_lowercased_text(algorithm: str, tmp_path: Path) -> N
     lowering = train_tokenizer(
         lines, TokenizerRecipe.model_validate(options | {"lowercase": True}), tmp_path / "1.model"
     )
-    again = train_tokenizer(lines, TokenizerRecipe.model_validate(options | {"lowercase": True}), tmp_path / "2.model")
-    plain = train_tokenizer(map(str.lower, lines), TokenizerRecipe.model_validate(options), tmp_path / "3.model")
-    assert lowering.model == again.model
+    plain = train_tokenizer(map(str.lower, lines), TokenizerRecipe.model_validate(options), tmp_path / "2.model")
     assert lowering.lowercases() and not plain.lowercases()
     assert lowering.pieces(range(278)) == plain.pieces(range(278))
     for line in [*lines, "Ä ß Ω Ж Old"]:

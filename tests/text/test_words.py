@@ -118,7 +118,7 @@ def foreign(request: pytest.FixtureRequest) -> Tokenizer:
     ],
 )
 @pytest.mark.parametrize("form", ["none", "NFC", "NFKC"])
-def test_words_with_a_normalizing_tokenizer(foreign: Tokenizer, line: str, form: UnicodeForm) -> None:
+def test_pieces_of_a_normalizing_tokenizer_spell_their_word(foreign: Tokenizer, line: str, form: UnicodeForm) -> None:
     pieces, words = words_of_line(foreign, line, form)
     for index, word in enumerate(line.split()):
         found = [piece for piece, own in zip(pieces, words, strict=True) if own == index]
@@ -128,7 +128,7 @@ def test_words_with_a_normalizing_tokenizer(foreign: Tokenizer, line: str, form:
 
 @pytest.mark.slow
 @given(st.lists(st.integers(4, 319), max_size=30))
-def test_words_of_arbitrary_output(tokenizer: Tokenizer, ids: list[int]) -> None:
+def test_words_of_arbitrary_output_contain_their_pieces(tokenizer: Tokenizer, ids: list[int]) -> None:
     """Most tokens are bytes that spell invalid characters."""
     pieces, text = tokenizer.pieces(ids), tokenizer.decode(ids)
     words = words_of_pieces(pieces, words_as_printed(text))
@@ -152,7 +152,7 @@ def test_words_of_arbitrary_output(tokenizer: Tokenizer, ids: list[int]) -> None
         ([], []),
     ],
 )
-def test_words_of_pieces(pieces: list[str], words: list[int | None]) -> None:
+def test_pieces_belong_to_the_words_that_they_spell(pieces: list[str], words: list[int | None]) -> None:
     written = (spelled(piece) if piece[0] == "<" else piece.replace("\u2581", " ").encode() for piece in pieces)
     text = b"".join(written)
     assert words_of_pieces(pieces, words_as_printed(text.decode("utf-8", "replace"))) == words

@@ -1,9 +1,8 @@
-"""Training on the tiny data: in the process of a test, in several processes, or as a program under torchrun."""
+"""Training on the tiny data, in the process of a test or in several processes."""
 
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
@@ -16,7 +15,7 @@ from nmt.checkpoint import model_files
 from nmt.data.store import PairStore, SideStore
 from nmt.models import build_model
 from nmt.processes.distributed import start_world
-from nmt.recipe import JobEnded, Recipe, dump_recipe, load_recipe
+from nmt.recipe import JobEnded, Recipe
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.data import TrainingData, TranslateValidation
@@ -25,7 +24,6 @@ from nmt.train.state import TrainState
 from nmt.train.trainer import Trainer
 from tests.forked import PROCESSES
 
-RUN_TINY = Path(__file__)
 TINY_VOCAB = 40
 
 
@@ -92,18 +90,6 @@ def train_in_processes(recipe: Recipe, data: Path, count: int) -> str:
     return messages
 
 
-def train_under_torchrun(recipe: Recipe, data: Path, processes: int) -> None:
-    recipe.directory.mkdir(parents=True, exist_ok=True)
-    path = recipe.directory / "given.toml"
-    path.write_text(dump_recipe(recipe))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(RUN_TINY.resolve().parents[2])}
-    done = subprocess.run(
-        [*launcher, str(RUN_TINY), str(path), str(data)], env=environment, capture_output=True, text=True, timeout=180
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def train_tiny(
     recipe: Recipe,
     data: Path,
@@ -128,10 +114,3 @@ def train_tiny(
             translate,
         )
         return trainer.run()
-
-
-if __name__ == "__main__":
-    try:
-        train_tiny(load_recipe(Path(sys.argv[1])), Path(sys.argv[2]))
-    except Stopped as stopped:
-        sys.exit(stopped.status)

@@ -34,7 +34,7 @@ def test_the_next_call_raises_the_exception_of_a_write() -> None:
         writer.submit(fail)
     writer = BackgroundWriter()
     writer.submit(fail)
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="disk is full"):
         writer.wait()
     writer.wait()  # raised once
 

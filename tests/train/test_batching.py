@@ -30,7 +30,6 @@ from tests.train.run_tiny import (
     metrics,
     train_in_processes,
     train_tiny,
-    train_under_torchrun,
     with_train,
     without_dropout,
 )
@@ -49,7 +48,7 @@ def test_one_and_two_processes_with_the_same_split_give_the_same_losses(
     one = with_train(tiny_recipe, run_dir=tmp_path / "one", max_steps=12, micro_batches=4)
     train_tiny(one, tiny_data)
     two = with_train(tiny_recipe, run_dir=tmp_path / "two", max_steps=12, micro_batches=4)
-    train_under_torchrun(two, tiny_data, 2)
+    train_in_processes(two, tiny_data, 2)
     assert metrics(two, "train/loss") == pytest.approx(metrics(one, "train/loss"), rel=1e-6)
     assert metrics(two, "valid/loss") == pytest.approx(metrics(one, "valid/loss"), rel=1e-6)
 
@@ -87,7 +86,8 @@ def test_passes_without_pairs_do_not_change_the_losses(tiny_recipe: Recipe, tiny
 def test_micro_batching_is_logged_once(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_tiny(tiny_recipe, tiny_data)
+    state = train_tiny(with_train(tiny_recipe, max_steps=12), tiny_data)
+    assert state.epoch == 1
     messages = capsys.readouterr().err
     assert messages.count("micro-batches per update: ") == 1
     assert "warning" not in messages
@@ -161,19 +161,19 @@ def train_to_step_6(recipe: Recipe, data: Path) -> None:
 def test_a_smaller_micro_batch_on_resume_is_used_and_logged(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = without_dropout(tiny_recipe, tmp_path / "whole", micro_batch_tokens=150)
-    train_tiny(whole, tiny_data)
-    parts = without_dropout(tiny_recipe, tmp_path / "parts", micro_batch_tokens=150)
-    train_to_step_6(parts, tiny_data)
+    recipe = without_dropout(tiny_recipe, tmp_path / "run", micro_batch_tokens=150, max_steps=12, save_every=3)
+    train_to_step_6(recipe, tiny_data)
+    losses = metrics(recipe, "train/loss")
+    assert len(losses) == 12
     capsys.readouterr()
-    state = train_tiny(with_train(parts, micro_batch_tokens=40), tiny_data)
+    state = train_tiny(with_train(recipe, micro_batch_tokens=40), tiny_data)
     assert "train.micro_batch_tokens is now 40, was 150; dropout masks differ" in capsys.readouterr().err
     assert state.micro_batch_tokens == 40
     assert state.workload["micro_batches"] > 3
-    assert metrics(parts, "train/loss") == pytest.approx(metrics(whole, "train/loss"), rel=1e-6)
-    shutil.rmtree(list_checkpoints(parts.directory)[-1])
+    assert metrics(recipe, "train/loss") == pytest.approx(losses, rel=1e-6)
+    shutil.rmtree(list_checkpoints(recipe.directory)[-1])
     capsys.readouterr()
-    train_tiny(with_train(parts, micro_batch_tokens=40), tiny_data)
+    train_tiny(with_train(recipe, micro_batch_tokens=40), tiny_data)
     messages = capsys.readouterr().err
     assert "resuming from" in messages and "train.micro_batch_tokens is now" not in messages
 
@@ -218,12 +218,13 @@ def test_resuming_with_another_update_size_continues_the_epoch(
         seen.setdefault(update.epoch, []).extend(update.sentence_ids.tolist())
         return update
 
-    train_to_step_6(tiny_recipe, tiny_data)
+    recipe = with_train(tiny_recipe, max_steps=14)
+    train_to_step_6(recipe, tiny_data)
     monkeypatch.setattr(TrainingBatches, "__next__", watched)
-    train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
+    train_tiny(with_train(recipe, max_steps=6), tiny_data)
     assert not seen  # nothing to do
     capsys.readouterr()
-    train_tiny(with_train(tiny_recipe, batch_tokens=90, micro_batch_tokens=60), tiny_data)
+    train_tiny(with_train(recipe, batch_tokens=90, micro_batch_tokens=60), tiny_data)
     assert "train.batch_tokens is 90, was 150" in capsys.readouterr().err
     monkeypatch.undo()
     with TrainingBatches(PairStore(tiny_data, "train"), tiny_recipe.train, seed=tiny_recipe.seed) as batches:
@@ -240,12 +241,13 @@ def test_checkpoints_without_a_pair_count_need_the_same_update_size(
     def without_pairs(value: Any) -> dict[str, Any]:
         return {key: entry for key, entry in asdict(value).items() if key not in ("pair", "processes", "workload")}
 
+    recipe = with_train(tiny_recipe, max_steps=7)
     monkeypatch.setattr(trainer_module, "asdict", without_pairs)
-    train_to_step_6(tiny_recipe, tiny_data)
+    train_to_step_6(recipe, tiny_data)
     monkeypatch.undo()
     with pytest.raises(UserError, match=r"train.batch_tokens is 90, was 150; an earlier version"):
-        train_tiny(with_train(tiny_recipe, batch_tokens=90), tiny_data)
-    assert train_tiny(tiny_recipe, tiny_data).step == 24
+        train_tiny(with_train(recipe, batch_tokens=90), tiny_data)
+    assert train_tiny(recipe, tiny_data).step == 7
 
 
 # --- One checkpoint for all processes ---------------------------------------------------------------------------------
@@ -263,38 +265,38 @@ class SecondRank(World):
 
 @pytest.mark.slow
 def test_all_processes_use_the_checkpoint_of_rank_0(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
-    train_tiny(tiny_recipe, tiny_data)
+    train_tiny(with_train(tiny_recipe, max_steps=4, save_every=1), tiny_data)
     run = tiny_recipe.directory
     second = list_checkpoints(run)[1]
-    other = SecondRank(1, 2, CPU, text=f"12 {manifest_digest(second)}")
+    other = SecondRank(1, 2, CPU, text=f"2 {manifest_digest(second)}")
     found = choose_checkpoint(run, other)
-    assert found is not None and found[0] == second and found[1].state["step"] == 12
+    assert found is not None and found[0] == second and found[1].state["step"] == 2
     assert choose_checkpoint(run, SecondRank(1, 2, CPU)) is None
     alone = choose_checkpoint(run, World(0, 1, CPU))
-    assert alone is not None and alone[1].state["step"] == 24
+    assert alone is not None and alone[1].state["step"] == 4
 
     elsewhere = tmp_path / "elsewhere"  # a local disk, which lacks the checkpoint or has another one
-    with pytest.raises(UserError, match=r"step-00000012 is missing or differs .*shared file system"):
+    with pytest.raises(UserError, match=r"step-00000002 is missing or differs .*shared file system"):
         choose_checkpoint(elsewhere, other)
     shutil.copytree(run, elsewhere)
-    shutil.rmtree(elsewhere / "checkpoints" / "step-00000012")
-    (elsewhere / "checkpoints" / "step-00000018").rename(elsewhere / "checkpoints" / "step-00000012")
-    with pytest.raises(UserError, match="step-00000012 is missing or differs"):
+    shutil.rmtree(elsewhere / "checkpoints" / "step-00000002")
+    (elsewhere / "checkpoints" / "step-00000003").rename(elsewhere / "checkpoints" / "step-00000002")
+    with pytest.raises(UserError, match="step-00000002 is missing or differs"):
         choose_checkpoint(elsewhere, other)
 
 
 @pytest.mark.slow
 def test_only_rank_0_renames_a_corrupt_checkpoint(tiny_recipe: Recipe, tiny_data: Path) -> None:
-    train_tiny(tiny_recipe, tiny_data)
+    train_tiny(with_train(tiny_recipe, max_steps=2, save_every=1), tiny_data)
     run = tiny_recipe.directory
     last = list_checkpoints(run)[-1]
     digest = manifest_digest(last)
     (last / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(CorruptError, match="missing or corrupt"):
-        choose_checkpoint(run, SecondRank(1, 2, CPU, text=f"24 {digest}"))
+        choose_checkpoint(run, SecondRank(1, 2, CPU, text=f"2 {digest}"))
     assert last.is_dir()
     found = choose_checkpoint(run, World(0, 1, CPU))
-    assert found is not None and found[1].state["step"] == 18
+    assert found is not None and found[1].state["step"] == 1
     assert not last.exists() and last.with_name(f"corrupt-{last.name}").is_dir()
 
 

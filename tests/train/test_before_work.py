@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +41,8 @@ valid = [{ kind = "text", src = "train.en", tgt = "train.de" }]
 news = { kind = "text", src = "news.en", tgt = "news.de" }
 [tokenizer]
 vocab_size = 300
+[evaluate]
+resamples = 0
 [train]
 max_steps = 2
 batch_tokens = 300
@@ -159,17 +163,21 @@ def flip_a_bit(path: Path) -> None:
 def test_one_flipped_bit_in_the_prepared_text_is_refused(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     data = tmp_path / "run" / "data"
     train = ("train", recipe, f"run_dir={tmp_path / 'run'}")
-    assert nmt("prepare", *train[1:])[0] == 0
+    prepared = pipeline.prepare(load_recipe(recipe, [f"run_dir={tmp_path / 'run'}"]))
     files = sorted(path for path in data.iterdir() if path.suffix in (".npy", ".txt"))
     assert len(files) == 10
     for path in files:
         flip_a_bit(path)
-        status, _, err = nmt(*train)
-        assert status == 1
-        assert f"nmt: {path} is damaged: its SHA-256 is not the one in prepare.json; " in err.splitlines()[-1]
-        assert err.endswith(f"remove {data}, then rerun to create it again\n")
-        assert not list_checkpoints(tmp_path / "run")
+        with pytest.raises(UserError, match=re.escape(f"{path} is damaged: its SHA-256 is not the one in prepare.j")):
+            pipeline.verify_data(prepared, World(0, 1, torch.device("cpu")))
         flip_a_bit(path)
+    flip_a_bit(files[0])
+    status, _, err = nmt(*train)
+    assert status == 1
+    assert f"nmt: {files[0]} is damaged: its SHA-256 is not the one in prepare.json; " in err.splitlines()[-1]
+    assert err.endswith(f"remove {data}, then rerun to create it again\n")
+    assert not list_checkpoints(tmp_path / "run")
+    flip_a_bit(files[0])
     assert nmt(*train)[0] == 0
     flip_a_bit(files[0])
     assert nmt(*train, "train.max_steps=4")[0] == 1, "a resume verifies too"
@@ -342,8 +350,7 @@ def test_fine_tuning_reuses_the_architecture_of_the_initial_model(recipe: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["prepare", "train"])
-@pytest.mark.parametrize("option", ["train.start_from", "tokenizer.start_from"])
+@pytest.mark.parametrize(("command", "option"), [("prepare", "tokenizer.start_from"), ("train", "train.start_from")])
 def test_options_of_a_reused_tokenizer_that_have_no_effect_are_named_once(
     command: str, option: str, recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
@@ -382,8 +389,14 @@ def test_a_signal_ends_preparation_without_leftovers(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("started", ["nmt.pipeline.build_model", "nmt.pipeline.Translator.load"])
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status", "started"),
+    [
+        (signal.SIGTERM, 143, "nmt.pipeline.build_model"),
+        (signal.SIGUSR1, 143, "nmt.pipeline.Translator.load"),
+        (signal.SIGINT, 130, "nmt.pipeline.Translator.load"),
+    ],
+)
 def test_a_signal_before_or_after_training_ends_the_run_cleanly(
     number: signal.Signals,
     status: int,
@@ -400,6 +413,26 @@ def test_a_signal_before_or_after_training_ends_the_run_cleanly(
     finally:
         signal.signal(number, before)
     assert (ended, err.splitlines()[-1]) == (status, "nmt: interrupted")
+
+
+@pytest.mark.slow
+def test_a_signal_during_training_saves_a_checkpoint(
+    recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("train", recipe, f"run_dir={tmp_path / 'run'}")
+    update = trainer_module.Trainer.update
+
+    def update_and_stop(trainer: trainer_module.Trainer, given: Any) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return update(trainer, given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer_module.Trainer, "update", update_and_stop)
+        status, _, err = nmt(*command)
+    assert status == 143
+    assert err.endswith("stopped by a signal (exit status 143); rerun the same command to resume\n")
+    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["step-00000001"]
+    assert nmt(*command)[0] == 0
 
 
 @pytest.mark.slow
@@ -447,18 +480,25 @@ def test_a_translation_model_as_language_model_is_an_early_error(recipe: Path, t
 
 
 @pytest.mark.slow
-def test_fine_tuning_in_the_directory_of_the_start_model_is_an_error(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+def test_a_refused_recipe_is_not_written_into_the_run(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    """Another optimizer, and fine-tuning in the directory of the initial model."""
     run = tmp_path / "run"
     assert nmt("train", recipe, f"run_dir={run}")[0] == 0
-    status, _, err = nmt("train", recipe, f"run_dir={run}", f"train.start_from={run}")
-    assert status == 1
-    assert f"another recipe: train.start_from is {run}, was not set; these must not change" in err
+    written = (run / "recipe.toml").read_text()
+    for option, message in (
+        ("train.optimizer=adamw", "train.optimizer is adamw, was adam"),
+        (f"train.start_from={run}", f"train.start_from is {run}, was not set"),
+    ):
+        status, _, err = nmt("train", recipe, f"run_dir={run}", "train.max_steps=4", option)
+        assert status == 1
+        assert f"another recipe: {message}; these must not change" in err
+        assert (run / "recipe.toml").read_text() == written
 
 
 def test_a_language_model_is_not_trained_if_a_test_line_is_too_long(tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "train.de").write_text("".join(f"die Katze sieht {n} Mäuse\n" for n in range(200)))
     (tmp_path / "news.de").write_text("die Katze\n" + "die Katze sieht eine Maus " * 20 + "\n")
-    corpora = RECIPE.replace("FOLDER", str(tmp_path)).replace('"en"', '"zxx"')
+    corpora = RECIPE.replace("FOLDER", str(tmp_path)).replace('"en"', '"zxx"').replace("resamples = 0", "")
     corpora = corpora.replace('"text", src = "train.en", tgt =', '"monolingual", path =')
     corpora = corpora.replace('"text", src = "news.en", tgt =', '"monolingual", path =')
     (tmp_path / "lm.toml").write_text(corpora + MODEL)
@@ -580,16 +620,6 @@ def test_disk_need_has_the_vocabulary_of_each_side(recipe: Path) -> None:
     assert more_src - one == 4 * 16  # an embedding
     assert more_tgt - one == 4 * (16 + 16)  # an embedding, and a row of the output layer
     assert disk_need(plan, (301, 300)).checkpoint == 3 * more_src
-
-
-@pytest.mark.slow
-def test_a_refused_recipe_is_not_written_into_the_run(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
-    run = tmp_path / "run"
-    assert nmt("train", recipe, f"run_dir={run}")[0] == 0
-    written = (run / "recipe.toml").read_text()
-    status, _, err = nmt("train", recipe, f"run_dir={run}", "train.max_steps=4", "train.optimizer=adamw")
-    assert status != 0, err
-    assert (run / "recipe.toml").read_text() == written
 
 
 @pytest.mark.slow

@@ -10,10 +10,9 @@ from tests.train.test_before_work import MODEL, RECIPE
 pytestmark = pytest.mark.usefixtures("no_curves")
 
 OPTIONS = [
-    "train.validate_every=150",
-    "train.save_every=150",
-    "evaluate.resamples=0",
-    "train.max_steps=150",
+    "train.validate_every=80",
+    "train.save_every=80",
+    "train.max_steps=80",
     "train.schedule=constant",
     "train.learning_rate=0.01",
     "train.warmup_steps=0",

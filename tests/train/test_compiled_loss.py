@@ -15,11 +15,10 @@ from nmt.model.attention import Kernel
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, BatchShape, PackedSequences
 from nmt.packing.shapes import UpdateStatistics
-from nmt.recipe import ModelRecipe, TrainRecipe
+from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.train.compiled_loss import compilable_cross_entropy
 from nmt.train.loss import TrainingLoss, linear_cross_entropy
-from nmt.train.schedule import dropout_scale
 
 VOCAB = 70
 FACTOR = 0.37  # of the loss: the backward pass must multiply the gradients by it
@@ -195,23 +194,19 @@ def test_each_dropout_level_is_compiled_once(monkeypatch: pytest.MonkeyPatch) ->
     use_dropout_of_a_gpu(monkeypatch)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    train = TrainRecipe(dropout_ramp_steps=12)
     loss, plain = build(torch.float32, dropout=0.3), build(torch.float32, dropout=0.3)
     for each in (loss, plain):
         each.model.use_kernel("masked")
     loss.compile_step(backend="eager")
-    scales = set()
     (batch, _), *_ = fixed_and_packed()[1]
-    for step in range(1, 16):
-        scales.add(scale := dropout_scale(train, step))
+    for seed, scale in enumerate((0.0, 0.5, 0.5, 1.0, 0.0, 0.5)):
         values = []
         for each in (loss, plain):
             each.model.scale_dropout(scale)
-            torch.manual_seed(step)
+            torch.manual_seed(seed)
             values.append(each(batch))
         torch.testing.assert_close(values[0], values[1])
-    assert scales == {0.0, 0.25, 0.5, 0.75, 1.0}
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(scales)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3
     torch._dynamo.reset()
 
 

@@ -55,17 +55,18 @@ def test_extreme_logits_stay_finite() -> None:
         assert tensor.grad is not None and torch.isfinite(tensor.grad).all()
 
 
-def test_bf16_autocast_keeps_float32_gradients() -> None:
+def test_bf16_autocast_has_bf16_precision_and_float32_gradients() -> None:
     torch.manual_seed(2)
     hidden, weight = torch.randn(50, 32, requires_grad=True), torch.randn(100, 32, requires_grad=True)
     labels = torch.randint(0, 100, (50,))
     exact, _ = linear_cross_entropy(hidden, weight, labels, 0.1)
     with torch.autocast("cpu", torch.bfloat16):
         rough, _ = linear_cross_entropy(hidden, weight, labels, 0.1)
-    rough.backward()
-    assert rough.item() == pytest.approx(exact.item(), rel=2e-2)
-    for tensor in (weight, hidden):
-        assert tensor.grad is not None and tensor.grad.dtype == torch.float32
+    assert rough.item() == pytest.approx(exact.item(), rel=0.01)
+    rough_grads, exact_grads = (torch.autograd.grad(loss, (hidden, weight)) for loss in (rough, exact))
+    for mine, other in zip(rough_grads, exact_grads, strict=True):
+        assert mine.dtype == torch.float32
+        assert (mine - other).norm() < 0.02 * other.norm()
 
 
 def load_vectors(name: str) -> dict[str, Any]:

@@ -96,12 +96,12 @@ def test_a_signal_to_one_process_makes_both_save_and_exit_at_the_same_update(
 @pytest.mark.slow
 def test_a_run_that_lost_processes_resumes_to_the_same_bits(tiny_recipe: Recipe, start: Start, tmp_path: Path) -> None:
     """One process is killed, and after a restart the other is stopped; the survivor names it each time."""
-    options = OPTIONS | {"max_steps": 100, "save_every": 10, "validate_every": 20}
+    options = OPTIONS | {"max_steps": 80, "save_every": 5, "validate_every": 20}
     whole = with_train(tiny_recipe, tmp_path / "whole", **options)
     assert start(whole).finish() == [0, 0]
 
     broken = with_train(tiny_recipe, tmp_path / "broken", **options)
-    for rank, number, step in ((1, signal.SIGKILL, 25), (0, signal.SIGSTOP, 55)):
+    for rank, number, step in ((1, signal.SIGKILL, 7), (0, signal.SIGSTOP, 40)):
         pair = start(broken)
         pair.wait_for_step(step)
         lost, survivor = pair.processes[rank], pair.processes[1 - rank]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.data.prepare import load_prepared
+from nmt.data.prepare import load_prepared, prepare
 from nmt.processes.distributed import start_world
 from nmt.recipe import load_recipe
 from nmt.train.lr_range import RatePoint, range_rates, run_range_test, summarize_range
@@ -45,11 +45,13 @@ threads = 1
 """
 
 
-@pytest.fixture
-def recipe(tmp_path: Path, nmt: Nmt) -> Path:
-    path = tmp_path / "small.toml"
-    path.write_text(RECIPE.replace("FOLDER", str(tmp_path)))
-    assert nmt("prepare", path)[0] == 0
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe whose text is prepared."""
+    folder = tmp_path_factory.mktemp("rates")
+    path = folder / "small.toml"
+    path.write_text(RECIPE.replace("FOLDER", str(folder)))
+    prepare(load_recipe(path))
     return path
 
 
@@ -113,13 +115,14 @@ def test_an_overflow_of_the_loss_scale_is_not_divergence(recipe: Path, monkeypat
 @pytest.mark.slow
 def test_command(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     plot = tmp_path / "rates.svg"
-    before = sorted(tmp_path.rglob("*"))
+    before = sorted(recipe.parent.rglob("*"))
     status, out, err = nmt("lr-range", recipe, "--updates", 40, "--highest", 10, "-o", plot, "--json")
     assert status == 0 and f"wrote {plot}" in err
     found = json.loads(out)
     assert found["diverged"] and found["points"][0]["learning_rate"] == pytest.approx(1e-6)
     assert found["points"][0]["learning_rate"] < found["steepest"] <= found["lowest"] < 10
-    assert "<svg" in plot.read_text() and sorted(tmp_path.rglob("*")) == sorted([*before, plot])
+    assert "<svg" in plot.read_text()
+    assert sorted(recipe.parent.rglob("*")) == before and list(tmp_path.iterdir()) == [plot]
     status, out, _ = nmt("lr-range", recipe, "--updates", 20, "--highest", 1e-5, "-o", plot, "train.max_steps=5")
     assert status == 0 and "20, 1e-06 to 1e-05" in out and "no; raise --highest" in out
     assert "the peak of noam with train.learning_rate=" in out

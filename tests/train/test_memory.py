@@ -1,6 +1,5 @@
 """Memory of the largest step, compared with whole plans, exact counts and simulated machines."""
 
-import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable
@@ -37,6 +36,7 @@ from nmt.train.memory import (
     missing_moment_bytes,
 )
 from nmt.train.optimizer import build_optimizer, optimizer_tensors
+from tests.forked import PROCESSES
 
 CPU = torch.device("cpu")
 MB = 1 << 20
@@ -118,7 +118,7 @@ def test_part_of_a_trial_batch_includes_the_longest_pair() -> None:
 
 def in_fresh_process(function: Callable[[], Any]) -> Any:
     """Run a function of this module in a new process, without memory freed by other tests."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=PROCESSES) as pool:
         return pool.submit(function).result(120)
 
 
@@ -277,7 +277,6 @@ def need_with_margin(budget: int) -> float:
     ("budget", "message"),
     [
         (130, "with a sentence of 61 tokens exceeds"),  # less than the smallest budget to propose
-        (1_000, "train.micro_batch_tokens=1000 exceeds"),
         (4_000, "train.micro_batch_tokens=4000 exceeds"),
     ],
 )
@@ -324,7 +323,7 @@ def test_the_error_names_the_largest_budget_that_fits() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("best", [256, 768, 2_304, 3_840])
+@pytest.mark.parametrize("best", [256, 2_304])
 def test_auto_selects_the_largest_budget_with_a_margin(best: int) -> None:
     probe = probe_with(need_with_margin(best))
     assert fit_micro_batch("auto", 61, probe) == best
@@ -419,7 +418,7 @@ def test_trial_steps_change_no_state(training: bool) -> None:
     probe.loss.train(training)
     before = {name: tensor.clone() for name, tensor in probe.loss.state_dict().items()}
     random_state = torch.get_rng_state()
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="exceeds the memory"):
         replace(probe, reserve=1 << 60).require(2_000)
     replace(probe, available=lambda device: 1 << 50).require(2_000)
     assert torch.equal(torch.get_rng_state(), random_state)

@@ -96,6 +96,7 @@ def test_a_skipped_step_changes_nothing() -> None:
     assert not torch.equal(layer.weight, weight)
 
 
+@pytest.mark.slow
 def test_a_step_does_not_import_the_compiler() -> None:
     code = "import tests.train.test_optimizer as t, sys; t.quadratic_steps(t.TrainRecipe(), 1, 0.1); "
     loaded = "print('torch._dynamo' in sys.modules)"

@@ -2,12 +2,11 @@
 
 import errno
 import gc
+import math
 import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
 from nmt.packing.shapes import UpdateStatistics
-from nmt.recipe import Recipe, UserError, dump_recipe
+from nmt.recipe import Recipe, UserError
 from nmt.storage import sealed
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.train import compilation
@@ -41,26 +40,31 @@ from nmt.train.signals import Stopped
 from nmt.train.state import require_same_run
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import Validation, validate
-from tests.train.run_tiny import RUN_TINY, final_files, metrics, train_tiny, with_train, without_dropout
+from tests.train.run_tiny import final_files, metrics, train_tiny, with_train, without_dropout
 
 
 @pytest.mark.slow
 def test_the_model_learns_and_logs_metrics(tiny_recipe: Recipe, tiny_data: Path) -> None:
-    recipe = with_train(tiny_recipe, max_steps=150, validate_every=50, save_every=50)
+    options: dict[str, Any] = {"max_steps": 60, "validate_every": 20, "save_every": 20, "learning_rate": 0.01}
+    recipe = with_train(tiny_recipe, **options)
     state = train_tiny(recipe, tiny_data)
     losses = metrics(recipe, "train/loss")
-    assert state.step == len(losses) == 150
+    assert state.step == len(losses) == 60
     assert losses[-1] < losses[0] - 0.3
-    assert state.epoch == 150 // state.updates_in_epoch
-    assert len(metrics(recipe, "valid/loss")) == 3
+    assert state.epoch == 60 // state.updates_in_epoch
+    for kind, count in (("train", 60), ("valid", 3)):
+        nlls, perplexities = metrics(recipe, f"{kind}/nll"), metrics(recipe, f"{kind}/perplexity")
+        assert len(nlls) == count and perplexities == pytest.approx([math.exp(nll) for nll in nlls])
+        assert nlls != metrics(recipe, f"{kind}/loss")  # which is smoothed
+    assert metrics(recipe, "valid/best_step")[-1] == state.best_step
     assert metrics(recipe, "train/learning_rate") == [
-        pytest.approx(learning_rate(recipe.train, 16, step)) for step in range(1, 151)
+        pytest.approx(learning_rate(recipe.train, 16, step)) for step in range(1, 61)
     ]
     assert all(speed > 0 for speed in metrics(recipe, "train/tokens_per_second"))
     assert [path.name for path in list_checkpoints(recipe.directory)] == [
-        "step-00000050",
-        "step-00000100",
-        "step-00000150",
+        "step-00000020",
+        "step-00000040",
+        "step-00000060",
     ]
     assert any((recipe.directory / "tensorboard").iterdir())
 
@@ -102,11 +106,18 @@ def without_key_biases(name: str, tensor: Tensor) -> Tensor:
     return torch.cat([part for letter, part in parts.items() if letter != "k"])
 
 
+def remove_checkpoints_after(recipe: Recipe, step: int) -> None:
+    """Undo the updates after a step, as if the run had been killed; the schedule is that of the whole run."""
+    for directory in list_checkpoints(recipe.directory):
+        if checkpoint_step(directory) > step:
+            shutil.rmtree(directory)
+
+
 def require_same_training(one: Recipe, other: Recipe) -> None:
     """Require equal losses and weights, up to the order of summation.
 
     The relative error of a gradient is about 1e-7. Adam divides by the scale of the gradient and moves a weight by at
-    most about the learning rate, 3e-3, at each of 24 updates, so weights differ by about 1e-7, as much as by rounding.
+    most about the learning rate, 3e-3, at each of 6 updates, so weights differ by about 1e-7, as much as by rounding.
     """
     for name in ("train/loss", "valid/loss", "train/gradient_norm"):
         assert metrics(one, name) == pytest.approx(metrics(other, name), rel=1e-6)
@@ -122,7 +133,7 @@ def require_same_training(one: Recipe, other: Recipe) -> None:
 def test_micro_batches_of_one_shape_train_the_same_model(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed = without_dropout(tiny_recipe, tmp_path / "packed")
+    packed = without_dropout(tiny_recipe, tmp_path / "packed", max_steps=6)
     train_tiny(packed, tiny_data)
     sizes = set()
     make_update = Updater.__call__
@@ -133,7 +144,7 @@ def test_micro_batches_of_one_shape_train_the_same_model(
         return make_update(self, update, step)
 
     monkeypatch.setattr(Updater, "__call__", watched)
-    fixed = without_dropout(tiny_recipe, tmp_path / "fixed", shapes="fixed")
+    fixed = without_dropout(tiny_recipe, tmp_path / "fixed", max_steps=6, shapes="fixed")
     train_tiny(fixed, tiny_data)
     assert len(sizes) == 1
     require_same_training(fixed, packed)
@@ -144,7 +155,7 @@ def test_a_step_compiled_as_one_graph_trains_the_same_model(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, with another attention kernel and compiler backend; validation is not compiled."""
-    packed = without_dropout(tiny_recipe, tmp_path / "packed")
+    packed = without_dropout(tiny_recipe, tmp_path / "packed", max_steps=6)
     train_tiny(packed, tiny_data)
 
     def compile_step(self: TrainingLoss) -> None:
@@ -156,7 +167,7 @@ def test_a_step_compiled_as_one_graph_trains_the_same_model(
     monkeypatch.setattr(compilation, "choose_kernel", lambda q, p: "varlen")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    whole = without_dropout(tiny_recipe, tmp_path / "whole", compile=True)
+    whole = without_dropout(tiny_recipe, tmp_path / "whole", max_steps=6, compile=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
         train_tiny(whole, tiny_data)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
@@ -164,26 +175,23 @@ def test_a_step_compiled_as_one_graph_trains_the_same_model(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stops", [[6], [6, 12, 18]], ids=["once", "three times"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"ema_decay": 0.9, "rdrop": 1.0, "activation_checkpointing": True, "dropout_ramp_steps": 16}],
+    [{}, {"ema_decay": 0.9, "rdrop": 1.0, "activation_checkpointing": True, "dropout_ramp_steps": 12}],
     ids=["plain", "all"],
 )
-def test_stop_and_resume_gives_the_same_bits(
-    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, stops: list[int], options: dict[str, Any]
+def test_a_run_that_is_resumed_twice_has_the_same_bits(
+    tiny_recipe: Recipe, tiny_data: Path, options: dict[str, Any]
 ) -> None:
-    whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", **options)
-    train_tiny(whole, tiny_data)
-    parts = with_train(tiny_recipe, run_dir=tmp_path / "parts", **options)
-    for stop in stops:  # another `max_steps` would change the schedule, so remove the later checkpoints instead
-        train_tiny(parts, tiny_data)
-        for directory in list_checkpoints(parts.directory):
-            if checkpoint_step(directory) > stop:
-                shutil.rmtree(directory)
-    train_tiny(parts, tiny_data)
-    assert metrics(parts, "train/loss") == metrics(whole, "train/loss")
-    assert final_files(parts) == final_files(whole)
+    """The first resume repeats updates 7 to 18, in two epochs; the second starts from a checkpoint of the first."""
+    recipe = with_train(tiny_recipe, max_steps=18, **options)
+    train_tiny(recipe, tiny_data)
+    losses, files = metrics(recipe, "train/loss"), final_files(recipe)
+    for stop in (6, 12):
+        remove_checkpoints_after(recipe, stop)
+        train_tiny(recipe, tiny_data)
+        assert metrics(recipe, "train/loss") == losses
+        assert final_files(recipe) == files
 
 
 @pytest.mark.slow
@@ -195,14 +203,6 @@ def test_a_dropout_ramp_starts_at_zero(tiny_recipe: Recipe, tiny_data: Path, tmp
     first, second = metrics(plain, "train/loss"), metrics(rising, "train/loss")
     assert first[:6] == second[:6]  # in the first quarter of the ramp
     assert first[6] != second[6]
-
-
-@pytest.mark.slow
-def test_a_second_start_of_a_finished_run_does_nothing(tiny_recipe: Recipe, tiny_data: Path) -> None:
-    train_tiny(tiny_recipe, tiny_data)
-    before = (tiny_recipe.directory / "metrics.jsonl").read_bytes()
-    assert train_tiny(tiny_recipe, tiny_data).step == 24
-    assert (tiny_recipe.directory / "metrics.jsonl").read_bytes() == before
 
 
 @pytest.mark.slow
@@ -223,32 +223,7 @@ def test_resuming_with_an_unreadable_recipe_is_rejected(tiny_recipe: Recipe, tin
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_the_run_resumes(tiny_recipe: Recipe, tiny_data: Path) -> None:
-    recipe = with_train(tiny_recipe, max_steps=100_000, save_every=100_000, validate_every=100_000, schedule="constant")
-    recipe.directory.mkdir(parents=True)
-    path = recipe.directory / "given.toml"
-    path.write_text(dump_recipe(recipe))
-    environment = os.environ | {"PYTHONPATH": str(RUN_TINY.parents[2])}
-    log = recipe.directory / "metrics.jsonl"
-    deadline = time.monotonic() + 180
-    process = subprocess.Popen([sys.executable, str(RUN_TINY), str(path), str(tiny_data)], env=environment)
-    try:
-        while not (log.exists() and log.stat().st_size):
-            assert time.monotonic() < deadline, "no update was logged"
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=180) == 143
-    finally:
-        process.kill()
-        process.wait()
-    (saved,) = list_checkpoints(recipe.directory)
-    step = load_checkpoint(saved).state["step"]
-    assert step == len(metrics(recipe, "train/loss")) > 0
-    assert train_tiny(with_train(recipe, max_steps=step + 2), tiny_data).step == step + 2
-
-
-@pytest.mark.slow
-def test_a_stopped_run_keeps_the_checkpoints_of_an_uninterrupted_one(
+def test_a_stopped_run_keeps_the_metrics_and_checkpoints_of_an_uninterrupted_one(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = with_train(
@@ -272,11 +247,12 @@ def test_a_stopped_run_keeps_the_checkpoints_of_an_uninterrupted_one(
         train_tiny(parts, tiny_data)
     names = [[path.name for path in list_checkpoints(recipe.directory)] for recipe in (whole, parts)]
     assert names == [["step-00000004", "step-00000008", "step-00000012"]] * 2
+    assert metrics(parts, "train/loss") == metrics(whole, "train/loss")
     assert final_files(parts) == final_files(whole)
 
 
 @pytest.mark.slow
-def test_patience_ends_a_run_that_does_not_improve(
+def test_patience_ends_a_run_that_does_not_improve_and_a_second_start_does_nothing(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = with_train(tiny_recipe, patience=2, learning_rate=1e-12, max_steps=500, validate_every=2, log_every=500)
@@ -284,7 +260,12 @@ def test_patience_ends_a_run_that_does_not_improve(
     assert state.validations_without_best == 2
     assert len(metrics(recipe, "train/loss")) == 1  # at the end, although `log_every` is larger
     assert state.step < 500
-    assert f"training ended at step {state.step}, because train.patience was reached\n" in capsys.readouterr().err
+    reason = f"step {state.step}, because train.patience was reached"
+    assert f"training ended at {reason}\n" in capsys.readouterr().err
+    written = (recipe.directory / "metrics.jsonl").read_bytes()
+    assert train_tiny(recipe, tiny_data).step == state.step
+    assert f"training is complete at {reason}; nothing to do\n" in capsys.readouterr().err
+    assert (recipe.directory / "metrics.jsonl").read_bytes() == written
 
 
 @pytest.mark.slow
@@ -298,11 +279,12 @@ def test_max_epochs_ends_training_at_the_end_of_an_epoch(tiny_recipe: Recipe, ti
 def test_old_checkpoints_are_removed_except_the_best(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    losses = iter([1.0, 2.0, 3.0, 4.0])  # of steps 6, 12, 18 and 24
+    losses = iter([1.0, 2.0, 3.0, 4.0])  # of steps 2, 4, 6 and 8
     monkeypatch.setattr(trainer_module, "validate", lambda *_: Validation(loss=next(losses), nll=1.0))
-    recipe = with_train(tiny_recipe, keep_last=2, average_count=2, keep_best=1)
-    assert train_tiny(recipe, tiny_data).best_step == 6
-    assert list(map(checkpoint_step, list_checkpoints(recipe.directory))) == [6, 18, 24]
+    kept: dict[str, Any] = {"keep_last": 2, "average_count": 2, "keep_best": 1}
+    recipe = with_train(tiny_recipe, max_steps=8, validate_every=2, save_every=2, **kept)
+    assert train_tiny(recipe, tiny_data).best_step == 2
+    assert list(map(checkpoint_step, list_checkpoints(recipe.directory))) == [2, 6, 8]
 
 
 @pytest.mark.slow
@@ -344,29 +326,30 @@ def test_a_diverged_loss_is_named_with_advice(
 def test_a_corrupt_checkpoint_falls_back_to_the_previous_one(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_tiny(tiny_recipe, tiny_data)
-    expected = final_files(tiny_recipe)
-    broken = list_checkpoints(tiny_recipe.directory)[-1] / "model.safetensors"
+    recipe = with_train(tiny_recipe, max_steps=12)
+    train_tiny(recipe, tiny_data)
+    expected = final_files(recipe)
+    broken = list_checkpoints(recipe.directory)[-1] / "model.safetensors"
     content = bytearray(broken.read_bytes())
     content[len(content) // 2] ^= 1
     broken.write_bytes(content)
-    assert train_tiny(tiny_recipe, tiny_data).step == 24
-    assert "corrupt" in capsys.readouterr().err
-    assert final_files(tiny_recipe) == expected
+    capsys.readouterr()
+    assert train_tiny(recipe, tiny_data).step == 12
+    messages = capsys.readouterr().err
+    assert "set aside as corrupt-step-00000012" in messages
+    assert f"resuming from {recipe.directory / 'checkpoints' / 'step-00000006'}" in messages
+    assert final_files(recipe) == expected
 
 
 @pytest.mark.slow
-def test_resuming_keeps_running_metrics(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
-    """A log line covers updates before and after the stop."""
-    whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", log_every=8, max_steps=16)
-    train_tiny(whole, tiny_data)
-    parts = with_train(tiny_recipe, run_dir=tmp_path / "parts", log_every=8, max_steps=16)
-    train_tiny(parts, tiny_data)
-    for directory in list_checkpoints(parts.directory)[1:]:
-        shutil.rmtree(directory)
-    train_tiny(parts, tiny_data)
-    assert metrics(whole, "train/loss") == metrics(parts, "train/loss")
-    assert len(metrics(whole, "train/loss")) == 2
+def test_resuming_keeps_running_metrics(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    """A log line covers updates before and after the stop at step 6."""
+    recipe = with_train(tiny_recipe, log_every=8, max_steps=8)
+    train_tiny(recipe, tiny_data)
+    (loss,) = metrics(recipe, "train/loss")
+    remove_checkpoints_after(recipe, 6)
+    train_tiny(recipe, tiny_data)
+    assert metrics(recipe, "train/loss") == [loss]
 
 
 @pytest.mark.slow
@@ -390,7 +373,7 @@ def test_a_stop_during_validation_is_prompt(
         check_stop()
         return ValidationBleu(12.5, "")
 
-    options = {"validate_bleu_every": 6, "best_metric": "bleu", "keep_best": 2}
+    options = {"validate_bleu_every": 6, "best_metric": "bleu", "keep_best": 2, "max_steps": 12}
     whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", **options)
     train_tiny(whole, tiny_data, translate=lambda *_: ValidationBleu(12.5, ""))
     parts = with_train(tiny_recipe, run_dir=tmp_path / "parts", **options)
@@ -402,7 +385,7 @@ def test_a_stop_during_validation_is_prompt(
     assert load_checkpoint(stopped).state["validation_due"]
     state = train_tiny(parts, tiny_data, translate=translate_and_stop)
     assert final_files(parts) == final_files(whole)
-    assert set(state.scores) == {"6", "12", "18", "24"}
+    assert set(state.scores) == {"6", "12"}
     assert metrics(parts, "valid/loss") == metrics(whole, "valid/loss")
     assert not load_checkpoint(stopped).state["validation_due"]  # the checkpoint is updated too
 
@@ -414,15 +397,15 @@ def test_a_full_disk_ends_the_run_and_keeps_checkpoints(
     write = sealed.write_synced
 
     def full(path: Path, data: bytes) -> None:
-        if "step-00000012" in str(path):
+        if "step-00000004" in str(path):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, data)
 
     monkeypatch.setattr(sealed, "write_synced", full)
     with pytest.raises(UserError, match="disk is full"):
-        train_tiny(tiny_recipe, tiny_data)
+        train_tiny(with_train(tiny_recipe, save_every=2), tiny_data)
     (kept,) = list_checkpoints(tiny_recipe.directory)
-    assert load_checkpoint(kept).state["step"] == 6
+    assert load_checkpoint(kept).state["step"] == 2
 
 
 @pytest.mark.slow
@@ -436,7 +419,7 @@ def test_memory_holds_one_copy_of_a_checkpoint(
         return model_tensors(model)
 
     def save(*given: Any) -> Path:
-        time.sleep(1.0 if len(events) == 1 else 0.0)  # the first write takes longer than an update
+        time.sleep(0.3 if len(events) == 1 else 0.0)  # the first write takes longer than an update
         events.append("written")
         return save_checkpoint(*given)
 
@@ -448,10 +431,10 @@ def test_memory_holds_one_copy_of_a_checkpoint(
 
 @pytest.mark.slow
 def test_the_ema_is_validated_and_saved(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
-    recipe = with_train(tiny_recipe, ema_decay=0.9, average="ema")
+    recipe = with_train(tiny_recipe, ema_decay=0.9, average="ema", max_steps=12)
     state = train_tiny(recipe, tiny_data)
     averaged = metrics(recipe, "valid/average_loss")
-    assert len(averaged) == 4
+    assert len(averaged) == 2
     assert state.best_score == pytest.approx(-min(averaged))
     last = list_checkpoints(recipe.directory)[-1]
     write_ema(last, tmp_path / "model")
@@ -468,7 +451,7 @@ def test_the_ema_is_validated_and_saved(tiny_recipe: Recipe, tiny_data: Path, tm
 def test_fine_tuning_starts_from_another_run(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_tiny(tiny_recipe, tiny_data)
+    train_tiny(with_train(tiny_recipe, max_steps=6), tiny_data)
     start = list_checkpoints(tiny_recipe.directory)[-1]
     small = {"max_steps": 1, "validate_every": 1, "save_every": 1, "start_from": str(start)}
     tuned = with_train(tiny_recipe, run_dir=tmp_path / "tuned", **small, freeze=["encoder", "embeddings"])
@@ -484,22 +467,7 @@ def test_fine_tuning_starts_from_another_run(
     warning = "the initial model was trained on other text: languages: en to de in the initial model and en to fr in "
     assert f"{warning}the recipe" in capsys.readouterr().err
     optimizer = read_tensors(list_checkpoints(kept.directory)[-1] / "optimizer.safetensors")
-    assert {float(tensor) for name, tensor in optimizer.items() if name.startswith("step/")} == {25.0}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"freeze": ["encode"]}, "'encode' matches no parameter"),
-        ({"freeze": ["*"]}, "leaves no parameters to train"),
-        ({"start_from": "nowhere"}, "nowhere does not exist"),
-    ],
-)
-def test_missing_start_models_and_wrong_freeze_patterns_are_rejected(
-    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        train_tiny(with_train(tiny_recipe, run_dir=tmp_path / "new", **changes), tiny_data)
+    assert {float(tensor) for name, tensor in optimizer.items() if name.startswith("step/")} == {7.0}
 
 
 @pytest.mark.slow
@@ -530,17 +498,19 @@ def test_another_architecture_with_equal_shapes_is_rejected(
 
 @pytest.mark.slow
 def test_fp16_scales_the_loss_and_resumes_bit_identically(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
-    whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", precision="fp16")
+    whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", precision="fp16", max_steps=12)
     train_tiny(whole, tiny_data)
-    losses = metrics(whole, "train/loss")
-    plain = with_train(tiny_recipe, run_dir=tmp_path / "plain", precision="fp32")
+    losses, files = metrics(whole, "train/loss"), final_files(whole)
+    plain = with_train(tiny_recipe, run_dir=tmp_path / "plain", precision="fp32", max_steps=12)
     train_tiny(plain, tiny_data)
-    assert losses[-1] == pytest.approx(metrics(plain, "train/loss")[-1], rel=0.02)
+    assert losses == pytest.approx(metrics(plain, "train/loss"), rel=0.01)
     state = load_checkpoint(list_checkpoints(whole.directory)[-1]).state
     assert state["loss_scale"]["scale"] > 1
-    shutil.rmtree(list_checkpoints(whole.directory)[-1])
+    remove_checkpoints_after(whole, 6)
     train_tiny(whole, tiny_data)
     assert metrics(whole, "train/loss") == losses
+    assert final_files(whole) == files
+    assert load_checkpoint(list_checkpoints(whole.directory)[-1]).state["loss_scale"] == state["loss_scale"]
 
 
 @pytest.mark.slow
@@ -555,11 +525,12 @@ def test_a_trainer_is_freed_without_garbage_collection(
         record_start(trainer)
 
     monkeypatch.setattr(trainer_module.Trainer, "_record_start", remember)
-    train_tiny(tiny_recipe, tiny_data)  # the first use of a meta device in a process leaves a cycle in torch
+    recipe = with_train(tiny_recipe, max_steps=2, schedule="constant")
+    train_tiny(recipe, tiny_data)  # the first use of a meta device in a process leaves a cycle in torch
     gc.collect()
     gc.disable()
     try:
-        train_tiny(tiny_recipe, tiny_data)  # resumes
+        train_tiny(with_train(recipe, max_steps=4), tiny_data)  # resumes
         remaining = [reference() for reference in trainers]
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""Each variant of the architecture learns, resumes bit-identically, and can be averaged."""
+"""Variants of the architecture learn, resume bit-identically, and can be averaged."""
 
 import shutil
 from pathlib import Path
@@ -13,9 +13,7 @@ from nmt.storage.run_folder import list_checkpoints
 from tests.train.run_tiny import final_files, metrics, train_tiny, with_train
 
 VARIANTS: list[dict[str, object]] = [
-    {"norm": "rms"},
-    {"activation": "swiglu", "activation_dropout": 0.1},
-    {"d_head": 12},
+    {"norm": "rms", "activation": "swiglu", "activation_dropout": 0.1, "d_head": 12},
     {"positions": "learned"},
     {"positions": "rotary"},
     {"positions": "relative", "max_distance": 3},
@@ -29,7 +27,7 @@ def test_a_variant_learns_resumes_and_is_averaged(
 ) -> None:
     tree = tiny_recipe.model_dump(mode="json", exclude_none=True)
     tree["model"] |= variant
-    recipe = with_train(Recipe.model_validate(tree))
+    recipe = with_train(Recipe.model_validate(tree), max_steps=12, learning_rate=0.01)
     train_tiny(recipe, tiny_data)
     losses = metrics(recipe, "train/loss")
     assert sum(losses[-3:]) / 3 < losses[0] - 0.1
