@@ -203,7 +203,7 @@ class CTranslate2Engine:
             "max_input_length": 0,
             "max_decoding_length": longest,
             "min_decoding_length": shortest,
-            "return_scores": True,
+            "return_scores": options.beam_size > 1,  # greedy search is faster without; `_rescore` computes them if used
             "asynchronous": True,
         }
 
@@ -288,9 +288,9 @@ class CTranslate2Engine:
         return ended | self._collect(self._start(tasks, earlier, options, batch_tokens, arguments), options)
 
     def _outputs(self, result: Any, exponent: float) -> list[_Output]:
-        """Convert the distinct hypotheses of one task."""
+        """Convert the distinct hypotheses of one task. Those of greedy search have no score: 0 stands for it."""
         outputs: dict[tuple[int, ...], _Output] = {}
-        for hypothesis, score in zip(result.hypotheses, result.scores, strict=True):
+        for hypothesis, score in zip(result.hypotheses, result.scores or [0.0], strict=True):
             tokens = [self._tgt_ids[piece] for piece in hypothesis]
             has_eos = tokens[-1:] == [EOS_ID]
             output = tokens[:-1] if has_eos else tokens
