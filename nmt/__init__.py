@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nmt.decode.translation import Translation
     from nmt.decode.translator import Translator
-    from nmt.recipe import DecodeRecipe, UserError
+    from nmt.errors import UserError
+    from nmt.recipe import DecodeRecipe
 
     __version__: str
 
@@ -17,7 +18,7 @@ _MODULES = {
     "DecodeRecipe": "nmt.recipe",
     "Translation": "nmt.decode.translation",
     "Translator": "nmt.decode.translator",
-    "UserError": "nmt.recipe",
+    "UserError": "nmt.errors",
 }
 
 

@@ -21,9 +21,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from nmt.errors import UserError
 from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel, build_uninitialized
-from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.storage.model_metadata import ModelMetadata, model_toml, read_model_toml, require_transformer
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.storage.sealed import (

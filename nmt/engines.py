@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from nmt.decode.glossary import Glossary
 from nmt.decode.text_translator import TextTranslator
+from nmt.errors import CommandError, UserError
 from nmt.export.cache import can_cache
 from nmt.export.capabilities import (
     PRECISION_OF,
@@ -27,7 +28,7 @@ from nmt.export.packages import load_package
 from nmt.keep.translator import PreservingTranslator
 from nmt.processes.environment import world_size
 from nmt.processes.interruption import interruptible
-from nmt.recipe import NO_LANGUAGE, CommandError, DecodeRecipe, SearchPrecision, UserError
+from nmt.recipe import NO_LANGUAGE, DecodeRecipe, SearchPrecision
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest

@@ -24,6 +24,7 @@ from nmt.decode.requirements import require_decoding, require_decoding_inputs
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
+from nmt.errors import UserError
 from nmt.evaluate.baselines import find_baseline
 from nmt.evaluate.forecast import read_forecast
 from nmt.evaluate.inputs import check_scoring, hint_at_lowercase_output, scoring_options
@@ -48,7 +49,7 @@ from nmt.plots.curves import draw_curves
 from nmt.processes.distributed import World, start_world
 from nmt.processes.interruption import interruptible
 from nmt.processes.run_lock import run_lock
-from nmt.recipe import DecodeRecipe, Recipe, UserError, dump_choices, dump_recipe, load_saved_recipe
+from nmt.recipe import DecodeRecipe, Recipe, dump_choices, dump_recipe, load_saved_recipe
 from nmt.storage.model_metadata import ModelMetadata, longest_source_of, read_model_metadata
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_own_files, require_own_model, require_run
 from nmt.storage.sealed import (

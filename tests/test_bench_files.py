@@ -22,8 +22,9 @@ from bench.serving import ServingWorkload, _Server, compare_servers
 
 from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.export.packages import is_installed
-from nmt.recipe import UserError, parse_recipe
+from nmt.recipe import parse_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from tests.cli.nasty_lines import as_bytes, nasty_lines
 

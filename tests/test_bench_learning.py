@@ -19,8 +19,8 @@ from bench.token_nll import mean_nll
 from bench.workload import Learning, Shape, Workload
 
 from nmt.bench.model_specs import find_model_spec
+from nmt.errors import UserError
 from nmt.models import build_model
-from nmt.recipe import UserError
 
 TINY = Shape(num_encoder_layers=1, num_decoder_layers=1, d_model=16, d_ff=32, num_heads=2)
 

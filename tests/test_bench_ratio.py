@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bench.ratio import paired_ratio
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 T_QUANTILE = 4.3027  # 0.975 quantile of Student's t with 2 degrees of freedom
 

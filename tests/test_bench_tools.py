@@ -26,7 +26,7 @@ from bench.text import prepare_text, text_recipe
 from bench.workload import Shape, Workload
 
 from nmt.bench.decoding import DecodingTask
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -28,10 +28,11 @@ from nmt.checkpoint import (
     remove_leftovers,
     save_checkpoint,
 )
+from nmt.errors import UserError
 from nmt.model.transformer import Transformer
 from nmt.models import build_model
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.storage import sealed
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.run_folder import list_checkpoints

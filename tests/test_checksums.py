@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.storage.checksums import read_checked, require_undamaged, sha256_of, write_checked
 
 

@@ -20,6 +20,7 @@ from nmt.data.store import PairStore
 from nmt.decode.generator import TextGenerator
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
+from nmt.errors import RecipeError, UserError
 from nmt.experiments.launch import is_complete
 from nmt.experiments.sweep import Run
 from nmt.export.packages import is_installed
@@ -27,7 +28,7 @@ from nmt.grammar import generate
 from nmt.packing.packed import PackedSequences
 from nmt.pipeline import prepare, run
 from nmt.processes.distributed import World
-from nmt.recipe import DecodeRecipe, Recipe, RecipeError, TokenizerRecipe, UserError, parse_recipe
+from nmt.recipe import DecodeRecipe, Recipe, TokenizerRecipe, parse_recipe
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.models import ServedModel

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 
 

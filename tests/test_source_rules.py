@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # A package imports only from lines above its own, so not from its own layer. "nmt" is the package's own namespace, such
 # as `nmt.Translator`.
 LAYERS = (
-    ("terminal_bar",),
+    ("errors", "terminal_bar"),
     ("recipe", "logs"),
     ("special_ids", "devices"),
     ("packing", "processes"),

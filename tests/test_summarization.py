@@ -17,9 +17,10 @@ from nmt.data.prepare import prepare
 from nmt.data.store import PairStore
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
+from nmt.errors import RecipeError
 from nmt.export.packages import is_installed
 from nmt.heads.pairs import Pairs
-from nmt.recipe import Recipe, RecipeError, load_recipe
+from nmt.recipe import Recipe, load_recipe
 from nmt.storage.run_folder import find_model
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"

@@ -20,7 +20,7 @@ from torture_cases.faults import ALLOCATING, Fault, watching_files
 from torture_cases.run_state import check_repeated, differences, max_loss_difference, metrics
 from torture_cases.sandbox import Case, Sandbox, Trial
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.storage.sealed import verify_directory, write_directory
 
 ROOT = Path(__file__).resolve().parents[1]

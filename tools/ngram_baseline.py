@@ -13,7 +13,7 @@ from pathlib import Path
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
 from nmt.decode.scoring import Likelihood, PairScore
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.recipe.context import SEPARATOR
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.clean import normalize

@@ -16,13 +16,14 @@ import torch
 
 from nmt.cli.arguments import languages, read_pairs
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.generation import forbidden_tokens, to_generation_config
 from nmt.export.packages import load_package
 from nmt.export.parity import load_huggingface
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import DecodeRecipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.text.clean import UnicodeForm, normalize

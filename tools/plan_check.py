@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 # Test sets are not part of training.
 SHORT = ("data.test={}", "train.log_every=50", "train.validate_every=1_000_000", "train.save_every=1_000_000")

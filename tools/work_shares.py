@@ -13,8 +13,9 @@ import torch
 
 from nmt.bench.corpora import WMT14, open_corpus, write_random_corpus
 from nmt.data.store import PairStore
+from nmt.errors import UserError
 from nmt.processes.distributed import World
-from nmt.recipe import Recipe, UserError, load_recipe
+from nmt.recipe import Recipe, load_recipe
 from nmt.train.batching import micro_batch_multiple, plan_of_epoch, update_statistics
 from nmt.train.data import TrainingData
 from nmt.train.workload import Workload

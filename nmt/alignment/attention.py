@@ -27,9 +27,10 @@ from torch import Tensor
 from nmt.alignment.words import Links, link_words, words_as_given, words_as_printed, words_of_pieces, words_of_starts
 from nmt.checkpoint import load_model
 from nmt.data.epoch_plan import plan_by_length
+from nmt.errors import UserError
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
-from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.search.batches import choose_batch_tokens
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import require_kind, warn_of_run

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from nmt.alignment.attention import POSITIONS, AlignmentAttention, AttentionMap, WordAligner
 from nmt.alignment.lexical import agreed_links
 from nmt.alignment.words import link_words
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.text.pair_encoder import TokenPair
 
 # Maximum number of pairs for training the statistical aligner and for comparison; bounds the time.

@@ -33,8 +33,9 @@ from nmt.alignment.training import LINKS_FOLDER, identify_text, open_links, prep
 from nmt.data.fingerprint import text_identity
 from nmt.data.prepare import Prepared
 from nmt.data.store import PairStore, PairWriter, SideStore
+from nmt.errors import UserError
 from nmt.logs import counted, progress, say
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import Recipe
 from nmt.storage.checksums import require_undamaged, write_report
 from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import link_or_copy, new_directory, reporting_disk_errors

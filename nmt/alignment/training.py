@@ -29,10 +29,11 @@ from nmt.data.corpus import ReadOptions, alignment_file, count_pairs, read_pairs
 from nmt.data.loader import pack_links
 from nmt.data.prepare import Prepared
 from nmt.data.store import PairStore, PairWriter, SideStore
+from nmt.errors import UserError
 from nmt.logs import counted, progress, say, warn
 from nmt.processes.cores import num_cores
 from nmt.processes.parallel import map_in_order
-from nmt.recipe import Corpus, JsonLinesCorpus, Recipe, UserError
+from nmt.recipe import Corpus, JsonLinesCorpus, Recipe
 from nmt.storage.checksums import require_undamaged, sha256_of, write_report
 from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import new_directory, reporting_disk_errors

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.subword_file import SPACE, spell
 

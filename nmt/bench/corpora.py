@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nmt.data.prepare import load_prepared
 from nmt.data.store import PairStore, PairWriter, Side, token_dtype
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.special_ids import EOS_ID
 from nmt.storage.run_folder import find_prepared
 

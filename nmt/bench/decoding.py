@@ -19,8 +19,9 @@ from nmt.bench.device import peak_memory, reset_peak_memory, synchronize
 from nmt.bench.statistics import Spread
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
+from nmt.errors import UserError
 from nmt.processes.distributed import choose_device
-from nmt.recipe import DecodeRecipe, SearchPrecision, UserError
+from nmt.recipe import DecodeRecipe, SearchPrecision
 
 # Lines per window: the maximum of `nmt translate` on a CPU.
 WINDOW = 2_048

@@ -20,13 +20,14 @@ from nmt.data.fingerprint import outdated_splits
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.reused_tokenizers import expected_vocab_sizes, is_vocab_size_known
 from nmt.devices.precision import autocast
+from nmt.errors import UserError
 from nmt.evaluate.forecast import Forecast, SpeedForecast, TextForecast, WorkForecast
 from nmt.evaluate.student_t import student_t_quantile
 from nmt.logs import is_first_rank, progress, say, warn, warnings_only
 from nmt.packing.shapes import UpdateStatistics
 from nmt.processes.device_memory import available_memory
 from nmt.processes.distributed import World, start_world
-from nmt.recipe import Recipe, UserError, dump_choices, load_saved_recipe
+from nmt.recipe import Recipe, dump_choices, load_saved_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.storage.sealed import CorruptError
 from nmt.train.batching import plan_of_epoch, update_statistics

@@ -11,16 +11,9 @@ from nmt.bench.corpora import WMT14, open_corpus, write_random_corpus
 from nmt.bench.model_specs import PUBLISHED, ModelSpec, find_model_spec
 from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
 from nmt.data.store import PairStore
+from nmt.errors import CommandError, UserError
 from nmt.logs import warn
-from nmt.recipe import (
-    CommandError,
-    DecodeRecipe,
-    TrainRecipe,
-    UserError,
-    ineffective_option,
-    override_own_decode,
-    overrides_by_name,
-)
+from nmt.recipe import DecodeRecipe, TrainRecipe, ineffective_option, override_own_decode, overrides_by_name
 from nmt.storage.model_metadata import read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_model, find_prepared
 from nmt.text.lines import read_lines

@@ -10,7 +10,8 @@ from typing import Any
 import tomli_w
 
 from nmt.data.reused_tokenizers import expected_vocab_sizes
-from nmt.recipe import NO_LANGUAGE, Recipe, UserError, load_recipe, parse_recipe
+from nmt.errors import UserError
+from nmt.recipe import NO_LANGUAGE, Recipe, load_recipe, parse_recipe
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, read_model_toml
 from nmt.storage.run_folder import find_model
 from nmt.train.warm_start import with_start_model

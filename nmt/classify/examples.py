@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from nmt.classify.noise import TRANSLATION, with_noise
 from nmt.data.corpus import ReadOptions, read_labels, read_pairs
+from nmt.errors import UserError
 from nmt.logs import counted, say, warn
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import ClassificationRecipe, Corpus, UserError, has_label
+from nmt.recipe import ClassificationRecipe, Corpus, has_label
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizer

@@ -10,10 +10,10 @@ import numpy as np
 
 from nmt.classify.examples import Texts, class_indices
 from nmt.classify.text_classifier import ClassifierMetadata, TextClassifier
+from nmt.errors import CommandError, UserError
 from nmt.evaluate.classification import score_classes, score_tables
 from nmt.evaluate.tables import format_tables
 from nmt.logs import counted, progress, say, warn
-from nmt.recipe import CommandError, UserError
 from nmt.text.lines import count_lines, input_name, read_lines, warn_of_csv, warn_of_fields
 
 _WINDOW = 4_096

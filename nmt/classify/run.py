@@ -31,6 +31,7 @@ from nmt.classify.text_classifier import (
     read_description,
 )
 from nmt.classify.trainer import ClassifierTrainer, require_same_recipe
+from nmt.errors import CommandError, UserError
 from nmt.evaluate.classification import ClassificationScore, score_tables
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import format_duration, say, warn
@@ -39,7 +40,7 @@ from nmt.processes.distributed import choose_device
 from nmt.processes.environment import world_size
 from nmt.processes.interruption import interruptible
 from nmt.processes.run_lock import run_lock
-from nmt.recipe import ClassificationRecipe, CommandError, UserError, dump_recipe
+from nmt.recipe import ClassificationRecipe, dump_recipe
 from nmt.storage.run_folder import (
     CLASSIFIER,
     checkpoint_directory,

@@ -18,11 +18,12 @@ from nmt.classify.examples import Examples, TextEncoder, Texts
 from nmt.classify.model import Classifier
 from nmt.data.epoch_plan import plan_by_length
 from nmt.devices.precision import ComputeType, Precision, autocast, choose_precision, row_multiple, torch_dtype
+from nmt.errors import UserError
 from nmt.evaluate.classification import ClassificationScore, score_classes
 from nmt.logs import counted
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
-from nmt.recipe import ModelRecipe, UserError
+from nmt.recipe import ModelRecipe
 from nmt.storage.run_folder import CLASSIFIER, find_model
 from nmt.storage.sealed import CorruptError, verify_directory
 from nmt.text.clean import UnicodeForm

@@ -18,8 +18,9 @@ from nmt.classify.text_classifier import TextClassifier, classifier_files, class
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.devices.precision import autocast, choose_precision
 from nmt.devices.transfer import to_device
+from nmt.errors import UserError
 from nmt.logs import ProgressBar, format_duration, progress, say, warn
-from nmt.recipe import ClassificationRecipe, TrainRecipe, UserError, dump_recipe
+from nmt.recipe import ClassificationRecipe, TrainRecipe, dump_recipe
 from nmt.train.metrics_writer import MetricsWriter
 from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
 from nmt.train.resume import log_resuming, record_changes, require_used_options

@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
+from nmt.errors import UserError
 from nmt.logs import say
 from nmt.plots.figure import PLOT_MARK, require_drawable
-from nmt.recipe import NO_LANGUAGE, UserError
+from nmt.recipe import NO_LANGUAGE
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import has_mark, require_no_loop, require_writable, writes_through

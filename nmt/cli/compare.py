@@ -24,13 +24,13 @@ from nmt.cli.metric_options import (
     print_results,
     read_test_set,
 )
+from nmt.errors import CommandError, UserError
 from nmt.evaluate.inputs import hint_at_forms, read_systems, warn_of_identical
 from nmt.evaluate.result_tables import comparison_tables
 from nmt.evaluate.significance import compare_systems
 from nmt.experiments.run_comparison import ComparedRun, compare_runs, difference_table
 from nmt.logs import progress, say, warn
 from nmt.plots.curves import draw_runs
-from nmt.recipe import CommandError, UserError
 from nmt.text.lines import STANDARD_STREAM
 
 CompareMetrics = Annotated[

@@ -24,12 +24,12 @@ from nmt.cli.metric_options import (
     print_results,
     read_test_set,
 )
+from nmt.errors import CommandError
 from nmt.evaluate.breakdown import training_frequencies
 from nmt.evaluate.inputs import hint_at_form_of_training, hint_at_forms, read_systems
 from nmt.evaluate.result_tables import Evaluation
 from nmt.evaluate.systems import EvaluatedSystems
 from nmt.logs import say
-from nmt.recipe import CommandError
 
 Hypotheses = Annotated[
     list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system; - is standard input.")

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from nmt.recipe import CommandError
+from nmt.errors import CommandError
 from nmt.recipe.reference import option_reference
 
 

@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nmt.cli.arguments import missing_option
+from nmt.errors import CommandError
 from nmt.evaluate.inputs import ReferenceSet
 from nmt.evaluate.metrics import Scorer, bleu_tokenizer, make_scorer
 from nmt.evaluate.moses import LANGUAGES
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import is_first_rank, warn
-from nmt.recipe import CommandError
 from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.storage.finite import finite
 from nmt.text.clean import SHORT_CODES

@@ -13,10 +13,11 @@ from nmt.bench.forecast import forecast_run, rejection
 from nmt.cli.arguments import Overrides, RecipeArgument
 from nmt.cli.metric_options import print_results
 from nmt.data.corpus import require_files
+from nmt.errors import CommandError, UserError
 from nmt.evaluate.forecast import Forecast, SpeedForecast, write_forecast
 from nmt.evaluate.tables import Table
 from nmt.logs import format_duration, is_first_rank, say, warn
-from nmt.recipe import CommandError, Recipe, UserError, load_recipe
+from nmt.recipe import Recipe, load_recipe
 from nmt.storage.run_folder import require_own_files
 from nmt.train.disk_space import format_bytes
 from nmt.train.resume import require_same_text

@@ -10,9 +10,9 @@ import typer
 
 from nmt.cli.align import AtOption, Heads, Layer, load_aligner
 from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, check_inputs, file_path, require_plot
+from nmt.errors import UserError
 from nmt.plots.attention import draw_attention, read_panels
 from nmt.plots.curves import draw_curves
-from nmt.recipe import UserError
 from nmt.text.lines import count_lines, input_name, read_lines, require_same_length
 
 app = typer.Typer(help="Plot curves and attention with matplotlib (pip install 'nmt\\[plot]').", no_args_is_help=True)

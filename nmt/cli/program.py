@@ -21,10 +21,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from nmt.errors import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 from nmt.logs import is_first_rank, is_verbose, print_line, set_verbosity
 from nmt.processes.environment import world_size
 from nmt.processes.interruption import Interrupted
-from nmt.recipe import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
 from nmt.storage.sealed import describe_os_error
 
 _HOME = re.compile(r"^(-\w|[\w.-]+=|)~(?=/|\Z)")  # at the start of a path

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nmt.cli.arguments import file_path, packaged_files, require_new_file
-from nmt.recipe import CommandError
+from nmt.errors import CommandError
 from nmt.storage.sealed import write_file
 
 

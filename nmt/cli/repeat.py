@@ -12,6 +12,7 @@ import typer
 
 from nmt.cli.arguments import Overrides, RecipeArgument, find_recipe, require_at_most_one
 from nmt.cli.metric_options import Format, FormatOption, print_results
+from nmt.errors import CommandError, UserError
 from nmt.evaluate.result_tables import metric_heading
 from nmt.evaluate.tables import format_tables
 from nmt.experiments.launch import command, execute, is_complete, prepare_data
@@ -28,7 +29,7 @@ from nmt.experiments.results import (
 from nmt.experiments.sweep import Run, is_sweep, load_sweep, make_sweep, require_own_folder, require_translations
 from nmt.logs import counted, say, warn
 from nmt.plots.scores import VariantScores, draw_scores
-from nmt.recipe import CommandError, Metric, UserError
+from nmt.recipe import Metric
 from nmt.storage.sealed import write_file
 from nmt.text.lines import STANDARD_STREAM
 

@@ -21,11 +21,12 @@ from nmt.cli.arguments import (
     require_output,
 )
 from nmt.decode.scoring import TextScorer
+from nmt.errors import UserError
 from nmt.evaluate.inputs import hint_at_unicode_form
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.evaluate.sentence_counts import SentenceMetric, sentence_counts
 from nmt.logs import counted, progress, say
-from nmt.recipe import NO_LANGUAGE, UserError
+from nmt.recipe import NO_LANGUAGE
 from nmt.rerank.corpus_counts import CorpusMetric, Counts
 from nmt.rerank.mert import TunedWeights, TuningSet, tune_from_list_score
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best

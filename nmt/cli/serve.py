@@ -15,16 +15,9 @@ import typer
 from nmt.cli.arguments import MAX_THREADS, Device, languages, missing_option
 from nmt.cli.translate_options import MemoryFile, MemoryLimit, SplitSentences
 from nmt.engines import Engine, TranslatorRequest, choose_engine, load_scorer, load_translator, model_settings
+from nmt.errors import CommandError, UserError
 from nmt.logs import warn
-from nmt.recipe import (
-    CommandError,
-    DecodeRecipe,
-    SearchPrecision,
-    UserError,
-    ineffective_option,
-    override_own_decode,
-    overrides_by_name,
-)
+from nmt.recipe import DecodeRecipe, SearchPrecision, ineffective_option, override_own_decode, overrides_by_name
 from nmt.serve.access import check_host, check_origin
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.memory import ServedMemory

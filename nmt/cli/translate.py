@@ -15,12 +15,12 @@ import typer
 from nmt.cli import translate_options as opt
 from nmt.cli.arguments import Device, ModelArgument, missing_option, require_at_most_one
 from nmt.engines import Engine, TranslatorRequest, choose_engine, load_window_translator, model_settings, start_workers
+from nmt.errors import UserError
 from nmt.export.capabilities import max_hypotheses
 from nmt.keep.translator import warn_of_unspaced_markup
 from nmt.recipe import (
     DecodeRecipe,
     SearchPrecision,
-    UserError,
     ineffective_option,
     override_own_decode,
     overrides_by_name,

@@ -18,6 +18,7 @@ import pyarrow.parquet
 from pyarrow.lib import ArrowException
 
 from nmt.data.store import Side
+from nmt.errors import UserError
 from nmt.grammar import generate, source_files
 from nmt.logs import counted
 from nmt.recipe import (
@@ -35,7 +36,6 @@ from nmt.recipe import (
     ToyCorpus,
     TreesCorpus,
     TsvCorpus,
-    UserError,
     named_files,
 )
 from nmt.storage.shards import require_all_shards

@@ -11,8 +11,8 @@ from glob import escape
 from pathlib import Path
 
 from nmt.data.fingerprint import REPORT_FILE
+from nmt.errors import UserError
 from nmt.processes.run_lock import run_lock
-from nmt.recipe import UserError
 from nmt.storage.run_folder import require_own_text
 from nmt.storage.sealed import new_directory, reporting_disk_errors, sync
 

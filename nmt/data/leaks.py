@@ -23,8 +23,9 @@ from nmt.data.corpus import ReadOptions, pair_location, read_chunks, read_pairs
 from nmt.data.fingerprint import text_identity
 from nmt.data.store import Side
 from nmt.data.test_sets import test_sets
+from nmt.errors import UserError
 from nmt.logs import counted, progress, say, warn
-from nmt.recipe import DataRecipe, Recipe, UserError
+from nmt.recipe import DataRecipe, Recipe
 from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import write_file
 from nmt.text.clean import Pair

@@ -41,9 +41,10 @@ from nmt.data.mixture import Mixture
 from nmt.data.reused_tokenizers import reused_tokenizers
 from nmt.data.store import PairStore, PairWriter, Split, token_dtype
 from nmt.data.test_sets import TestSet, warn_of_swapped_sides
+from nmt.errors import UserError
 from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.cores import num_cores
-from nmt.recipe import Corpus, Recipe, TreesCorpus, UserError, named_files
+from nmt.recipe import Corpus, Recipe, TreesCorpus, named_files
 from nmt.special_ids import EOS_ID
 from nmt.storage.checksums import require_undamaged, sha256_of, write_checked
 from nmt.storage.sealed import link_or_copy

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nmt.recipe import Recipe, UserError, has_tree_vocabulary
+from nmt.errors import UserError
+from nmt.recipe import Recipe, has_tree_vocabulary
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, read_manifest
 from nmt.text.term_markup import TermMarkers

@@ -28,10 +28,11 @@ from typing import Any
 import numpy as np
 
 from nmt.data.store import PairStore, PairWriter, Part, Side
+from nmt.errors import UserError
 from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
 from nmt.processes.cores import num_cores
 from nmt.processes.parallel import map_in_order
-from nmt.recipe import TrainRecipe, UserError
+from nmt.recipe import TrainRecipe
 from nmt.storage.checksums import damaged_files, sha256_of
 from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import link_or_copy, new_directory, reporting_disk_errors, sync

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.text.segmentation import Tokens, gather, reverse_each
 
 Split = Literal["train", "valid"]

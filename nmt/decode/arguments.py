@@ -10,8 +10,9 @@ from typing import Generic, TypeVar
 
 from nmt.decode.glossary import Glossary, Required
 from nmt.decode.task import Previous, TranslatorInput
+from nmt.errors import UserError
 from nmt.logs import counted
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import DecodeRecipe
 
 Item = TypeVar("Item")
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nmt.decode.task import Previous, Task
-from nmt.recipe import SEPARATOR, Context, DecodeRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import SEPARATOR, Context, DecodeRecipe
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import UNK_ID

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import DecodeRecipe
 from nmt.text.splitting import Part
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from nmt.errors import UserError
 from nmt.logs import counted, warn
-from nmt.recipe import UserError
 from nmt.text.clean import normalize
 from nmt.text.lines import read_lines
 from nmt.text.words import find_words, split_words

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from nmt.checkpoint import load_model
+from nmt.errors import UserError
 from nmt.inference.prepare import prepare_for_search
-from nmt.recipe import ModelRecipe, SearchPrecision, UserError
+from nmt.recipe import ModelRecipe, SearchPrecision
 from nmt.search.beam_search import StepModel
 from nmt.special_ids import EOS_ID
 from nmt.storage.model_metadata import read_model_metadata, require_kind

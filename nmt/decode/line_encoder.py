@@ -8,7 +8,8 @@ from dataclasses import replace
 from nmt.decode.context import ContextEncoder
 from nmt.decode.glossary import Glossary, Required, forms_of
 from nmt.decode.task import Task, TranslatorInput
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import DecodeRecipe
 from nmt.search.limits import max_output_length, num_required_tokens, require_fit
 from nmt.search.options import SearchOptions
 from nmt.text.clean import UnicodeForm, normalize

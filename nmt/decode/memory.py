@@ -21,7 +21,8 @@ from nmt.decode.glossary import Required
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
-from nmt.recipe import Context, MemoryFileError
+from nmt.errors import MemoryFileError
+from nmt.recipe import Context
 from nmt.text.clean import normalize
 
 DEFAULT_LIMIT = 1_000_000

@@ -7,7 +7,8 @@ from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.decode.context import ContextEncoder
 from nmt.decode.language_model import require_fusible, require_language
 from nmt.decode.shortlist import Shortlist, require_languages
-from nmt.recipe import Recipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import Recipe
 from nmt.search.trees import TreeTokens
 from nmt.storage.model_metadata import read_model_metadata, require_kind
 from nmt.storage.run_folder import find_model

@@ -25,7 +25,7 @@ from torch import Tensor
 from nmt.alignment.lexical import Pairs, estimate_lexicon
 from nmt.alignment.pair_chunks import in_chunks, read_pairs
 from nmt.data.store import PairStore, SideStore
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.special_ids import EOS_ID
 from nmt.storage.sealed import write_file
 from nmt.text.lines import reject_pipe

@@ -21,7 +21,8 @@ from nmt.decode.glossary import Glossary, Required
 from nmt.decode.line_encoder import RIGHT_TO_LEFT, LineEncoder
 from nmt.decode.task import Previous, Task, TranslatorInput
 from nmt.decode.translation import Attention, Translation, join_ranks, without_breaks
-from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe
 from nmt.search.hypothesis import Hypothesis, in_reading_order
 from nmt.search.limits import distinct_requirements
 from nmt.search.options import SearchOptions

@@ -22,11 +22,12 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Attention, Translation
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.transfer import to_device
+from nmt.errors import UserError
 from nmt.inference.prepare import SearchModel, prepare_for_search
 from nmt.logs import warn
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
-from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UserError
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision
 from nmt.search.batches import Batching, choose_batch_tokens, continuous_batches, static_batches
 from nmt.search.beam_search import StepModel, beam_search
 from nmt.search.callback import CallbackModel

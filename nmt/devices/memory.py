@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 _AMOUNT = re.compile(r" to allocate [\d.,]+ \w+")
 _MESSAGES = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")

@@ -9,8 +9,8 @@ from typing import Literal
 
 import torch
 
+from nmt.errors import UserError
 from nmt.logs import warn
-from nmt.recipe import UserError
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 ComputeType = Literal["fp32", "bf16", "fp16"]

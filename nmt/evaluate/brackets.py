@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sacrebleu.metrics.base import Metric, Score, Signature
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.text.trees import brackets
 
 Counts = NDArray[np.float64]

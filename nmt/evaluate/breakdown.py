@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.text.lines import input_name, read_lines, read_plain_text
 
 # Upper bounds of the length classes, in words; longer sentences form the last class.

@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from nmt.errors import UserError
 from nmt.evaluate.metrics import Score
-from nmt.recipe import UserError
 
 _SCORE = re.compile(r"^(?P<file>.*)\tscore: (?P<score>-?[0-9]+\.?[0-9]*)\s*$", re.MULTILINE)
 _PRINT_VERSION = "from importlib.metadata import version; print(version('unbabel-comet'))"

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from nmt.errors import UserError
 from nmt.evaluate.brackets import BracketF1
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed, make_scorer
 from nmt.evaluate.rouge import Rouge, warn_of_other_scripts
 from nmt.logs import counted, say, warn
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import Recipe
 from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_empty, warn_of_equal, warn_of_fields
 from nmt.text.words import has_spaces
 

@@ -24,12 +24,13 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
 from nmt.decode.arguments import require_strings
+from nmt.errors import CommandError, UserError
 from nmt.evaluate.brackets import BracketF1
 from nmt.evaluate.moses import MosesTokenizer, split_compounds
 from nmt.evaluate.rouge import Rouge
 from nmt.evaluate.sentence_counts import SentenceMetric
 from nmt.logs import counted
-from nmt.recipe import CommandError, Metric, UserError
+from nmt.recipe import Metric
 from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.text.clean import SHORT_CODES
 

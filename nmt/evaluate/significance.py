@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from sacrebleu.significance import PairedTest, Result
 
+from nmt.errors import CommandError, UserError
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed
 from nmt.evaluate.sentence_counts import score_from_counts, sentence_counts
 from nmt.logs import warn
-from nmt.recipe import CommandError, UserError
 
 # Score differences (0 to 100) within this tolerance are equal: their sums were added in different orders.
 _TOLERANCE = 1e-9

@@ -25,6 +25,7 @@ from nmt.data.folder import replacing
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.test_sets import test_sets
 from nmt.decode.requirements import require_decoding_inputs
+from nmt.errors import CommandError, UserError
 from nmt.evaluate.translated import has_other_context, has_other_output, has_other_source
 from nmt.experiments.sweep import Run, merge_overrides
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
@@ -32,7 +33,7 @@ from nmt.processes.cores import num_cores
 from nmt.processes.distributed import choose_device
 from nmt.processes.environment import world_size
 from nmt.processes.interruption import Interrupted, interruptible
-from nmt.recipe import CommandError, Recipe, UserError, parse_saved_recipe
+from nmt.recipe import Recipe, parse_saved_recipe
 from nmt.storage.run_folder import MODEL
 from nmt.storage.sealed import link_or_copy
 from nmt.train.warm_start import require_start_model, with_start_model

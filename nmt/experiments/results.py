@@ -12,6 +12,7 @@ from typing import Any
 
 from nmt.data.fingerprint import unpinned_datasets
 from nmt.data.test_sets import TestSet, test_sets
+from nmt.errors import UserError
 from nmt.evaluate.inputs import scoring_options
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.evaluate.result_tables import metric_heading
@@ -21,7 +22,7 @@ from nmt.experiments.launch import is_complete
 from nmt.experiments.run_comparison import read_translations
 from nmt.experiments.sweep import Run
 from nmt.logs import warn
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import Recipe
 from nmt.storage.run_folder import list_checkpoints, read_json_object
 from nmt.text.tokenizer import Tokenizers
 from nmt.train.state import TrainState

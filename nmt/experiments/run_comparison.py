@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.test_sets import TestSet, test_sets
+from nmt.errors import UserError
 from nmt.evaluate.inputs import hint_at_lowercase_output, scoring_options, warn_of_case, warn_of_identical
 from nmt.evaluate.metrics import check_aligned, make_scorer
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
 from nmt.evaluate.translated import has_other_output, has_other_source
 from nmt.logs import warn
-from nmt.recipe import Recipe, UserError, load_saved_recipe, parse_saved_recipe
+from nmt.recipe import Recipe, load_saved_recipe, parse_saved_recipe
 from nmt.storage.run_folder import read_json_object, require_run
 from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizers

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from nmt.errors import CommandError, RecipeError
 from nmt.logs import say
-from nmt.recipe import CommandError, Recipe, RecipeError, explain, load_recipe
+from nmt.recipe import Recipe, explain, load_recipe
 from nmt.recipe.corpora import Section
 
 # A comma outside of brackets, braces and quotation marks.

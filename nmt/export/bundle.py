@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from nmt.checkpoint import LoadedModel, load_model
+from nmt.errors import CommandError, UserError
 from nmt.export.card import Card, Target, write_card
 from nmt.export.ctranslate2 import Quantization, ctranslate2_files
 from nmt.export.huggingface import huggingface_files
@@ -17,7 +18,6 @@ from nmt.export.packages import Package, is_installed
 from nmt.export.parity import Parity, Sample, check_ctranslate2, check_huggingface, default_sample
 from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.processes.interruption import interruptible
-from nmt.recipe import CommandError, UserError
 from nmt.storage.model_metadata import require_kind, warn_of_run
 from nmt.storage.sealed import new_directory, reporting_disk_errors, require_new, write_synced
 from nmt.text.tokenizer import Tokenizers

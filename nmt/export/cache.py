@@ -24,8 +24,9 @@ from tempfile import mkdtemp
 from time import time
 from typing import IO, Literal, cast
 
+from nmt.errors import UserError
 from nmt.logs import say
-from nmt.recipe import ModelRecipe, UserError
+from nmt.recipe import ModelRecipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe, require_transformer
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, verify_directory, write_directory

@@ -11,10 +11,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
+from nmt.errors import CommandError, UserError
 from nmt.export.packages import load_package
 from nmt.processes.cores import cores_per_process
 from nmt.processes.environment import local_rank
-from nmt.recipe import CommandError, DecodeRecipe, SearchPrecision, UserError
+from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.search.options import SearchOptions
 
 _COMPUTE_TYPES: Mapping[SearchPrecision, str] = {

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, Self, cast, get_args
 from nmt.decode.arguments import require_count, require_list, require_options
 from nmt.decode.task import Task
 from nmt.decode.text_translator import TextTranslator
+from nmt.errors import UserError
 from nmt.export.batches import Batch, BatchQueue, poll, split_batches
 from nmt.export.cache import open_conversion
 from nmt.export.capabilities import (
@@ -45,7 +46,7 @@ from nmt.export.capabilities import (
     select_device,
 )
 from nmt.export.packages import load_package
-from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UserError
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.limits import max_output_length, output_limits
 from nmt.search.options import SearchOptions, length_penalty

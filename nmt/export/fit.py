@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from nmt.recipe import ModelRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import ModelRecipe
 from nmt.storage.model_metadata import ModelMetadata
 
 # Options that all formats support, though not all values (see `huggingface`), or that only matter in training.

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from nmt.recipe import SEPARATOR, TERM_MARKERS, DecodeRecipe, UserError, explain
+from nmt.errors import UserError
+from nmt.recipe import SEPARATOR, TERM_MARKERS, DecodeRecipe, explain
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.clean import UnicodeForm, normalize

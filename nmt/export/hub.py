@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from nmt.recipe import CommandError, UserError
+from nmt.errors import CommandError, UserError
 
 # All files that an export can have. Files left by an earlier export may take precedence over new ones: CTranslate2
 # reads `shared_vocabulary.json` even if the model has two vocabularies.

@@ -27,13 +27,14 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import model_files, read_tensors
+from nmt.errors import CommandError, UserError
 from nmt.export.generation import from_generation_config, ignored_options
 from nmt.export.huggingface import TEXT_OPTIONS, marian_names
 from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.logs import warn
 from nmt.model.layers import sinusoids
 from nmt.models import build_uninitialized
-from nmt.recipe import SEPARATOR, TERM_MARKERS, CommandError, Context, ModelRecipe, UserError
+from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, ModelRecipe
 from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import require_new, write_directory

@@ -11,8 +11,8 @@ from typing import Any
 
 import sentencepiece
 
+from nmt.errors import UserError
 from nmt.logs import warn
-from nmt.recipe import UserError
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.text.subword_file import Piece, PieceKind, read_algorithm, read_pieces, with_pieces
 from nmt.text.tokenizer import Tokenizer

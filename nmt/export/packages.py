@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from typing import Any, Literal
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 Package = Literal["ctranslate2", "transformers", "fastapi", "uvicorn", "py3langid", "rouge_score"]
 

@@ -17,6 +17,7 @@ from nmt.checkpoint import LoadedModel
 from nmt.data.prepare import load_prepared
 from nmt.decode.scoring import score_pairs
 from nmt.decode.task import Task
+from nmt.errors import UserError
 from nmt.export.capabilities import EngineDevice
 from nmt.export.ctranslate2 import Quantization
 from nmt.export.engine import CTranslate2Engine
@@ -24,7 +25,6 @@ from nmt.export.packages import load_package
 from nmt.logs import counted
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, PackedSequences
-from nmt.recipe import UserError
 from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions

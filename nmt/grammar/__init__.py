@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from nmt.errors import UserError
 from nmt.grammar.english import english
 from nmt.grammar.german import german
 from nmt.grammar.sampler import Sampler
 from nmt.grammar.splits import Split, digest, may_contain
 from nmt.grammar.syntax import Sentence
-from nmt.recipe import UserError
 
 __all__ = ["ToyPair", "generate", "source_files", "translate"]
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from nmt.devices.precision import choose_precision, torch_dtype
+from nmt.errors import UserError
 from nmt.inference.prepacked import ROWS, PrepackedLinear
-from nmt.recipe import UserError
 
 # Values are quantized to [-127, 127]. Those of x are shifted by a zero point, because oneDNN needs unsigned integers.
 _MAX_INT8, _ZERO_POINT = 127, 128

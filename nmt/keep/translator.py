@@ -21,10 +21,11 @@ from nmt.decode.glossary import Glossary, Required, forms_of
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation, join_parts
+from nmt.errors import MemoryFileError, UserError
 from nmt.keep.items import Item, ItemGrammar, is_newly_joined
 from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
 from nmt.logs import counted, warn
-from nmt.recipe import Context, MemoryFileError, UserError
+from nmt.recipe import Context
 from nmt.text.clean import WITHOUT_SPACES, normalize
 from nmt.text.splitting import contains_phrase
 from nmt.text.words import has_digits

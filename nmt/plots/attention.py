@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from nmt.alignment.attention import AlignmentAttention, AttentionMap, WordAligner
+from nmt.errors import UserError
 from nmt.logs import counted
 from nmt.plots.figure import new_figure, save_figure
-from nmt.recipe import UserError
 
 # Inches per cell, and for the tokens beside the map.
 _CELL, _MARGIN = 0.28, 1.6

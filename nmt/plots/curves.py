@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nmt.errors import UserError
 from nmt.plots.figure import BLUE, GRAY, GREEN, ORANGE, PALETTE, new_figure, save_figure, style_axes
-from nmt.recipe import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nmt.recipe import CommandError, UserError
+from nmt.errors import CommandError, UserError
 from nmt.storage.sealed import write_file
 
 if TYPE_CHECKING:

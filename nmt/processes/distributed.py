@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from nmt.devices.memory import explained_out_of_memory
+from nmt.errors import OrderlyEnd, UserError
 from nmt.processes.environment import local_rank, read_number, world_size
 from nmt.processes.failure_detection import FailureDetector
-from nmt.recipe import OrderlyEnd, UserError
 
 WATCH_SECONDS = 60.0
 TIMEOUT_SECONDS = 600.0

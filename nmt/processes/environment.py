@@ -6,7 +6,7 @@ import math
 import os
 from contextlib import suppress
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 
 def world_size() -> int:

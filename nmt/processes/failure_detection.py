@@ -29,7 +29,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined] # documented as public
 
-from nmt.recipe import JobEnded, UserError
+from nmt.errors import JobEnded, UserError
 
 MAX_HEARTBEAT_SECONDS = 1.0
 EXIT_SECONDS = 5.0  # time for a process to exit by itself after a verdict

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any, NoReturn, TypeVar
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

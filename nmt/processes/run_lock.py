@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 if sys.platform != "win32":
     import fcntl

@@ -31,7 +31,6 @@ from nmt.recipe.decoding import (
     require_length_penalty_effect,
 )
 from nmt.recipe.effects import has_tree_vocabulary
-from nmt.recipe.errors import CommandError, JobEnded, MemoryFileError, OrderlyEnd, RecipeError, UserError, advice_on
 from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
 from nmt.recipe.former_options import upgrade_options
 from nmt.recipe.model import ModelRecipe
@@ -67,7 +66,6 @@ __all__ = [
     "TERM_MARKERS",
     "BleuTokenizer",
     "ClassificationRecipe",
-    "CommandError",
     "Context",
     "ContextSides",
     "Corpus",
@@ -76,18 +74,14 @@ __all__ = [
     "EvaluateRecipe",
     "GlossaryMode",
     "HuggingFaceCorpus",
-    "JobEnded",
     "JsonLinesCorpus",
     "LabeledDataRecipe",
-    "MemoryFileError",
     "Metric",
     "ModelRecipe",
     "MonolingualCorpus",
     "Noise",
-    "OrderlyEnd",
     "ParquetCorpus",
     "Recipe",
-    "RecipeError",
     "SacrebleuCorpus",
     "SearchPrecision",
     "Section",
@@ -98,8 +92,6 @@ __all__ = [
     "TrainRecipe",
     "TreesCorpus",
     "TsvCorpus",
-    "UserError",
-    "advice_on",
     "describe_recipe",
     "dump_choices",
     "dump_recipe",

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
+from nmt.errors import CommandError
 from nmt.recipe.corpora import NonNegativeFloat, PositiveFloat, Probability, Section
-from nmt.recipe.errors import CommandError
 
 GlossaryMode = Literal["constrain", "annotate"]
 Strength = Annotated[float, Field(ge=0.0, le=1_000.0)]

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import tomli_w
 from pydantic import ValidationError
 
+from nmt.errors import RecipeError
 from nmt.recipe.classification import ClassificationRecipe
 from nmt.recipe.corpora import Corpus, Section, TrainingOptions
 from nmt.recipe.decoding import DecodeRecipe, FinalDecodeRecipe
-from nmt.recipe.errors import RecipeError
 from nmt.recipe.former_options import upgrade_options
 from nmt.recipe.sections import SAVED, Recipe
 from nmt.recipe.validation import explain, explain_with_origin, is_option

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 
 @dataclass(frozen=True)

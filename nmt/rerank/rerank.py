@@ -20,8 +20,8 @@ import tomli_w
 from numpy.typing import NDArray
 
 from nmt.decode.scoring import TextScorer
+from nmt.errors import UserError
 from nmt.logs import counted, warn
-from nmt.recipe import UserError
 from nmt.rerank.nbest import Candidate
 from nmt.storage.sealed import read_manifest, write_file
 from nmt.text.lines import unreadable

@@ -13,8 +13,9 @@ import torch
 
 from nmt.data.epoch_plan import plan_by_length
 from nmt.devices.memory import is_out_of_memory
+from nmt.errors import UserError
 from nmt.logs import say
-from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe
 
 # Minimum cost of a sentence in tokens: each sentence also needs `beam_size` rows of logits at every step.
 _MIN_COST = 16

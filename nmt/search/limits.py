@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Sequence
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.search.options import SearchOptions
 from nmt.text.context import after_last
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import DecodeRecipe
 from nmt.text.context import after_last
 
 LengthPenalty = Literal["gnmt", "power", "none"]

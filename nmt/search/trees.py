@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nmt.devices.transfer import to_device
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.search.batched import Batched
 from nmt.special_ids import EOS_ID
 from nmt.text.subword_file import SPACE

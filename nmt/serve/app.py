@@ -19,7 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.translation import Attention, Translation
-from nmt.recipe import NO_LANGUAGE, UserError
+from nmt.errors import UserError
+from nmt.recipe import NO_LANGUAGE
 from nmt.serve.access import AccessRules
 from nmt.serve.documents import join_documents, split_texts
 from nmt.serve.events import Event, merge, stream_events, with_text_events

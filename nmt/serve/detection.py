@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from nmt.errors import UserError
 from nmt.export.packages import load_package
-from nmt.recipe import UserError
 
 _MAX_CHARACTERS = 2_000  # more would block other requests without changing the result
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 
-from nmt.recipe import NO_LANGUAGE, UserError
+from nmt.errors import UserError
+from nmt.recipe import NO_LANGUAGE
 from nmt.serve.detection import Detected, rank_languages
 from nmt.serve.documents import TextFormat, join_documents, split_texts
 from nmt.serve.messages import DetectRequest, JsonLine, LibreTranslateRequest, request_schema

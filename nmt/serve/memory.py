@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from nmt.decode.memory import DEFAULT_LIMIT, TranslationMemory
 from nmt.decode.translation import Translation
-from nmt.recipe import MemoryFileError
+from nmt.errors import MemoryFileError
 from nmt.serve.log import log_warning
 
 Result = TypeVar("Result")

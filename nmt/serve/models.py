@@ -16,17 +16,9 @@ from nmt.decode.memory import MemoryTranslator
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
+from nmt.errors import CommandError, UserError
 from nmt.keep.translator import PreservingTranslator, unspaced_markup
-from nmt.recipe import (
-    NO_LANGUAGE,
-    CommandError,
-    Context,
-    DecodeRecipe,
-    UserError,
-    explain,
-    ineffective_option,
-    overrides_by_name,
-)
+from nmt.recipe import NO_LANGUAGE, Context, DecodeRecipe, explain, ineffective_option, overrides_by_name
 from nmt.serve.batching import Batcher, BatchingOptions
 from nmt.serve.log import log_warning
 from nmt.serve.memory import ServedMemory

@@ -14,8 +14,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from nmt.errors import UserError
 from nmt.logs import print_line, say
-from nmt.recipe import UserError
 from nmt.serve.app import build_app
 from nmt.serve.libretranslate import unnamed_models
 from nmt.serve.messages import JsonLine

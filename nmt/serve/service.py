@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from nmt.decode.context import document_rounds
 from nmt.decode.task import Previous
 from nmt.decode.translation import Translation
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.serve.batching import QueueFullError
 from nmt.serve.delivery import Delivery
 from nmt.serve.log import log, log_warning

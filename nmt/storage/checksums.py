@@ -10,9 +10,9 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from nmt.errors import UserError
 from nmt.logs import ProgressBar, progress
 from nmt.processes.cores import num_cores
-from nmt.recipe import UserError
 from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import sync, write_synced
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import tomli_w
 
+from nmt.errors import UserError
 from nmt.logs import is_first_rank, warn
-from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, DecodeRecipe, ModelRecipe, UserError, upgrade_options
+from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, DecodeRecipe, ModelRecipe, upgrade_options
 from nmt.storage.run_folder import (
     MODEL,
     checkpoint_step,

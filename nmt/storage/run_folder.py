@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nmt.errors import UserError
 from nmt.logs import is_first_rank, warn
 from nmt.processes.run_lock import require_lock
-from nmt.recipe import UserError, is_dumped
+from nmt.recipe import is_dumped
 from nmt.storage.sealed import MANIFEST, CorruptError, manifest_digest, read_manifest
 
 MODEL, CLASSIFIER = "model.toml", "classifier.toml"

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from nmt.errors import UserError, advice_on
 from nmt.processes.run_lock import require_lock
-from nmt.recipe import UserError, advice_on
 
 MANIFEST = "manifest.json"
 

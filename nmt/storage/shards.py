@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 _SHARD = re.compile(r"(.*-)([0-9]{5})-of-([0-9]{5})(\b.*)")
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from nmt.decode.context import document_rounds
 from nmt.decode.task import Previous
-from nmt.recipe import Context, UserError
+from nmt.errors import UserError
+from nmt.recipe import Context
 from nmt.streams.records import Record
 from nmt.text.context import is_blank
 

@@ -12,10 +12,10 @@ from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
 
+from nmt.errors import CommandError, UserError
 from nmt.keep.translator import Fallbacks
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
-from nmt.recipe import CommandError, UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.streams.context import whole_documents

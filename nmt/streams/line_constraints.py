@@ -7,7 +7,8 @@ from typing import Any, TypedDict
 
 from nmt.decode.glossary import Term
 from nmt.decode.task import Previous
-from nmt.recipe import NO_CONTEXT, Context, UserError
+from nmt.errors import UserError
+from nmt.recipe import NO_CONTEXT, Context
 from nmt.text.clean import valid_unicode
 from nmt.text.json_fields import one_line
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from nmt.errors import UserError
 from nmt.processes.interruption import ended_by_reader
-from nmt.recipe import UserError
 from nmt.storage.run_folder import owning_directory
 from nmt.storage.sealed import require_no_loop, writes_through
 from nmt.streams.part import Origin, PartFile, journal_path, open_part, part_path

@@ -22,8 +22,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from nmt.errors import CommandError, UserError
 from nmt.logs import counted
-from nmt.recipe import CommandError, UserError
 from nmt.storage.sealed import keep_mode
 from nmt.streams.records import Record
 from nmt.streams.sink import Sink, write_errors

@@ -13,9 +13,10 @@ from nmt.alignment.words import format_links
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.task import Previous
 from nmt.decode.translation import Translation, without_breaks
+from nmt.errors import CommandError, UserError
 from nmt.keep.documents import Segment, has_subtitles, html_segments, srt_segments
 from nmt.logs import counted, warn
-from nmt.recipe import NO_CONTEXT, CommandError, Context, UserError
+from nmt.recipe import NO_CONTEXT, Context
 from nmt.streams.line_constraints import read_constraints
 from nmt.text.json_fields import json_values, parse_json, text_or_null
 from nmt.text.lines import find_format, has_csv_name, is_header, warn_of_csv

@@ -13,8 +13,9 @@ from pathlib import Path
 from time import monotonic
 
 from nmt.decode.glossary import Glossary
+from nmt.errors import UserError
 from nmt.logs import counted
-from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UserError
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe
 from nmt.streams.context import with_context
 from nmt.streams.records import DOCUMENT_FORMATS, Record, RecordReader
 from nmt.text.lines import (

@@ -10,8 +10,8 @@ from io import FileIO
 from pathlib import Path
 
 from nmt.decode.glossary import TermUse
+from nmt.errors import CommandError, UserError
 from nmt.logs import counted, say
-from nmt.recipe import CommandError, UserError
 from nmt.streams.sink import Sink, write_errors
 from nmt.text.lines import read_lines
 

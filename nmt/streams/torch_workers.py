@@ -12,12 +12,12 @@ from typing import cast
 
 import torch
 
+from nmt.errors import UserError
 from nmt.keep.translator import Fallbacks
 from nmt.processes.cores import num_cores
 from nmt.processes.distributed import World, start_world
 from nmt.processes.host_memory import free_host_memory, resident_memory
 from nmt.processes.parallel import map_in_order
-from nmt.recipe import UserError
 from nmt.streams.records import Record
 from nmt.streams.windows import Wait, with_pauses
 from nmt.streams.workers import LineCounts, Load, TranslatedWindow, WindowTranslator, Workers

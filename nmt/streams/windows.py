@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.streams.records import Record
 
 # Lines of a window. Within these limits, a file is split into WINDOWS_PER_FILE windows, to balance the load

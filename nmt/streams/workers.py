@@ -12,8 +12,8 @@ from nmt.decode.glossary import Glossary
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
+from nmt.errors import MemoryFileError, UserError
 from nmt.keep.translator import Fallbacks, PreservingTranslator
-from nmt.recipe import MemoryFileError, UserError
 from nmt.streams.context import rounds
 from nmt.streams.records import Record, RecordWriter
 from nmt.streams.term_report import format_use

@@ -11,8 +11,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple, TypeVar
 
+from nmt.errors import UserError
 from nmt.logs import say
-from nmt.recipe import SEPARATOR, Context, UserError
+from nmt.recipe import SEPARATOR, Context
 from nmt.text.clean import DropReason, Pair, UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.text.clean import valid_unicode
 
 _SPACES = re.compile(r"[ \t\n\r]*")

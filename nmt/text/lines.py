@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, Literal
 
 import zstandard
 
+from nmt.errors import UserError, advice_on
 from nmt.logs import counted, warn
-from nmt.recipe import UserError, advice_on
 
 InvalidUtf8 = Literal["error", "replace"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from sacrebleu.dataset import DATASETS
 from sacrebleu.utils import SACREBLEU_DIR
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 
 def sacrebleu_files(name: str, lang_pair: str) -> tuple[Path, list[Path]]:

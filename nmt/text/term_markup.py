@@ -11,7 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-from nmt.recipe import TERM_MARKERS, UserError
+from nmt.errors import UserError
+from nmt.recipe import TERM_MARKERS
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 Span = tuple[int, int]

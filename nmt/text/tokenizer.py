@@ -21,7 +21,8 @@ from typing import Any
 
 import sentencepiece
 
-from nmt.recipe import SEPARATOR, TERM_MARKERS, Recipe, TokenizerRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import SEPARATOR, TERM_MARKERS, Recipe, TokenizerRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.text.clean import WITHOUT_SPACES, valid_unicode
 from nmt.text.splitting import is_unspaced

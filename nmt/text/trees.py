@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 WORD = "XX"
 PUNCTUATION = frozenset({",", ":", "``", "''", "."})

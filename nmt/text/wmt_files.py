@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 _DOCUMENT_OR_SEGMENT = re.compile(r"<(doc|seg)\b", re.IGNORECASE)
 _ELEMENT = re.compile(r"<(doc|seg)\b([^>]*)>", re.IGNORECASE)

@@ -9,11 +9,12 @@ from functools import partial
 import numpy as np
 
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
+from nmt.errors import UserError
 from nmt.logs import counted, say, warn
 from nmt.packing.packed import BatchShape
 from nmt.packing.shapes import UpdateStatistics
 from nmt.processes.distributed import World
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import Recipe
 from nmt.train.compilation import has_fixed_shapes
 from nmt.train.data import TrainingData
 from nmt.train.memory import MemoryProbe, checkpoint_copy_bytes, fit_micro_batch, missing_moment_bytes

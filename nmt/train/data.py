@@ -11,9 +11,10 @@ from nmt.data.mixture import Mixture
 from nmt.data.prepare import Prepared
 from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore, SideStore
+from nmt.errors import UserError
 from nmt.models import TranslationModel
 from nmt.processes.distributed import World
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from nmt.data.reused_tokenizers import expected_vocab_sizes
+from nmt.errors import UserError
 from nmt.models import build_uninitialized
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import Recipe
 from nmt.storage.run_folder import list_checkpoints
 
 BYTES_PER_ELEMENT = 4  # fp32

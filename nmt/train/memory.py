@@ -20,11 +20,11 @@ from torch import nn
 
 from nmt.data.epoch_plan import EpochPlan
 from nmt.devices.precision import ComputeType, autocast
+from nmt.errors import UserError
 from nmt.packing.packed import Batch, BatchShape, PackedSequences
 from nmt.packing.padding import row_width
 from nmt.processes.device_memory import available_memory, peak_memory
 from nmt.processes.distributed import World
-from nmt.recipe import UserError
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.train.loss import TrainingLoss
 from nmt.train.optimizer import Adam

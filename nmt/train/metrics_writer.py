@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.storage.finite import finite
 from nmt.storage.sealed import write_file
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from nmt.checkpoint import Tensors
-from nmt.recipe import TrainRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import TrainRecipe
 
 
 class Adam:

@@ -27,10 +27,11 @@ from nmt.data.loader import TrainingBatches, Update, make_batch
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
 from nmt.devices.precision import autocast
+from nmt.errors import CommandError, UserError
 from nmt.logs import progress, say, warn, warnings_only
 from nmt.models import TranslationModel
 from nmt.processes.distributed import World
-from nmt.recipe import CommandError, Recipe, UserError, load_saved_recipe
+from nmt.recipe import Recipe, load_saved_recipe
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_run
 from nmt.storage.sealed import verify_directory
 from nmt.train.optimizer import optimizer_tensors

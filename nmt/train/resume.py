@@ -13,9 +13,10 @@ from nmt.data.corpus import require_files
 from nmt.data.fingerprint import describe_change, outdated_splits, read_report
 from nmt.data.prepare import Prepared
 from nmt.data.reused_tokenizers import load_verified_tokenizers, tokenizer_sources
+from nmt.errors import UserError
 from nmt.logs import say, warn
 from nmt.processes.distributed import World
-from nmt.recipe import ClassificationRecipe, Recipe, UserError, load_classification_recipe, load_saved_recipe
+from nmt.recipe import ClassificationRecipe, Recipe, load_classification_recipe, load_saved_recipe
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.storage.sealed import manifest_digest
 from nmt.train.schedule import learning_rate

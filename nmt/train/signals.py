@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from nmt.recipe import OrderlyEnd
+from nmt.errors import OrderlyEnd
 
 # 128 + signal number; SIGUSR1 is Slurm's early warning of a SIGTERM.
 EXIT_STATUS = {signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGINT: 130}

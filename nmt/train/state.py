@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.reused_tokenizers import tokenizer_sources
-from nmt.recipe import Recipe, TrainRecipe, UserError, load_saved_recipe
+from nmt.errors import UserError
+from nmt.recipe import Recipe, TrainRecipe, load_saved_recipe
 from nmt.storage.run_folder import CLASSIFIER, checkpoint_step, list_checkpoints
 from nmt.storage.sealed import CorruptError
 

@@ -18,11 +18,12 @@ from nmt.data.loader import DataPosition, TrainingBatches, Update
 from nmt.data.prepare import Prepared
 from nmt.devices.allocator import keep_freed_memory
 from nmt.devices.precision import autocast
+from nmt.errors import UserError
 from nmt.logs import ProgressBar, format_duration, progress, say, warn
 from nmt.models import TranslationModel, build_model
 from nmt.processes.cores import cores_per_process
 from nmt.processes.distributed import World
-from nmt.recipe import Recipe, UserError, dump_recipe
+from nmt.recipe import Recipe, dump_recipe
 from nmt.storage.sealed import manifest_digest
 from nmt.train.background_writer import BackgroundWriter
 from nmt.train.batching import Batching, warn_of_long_pairs

@@ -12,9 +12,10 @@ import torch
 
 from nmt.checkpoint import load_tensors, read_tensors
 from nmt.data.reused_tokenizers import expected_vocab_sizes
+from nmt.errors import UserError
 from nmt.logs import is_first_rank, warn
 from nmt.models import TranslationModel, build_uninitialized
-from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, UserError, revalidate
+from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, revalidate
 from nmt.storage.model_metadata import read_model_metadata, read_model_recipe, warn_of_run
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import manifest_digest, verify_directory

@@ -12,8 +12,9 @@ from nmt.alignment.attention import AlignmentAttention, WordAligner, attention_m
 from nmt.alignment.words import words_as_given, words_as_printed
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.text.clean import normalize
 from nmt.text.pair_encoder import PairEncoder
 from nmt.text.tokenizer import Tokenizers, train_tokenizer

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from nmt.alignment.attention import AlignmentAttention, WordAligner
 from nmt.alignment.choice import agreement, choose_attention
+from nmt.errors import UserError
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import ModelRecipe, TokenizerRecipe, UserError
+from nmt.recipe import ModelRecipe, TokenizerRecipe
 from nmt.text.pair_encoder import PairEncoder, TokenPair
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 

@@ -9,7 +9,8 @@ import pytest
 from nmt.alignment.term_markup import open_markup, prepare_markup
 from nmt.data.prepare import Prepared, prepare
 from nmt.data.store import PairStore
-from nmt.recipe import TERM_MARKERS, Recipe, RecipeError, UserError, parse_recipe
+from nmt.errors import RecipeError, UserError
+from nmt.recipe import TERM_MARKERS, Recipe, parse_recipe
 from tests.alignment.test_training_links import RECIPE, sentences
 
 MARKED = RECIPE.replace("guided_alignment = true", "glossary_markup = 0.5").replace("joint = false", "joint = true")

@@ -15,7 +15,8 @@ from nmt.alignment.training import LINKS_FOLDER, link_tokens, open_links, prepar
 from nmt.alignment.words import parse_links
 from nmt.data.prepare import Prepared, load_prepared, prepare
 from nmt.data.store import PairStore
-from nmt.recipe import Recipe, UserError, parse_recipe
+from nmt.errors import UserError
+from nmt.recipe import Recipe, parse_recipe
 
 RECIPE = """
 name = "linked"

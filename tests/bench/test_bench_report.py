@@ -12,7 +12,7 @@ from nmt.bench.device import LinearRate
 from nmt.bench.report import decoding_rows, format_table, training_rows, write_json
 from nmt.bench.statistics import Spread
 from nmt.bench.training import Stages, TrainingResult
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 TRAINING = TrainingResult(
     parameters=63_082_496,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nmt.bench.corpora import FIRST_ORDINARY_ID, WMT14, open_corpus, sample_tokens, write_random_corpus
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 
 def generator() -> np.random.Generator:

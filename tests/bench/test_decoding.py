@@ -16,7 +16,8 @@ from nmt.bench.decoding import (
 )
 from nmt.bench.inputs import DecodingRequest, prepare_decoding
 from nmt.decode.translator import Translator
-from nmt.recipe import UserError, override_decode
+from nmt.errors import UserError
+from nmt.recipe import override_decode
 
 SENTENCES = ("w1 w2 w3", "w4", "w9 w8 w7 w6 w5 w4 w3 w2 w1 w0", "w30 w31")
 OUTPUT_TOKENS = 6  # of each translation

@@ -13,7 +13,7 @@ from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.data.prepare import prepare
 from nmt.data.store import PairStore
 from nmt.decode.translator import Translator
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.storage.model_metadata import read_model_metadata
 
 SMALL_MODEL = "d_model = 16\nd_ff = 32\nnum_heads = 2\nnum_encoder_layers = 1\nnum_decoder_layers = 1\n"

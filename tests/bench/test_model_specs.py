@@ -6,7 +6,8 @@ import pytest
 
 from nmt.bench.model_specs import find_model_spec
 from nmt.bench.random_model import number_tokenizers, write_random_model
-from nmt.recipe import RecipeError, UserError, load_recipe
+from nmt.errors import RecipeError, UserError
+from nmt.recipe import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,7 +9,7 @@ from nmt.bench.corpora import FIRST_ORDINARY_ID, LengthDistribution
 from nmt.bench.model_specs import find_model_spec
 from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
 from nmt.checkpoint import load_model
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 LENGTHS = LengthDistribution(src_mean=9.0, tgt_mean=9.0, deviation=0.5, correlation=0.9)
 

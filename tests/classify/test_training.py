@@ -21,16 +21,10 @@ from nmt.classify.text_classifier import TextClassifier
 from nmt.classify.trainer import ClassifierTrainer
 from nmt.cli.program import COMMANDS
 from nmt.devices.precision import choose_precision
+from nmt.errors import CommandError, RecipeError, UserError
 from nmt.evaluate.classification import ClassificationScore
 from nmt.processes.interruption import Interrupted
-from nmt.recipe import (
-    ClassificationRecipe,
-    CommandError,
-    RecipeError,
-    UserError,
-    load_classification_recipe,
-    load_recipe,
-)
+from nmt.recipe import ClassificationRecipe, load_classification_recipe, load_recipe
 from nmt.storage.sealed import CorruptError
 from nmt.train.signals import Stopped
 

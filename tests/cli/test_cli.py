@@ -17,7 +17,8 @@ import nmt as nmt_package
 from nmt import DecodeRecipe, Translator
 from nmt.checkpoint import write_with_decode
 from nmt.decode.scoring import TextScorer
-from nmt.recipe import UserError, load_recipe, parse_recipe
+from nmt.errors import UserError
+from nmt.recipe import load_recipe, parse_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
 from nmt.storage.sealed import manifest_digest

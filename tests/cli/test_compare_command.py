@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.text.lines import count_lines
 from tests.calling import Nmt, PipeIn, one_line
 

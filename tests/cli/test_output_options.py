@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nmt.cli.arguments import require_output
+from nmt.errors import UserError
 from nmt.plots.figure import PLOT_MARK
-from nmt.recipe import UserError
 from nmt.streams.output import require_not_input
 from tests.calling import Nmt, one_line
 

@@ -15,8 +15,9 @@ from nmt.checkpoint import load_checkpoint
 from nmt.cli.arguments import find_recipe
 from nmt.cli.plan import _speed_rows
 from nmt.data.store import PairStore
+from nmt.errors import UserError
 from nmt.evaluate.forecast import SpeedForecast, read_forecast, write_forecast
-from nmt.recipe import UserError, load_recipe
+from nmt.recipe import load_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.state import TrainState
 from tests.calling import Nmt, one_line

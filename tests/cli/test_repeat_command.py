@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from nmt.errors import UserError
 from nmt.experiments import launch
 from nmt.experiments.results import read_results
 from nmt.experiments.sweep import make_sweep
-from nmt.recipe import UserError
 from nmt.storage.run_folder import list_checkpoints
 from tests.calling import Nmt, one_line
 from tests.cli import forked_commands

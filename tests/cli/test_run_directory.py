@@ -10,7 +10,8 @@ import pytest
 
 from nmt import pipeline
 from nmt.bench.random_model import write_random_model
-from nmt.recipe import Recipe, UserError, dump_recipe, load_recipe
+from nmt.errors import UserError
+from nmt.recipe import Recipe, dump_recipe, load_recipe
 from nmt.storage.run_folder import find_model
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line

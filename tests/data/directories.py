@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from nmt.data.prepare import prepare
-from nmt.recipe import Recipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import Recipe
 
 
 def contents(directory: Path) -> dict[str, bytes]:

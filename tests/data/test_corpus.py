@@ -31,6 +31,7 @@ from nmt.data.corpus import (
     read_pairs,
     require_files,
 )
+from nmt.errors import UserError
 from nmt.recipe import (
     Corpus,
     HuggingFaceCorpus,
@@ -42,7 +43,6 @@ from nmt.recipe import (
     ToyCorpus,
     TreesCorpus,
     TsvCorpus,
-    UserError,
 )
 from nmt.text import lines as lines_module
 from nmt.text.lines import InvalidUtf8, count_lines, decode_lines, read_lines

@@ -15,12 +15,12 @@ from nmt.data.pair_text import decode_pairs, locate_pairs
 from nmt.data.prepare import Prepared, prepare
 from nmt.data.store import PairStore, SideStore
 from nmt.data.test_sets import reference_context
+from nmt.errors import RecipeError
 from nmt.recipe import (
     Context,
     Corpus,
     JsonLinesCorpus,
     Recipe,
-    RecipeError,
     SgmCorpus,
     TextCorpus,
     ToyCorpus,

@@ -12,7 +12,8 @@ from nmt.data.loader import TrainingBatches
 from nmt.data.mixture import Mixture
 from nmt.data.prepare import Prepared, prepare, tag_ids
 from nmt.data.store import PairStore
-from nmt.recipe import Recipe, TokenizerRecipe, UserError, parse_recipe
+from nmt.errors import UserError
+from nmt.recipe import Recipe, TokenizerRecipe, parse_recipe
 from nmt.special_ids import EOS_ID
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers, train_tokenizers

@@ -19,8 +19,9 @@ from nmt.data.fingerprint import describe_change, outdated_splits, text_identity
 from nmt.data.frames import Frame
 from nmt.data.prepare import load_prepared, prepare
 from nmt.data.store import PairStore
+from nmt.errors import UserError
 from nmt.processes.run_lock import LOCK_FILE, run_lock
-from nmt.recipe import Recipe, UserError, dump_recipe, parse_recipe
+from nmt.recipe import Recipe, dump_recipe, parse_recipe
 from nmt.text.clean import normalize
 from nmt.text.tokenizer import train_tokenizers
 from tests.data.directories import contents, modification_times, one_line_error

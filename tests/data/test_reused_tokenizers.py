@@ -10,7 +10,8 @@ import pytest
 from nmt.data.prepare import Prepared, prepare
 from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.data.store import PairStore
-from nmt.recipe import Recipe, TokenizerRecipe, UserError, parse_recipe
+from nmt.errors import UserError
+from nmt.recipe import Recipe, TokenizerRecipe, parse_recipe
 from nmt.storage.sealed import write_directory
 from nmt.text.clean import Cleaner
 from nmt.text.tokenizer import Tokenizers, train_tokenizers

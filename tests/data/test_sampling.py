@@ -21,7 +21,8 @@ from nmt.data import sampling
 from nmt.data.loader import DataPosition, TrainingBatches, Update
 from nmt.data.sampling import SampledEpochs, SamplingClosed
 from nmt.data.store import PairStore, PairWriter, Side, SideStore, token_dtype
-from nmt.recipe import TokenizerRecipe, TrainRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import TokenizerRecipe, TrainRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage import checksums
 from nmt.text.tokenizer import Tokenizers, train_tokenizer, train_tokenizers

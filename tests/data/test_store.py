@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nmt.data.store import PairStore, PairWriter, Sentences, Side, SideStore, token_dtype
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 
 def write_store(directory: Path, src: list[list[int]], tgt: list[list[int]], chunk: int = 3, vocab: int = 1000) -> None:

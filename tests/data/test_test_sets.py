@@ -7,7 +7,8 @@ import pytest
 import sacrebleu
 
 from nmt.data.test_sets import test_sets as read_test_sets
-from nmt.recipe import Recipe, UserError, parse_recipe
+from nmt.errors import UserError
+from nmt.recipe import Recipe, parse_recipe
 from nmt.text.clean import UnicodeForm
 
 RECIPE = """

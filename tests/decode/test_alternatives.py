@@ -10,8 +10,9 @@ import torch
 
 from nmt.checkpoint import load_model
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import DecodeRecipe
 from nmt.search.options import SearchOptions
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.tokenizer import Tokenizers

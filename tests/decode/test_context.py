@@ -16,12 +16,13 @@ from nmt.decode.scoring import TextScorer, score_pairs
 from nmt.decode.task import Task
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.export.description import describe_model, description_lines
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.packages import is_installed
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch
-from nmt.recipe import Context, DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+from nmt.recipe import Context, DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.special_ids import UNK_ID

@@ -13,7 +13,8 @@ from nmt.decode.language_model import require_fusible
 from nmt.decode.scoring import TextScorer
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
-from nmt.recipe import DecodeRecipe, UserError, parse_recipe
+from nmt.errors import UserError
+from nmt.recipe import DecodeRecipe, parse_recipe
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt
 

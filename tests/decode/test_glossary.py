@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nmt.decode.glossary import Glossary, Term
+from nmt.errors import UserError
 from nmt.keep.items import ItemGrammar
-from nmt.recipe import UserError
 from nmt.text.words import split_words
 
 

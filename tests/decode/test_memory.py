@@ -18,7 +18,7 @@ from nmt.decode.memory import MemoryTranslator, TranslationMemory
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 Request = tuple[str, str, tuple[str, ...]]
 

@@ -12,9 +12,10 @@ from nmt.bench.random_model import number_tokenizers
 from nmt.checkpoint import load_model, model_files, model_tensors
 from nmt.decode.scoring import TextScorer, score_pairs
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, PackedSequences
-from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.search.hypothesis import in_reading_order
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata

@@ -18,8 +18,9 @@ from nmt.data.store import PairStore, PairWriter
 from nmt.decode import shortlist as module
 from nmt.decode.shortlist import Shortlist, coverage, make_shortlist, require_languages
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.model.transformer import Transformer
-from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.special_ids import EOS_ID
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 from tests.alignment.test_lexical_alignment import Pairs, language

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.task import Task
 from nmt.decode.translator import Translator
-from nmt.recipe import TERM_MARKERS, TokenizerRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import TERM_MARKERS, TokenizerRecipe
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.text.tokenizer import Tokenizers, train_tokenizers

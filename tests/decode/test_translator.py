@@ -20,10 +20,11 @@ from nmt.decode.glossary import Glossary, Term
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.inference.quantized import supports_int8
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import DecodeRecipe, ModelRecipe, SearchPrecision, TokenizerRecipe, UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe, SearchPrecision, TokenizerRecipe
 from nmt.search.batches import Batching, static_batches
 from nmt.search.beam_search import StepModel
 from nmt.special_ids import EOS_ID

@@ -7,7 +7,7 @@ import torch
 
 from nmt.devices import precision
 from nmt.devices.precision import ComputeType, DeviceFeatures, Precision, choose_precision, device_features
-from nmt.recipe import UserError
+from nmt.errors import UserError
 
 GPU = torch.device("cuda", 0)
 Capability = tuple[int, int]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from nmt.errors import UserError
 from nmt.evaluate.inputs import check_scoring
 from nmt.evaluate.metrics import make_scorer, score_corpus
 from nmt.evaluate.significance import compare_systems
-from nmt.recipe import UserError
 from nmt.text.trees import linearize, read_tree
 from tests.calling import Nmt, one_line
 

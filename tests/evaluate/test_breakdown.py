@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
+from nmt.errors import UserError
 from nmt.evaluate.breakdown import WordScore, count_words, length_classes, read_word_counts, score_words
-from nmt.recipe import UserError
 
 
 def test_length_classes_sort_by_length() -> None:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
+from nmt.errors import UserError
 from nmt.evaluate.metrics import (
     GroupScore,
     bleu_tokenizer,
@@ -20,7 +21,7 @@ from nmt.evaluate.metrics import (
     score_corpus,
     score_groups,
 )
-from nmt.recipe import BleuTokenizer, EvaluateRecipe, Metric, UserError
+from nmt.recipe import BleuTokenizer, EvaluateRecipe, Metric
 from tests.evaluate.multi30k import needs_multi30k, read_lines
 
 # `bracket-f1` scores trees, and ROUGE needs an optional package; see their own tests.

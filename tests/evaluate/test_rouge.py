@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from nmt.errors import UserError
 from nmt.evaluate.metrics import make_scorer, score_corpus
 from nmt.evaluate.sentence_counts import score_from_counts, sentence_counts
 from nmt.export.packages import is_installed
-from nmt.recipe import UserError
 from tests.calling import Nmt, one_line
 
 needs_rouge = pytest.mark.skipif(

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from nmt.cli.arguments import find_recipe, packaged_recipes
+from nmt.errors import RecipeError
 from nmt.experiments.sweep import is_sweep, load_sweep, make_sweep
-from nmt.recipe import RecipeError, load_recipe
+from nmt.recipe import load_recipe
 
 RECIPE = """
 name = "tiny"

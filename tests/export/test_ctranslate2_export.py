@@ -12,12 +12,13 @@ import torch
 from nmt.checkpoint import load_model
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.export import bundle, fit
 from nmt.export import ctranslate2 as conversion
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.ctranslate2 import Quantization
 from nmt.processes.interruption import Interrupted
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import DecodeRecipe
 from nmt.text.tokenizer import Tokenizers
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")

@@ -21,12 +21,13 @@ from nmt.decode.scoring import TextScorer
 from nmt.decode.task import Task, TranslatorInput
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.export import batches, cache
 from nmt.export import ctranslate2 as conversion
 from nmt.export.batches import split_batches
 from nmt.export.capabilities import EngineDevice, enable_avx512, select_compute_type, select_device
 from nmt.export.engine import CTranslate2Translator
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import DecodeRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.sealed import CorruptError

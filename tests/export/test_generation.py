@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from nmt.errors import UserError
 from nmt.export.generation import forbidden_tokens, from_generation_config, to_generation_config
 from nmt.export.usage import ctranslate2_usage, lost_by_ctranslate2
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import DecodeRecipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.text.tokenizer import Tokenizers
 

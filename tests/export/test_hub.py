@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from huggingface_hub import HfApi
 
+from nmt.errors import UserError
 from nmt.export.hub import push
-from nmt.recipe import UserError
 
 
 class FakeHub(ThreadingHTTPServer):

@@ -11,11 +11,12 @@ import torch
 
 from nmt.checkpoint import load_model
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.export import bundle, huggingface, parity
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.packages import is_installed
 from nmt.export.parity import load_huggingface
-from nmt.recipe import DecodeRecipe, ModelRecipe, UserError
+from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.tokenizer import Tokenizers
 

@@ -13,13 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from nmt.checkpoint import load_model
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.marian import import_marian, read_marian
 from nmt.export.packages import is_installed, load_package
 from nmt.export.parity import load_huggingface
 from nmt.grammar import ToyPair
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import Context, DecodeRecipe, UserError
+from nmt.recipe import Context, DecodeRecipe
 from nmt.special_ids import EOS_ID, PAD_ID
 from nmt.text.tokenizer import Tokenizers
 from tests.export.rounding import perturbed_copies, stable_lines

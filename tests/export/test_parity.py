@@ -10,6 +10,7 @@ import torch
 
 from nmt.checkpoint import load_model
 from nmt.data.prepare import prepare
+from nmt.errors import UserError
 from nmt.export import ctranslate2 as conversion
 from nmt.export import parity
 from nmt.export.bundle import ExportOptions, export_model
@@ -17,7 +18,7 @@ from nmt.export.card import Target
 from nmt.export.engine import CTranslate2Engine
 from nmt.export.packages import is_installed
 from nmt.export.parity import default_sample, round_weights
-from nmt.recipe import UserError, parse_recipe
+from nmt.recipe import parse_recipe
 from nmt.text.term_markup import TermMarkers
 from nmt.text.tokenizer import Tokenizers
 

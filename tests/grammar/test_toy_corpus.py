@@ -13,6 +13,7 @@ from itertools import islice, pairwise
 
 import pytest
 
+from nmt.errors import UserError
 from nmt.grammar import ToyPair, generate, source_files, translate
 from nmt.grammar.modifiers import ADJECTIVES
 from nmt.grammar.nouns import COMPOUNDS, NOUN, NOUNS
@@ -21,7 +22,6 @@ from nmt.grammar.sampler import PERSONAL_OBJECT, SUBJECTS, VERBS_OF_OBJECT, VERB
 from nmt.grammar.splits import Split, is_held_out
 from nmt.grammar.syntax import Clause, Coordination, NounPhrase, Phrase, Prepositional, Sentence
 from nmt.grammar.verbs import VERBS
-from nmt.recipe import UserError
 
 LABELS = {
     *("verb-second", "verb-final", "separable-verb", "case", "adjective-agreement", "compound", "numbers", "dates"),

@@ -19,12 +19,13 @@ from nmt.bench.random_model import number_tokenizers, write_random_model
 from nmt.checkpoint import load_model
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.inference.buffers import Arena, Shape, Sizes
 from nmt.inference.captured import CapturedModel, GraphRecorder, Run, StaticState
 from nmt.inference.padded import PaddedModel
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import DecodeRecipe, ModelRecipe, UserError, parse_recipe
+from nmt.recipe import DecodeRecipe, ModelRecipe, parse_recipe
 from nmt.search.beam_search import StepModel, beam_search
 from nmt.search.ensemble import Ensemble
 from nmt.search.hypothesis import Hypothesis

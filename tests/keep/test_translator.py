@@ -14,10 +14,10 @@ from nmt.decode.glossary import Glossary, Required, Term
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
+from nmt.errors import UserError
 from nmt.keep.items import ItemGrammar
 from nmt.keep.markup import MarkedText
 from nmt.keep.translator import Fallbacks, PreservingTranslator, warn_of_unspaced_markup
-from nmt.recipe import UserError
 
 KINDS = ("markup", "numbers", "urls", "emails", "placeholders")
 GRAMMAR = ItemGrammar(KINDS, "en", "de")

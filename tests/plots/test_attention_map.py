@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from nmt.alignment.attention import AlignmentAttention, WordAligner
+from nmt.errors import UserError
 from nmt.packing.packed import PackedSequences
 from nmt.plots.attention import Panel, draw_attention, read_panels
-from nmt.recipe import ModelRecipe, TokenizerRecipe, UserError
+from nmt.recipe import ModelRecipe, TokenizerRecipe
 from nmt.text.pair_encoder import PairEncoder
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 

@@ -10,10 +10,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from nmt.errors import UserError
 from nmt.plots import curves
 from nmt.plots.curves import draw_curves, draw_runs, read_metrics
 from nmt.plots.figure import new_figure
-from nmt.recipe import UserError
 
 
 def record(folder: Path, *lines: dict[str, Any]) -> Path:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
+from nmt.errors import JobEnded, OrderlyEnd, UserError
 from nmt.processes.distributed import World, start_world
-from nmt.recipe import JobEnded, OrderlyEnd, UserError
 
 LINES = [["Guten Tag", "", "zwei\u2028Zeilen \ud800"], [], ["日本語"]]
 MISSING = "corpus.en is missing; it must be there; look for it"

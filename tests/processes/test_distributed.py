@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
+from nmt.errors import UserError
 from nmt.processes import distributed
 from nmt.processes.distributed import World, choose_device, start_world
 from nmt.processes.failure_detection import FailureDetector, Peer, join_job
-from nmt.recipe import UserError
 from tests.forked import PROCESSES
 from tests.processes.run_world import LINES, MISSING, run_forked
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from nmt.errors import JobEnded
 from nmt.processes.interruption import Interrupted, ended_by_reader, interruptible
-from nmt.recipe import JobEnded
 
 
 def test_a_reader_that_exits_ends_a_block_that_writes_nothing() -> None:

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from nmt.data.reused_tokenizers import reused_tokenizers
+from nmt.errors import UserError
 from nmt.processes import cores, parallel
 from nmt.processes.cores import cores_per_process, num_cores
 from nmt.processes.parallel import _modules, map_in_order
-from nmt.recipe import TokenizerRecipe, UserError
+from nmt.recipe import TokenizerRecipe
 
 
 class Squarer:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from nmt import recipe as recipe_package
+from nmt.errors import RecipeError, UserError
 from nmt.recipe import (
     DecodeRecipe,
     HuggingFaceCorpus,
@@ -19,14 +20,12 @@ from nmt.recipe import (
     ModelRecipe,
     ParquetCorpus,
     Recipe,
-    RecipeError,
     SacrebleuCorpus,
     Section,
     SgmCorpus,
     TextCorpus,
     ToyCorpus,
     TsvCorpus,
-    UserError,
     describe_recipe,
     dump_choices,
     dump_recipe,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nmt.decode.scoring import TextScorer
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.rerank.nbest import Candidate
 from nmt.rerank.rerank import FeatureModel, best_first, feature_names, features, load_weights, save_weights
 

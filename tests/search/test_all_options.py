@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt.errors import UserError
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.recipe import DecodeRecipe
 from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions

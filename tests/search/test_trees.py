@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt.errors import UserError
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import DecodeRecipe, TokenizerRecipe, UserError, parse_recipe
+from nmt.recipe import DecodeRecipe, TokenizerRecipe, parse_recipe
 from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions

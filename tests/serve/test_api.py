@@ -19,7 +19,8 @@ from starlette.types import Message
 
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import DecodeRecipe
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.messages import JsonLine

@@ -7,7 +7,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from nmt.decode.text_translator import TextTranslator
-from nmt.recipe import DecodeRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import DecodeRecipe
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.detection import rank_languages

@@ -16,7 +16,8 @@ from nmt import UserError
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
-from nmt.recipe import NO_CONTEXT, CommandError, Context, MemoryFileError
+from nmt.errors import CommandError, MemoryFileError
+from nmt.recipe import NO_CONTEXT, Context
 from nmt.streams.context import rounds, whole_documents, with_context
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output

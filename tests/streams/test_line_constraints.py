@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nmt.decode.glossary import Term
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.streams.records import Record, RecordReader
 
 READER = RecordReader("jsonl")

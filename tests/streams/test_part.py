@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nmt import UserError
-from nmt.recipe import CommandError
+from nmt.errors import CommandError
 from nmt.streams import part as part_module
 from nmt.streams.part import InputDigest, Mark, Origin, PartFile, journal_path, open_part, part_path
 from nmt.streams.records import Record

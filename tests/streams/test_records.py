@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmt import Translation, UserError
-from nmt.recipe import CommandError
+from nmt.errors import CommandError
 from nmt.streams.records import (
     Format,
     Record,

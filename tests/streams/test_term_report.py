@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt.decode.glossary import Term, TermUse
-from nmt.recipe import CommandError, UserError
+from nmt.errors import CommandError, UserError
 from nmt.streams.term_report import TermReport, format_use
 
 DOG, CAT = Term("dog", ("Hund", "Hunde")), Term("cat", ("Katze",))

@@ -9,7 +9,8 @@ from typing import cast
 
 import pytest
 
-from nmt.recipe import NO_CONTEXT, Context, RecipeError, UserError
+from nmt.errors import RecipeError, UserError
+from nmt.recipe import NO_CONTEXT, Context
 from nmt.streams import torch_workers
 from nmt.streams.records import Record
 from nmt.streams.torch_workers import start_torch_workers

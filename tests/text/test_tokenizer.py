@@ -10,7 +10,8 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.recipe import TERM_MARKERS, TokenizerRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import TERM_MARKERS, TokenizerRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.text import tokenizer as tokenizer_module
 from nmt.text.clean import normalize

@@ -13,9 +13,10 @@ import torch
 
 from nmt.checkpoint import model_files
 from nmt.data.store import PairStore, SideStore
+from nmt.errors import JobEnded
 from nmt.models import build_model
 from nmt.processes.distributed import start_world
-from nmt.recipe import JobEnded, Recipe
+from nmt.recipe import Recipe
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.data import TrainingData, TranslateValidation

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from nmt.recipe import UserError
+from nmt.errors import UserError
 from nmt.train.background_writer import BackgroundWriter
 
 

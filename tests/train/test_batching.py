@@ -13,9 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmt.data.loader import TrainingBatches, Update, empty_batch
 from nmt.data.store import PairStore
+from nmt.errors import UserError
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import World
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import Recipe
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.storage.sealed import CorruptError, manifest_digest
 from nmt.train import trainer as trainer_module

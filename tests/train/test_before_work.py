@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from nmt import pipeline
+from nmt.errors import UserError
 from nmt.processes.distributed import World
-from nmt.recipe import UserError, load_recipe, load_saved_recipe
+from nmt.recipe import load_recipe, load_saved_recipe
 from nmt.storage.model_metadata import read_model_recipe
 from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, list_checkpoints
 from nmt.train import trainer as trainer_module

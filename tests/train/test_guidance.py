@@ -12,10 +12,11 @@ from torch import Tensor
 from nmt.alignment.attention import AlignmentAttention
 from nmt.data.loader import make_batch, pack_links
 from nmt.data.store import PairStore, PairWriter, SideStore
+from nmt.errors import UserError
 from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
 from nmt.packing.packed import Batch, BatchShape
-from nmt.recipe import ModelRecipe, Recipe, UserError, parse_recipe
+from nmt.recipe import ModelRecipe, Recipe, parse_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.compilation import compile_layers
 from nmt.train.guidance import Guidance

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from nmt.checkpoint import Checkpoint, model_tensors, save_checkpoint
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
+from nmt.errors import UserError
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import BatchShape
 from nmt.processes.device_memory import available_memory, peak_memory
 from nmt.processes.distributed import World
-from nmt.recipe import ModelRecipe, TrainRecipe, UserError
+from nmt.recipe import ModelRecipe, TrainRecipe
 from nmt.train import memory as memory_module
 from nmt.train.ema import ExponentialMovingAverage
 from nmt.train.loss import TrainingLoss

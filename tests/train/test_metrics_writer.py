@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from nmt.errors import UserError
 from nmt.plots.curves import read_metrics
-from nmt.recipe import UserError
 from nmt.train.metrics_writer import MetricsWriter
 from nmt.train.replay import _read_metrics, logged_metrics
 

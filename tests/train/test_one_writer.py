@@ -24,9 +24,10 @@ from pytest import MonkeyPatch
 from nmt import cli
 from nmt.checkpoint import save_checkpoint
 from nmt.data.prepare import load_prepared
+from nmt.errors import UserError
 from nmt.processes.distributed import World
 from nmt.processes.run_lock import LOCK_FILE, run_lock
-from nmt.recipe import UserError, load_recipe
+from nmt.recipe import load_recipe
 from nmt.storage.model_metadata import longest_source_of, read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import write_directory, write_file

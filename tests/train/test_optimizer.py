@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from nmt.recipe import TrainRecipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import TrainRecipe
 from nmt.train.optimizer import Adam, build_optimizer, load_optimizer_tensors, optimizer_tensors
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from nmt import pipeline
+from nmt.errors import UserError
 from nmt.processes.distributed import World
-from nmt.recipe import Recipe, UserError, dump_recipe
+from nmt.recipe import Recipe, dump_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train import trainer as trainer_module

@@ -24,10 +24,11 @@ from nmt.checkpoint import load_checkpoint, load_model, model_tensors, read_tens
 from nmt.data.epoch_plan import plan_epoch
 from nmt.data.loader import Update, make_batch
 from nmt.data.store import PairStore
+from nmt.errors import UserError
 from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
 from nmt.packing.shapes import UpdateStatistics
-from nmt.recipe import Recipe, UserError
+from nmt.recipe import Recipe
 from nmt.storage import sealed
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.train import compilation

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from nmt.checkpoint import average_checkpoints, load_model, read_tensors
-from nmt.recipe import Recipe, UserError
+from nmt.errors import UserError
+from nmt.recipe import Recipe
 from nmt.storage.run_folder import list_checkpoints
 from tests.train.run_tiny import final_files, metrics, train_tiny, with_train
 

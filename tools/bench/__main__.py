@@ -21,9 +21,9 @@ from bench.ledger import HOME, add_entries, comparison_entry, read_ledger, value
 from bench.serving import ServingWorkload, compare_servers
 from bench.text import prepare_text, text_recipe, vocabulary_size
 from bench.workload import Learning, Shape, Workload
+from nmt.errors import UserError
 from nmt.logs import counted, print_line, say
 from nmt.plots.figure import require_drawable
-from nmt.recipe import UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.text.lines import count_lines, require_lines, require_same_length

@@ -20,8 +20,8 @@ from typing import Any, Self
 from bench.environments import PEERS, find_python, inherited_environment, shared_packages
 from bench.ratio import Ratio, paired_ratio
 from bench.workload import Workload
+from nmt.errors import UserError
 from nmt.logs import say
-from nmt.recipe import UserError
 
 TOOLS = Path(__file__).resolve().parents[1]
 

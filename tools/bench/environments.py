@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nmt.errors import UserError
 from nmt.logs import say
-from nmt.recipe import UserError
 
 TORCH = "torch==2.13.0"
 # Versions of all packages that a system does not pin itself.

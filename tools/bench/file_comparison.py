@@ -26,8 +26,8 @@ from bench.comparison import TOOLS, Comparison, Measurement, System, SystemProce
 from bench.environments import inherited_environment, shared_packages
 from bench.ratio import paired_ratio
 from bench.worker import end_with_parent
+from nmt.errors import UserError
 from nmt.logs import say
-from nmt.recipe import UserError
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.text.lines import count_lines, read_lines

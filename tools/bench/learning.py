@@ -20,10 +20,10 @@ from sacrebleu.metrics.bleu import BLEU
 
 from bench.comparison import System, SystemProcess, system_process
 from bench.workload import Learning, Workload
+from nmt.errors import UserError
 from nmt.evaluate.student_t import student_t_quantile
 from nmt.logs import say, warn
 from nmt.plots.figure import PALETTE, new_figure, save_figure, style_axes
-from nmt.recipe import UserError
 from nmt.storage.sealed import write_file
 
 

@@ -13,9 +13,9 @@ from bench.comparison import Comparison, Measurement
 from bench.goals import BY_NAME, GOALS, Goal
 from bench.ratio import Ratio
 from nmt.bench.statistics import Spread
+from nmt.errors import UserError
 from nmt.evaluate.report import describe_machine, describe_software, find_git_commit
 from nmt.logs import counted
-from nmt.recipe import UserError
 
 HOME = Path(__file__).parent
 Entry = dict[str, Any]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nmt.errors import UserError
 from nmt.evaluate.student_t import student_t_quantile
-from nmt.recipe import UserError
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ import numpy as np
 from bench.comparison import TOOLS, Comparison, Measurement, System
 from bench.file_comparison import run_command, session_memory, start_command
 from bench.ratio import paired_ratio
+from nmt.errors import UserError
 from nmt.logs import say
-from nmt.recipe import UserError
 from nmt.text.lines import read_lines, require_lines
 
 # Systems and the defaults of their settings. `translate` is `nmt translate`, without a server.

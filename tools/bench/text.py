@@ -10,7 +10,8 @@ import tomli_w
 
 from nmt.data.prepare import load_prepared, prepare
 from nmt.data.store import PairStore
-from nmt.recipe import Recipe, UserError, parse_recipe
+from nmt.errors import UserError
+from nmt.recipe import Recipe, parse_recipe
 from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizer
 

@@ -16,10 +16,10 @@ from nmt.bench.model_specs import find_model_spec
 from nmt.bench.training import TrainingBench
 from nmt.decode.translator import Translator
 from nmt.devices.precision import autocast
+from nmt.errors import UserError
 from nmt.experiments.sweep import merge_overrides
 from nmt.processes.device_memory import peak_memory
 from nmt.processes.distributed import start_world
-from nmt.recipe import UserError
 from nmt.train.memory import BUDGET_STEP, MicroBatchShape, missing_moment_bytes
 from nmt.train.trainer import Trainer
 

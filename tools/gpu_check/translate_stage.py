@@ -16,8 +16,9 @@ from gpu_check.quickstart import quickstart_recipe, trained_model
 from gpu_check.settings import NO_GPU, Settings
 from nmt.data.test_sets import test_sets
 from nmt.decode.translator import Translator
+from nmt.errors import UserError
 from nmt.evaluate.metrics import score_corpus
-from nmt.recipe import Recipe, SearchPrecision, UserError
+from nmt.recipe import Recipe, SearchPrecision
 
 # The quickstart model reaches about 95.
 _MIN_BLEU = 85.0
