@@ -20,11 +20,16 @@ from nmt.recipe import Recipe
 from nmt.storage.run_folder import checkpoint_step
 from nmt.train.replay import Replay, ReplaySource, Verification, logged_metrics, start_replay
 
+_NUM_LISTED = 20
+
 
 def replay(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     step: Annotated[int, typer.Option(min=1, help="The update to replay, from 1.")],
-    top: Annotated[int, typer.Option(min=0, help="List N pairs with the highest loss; 0 lists all.")] = 20,
+    top: Annotated[
+        int | None,
+        typer.Option(min=0, help="List N pairs with the highest loss, 0 for all; default: 20, all with --json."),
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Continue to the next checkpoint, and compare the state with it.")
     ] = False,
@@ -43,19 +48,20 @@ def replay(
     --verify checks this, with exit status 1 if they differ. Lines are found by searching the corpora for the pairs.
     """
     source = ReplaySource.find(run_dir, step)
+    if verify and source.following is None:
+        raise CommandError(f"{run_dir} has no checkpoint at or after update {step:,}; --verify needs one; leave it out")
     if device is not None:
         train = source.recipe.train.model_copy(update={"device": device})
         source = replace(source, recipe=source.recipe.model_copy(update={"train": train}))
     with start_world(source.recipe.train.device, "rerun the command") as world:
         if world.size > 1:
             raise CommandError(f"nmt replay uses one process, got {world.size}; run it without torchrun")
+        num_listed = (0 if as_json else _NUM_LISTED) if top is None else top
         with start_replay(source, world) as replayer:
             found = replayer.replay()
             ends_at_checkpoint = source.following is not None and checkpoint_step(source.following) == step
             verification = replayer.verify() if verify or ends_at_checkpoint else None
-            pairs = _read_pairs(replayer.prepared, source.recipe, found, len(found.pairs) if as_json else top)
-    if verify and verification is None:
-        warn(f"{run_dir} has no checkpoint at or after update {step:,}; nothing to verify")
+            pairs = _read_pairs(replayer.prepared, source.recipe, found, num_listed)
     document = _as_json(source, found, verification, pairs)
     print_results(document, _tables(document), "json" if as_json else "text")
     if verify and document["verified"] is False:

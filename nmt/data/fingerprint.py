@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ FORMAT = 2
 
 _REPORT_KEYS = {"recipe", "inputs", "train", "valid", "tokenizers", "files"}
 
-Stamp = list[int | str]  # size, time of last change and path of an input file
+Stamp = tuple[int, int, str]  # size, time of last change and path of an input file
 
 
 def preparation_options(recipe: Recipe) -> dict[str, Any]:
@@ -98,25 +98,20 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
     if _training_options(report["recipe"]) != _training_options(options):
         return both
     files = _all_files(recipe)
-    recorded = _read_stamps(directory, files)
-    stamps = {str(stamp[2]): stamp for stamp in recorded}
-    contents = dict(zip((str(stamp[2]) for stamp in recorded), report["inputs"], strict=False))
+    recorded = _recorded_inputs(directory, files, report)
     missing_files = [path for path in files if not path.exists()]
     missing_models = [path for path in tokenizer_sources(recipe) if not path.exists()]
-    if any(str(path) not in contents for path in missing_files):
+    if not all(path in recorded for path in missing_files):
         return both  # a wrong path; reading it raises an error
     missing = missing_files + missing_models
     tokenizers = None if missing_models else reused_tokenizers(recipe)
     if tokenizers is not None and report["tokenizers"] != tokenizers.digests():
         return both
-    changed = [path for path in files if path not in missing_files and _stamp(path) != stamps.get(str(path))]
-    read = _read_files(changed)
-    contents |= {str(file.path): file.report() for file in read}
-    inputs = [contents[str(path)] for path in files]
-    if read and not missing and inputs == report["inputs"]:
-        stamps |= {str(file.path): file.stamp() for file in read}
+    current = _current_inputs(files, recorded)
+    inputs = [file.report() for file in current]
+    if current != [recorded.get(path) for path in files] and not missing and inputs == report["inputs"]:
         with suppress(OSError):  # the directory may be read-only
-            write_stamps([stamps[str(path)] for path in files], directory)
+            write_stamps([file.stamp() for file in current], directory)
     if inputs[: len(_files(recipe.data.train, recipe))] != _training_inputs(report, recipe):
         return both
     if asks_hub and _changed_on_hub("train", recipe, report):
@@ -215,12 +210,38 @@ class InputFile:
 
     def stamp(self) -> Stamp:
         """Return the fields that identify the file without reading it."""
-        return [self.size, self.modified, str(self.path)]
+        return self.size, self.modified, str(self.path)
 
 
 def read_inputs(recipe: Recipe) -> list[InputFile]:
     """Compute the checksum of each input file, in the order of the recipe; raise UserError if one is unreadable."""
     return _read_files(_all_files(recipe))
+
+
+def reread_inputs(recipe: Recipe, directory: Path, report: dict[str, Any]) -> list[InputFile]:
+    """Like `read_inputs`, but read only files that have changed since `directory` was prepared.
+
+    report: of `directory`; deleted files are those that it lists
+    """
+    files = _all_files(recipe)
+    return _current_inputs(files, _recorded_inputs(directory, files, report))
+
+
+def _current_inputs(files: Sequence[Path], recorded: Mapping[Path, InputFile]) -> list[InputFile]:
+    """Return the inputs; recorded: by path, those of the last preparation, for deleted and unchanged files"""
+    changed = [
+        path for path in files if path not in recorded or (path.exists() and recorded[path].stamp() != _stamp(path))
+    ]
+    known = dict(recorded) | {file.path: file for file in _read_files(changed)}
+    return [known[path] for path in files]
+
+
+def _recorded_inputs(directory: Path, files: Sequence[Path], report: dict[str, Any]) -> dict[Path, InputFile]:
+    """Return the input files that `directory` was prepared from, by path; none if their record is damaged."""
+    return {
+        Path(path): InputFile(Path(path), entry["bytes"], entry["sha256"], modified)
+        for (_, modified, path), entry in zip(_read_stamps(directory, files), report["inputs"], strict=False)
+    }
 
 
 def _read_files(files: Sequence[Path]) -> list[InputFile]:
@@ -274,7 +295,7 @@ def _all_files(recipe: Recipe) -> list[Path]:
 
 
 def _stamp(path: Path) -> Stamp:
-    return [path.stat().st_size, _modified(path), str(path)]
+    return path.stat().st_size, _modified(path), str(path)
 
 
 def _modified(path: Path) -> int:
@@ -300,7 +321,7 @@ def _read_stamps(directory: Path, files: Sequence[Path]) -> list[Stamp]:
     try:
         recorded = json.loads((directory / _STAMPS_FILE).read_text(encoding="utf-8"))
         if recorded and all(len(stamp) == 2 for stamp in recorded):
-            return [[0, 0, str(path)] for path in files]
-        return [[size, modified, path] for size, modified, path in recorded]
+            return [(0, 0, str(path)) for path in files]
+        return [(size, modified, path) for size, modified, path in recorded]
     except (OSError, ValueError, TypeError):
         return []

@@ -34,6 +34,7 @@ from nmt.data.fingerprint import (
     read_inputs,
     read_report,
     recorded_options,
+    reread_inputs,
     write_stamps,
 )
 from nmt.data.folder import replacing
@@ -292,7 +293,7 @@ def _prepare_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, 
     """Prepare only the validation text in an empty directory; reuse the other files of `current`."""
     report = load_prepared(current).report
     _require_valid(recipe)
-    inputs = read_inputs(recipe)
+    inputs = reread_inputs(recipe, current, report)
     commits = hub_commits(recipe, "valid")
     for name in report["files"]:
         if not name.startswith("valid."):

@@ -164,8 +164,10 @@ def from_generation_config(config: Mapping[str, Any], max_positions: int) -> Dec
             }
         )
     except ValidationError as error:
-        names = re.compile(rf"\b({'|'.join(_HUGGINGFACE_NAMES)}) = ")
-        reasons = names.sub(lambda match: f"{_HUGGINGFACE_NAMES[match[1]]} = ", explain(error))
+        length = "max_length" if config.get("max_new_tokens") is None else "max_new_tokens"
+        names = _HUGGINGFACE_NAMES | {"max_tokens": length}
+        options = re.compile(rf"\b({'|'.join(names)}) = ")
+        reasons = options.sub(lambda match: f"{names[match[1]]} = ", explain(error))
         raise UserError(f"nmt does not support the generation configuration ({reasons}); correct it") from error
 
 

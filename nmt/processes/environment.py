@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import suppress
 
 from nmt.errors import UserError
+
+MAX_NUMBER = 1_000_000_000
+"""Largest valid number; as seconds, it is below the limits of timers."""
 
 
 def world_size() -> int:
@@ -33,14 +35,14 @@ def read_integer(variable: str, default: int) -> int:
 
 
 def read_number(variable: str, default: float) -> float:
-    """Return the number in an environment variable: positive, or equal to `default`; else raise UserError.
+    """Return the number in an environment variable: positive, or `default`; else raise UserError.
 
-    An empty variable counts as unset and gives `default`.
+    An empty variable counts as unset and gives `default`. Numbers above `MAX_NUMBER` are invalid.
     """
     text = os.environ.get(variable, "")
     with suppress(ValueError):
         value = float(text or default)
-        if value == default or 0 < value < math.inf:
+        if value == default or 0 < value <= MAX_NUMBER:
             return value
     kind = "positive" if default else "non-negative"
-    raise UserError(f"{variable} is {text!r}; it must be a {kind} number; correct or unset it")
+    raise UserError(f"{variable} is {text!r}; it must be a {kind} number up to {MAX_NUMBER:,}; correct or unset it")

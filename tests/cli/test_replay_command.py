@@ -163,6 +163,11 @@ def test_losses_are_those_of_single_pairs(train: Train, nmt: Nmt, recipe: Path) 
     status, out, _ = nmt("replay", run, "--step", 5, "--top", 3)
     assert status == 0 and out.count(f"{recipe.parent}/train.en:") == 3
     assert f"{found['num_pairs'] - 3} more with lower loss" in out
+    assert replay(nmt, run, 5, "--top", "3")["pairs"] == found["pairs"][:3]
+    shutil.rmtree(checkpoint_directory(run, 10))
+    status, _, err = nmt("replay", run, "--step", 9, "--verify")
+    assert status == 2
+    assert f"{run} has no checkpoint at or after update 9; --verify needs one; leave it out" in one_line(err)
 
 
 @pytest.mark.slow

@@ -195,5 +195,5 @@ def test_the_maximum_length_is_imported(config: dict[str, int], max_tokens: int 
 @pytest.mark.parametrize("name", ["max_length", "max_new_tokens"])
 def test_an_invalid_maximum_length_is_an_error(name: str) -> None:
     for value in ("x", 1):
-        with pytest.raises(UserError, match=r"max_tokens = .*; it must be (an integer|greater than 0)\)"):
+        with pytest.raises(UserError, match=rf"{name} = .*; it must be (an integer|greater than 0)\)"):
             from_generation_config({name: value}, 512)

@@ -130,9 +130,10 @@ def test_collectives_of_one_process_are_the_identity() -> None:
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'; it must be a positive number"),
         ({"WORLD_SIZE": "1.5"}, "WORLD_SIZE is 1.5; it must be an integer"),
         ({"WORLD_SIZE": "2", "NMT_TIMEOUT_SECONDS": "inf"}, "NMT_TIMEOUT_SECONDS is 'inf'; it must be a positive"),
+        ({"WORLD_SIZE": "2", "NMT_TIMEOUT_SECONDS": "1e10"}, "it must be a positive number up to 1,000,000,000"),
         ({"WORLD_SIZE": "2", "NMT_WATCH_SECONDS": "0"}, "NMT_WATCH_SECONDS is '0'; it must be a positive number"),
     ],
-    ids=["no address", "size", "fraction", "timeout", "watch"],
+    ids=["no address", "size", "fraction", "infinite timeout", "long timeout", "watch"],
 )
 def test_a_wrong_environment_is_a_one_line_error(
     variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
