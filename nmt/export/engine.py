@@ -56,7 +56,7 @@ from nmt.storage.run_folder import find_model
 from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizers
 
-BATCH_TOKENS = 256
+_BATCH_TOKENS, _GREEDY_BATCH_TOKENS = 256, 512
 """Default number of source tokens per batch; smaller than for torch, because steps have less overhead."""
 
 _NO_REQUIRED = (
@@ -379,7 +379,8 @@ class CTranslate2Translator(TextTranslator):
             )
         super()._set_decode(decode)
         self._scores = self._shows_scores or decode.mbr_metric != "none"
-        self._batch_tokens = BATCH_TOKENS if decode.batch_tokens == "auto" else decode.batch_tokens
+        auto = _BATCH_TOKENS if decode.beam_size > 1 else _GREEDY_BATCH_TOKENS
+        self._batch_tokens = auto if decode.batch_tokens == "auto" else decode.batch_tokens
 
     @classmethod
     def load(
