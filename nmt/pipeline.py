@@ -465,7 +465,7 @@ def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: in
 
 def _summarize_training(recipe: Recipe, world: World, state: TrainState, averaged: Sequence[Path]) -> TrainingSummary:
     work = Workload(**state.workload) if state.workload else None
-    best = "valid/average_" if state.best_is_of_ema else "valid/"
+    best = "valid/average_" if state.is_best_from_ema else "valid/"
     return TrainingSummary(
         steps=state.step,
         epochs=state.epochs,
@@ -478,7 +478,7 @@ def _summarize_training(recipe: Recipe, world: World, state: TrainState, average
         valid_bleu=state.best_validation.get(f"{best}bleu") if recipe.train.best_metric == "bleu" else None,
         valid_step=state.best_step or None,
         is_worse_than_start=state.best_score < (state.start_score or state.best_score),
-        is_of_ema=state.best_is_of_ema,
+        is_from_ema=state.is_best_from_ema,
         averaged=0 if recipe.train.average == "ema" else len(averaged),
         skipped=state.skipped,
         micro_batches=work.micro_batches if work else None,

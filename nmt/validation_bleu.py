@@ -1,4 +1,4 @@
-"""BLEU on validation text during training."""
+"""BLEU on the validation set during training."""
 
 from __future__ import annotations
 

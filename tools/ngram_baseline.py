@@ -29,7 +29,7 @@ MIN_DISCOUNT = 1e-4
 EPILOG = """\
 The n-gram model is trained on the tokens of the training text of a run. `nmt prepare RECIPE` is enough for this; no
 training is needed. Smoothing: interpolated Kneser-Ney with three discounts for each order (Chen and Goodman 1998).
-Choose the order on validation text. `nmt score` prints the same values for a language model.
+Choose the order on the validation set. `nmt score` prints the same values for a language model.
 
 exit status: 0 success, 2 invalid input or command line
 """

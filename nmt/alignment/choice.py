@@ -1,8 +1,8 @@
-"""Choose the attention that aligns best on validation text; no gold alignments are required.
+"""Choose the attention that aligns best on the validation set; no gold alignments are required.
 
 Each decoder layer and position is rated by its agreement with a reference. With a reverse model, the references are the
 links of all its layers and positions, as in Chen et al. 2020, who choose the pair of layers with the lowest alignment
-error rate between the two models. Otherwise the reference is a statistical aligner trained on the validation text.
+error rate between the two models. Otherwise the reference is a statistical aligner trained on the validation set.
 Heads of each layer are then selected greedily while the agreement improves.
 """
 
@@ -40,7 +40,7 @@ class AttentionChoice:
 def choose_attention(
     aligner: WordAligner, sources: Sequence[str], targets: Sequence[str], reverse: WordAligner | None = None
 ) -> AttentionChoice:
-    """Choose the layer, heads and position of the aligner's model with the highest agreement on validation text.
+    """Choose the layer, heads and position of the aligner's model with the highest agreement on the validation set.
 
     Raises UserError if no pair has text on both sides and fits the models.
 
@@ -51,7 +51,7 @@ def choose_attention(
     if reverse is not None:
         compared = [line for line in compared if _usable_lines(reverse, [line.target], [line.source])]
     if not compared:
-        raise UserError("the validation text has no pair that fits the models; it must have one; use different text")
+        raise UserError("the validation set has no pair that fits the models; it must have one; use different text")
     references = [_statistical_links(lines, len(compared))] if reverse is None else _reverse_links(reverse, compared)
     maps = aligner.maps([line.pair for line in compared])
 

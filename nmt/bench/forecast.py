@@ -232,7 +232,7 @@ def _memory(trainer: Trainer, statistics: UpdateStatistics) -> int | None:
 
 
 def _validation_seconds(trainer: Trainer) -> float:
-    """Return the seconds per validation: a timed pass over the validation text, doubled with an EMA."""
+    """Return the seconds per validation: a timed pass over the validation set, doubled with an EMA."""
     device = trainer.world.device
     started = perf_counter()
     with autocast(trainer.updater.precision, device):

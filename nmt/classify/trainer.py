@@ -24,7 +24,7 @@ from nmt.recipe import ClassificationRecipe, TrainRecipe, dump_recipe
 from nmt.train.metrics_writer import MetricsWriter
 from nmt.train.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
 from nmt.train.resume import log_resuming, record_changes, require_used_options
-from nmt.train.schedule import learning_rate, unreached
+from nmt.train.schedule import learning_rate, schedule_problems
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.state import Change, TrainState, require_equal_options
 from nmt.train.update import dropout_seed
@@ -66,7 +66,7 @@ class ClassifierTrainer:
         if self._is_finished() and not state.validation_due:
             say(f"training is complete at step {state.step:,}{state.end_reason(self.recipe.train)}; nothing to do")
             return state
-        for problem in unreached(self.recipe.train):
+        for problem in schedule_problems(self.recipe.train):
             warn(problem)
         device = str(self.device)
         if device != state.device:
@@ -147,7 +147,7 @@ class ClassifierTrainer:
         if not torch.isfinite(norm):
             raise UserError(
                 f"the gradient of update {step:,} is not finite: training has diverged; resume with a lower "
-                "train.learning_rate, a longer warm-up or train.clip_norm"
+                "train.learning_rate, a longer warm-up, or gradient clipping (train.clip_norm)"
             )
         rate = learning_rate(self.recipe.train, self.recipe.model.d_model, step)
         for group in self.optimizer.param_groups:

@@ -55,7 +55,7 @@ def align(
     choose: Annotated[
         tuple[Path, Path] | None,
         typer.Option(
-            metavar="VALID_SRC VALID_TGT", help="Select layer, heads and position by agreement on this validation text."
+            metavar="VALID_SRC VALID_TGT", help="Select layer, heads and position by agreement on this validation set."
         ),
     ] = None,
     reverse_model: Annotated[

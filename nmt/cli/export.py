@@ -29,7 +29,7 @@ def export(
     sample: Annotated[
         Path | None,
         typer.Option(
-            help="Sentences for the parity check, one per line (default: validation text of the run, or random pieces)."
+            help="Sentences for the parity check, one per line (default: the validation set, or random pieces)."
         ),
     ] = None,
     license_id: Annotated[

@@ -36,7 +36,7 @@ def new(
     src: Annotated[Path | None, typer.Option(help="Training text: source sentences, one per line.")] = None,
     tgt: Annotated[Path | None, typer.Option(help="Training text: their translations, line by line.")] = None,
     tsv: Annotated[Path | None, typer.Option(help="Alternative: a tab-separated file of both.")] = None,
-    valid_src: Annotated[Path | None, typer.Option(help="Validation text, disjoint from the training text.")] = None,
+    valid_src: Annotated[Path | None, typer.Option(help="Validation set, disjoint from the training text.")] = None,
     valid_tgt: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
     valid_tsv: Annotated[Path | None, typer.Option(help="Alternative: a tab-separated file of both.")] = None,
     out: Annotated[
@@ -58,7 +58,7 @@ def new(
     parse_recipe(recipe.text, where=str(path))
     write_file(path, recipe.text.encode())
     if {path.resolve() for path in train.files} & {path.resolve() for path in valid.files}:
-        warn("the validation text is also training text; it must be disjoint to show overfitting; hold out some text")
+        warn("the validation set is also training text; it must be disjoint to show overfitting; hold out some text")
     say(f"{pairs:,} pairs: {recipe.size} model; next: nmt run {shlex.quote(str(path))}")
     typer.echo(path)
 

@@ -77,7 +77,7 @@ def rerank(
     """Print the best translation of each n-best list by a weighted sum of features.
 
     The features are the score in the list, the number of words, and the log-probabilities of MODEL, of each --model,
-    and of each --reverse-model (source given translation). Tune the weights on validation text with --tune and
+    and of each --reverse-model (source given translation). Tune the weights on the validation set with --tune and
     --save-weights, and apply them to test text with --weights.
     """
     if (weights is None) == (tune_on is None):

@@ -47,7 +47,7 @@ def shortlist(
     made.save(out, prepared.tokenizers, (recipe["src_lang"], recipe["tgt_lang"]))
     size, covered = coverage(made, PairStore(directory, "valid"))
     say(
-        f"validation text: {size:,.0f} of {made.tgt_vocab_size:,} target tokens per sentence on average, which cover "
+        f"validation set: {size:,.0f} of {made.tgt_vocab_size:,} target tokens per sentence on average, which cover "
         f"{covered:.1%} of the reference tokens"
     )
     typer.echo(out)

@@ -1,6 +1,6 @@
 """Detection of outdated prepared text: a split is reused if everything that it depends on is unchanged.
 
-The training text depends on its options, its input files and reused tokenizers; the validation text also on its own
+The training text depends on its options, its input files and reused tokenizers; the validation set also on its own
 options and files. Input files are identified by SHA-256. `stamps.json` records their size, time of last change and
 path: files with the same stamp are not read again, and a deleted file can be distinguished from a wrong path. A
 dataset on the Hub is identified by its commit.
@@ -85,7 +85,7 @@ def text_identity(report: dict[str, Any], recipe: Recipe) -> str:
 def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks_hub: bool = True) -> set[Split]:
     """Return the splits of `directory` that are incomplete or depend on something that has changed.
 
-    If the training text is outdated, so is the validation text. Raises UserError for a damaged report, an unreadable
+    If the training text is outdated, so is the validation set. Raises UserError for a damaged report, an unreadable
     input file, and reused tokenizers that are corrupt.
 
     warns: warn of deleted input files; asks_hub: compare datasets with the Hub

@@ -83,14 +83,14 @@ class Prepared:
     report: dict[str, Any]
 
     def valid_set(self) -> TestSet:
-        """Return the unmodified validation text, including pairs too long for the model."""
+        """Return the unmodified validation set, including pairs too long for the model."""
         src, tgt = (list(read_lines(self.directory / name)) for name in _VALID_FILES)
         path = self.directory / _VALID_PREVIOUS
         previous = [int(count) for count in read_lines(path)] if path.exists() else None
         return TestSet("valid", src, [tgt], previous=previous)
 
     def valid_identity(self) -> str:
-        """Return the SHA-256 of the validation text and of the lengths of its context."""
+        """Return the SHA-256 of the validation set and of the lengths of its context."""
         paths = (self.directory / name for name in (*_VALID_FILES, _VALID_PREVIOUS))
         digests = sha256_of([path for path in paths if path.exists()])
         return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
@@ -290,7 +290,7 @@ def _pair_format(recipe: Recipe, tokenizers: Tokenizers) -> PairFormat:
 
 
 def _prepare_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, Any]:
-    """Prepare only the validation text in an empty directory; reuse the other files of `current`."""
+    """Prepare only the validation set in an empty directory; reuse the other files of `current`."""
     report = load_prepared(current).report
     _require_valid(recipe)
     inputs = reread_inputs(recipe, current, report)
@@ -353,7 +353,7 @@ def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Token
 
 
 def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _SplitCounts:
-    """Write the unmodified validation text, and store the encoded pairs that fit the model."""
+    """Write the unmodified validation set, and store the encoded pairs that fit the model."""
     counts = _store(directory, "valid", tokenizers, _valid_chunks(recipe, directory, tokenizers))
     if not counts.pairs.total():
         raise UserError(

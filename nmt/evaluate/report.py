@@ -76,7 +76,7 @@ class TrainingSummary:
     valid_nll:     negative log-likelihood per validation token in nats at the best validation, without label smoothing;
                    of the EMA if the best score is that of the EMA; None if no validation has a finite score
     averaged:      number of averaged checkpoints; 0 if the model is the EMA
-    is_of_ema:     whether the best validation is that of the EMA
+    is_from_ema:     whether the best validation is that of the EMA
     is_worse_than_start: whether the best validation is worse than that of the model that fine-tuning started from
     skipped:       updates with non-finite gradients
     valid_bleu:    BLEU of the best validation if `train.best_metric` is "bleu"; otherwise None
@@ -95,7 +95,7 @@ class TrainingSummary:
     valid_step: int | None
     averaged: int
     is_worse_than_start: bool = False
-    is_of_ema: bool = False
+    is_from_ema: bool = False
     skipped: int = 0
     valid_bleu: float | None = None
     micro_batches: float | None = None

@@ -185,7 +185,7 @@ def _validation(training: TrainingSummary) -> str:
     perplexity = training.valid_perplexity or math.nan
     shown = f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.3g}"
     worse = "; worse than the initial model" if training.is_worse_than_start else ""
-    model = "EMA " if training.is_of_ema else ""
+    model = "EMA " if training.is_from_ema else ""
     bleu = f"BLEU {training.valid_bleu:.2f}, by which it was chosen, " if training.valid_bleu is not None else ""
     return f"{model}{bleu}nll {training.valid_nll:.4f}, perplexity {shown}{at}{worse}"
 

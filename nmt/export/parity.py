@@ -73,7 +73,7 @@ def default_sample(loaded: LoadedModel, tokenizer: Tokenizer) -> Sample:
     """Return validation sentences of the model's run; without a run, random pieces of the source tokenizer."""
     if validation := _validation_lines(loaded.directory.resolve()):
         lines = [validation[i * len(validation) // NUM_SENTENCES] for i in range(NUM_SENTENCES)]
-        return Sample(list(dict.fromkeys(lines)), "the validation text")
+        return Sample(list(dict.fromkeys(lines)), "the validation set")
     ordinary = [i for i, piece in enumerate(read_pieces(tokenizer.model)) if piece.kind == PieceKind.ordinary]
     rng = random.Random(1)
     lines = []

@@ -17,7 +17,7 @@ from nmt.plots.figure import new_figure, save_figure
 # Inches per cell, and for the tokens beside the map.
 _CELL, _MARGIN = 0.28, 1.6
 # Dots per inch: the default, and the fewest with readable tokens. Large images have fewer than the default: drawing
-# takes about 45 bytes per pixel, and many viewers reject longer sides.
+# takes about 45 bytes per pixel, and many viewers reject sides longer than `_MAX_SIDE`.
 _DPI, _MIN_DPI = 120, 50
 _MAX_SIDE, _MAX_PIXELS = 20_000, 50_000_000
 _VECTOR_FORMATS = (".svg", ".svgz", ".pdf", ".eps", ".ps", ".pgf")  # their text is readable at any size

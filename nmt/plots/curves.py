@@ -149,7 +149,7 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UserError(f"cannot read {path}: {reason}; give a run directory, where training writes it") from error
+        raise UserError(f"cannot read {path}: {reason}; specify a run directory that has this file") from error
     series: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for number, line in enumerate(lines, start=1):
         metrics = _parse(line)
@@ -205,7 +205,7 @@ def _draw_panel(panel: _Panel, axes: Axes, series: Mapping[str, Points], train: 
         axes.plot(steps, values, color=curve.color, label=label, marker=marker, markersize=3.5, linewidth=1.6)
     breaks = {step for _, step in series.get("valid/scored_from", ())} if panel in _QUALITY_ROW else set()
     for index, step in enumerate(sorted(breaks)):
-        axes.axvline(step, color=GRAY, linestyle=":", label="" if index else "change of the validation metrics")
+        axes.axvline(step, color=GRAY, linestyle=":", label="" if index else "validation setup changed")
     _set_scales(axes, panel, [value for _, points in curves for _, value in points])
     style_axes(axes, panel.title)
     axes.spines[["bottom", "left"]].set_color(GRAY)

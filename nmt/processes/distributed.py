@@ -48,7 +48,7 @@ class World:
 
     @property
     def is_local_main(self) -> bool:
-        """Return whether this is the first process of its machine."""
+        """Return whether this is the first process of the job on its machine."""
         return self.size == 1 or local_rank() == 0
 
     def count_synchronization(self) -> None:

@@ -12,17 +12,17 @@ MAX_NUMBER = 1_000_000_000
 
 
 def world_size() -> int:
-    """Return the number of processes of the job; raises UserError for a wrong variable."""
+    """Return the number of processes of the job; raises UserError for an invalid value."""
     return read_integer("WORLD_SIZE", 1)
 
 
 def local_rank() -> int:
-    """Return the rank of this process among those of the job on its machine; raises UserError for a wrong variable."""
+    """Return the rank of this process among those of the job on its machine; raises UserError for an invalid value."""
     return read_integer("LOCAL_RANK", 0)
 
 
 def local_world_size() -> int:
-    """Return the number of processes of the job on this machine; raises UserError for a wrong variable."""
+    """Return the number of processes of the job on this machine; raises UserError for an invalid value."""
     return read_integer("LOCAL_WORLD_SIZE", 1)
 
 

@@ -278,7 +278,7 @@ class FailureDetector:
     def _failure(self, patience: float) -> str:
         """Return why the job cannot continue, or an empty string; `patience` in seconds."""
         if self._launcher not in (None, os.getppid()):
-            return f"torchrun of {self._me.name} has exited; {self._remedy}"
+            return f"the torchrun process of {self._me.name} has exited; {self._remedy}"
         for peer in self._peers:
             if peer.has_left:
                 continue
@@ -295,7 +295,7 @@ class FailureDetector:
         return ""
 
     def _store_failure(self) -> str:
-        server = self._peers[0].name if self._launcher is None else f"torchrun of {self._peers[0].name}"
+        server = self._peers[0].name if self._launcher is None else f"the torchrun process of {self._peers[0].name}"
         address = f"{self._shared_store.host}:{self._shared_store.port}"
         return f"no response from the store at {address}: {server} is dead, stopped or disconnected; {self._remedy}"
 

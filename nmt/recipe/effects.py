@@ -45,7 +45,7 @@ class _Need(Generic[Options]):
 
 
 def _scores_bleu(recipe: Recipe) -> bool:
-    """Return whether something is scored with `bleu`: tests, their labels, or the validation text."""
+    """Return whether something is scored with `bleu`: tests, their labels, or the validation set."""
     has_labels = any(isinstance(test, ToyCorpus) or has_label(test) for test in recipe.data.test.values())
     return "bleu" in recipe.evaluate.metrics or recipe.train.validate_bleu_every > 0 or has_labels
 

@@ -43,7 +43,7 @@ class DataRecipe(Section):
     train: tuple[Corpus, ...] = Field(min_length=1)
     """Training corpora."""
     valid: tuple[Corpus, ...] = Field(min_length=1)
-    """Validation text, which selects the best checkpoint and is not filtered."""
+    """Validation set, which selects the best checkpoint and is not filtered."""
     test: TestSets = Field(default_factory=dict)
     """Test sets by name, which `nmt run` translates and scores at the end and searches for in the training text."""
     unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"

@@ -62,7 +62,7 @@ class GruModel(EncoderDecoder):
         outputs, _ = self._decode(src, tgt)
         return outputs
 
-    def aligning(
+    def forward_with_log_weights(
         self, src: PackedSequences, tgt: PackedSequences, links: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Return the result of `forward`, and the log attention weights between linked tokens, (num_links,).

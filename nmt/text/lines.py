@@ -179,7 +179,7 @@ def warn_of_fields(
     """Warn of plain text that has a header or looks like TSV, JSON, a Moses n-best list or a WMT test set.
 
     translations:  aligned with the lines, if known
-    checks_markup: whether to also warn of tags and entities, as in training and validation text
+    checks_markup: whether to also warn of tags and entities, as in training and validation sets
     """
     filled = [line for line in lines if line.strip()]
     if not filled:

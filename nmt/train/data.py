@@ -24,7 +24,7 @@ class TrainingData:
     mixture:        pairs of each corpus in an epoch; None shows every pair once
     epochs:         subword segmentations sampled for each epoch; None uses those of `train`
     identity:       fingerprint of the training text, its links and marked terms; "" if unknown
-    valid_identity: fingerprint of the validation text, see `nmt.data.prepare.Prepared.valid_identity`
+    valid_identity: fingerprint of the validation set, see `nmt.data.prepare.Prepared.valid_identity`
     links:          word alignments of `train` for guided alignment; None without it
     """
 
@@ -76,12 +76,12 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class ValidationBleu:
-    """BLEU of the validation text, and sample translations."""
+    """BLEU of the validation set, and sample translations."""
 
     bleu: float
     samples: str
 
 
-# Translates the validation text, distributed over all processes; only rank 0 gets the result. All processes call the
+# Translates the validation set, distributed over all processes; only rank 0 gets the result. All processes call the
 # second argument regularly at the same points; it may raise to stop.
 TranslateValidation = Callable[[TranslationModel, Callable[[], None]], ValidationBleu | None]

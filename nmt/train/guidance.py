@@ -52,7 +52,7 @@ class Guidance:
         # A label is predicted at its own index and read at the next one.
         positions = links.tgt if self.attention.at == "output" else links.tgt + 1
         if isinstance(model, GruModel):
-            hidden, log_weights = model.aligning(src, tgt, (positions, links.src))
+            hidden, log_weights = model.forward_with_log_weights(src, tgt, (positions, links.src))
         else:
             (head,) = self.attention.heads
             attention = model.decoder.layers[self.attention.layer].cross_attention

@@ -40,7 +40,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, skip: Tensor | None = None) -> None:
-        """Update all parameters that have a gradient. skip: if it is 1, the kernel changes nothing; else 0; shape ()"""
+        """Update all parameters that have a gradient. skip: 1 if the kernel must change nothing, else 0; shape ()"""
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             states = [self._state_of(parameter) for parameter in parameters]

@@ -301,7 +301,7 @@ def _single_process_recipe(source: ReplaySource, directory: Path) -> Recipe:
         if recipe.train.micro_batches == "auto":
             changes["micro_batches"] = state.processes
         if recipe.train.shapes == "auto":
-            changes["shapes"] = "packed"  # several processes never have one graph, see `is_one_graph`
+            changes["shapes"] = "packed"  # jobs of several processes never use one graph, see `is_one_graph`
     train = recipe.train.model_copy(update=changes)
     return recipe.model_copy(update={"run_dir": directory, "train": train})
 

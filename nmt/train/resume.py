@@ -104,7 +104,7 @@ def _is_text_of_run(recipe: Recipe, report: dict[str, Any]) -> bool:
 
 
 def require_same_identity(recipe: Recipe, state: TrainState, identity: str) -> None:
-    """Raise UserError if a checkpoint was trained on another text; identity: see `TrainState.text`."""
+    """Raise UserError if a checkpoint was trained on different text; identity: see `TrainState.text`."""
     if state.text and identity and state.text != identity:
         raise UserError(_text_error(recipe, "its prepared training text is not that of the checkpoint"))
 
@@ -169,7 +169,7 @@ def record_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path, *, is
 
 
 def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, valid: str, is_finished: bool) -> str:
-    """Discard scores of a validation text other than `valid` and, in an unfinished run, of other options.
+    """Discard scores of a validation set other than `valid` and, in an unfinished run, of other options.
 
     Returns a message for the log, "" if there is nothing to report.
     """
@@ -183,10 +183,10 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
     if valid and valid != state.valid:
         if state.valid or (before is not None and before.data.valid != recipe.data.valid):
             known = state.valid[:12] or "unknown"
-            state.changes.append(Change(state.step, "validation text (SHA-256)", known, valid[:12]))
-            changed.insert(0, "the validation text")
+            state.changes.append(Change(state.step, "validation set (SHA-256)", known, valid[:12]))
+            changed.insert(0, "the validation set")
         elif not changed:
-            return f"{checkpoint} does not identify its validation text; scores are assumed to be from the current one"
+            return f"{checkpoint} does not identify its validation set; scores are assumed to be from the current one"
     if not changed:
         return ""
     best = f" (update {state.best_step:,})" if state.best_step else ""

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from nmt.recipe import TrainRecipe
 
-# Increases of dropout from 0 to its full value: few, because the training step is compiled for each level.
+# Number of increases in dropout from 0 to its full value: few, because the training step is compiled for each level.
 _DROPOUT_INCREASES = 4
 
 
@@ -44,7 +44,7 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
             assert_never(recipe.schedule)
 
 
-def unreached(recipe: TrainRecipe) -> Iterator[str]:
+def schedule_problems(recipe: TrainRecipe) -> Iterator[str]:
     """Yield warnings if training ends within the warm-up, or before the first validation BLEU."""
     updates = recipe.max_steps - recipe.schedule_start
     if recipe.warmup_steps > updates:

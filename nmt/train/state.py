@@ -46,7 +46,7 @@ class TrainState:
     validation_due:     this step must still be validated: the run stopped before that, or discarded its score
     is_interim:         the checkpoint was saved only because the run stopped; the next one replaces it
     scores:             score by validated step; higher is better
-    valid:              fingerprint of the validation text of the scores; "" if unknown
+    valid:              fingerprint of the validation set of the scores; "" if unknown
     scored_from:        step from which scores are comparable; earlier ones were discarded
     loss_scale:         state of the fp16 loss scaler
     rate_factor:        factor on the learning rate, lowered by schedule `plateau`
@@ -104,7 +104,7 @@ class TrainState:
             values: dict[str, Any] = {"changes": [], **state}  # no changes in checkpoints of earlier versions
             values["changes"] = [Change(**entry) for entry in values["changes"]]
             return cls(**values)
-        except TypeError as error:  # other fields, or no JSON object
+        except TypeError as error:  # other fields, or not a JSON object
             raise UserError(
                 f"{checkpoint / 'state.json'} was written by another version of nmt; it must be from this version; "
                 "resume with that version, or start from its parameters (train.start_from)"
@@ -138,7 +138,7 @@ class TrainState:
         return self.scores.get(str(self.best_step), -math.inf)
 
     @property
-    def best_is_of_ema(self) -> bool:
+    def is_best_from_ema(self) -> bool:
         """Whether the best score is that of the EMA. `train.average` of a finished run may have changed since."""
         values = self.best_validation
         return self.best_score in (-values.get("valid/average_loss", math.nan), values.get("valid/average_bleu"))

@@ -42,7 +42,7 @@ from nmt.train.resume import (
     require_used_options,
 )
 from nmt.train.running_metrics import PendingUpdate, RunningMetrics
-from nmt.train.schedule import unreached
+from nmt.train.schedule import schedule_problems
 from nmt.train.signals import Stopped, StopRequest, stop_requests
 from nmt.train.state import Change, TrainState, interim_steps, require_same_run
 from nmt.train.update import Updater, UpdateResult
@@ -158,7 +158,7 @@ class Trainer:
             return state
         metrics = None
         if is_main:
-            for problem in unreached(recipe):
+            for problem in schedule_problems(recipe):
                 warn(problem)
             validates_again = state.validation_due or state.step == 0
             metrics = MetricsWriter(self.recipe.directory, state.step, validates_again=validates_again)
@@ -280,8 +280,8 @@ class Trainer:
         if self.state.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise UserError(
                 f"{MAX_SKIPPED_IN_A_ROW} consecutive updates had no finite gradient (last: {update.name}): training "
-                "has diverged; remove their checkpoints, and resume with a lower train.learning_rate, a longer warm-up "
-                "or train.clip_norm"
+                "has diverged; remove their checkpoints, and resume with a lower train.learning_rate, a longer "
+                "warm-up, or gradient clipping (train.clip_norm)"
             )
         if self.world.is_main:
             pairs = ", ".join(map(str, update.sentence_ids[:_MAX_LISTED_PAIRS]))
@@ -346,8 +346,8 @@ class Trainer:
     def _warn_if_diverged(self, nll: float) -> None:
         if not math.isfinite(perplexity(nll)):
             warn(
-                f"the validation nll of step {self.state.step:,} is {nll:.5g}: training has diverged; train under "
-                "another name with a lower train.learning_rate, a longer warm-up or train.clip_norm"
+                f"the validation nll of step {self.state.step:,} is {nll:.5g}: training has diverged; train under another "
+                "name with a lower train.learning_rate, a longer warm-up, or gradient clipping (train.clip_norm)"
             )
 
     def _score(self, values: Mapping[str, float], prefix: str) -> float:
@@ -421,7 +421,7 @@ class Trainer:
         if self.world.is_main:
             say(f"initial weights: {start}; optimizer state: {self.train_recipe.start_optimizer}")
             if differences := text_differences(start, self.recipe):
-                warn(f"the initial model was trained on other text: {differences}")
+                warn(f"the initial model was trained on different text: {differences}")
         return start
 
     def _resume(self, directory: Path, checkpoint: Checkpoint) -> None:

@@ -76,7 +76,7 @@ def test_tsv_is_accepted_and_an_existing_recipe_is_kept(
     command = ("new", "en", "de", "--tsv", "pairs.tsv", "--valid-tsv", "pairs.tsv")
     status, out, err = nmt(*command)
     assert (status, out) == (0, "en-de.toml\n")
-    assert err.startswith("warning: the validation text is also training text; it must be disjoint")
+    assert err.startswith("warning: the validation set is also training text; it must be disjoint")
     recipe: Recipe = load_recipe(Path("en-de.toml"))
     assert recipe.data.train[0].model_dump()["path"] == Path("pairs.tsv")
     before = Path("en-de.toml").read_text()

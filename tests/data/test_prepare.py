@@ -584,7 +584,7 @@ def test_an_empty_validation_corpus_beside_others_is_an_error(folder: Path) -> N
     message = r"data\.valid\.1 has no sentences; it must have at least one; correct or remove it"
     with pytest.raises(UserError, match=message):
         prepare(recipe)
-    prepare(recipe_for(folder))  # then only the validation text is outdated
+    prepare(recipe_for(folder))  # then only the validation set is outdated
     with pytest.raises(UserError, match=message):
         prepare(recipe)
 

@@ -194,7 +194,7 @@ def test_changed_options_are_reported() -> None:
 
 
 def test_a_validation_of_the_ema_is_labeled() -> None:
-    markdown = format_markdown(with_training(is_of_ema=True))
+    markdown = format_markdown(with_training(is_from_ema=True))
     assert "| best validation | EMA nll 1.2500, perplexity 3.49 at update 1,100 |" in markdown
 
 

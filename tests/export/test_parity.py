@@ -49,7 +49,7 @@ def test_the_sample_for_a_model_of_a_run_is_validation_text(make_model: MakeMode
         shutil.copytree(model, run / path)
         loaded = load_model(run / path, torch.device("cpu"))
         sample = default_sample(loaded, Tokenizers.load(loaded.directory).src)
-        assert sample.origin == "the validation text"
+        assert sample.origin == "the validation set"
         assert len(sample.lines) == 24
         assert set(sample.lines) <= set(validation)
 

@@ -154,7 +154,7 @@ def test_change_of_validation_metrics_is_marked(tmp_path: Path, monkeypatch: pyt
     loss, bleu, rate = drawn(monkeypatch, tmp_path).axes
     for axes in (loss, bleu):
         assert [line.get_xdata() for line in axes.lines if line.get_linestyle() == ":"] == [[1, 1], [2, 2]]
-        assert legend_of(axes)[-1] == "change of the validation metrics"
+        assert legend_of(axes)[-1] == "validation setup changed"
         assert len(set(legend_of(axes))) == len(legend_of(axes))
     assert all(line.get_linestyle() != ":" for line in rate.lines)
 

@@ -111,12 +111,14 @@ def test_weights_of_links_equal_the_equations(variant: dict[str, object]) -> Non
     model = double(build(**variant))
     src, tgt = packed(SRC), packed(TGT)
     links = torch.tensor([1, 1]), torch.tensor([0, 2])  # target positions, source tokens
-    hidden, log_weights = model.aligning(src, tgt, links)
+    hidden, log_weights = model.forward_with_log_weights(src, tgt, links)
     torch.testing.assert_close(hidden, model(src, tgt), rtol=1e-11, atol=1e-11)
     _, weights = PlainGru(model).outputs(SRC[0], TGT[0])
     torch.testing.assert_close(log_weights, weights[1, [0, 2]].log(), rtol=1e-11, atol=1e-11)
     only_token = tgt.cu_seqlens[1:2].long() + 1, src.cu_seqlens[1:2].long()
-    torch.testing.assert_close(model.aligning(src, tgt, only_token)[1], torch.zeros(1, dtype=torch.float64))
+    torch.testing.assert_close(
+        model.forward_with_log_weights(src, tgt, only_token)[1], torch.zeros(1, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS[:3], ids=str)

@@ -29,7 +29,7 @@ def test_rate_is_lowered_after_validations_without_a_lower_nll() -> None:
         state.record_plateau(nll, train)
         factors.append(state.rate_factor)
     assert factors == pytest.approx([1, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01])
-    state.discard_scores()  # of another validation text
+    state.discard_scores()  # of another validation set
     assert not any(state.record_plateau(nll, train) for nll in (5.0, 5.0))
     constant = TrainState()
     assert not constant.record_plateau(1.0, TrainRecipe()) and constant == TrainState()

@@ -147,14 +147,14 @@ def test_another_validation_text_discards_scores(
     capsys.readouterr()
     longer = with_train(recipe, max_steps=8, learning_rate=1.0)
     state = train_tiny(longer, tiny_data, valid_identity="b" * 64)
-    assert capsys.readouterr().err.count("the validation text changed: earlier scores are not comparable; ") == 1
+    assert capsys.readouterr().err.count("the validation set changed: earlier scores are not comparable; ") == 1
     assert list(state.scores) == ["4", "6", "8"] and state.best_step == 4
-    assert Change(4, "validation text (SHA-256)", "a" * 12, "b" * 12) in state.changes
+    assert Change(4, "validation set (SHA-256)", "a" * 12, "b" * 12) in state.changes
     assert [checkpoint.name for checkpoint in list_checkpoints(recipe.directory)] == ["step-00000004", "step-00000008"]
     assert metrics(longer, "valid/scored_from") == [4, 4, 4]
     capsys.readouterr()
     assert train_tiny(longer, tiny_data, valid_identity="b" * 64).changes == state.changes
-    assert "validation text" not in capsys.readouterr().err
+    assert "validation set" not in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -381,7 +381,7 @@ def test_scores_without_a_text_identity_are_kept(
     recipe = with_train(tiny_recipe, max_steps=6)
     scores = train_tiny(recipe, tiny_data).scores  # as in versions without identities
     assert train_tiny(recipe, tiny_data, valid_identity="a").scores == scores
-    assert "does not identify its validation text; scores are assumed" in capsys.readouterr().err
+    assert "does not identify its validation set; scores are assumed" in capsys.readouterr().err
     tree = recipe.model_dump(mode="json", exclude_none=True)
     tree["data"]["valid"] = [{"kind": "text", "src": "c", "tgt": "d"}]
     assert train_tiny(Recipe.model_validate(tree), tiny_data, valid_identity="a").scored_from == 6

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from nmt.recipe import TrainRecipe
-from nmt.train.schedule import dropout_scale, learning_rate, unreached
+from nmt.train.schedule import dropout_scale, learning_rate, schedule_problems
 
 
 def recipe(**changes: object) -> TrainRecipe:
@@ -79,16 +79,18 @@ def test_a_restarted_schedule_is_that_of_two_runs(schedule: str) -> None:
 
 
 def test_a_warm_up_that_outlasts_training_is_a_warning() -> None:
-    assert not list(unreached(recipe(warmup_steps=100, max_steps=100, validate_every=100, validate_bleu_every=100)))
+    assert not list(
+        schedule_problems(recipe(warmup_steps=100, max_steps=100, validate_every=100, validate_bleu_every=100))
+    )
     expected = "train.warmup_steps is 1,001, but the schedule ends after 1,000 updates; the learning rate does not"
-    (problem,) = unreached(recipe(warmup_steps=1_001, max_steps=1_000))
+    (problem,) = schedule_problems(recipe(warmup_steps=1_001, max_steps=1_000))
     assert problem.startswith(expected)
     restarted = recipe(warmup_steps=100, max_steps=150, schedule_start=100)
-    assert "the schedule ends after 50 updates" in next(unreached(restarted))
+    assert "the schedule ends after 50 updates" in next(schedule_problems(restarted))
 
 
 def test_training_that_ends_before_the_first_validation_bleu_is_a_warning() -> None:
-    (problem,) = unreached(recipe(warmup_steps=1, max_steps=12, validate_every=100, validate_bleu_every=100))
+    (problem,) = schedule_problems(recipe(warmup_steps=1, max_steps=12, validate_every=100, validate_bleu_every=100))
     assert problem == (
         "train.validate_bleu_every is 100, but training ends after 12 updates, without validation BLEU; lower it"
     )

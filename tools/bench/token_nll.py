@@ -1,4 +1,4 @@
-"""Negative log-likelihood of the validation text, for the learning curve of any system that computes with torch."""
+"""Negative log-likelihood of the validation set, for the learning curve of any system that computes with torch."""
 
 from __future__ import annotations
 
