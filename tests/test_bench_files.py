@@ -20,7 +20,7 @@ from bench.file_comparison import DEFAULTS, FileWorkload, compare_files, compare
 from bench.ratio import Ratio
 from bench.serving import ServingWorkload, _Server, compare_servers
 
-from nmt.bench.random_model import number_tokenizers, write_random_model
+from nmt.bench.random_model import numbered_word_tokenizers, write_random_model
 from nmt.decode.translator import Translator
 from nmt.errors import UserError
 from nmt.export.packages import is_installed
@@ -47,7 +47,7 @@ num_heads = 2
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> FileWorkload:
     folder = tmp_path_factory.mktemp("files")
-    write_random_model(folder / "model", parse_recipe(RECIPE), number_tokenizers(40))
+    write_random_model(folder / "model", parse_recipe(RECIPE), numbered_word_tokenizers(40))
     text = "w1 w2 w3\nw4\nw5 w6\n"
     (folder / "source").write_text(text)
     return FileWorkload(folder / "model", folder / "source", folder / "source", beam_size=2, warm_up=0)

@@ -13,7 +13,7 @@ import torch
 from fastapi.testclient import TestClient
 
 from nmt import pipeline
-from nmt.bench.random_model import number_tokenizers, write_random_model
+from nmt.bench.random_model import numbered_word_tokenizers, write_random_model
 from nmt.checkpoint import load_model
 from nmt.data.leaks import Leak, SetLeaks
 from nmt.data.store import PairStore
@@ -251,7 +251,7 @@ def test_a_language_model_is_a_feature_of_reranking(language_model: Path, nmt: N
         model = { d_model = 8, d_ff = 8, num_heads = 1, num_encoder_layers = 1, num_decoder_layers = 1 }
         """
     )
-    write_random_model(tmp_path / "model", translation, number_tokenizers(20))
+    write_random_model(tmp_path / "model", translation, numbered_word_tokenizers(20))
     (tmp_path / "src").write_text("w1 w2\n")
     (tmp_path / "nbest").write_text("".join(f"1\t{-1.0}\t{text}\n" for text in texts))
     (tmp_path / "weights").write_text("[weights]\ngiven = 0.0\nlength = 0.0\nmodel = 0.0\nmodel-2 = 1.0\n")
@@ -331,7 +331,7 @@ def test_unsupported_commands_and_options_are_one_line_errors(
 
 
 def test_a_right_to_left_model_cannot_continue_a_line(tmp_path: Path) -> None:
-    write_random_model(tmp_path / "model", recipe_of(tmp_path), number_tokenizers(80))
+    write_random_model(tmp_path / "model", recipe_of(tmp_path), numbered_word_tokenizers(80))
     generator = TextGenerator.load(tmp_path / "model", "cpu")
     generator._reverse_target = True
     with pytest.raises(UserError, match="this language model predicts text from right to left"):

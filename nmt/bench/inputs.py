@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nmt.bench.corpora import WMT14, open_corpus, write_random_corpus
 from nmt.bench.model_specs import PUBLISHED, ModelSpec, find_model_spec
-from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
+from nmt.bench.random_model import numbered_word_sentences, numbered_word_tokenizers, write_random_model
 from nmt.data.store import PairStore
 from nmt.errors import CommandError, UserError
 from nmt.logs import warn
@@ -80,7 +80,7 @@ def _warn_of_unmeasured(train: TrainRecipe) -> None:
         if getattr(train, name):
             warn(f"the benchmark trains without train.{name}")
     if train.freeze:
-        warn("model FLOP/s and MFU include the gradients of frozen parameters (train.freeze), which are not computed")
+        warn("model FLOP/s include the gradients of frozen parameters (train.freeze), which are not computed")
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
     _warn_of_context(spec.recipe.data.context)
     options = spec.recipe.decode
     if request.tokenizer is None:
-        tokenizers = number_tokenizers(spec.tgt_vocab_size)
+        tokenizers = numbered_word_tokenizers(spec.tgt_vocab_size)
         options = DecodeRecipe.model_validate(options.model_dump(exclude=_OF_TOKENIZERS))
     elif request.vocab_size is not None:
         raise CommandError("--vocab-size and --tokenizer are mutually exclusive; give one of them")
@@ -152,7 +152,7 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
         return folder / "model", decode, _read(request.source, request.num_sentences)
     longest = min(spec.recipe.data.max_tokens, spec.recipe.model.max_positions - 1)
     vocab_size, seed = tokenizers.src.vocab_size, spec.recipe.seed
-    sentences = number_sentences(request.num_sentences, WMT14, longest, vocab_size, seed)
+    sentences = numbered_word_sentences(request.num_sentences, WMT14, longest, vocab_size, seed)
     return folder / "model", decode, tuple(sentences)
 
 

@@ -37,8 +37,8 @@ def write_random_model(directory: Path, recipe: Recipe, tokenizers: Tokenizers) 
     write_directory(directory, model_files(model.recipe, model_tensors(model), tokenizers.files(), metadata))
 
 
-def number_tokenizers(vocab_size: int) -> Tokenizers:
-    """Make tokenizers whose ordinary tokens are the words w0, w1, ..., as in `number_sentences`."""
+def numbered_word_tokenizers(vocab_size: int) -> Tokenizers:
+    """Make tokenizers whose ordinary tokens are the words w0, w1, ..., as in `numbered_word_sentences`."""
     require_ordinary_tokens(vocab_size)
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -58,8 +58,10 @@ def number_tokenizers(vocab_size: int) -> Tokenizers:
     return Tokenizers(joint, joint)
 
 
-def number_sentences(num: int, lengths: LengthDistribution, longest: int, vocab_size: int, seed: int) -> list[str]:
-    """Generate random sentences for `number_tokenizers`, with the source lengths of a distribution."""
+def numbered_word_sentences(
+    num: int, lengths: LengthDistribution, longest: int, vocab_size: int, seed: int
+) -> list[str]:
+    """Generate random sentences for `numbered_word_tokenizers`, with the source lengths of a distribution."""
     random = np.random.Generator(np.random.PCG64(seed))
     src_lengths, _ = lengths.sample(num, longest, random)
     ids = sample_tokens(int(src_lengths.sum()), vocab_size, random) - FIRST_ORDINARY_ID

@@ -32,7 +32,7 @@ def training_rows(result: TrainingResult) -> Rows:
         ("  per target token", f"{_scaled(result.flops_per_tgt_token)}FLOP"),
         ("  source tokens per target token", f"{result.src_tokens_per_tgt_token:.3f}"),
         ("F.linear at the model's shapes", f"{_scaled(linear.mean)}FLOP/s, best shape {_scaled(linear.best)}FLOP/s"),
-        ("  utilization (MFU)", f"{result.share_of_linear:.1%}, of the best {best:.1%}"),
+        ("  model FLOP/s relative to it", f"{result.share_of_linear:.1%}, of the best {best:.1%}"),
         ("synchronized time per stage", ", ".join(f"{name} {share:.1%}" for name, share in stages.shares.items())),
         ("padding", f"{stages.row_padding:.2%} of rows, {stages.attention_padding:.2%} inside attention"),
         ("peak memory", f"{_scaled(result.peak_memory)}B"),

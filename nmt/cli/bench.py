@@ -65,7 +65,7 @@ def train(
     repetitions: Repetitions = 5,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure training: target tokens per second, without padding, and model FLOPs utilization.
+    """Measure training: target tokens per second, without padding, and model FLOP/s relative to those of F.linear.
 
     Runs the trainer with its batches, loss, optimizer and compilation, but saves nothing. Warm-up is not measured. Then
     times each stage of an update, and F.linear at the shapes of the model.

@@ -1,7 +1,7 @@
 """ROUGE (Lin 2004) by the package rouge-score: n-grams or longest common subsequence shared with a reference.
 
 The score of a test set is the mean F1 of its texts. The package lowercases text and keeps only the letters a to z and
-digits, so it suits only English. It stems words, as publications on summarization do (Porter 1980).
+digits, so it suits only English. It stems words (Porter 1980), as publications on summarization do.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _RougeSignature(Signature):
 
 
 class Rouge(Metric):
-    """A sacreBLEU metric; with several references, the one with the highest F1 counts, as in rouge-score."""
+    """A sacreBLEU metric; with several references, it uses the one with the highest F1, as in rouge-score."""
 
     lowercase = True
     _SIGNATURE_TYPE = _RougeSignature

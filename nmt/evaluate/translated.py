@@ -43,7 +43,7 @@ def has_other_source(run: Path, name: str, src: Sequence[str]) -> bool:
 
 
 def has_other_context(run: Path, name: str, previous: Sequence[int] | None) -> bool:
-    """Return whether a run translated a test set with other documents; False if its report does not say."""
+    """Return whether a run translated a test set with different document context; False if its report does not say."""
     return _recorded(run, name, "context") not in ("", context_digest(previous))
 
 

@@ -29,7 +29,7 @@ class Batch:
 
 
 class BatchQueue:
-    """Batches of several threads; only a few are posted, because posted batches cannot be canceled.
+    """Batches from several threads; only a few are posted, because posted batches cannot be canceled.
 
     max_posted: maximum number of posted batches that are not done
     """

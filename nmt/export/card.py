@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmt.checkpoint import LoadedModel
+from nmt.logs import counted
 from nmt.storage.run_folder import find_report
 from nmt.text.term_markup import TermMarkers
 from nmt.text.tokenizer import Tokenizers
@@ -24,8 +25,8 @@ _LIMITS = (
 )
 
 _CONTEXT = (
-    "In training, up to {} previous sentences of the document preceded each sentence, each followed by `<sep>`{}. The "
-    "code above translates single sentences."
+    "In training, up to {} of the document preceded each sentence, each followed by `<sep>`{}. The code above "
+    "translates single sentences."
 )
 _BOTH_SIDES = ", and their translations preceded its translation in the same way"
 
@@ -94,7 +95,7 @@ def _input_notes(loaded: LoadedModel) -> Iterator[str]:
     max_tokens = min(metadata.max_tokens, loaded.model.recipe.max_positions - 1)
     yield f"Input is one sentence at a time{form}. {_LIMITS.format(action, max_tokens)}"
     if context.size:
-        yield _CONTEXT.format(context.size, _BOTH_SIDES if context.has_target else "")
+        yield _CONTEXT.format(counted(context.size, "previous sentence"), _BOTH_SIDES if context.has_target else "")
     tokenizers = Tokenizers.load(loaded.directory, metadata.tgt_lang)
     if tokenizers.tgt.lowercases():
         yield "The model ignores case, and translations are in lower case."

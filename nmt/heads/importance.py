@@ -1,8 +1,8 @@
 """Importance of attention heads for the likelihood of given translations, in nats per target token.
 
-Expected sensitivity (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", section 4.1) needs one backward
-pass: the sum over sentences of |dL/dxi|, where L is the negative log-likelihood (nll) of a sentence and xi the mask of
-a head. Removal measures the change in nll with xi = 0, and needs one forward pass for each head.
+Expected sensitivity (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", section 4.1) is the sum over
+sentences of |dL/dxi|, where L is the negative log-likelihood (nll) of a sentence and xi the mask of a head. It needs
+one backward pass. Removal measures the change in nll with xi = 0, and needs one forward pass for each head.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
 
 
 def _check_phrases(body: TranslateRequest, model: ServedModel) -> None:
-    """Raise HTTPException if a required or preferred phrase contains a forbidden one, or the prefix one of the request.
+    """Raise HTTPException if a required or preferred phrase contains a forbidden one, or the prefix does.
 
     The prefix takes precedence over forbidden phrases of the server.
     """

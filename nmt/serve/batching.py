@@ -77,7 +77,7 @@ class Batcher:
         self._jobs: list[_Job] = []  # the queue
         self._virtual_time = 0  # latest finish tag of the jobs that have left the queue
         self._changed = threading.Condition()
-        self._is_closed = self._takes_oldest = False
+        self._is_closed = self._takes_first = False
         self._num_idle = num_threads
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(num_threads)]
         for thread in self._threads:
@@ -178,8 +178,8 @@ class Batcher:
 
     def _choose_group(self) -> Hashable:
         """Return the group of the first job and the largest group in turn: batches are large, and no job starves."""
-        self._takes_oldest = not self._takes_oldest
-        if self._takes_oldest:
+        self._takes_first = not self._takes_first
+        if self._takes_first:
             return self._jobs[0].group
         sizes: Counter[Hashable] = Counter()
         for job in self._jobs:

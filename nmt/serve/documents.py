@@ -28,7 +28,7 @@ class Document(NamedTuple):
 def split_texts(texts: Sequence[str], kind: TextFormat, max_lines: int) -> list[Document]:
     """Split texts into lines or segments.
 
-    Raises HTTPException for SRT without subtitles and for more than `max_lines`, before it has found all of them.
+    Raises HTTPException for SRT without subtitles, and as soon as it finds more than `max_lines` lines or segments.
     """
     documents: list[Document] = []
     num_lines = 0

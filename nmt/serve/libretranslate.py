@@ -143,7 +143,7 @@ def _find_model(service: Service, source: str, target: str) -> ServedModel:
     raise _no_model(service, source, target)
 
 
-def unnamed_models(service: Service) -> Iterator[str]:
+def shadowed_models(service: Service) -> Iterator[str]:
     """Yield a message for each language pair with several models: requests to `/translate` cannot name a model."""
     names: dict[tuple[str, str], list[str]] = {}
     for model in service.models.values():

@@ -269,7 +269,7 @@ class ServedModel:
         ineffective = ineffective_option(changed, decode, has_ensemble=False, needs_alignments=True)
         if ineffective:
             name, problem = ineffective
-            raise UserError(f"{problem}, which the server sets; leave out {name}")
+            raise UserError(f"{problem}; the server's options do not provide this; leave out {name}")
         return decode
 
     def _score(self, pairs: Sequence[Pair]) -> list[TextScore]:

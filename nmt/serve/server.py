@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from nmt.errors import UserError
 from nmt.logs import print_line, say
 from nmt.serve.app import build_app
-from nmt.serve.libretranslate import unnamed_models
+from nmt.serve.libretranslate import shadowed_models
 from nmt.serve.messages import JsonLine
 from nmt.serve.service import Service
 
@@ -96,7 +96,7 @@ class _Server(uvicorn.Server):
             if ":" in host:  # IPv6
                 host = f"[{host}]"
             say(f"serving {names} on http://{host}:{port}")
-        for message in unnamed_models(self._service):
+        for message in shadowed_models(self._service):
             say(message)
 
     async def on_tick(self, counter: int) -> bool:
@@ -136,7 +136,7 @@ class _JoinedWrites:
 
 
 def max_connections() -> int:
-    """Return half the limit of open files. If the process reached that limit, new clients would get no response."""
+    """Return half the limit on open files. If the process reached that limit, new clients would get no response."""
     if sys.platform == "win32":
         return _OPEN_FILES // 2
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

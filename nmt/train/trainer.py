@@ -346,8 +346,9 @@ class Trainer:
     def _warn_if_diverged(self, nll: float) -> None:
         if not math.isfinite(perplexity(nll)):
             warn(
-                f"the validation nll of step {self.state.step:,} is {nll:.5g}: training has diverged; train under another "
-                "name with a lower train.learning_rate, a longer warm-up, or gradient clipping (train.clip_norm)"
+                f"the validation nll of step {self.state.step:,} is {nll:.5g}: training has diverged; train under "
+                "another name with a lower train.learning_rate, a longer warm-up, or gradient clipping "
+                "(train.clip_norm)"
             )
 
     def _score(self, values: Mapping[str, float], prefix: str) -> float:

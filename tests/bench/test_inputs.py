@@ -9,7 +9,7 @@ from nmt.bench import inputs
 from nmt.bench.corpora import PreparedCorpus
 from nmt.bench.inputs import DecodingRequest, prepare_decoding, prepare_training_data
 from nmt.bench.model_specs import ModelSpec, find_model_spec
-from nmt.bench.random_model import number_tokenizers, write_random_model
+from nmt.bench.random_model import numbered_word_tokenizers, write_random_model
 from nmt.data.prepare import prepare
 from nmt.data.store import PairStore
 from nmt.decode.translator import Translator
@@ -89,7 +89,7 @@ def test_options_that_are_not_measured_are_named(
         expected = [f"warning: the benchmark trains without {option.partition('=')[0]}\n" for option in options]
         assert capsys.readouterr().err == "".join(expected)
     prepare_training_data(find_model_spec(str(recipe), ['train.freeze=["encoder"]']), run, tmp_path, 1, None)
-    assert "model FLOP/s and MFU include the gradients of frozen parameters (train.freeze)" in capsys.readouterr().err
+    assert "model FLOP/s include the gradients of frozen parameters (train.freeze)" in capsys.readouterr().err
 
 
 def test_sentences_for_random_weights_are_numbers_or_text(recipe: Path, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_missing_context_is_named(recipe: Path, tmp_path: Path, capsys: pytest
     (tmp_path / "text").write_text("w1\n")
     for context in (0, 1):
         own = find_model_spec(str(recipe)).recipe
-        write_random_model(tmp_path / f"model-{context}", own, number_tokenizers(50))
+        write_random_model(tmp_path / f"model-{context}", own, numbered_word_tokenizers(50))
         toml = tmp_path / f"model-{context}" / "model.toml"
         assert "\nsize = 0\n" in toml.read_text()
         toml.write_text(toml.read_text().replace("\nsize = 0\n", f"\nsize = {context}\n"))
@@ -154,7 +154,7 @@ def test_language_models_have_empty_sources_and_do_not_translate(tmp_path: Path)
 
 def test_trained_model_keeps_its_search_options(recipe: Path, tmp_path: Path) -> None:
     own = find_model_spec(str(recipe), ["decode.n_best=3", "decode.length_alpha=0.3", "decode.alignments=true"]).recipe
-    write_random_model(tmp_path / "model", own, number_tokenizers(50))
+    write_random_model(tmp_path / "model", own, numbered_word_tokenizers(50))
     (tmp_path / "text").write_text("w1\n")
     options = request(tmp_path / "model", source=tmp_path / "text", settings=("beam_size=7",))
     model, decode, _ = prepare_decoding(options, tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nmt.bench.model_specs import find_model_spec
-from nmt.bench.random_model import number_tokenizers, write_random_model
+from nmt.bench.random_model import numbered_word_tokenizers, write_random_model
 from nmt.errors import RecipeError, UserError
 from nmt.recipe import load_recipe
 
@@ -46,7 +46,7 @@ def test_recipe_and_model_directory_are_used_unchanged(tmp_path: Path) -> None:
     overrides = ["model.d_model=16", "model.d_ff=8", "model.num_heads=2", "model.activation=swish"]
     overrides += ["model.max_positions=64", "data.max_tokens=20"]
     recipe = find_model_spec("tiny", overrides).recipe
-    write_random_model(tmp_path / "model", recipe, number_tokenizers(40))
+    write_random_model(tmp_path / "model", recipe, numbered_word_tokenizers(40))
     found = find_model_spec(str(tmp_path / "model"))
     assert found.recipe.model == recipe.model
     assert (found.src_vocab_size, found.tgt_vocab_size, found.recipe.data.max_tokens) == (40, 40, 20)
@@ -56,13 +56,15 @@ def test_recipe_and_model_directory_are_used_unchanged(tmp_path: Path) -> None:
 def test_the_directory_of_a_language_model_loads_as_a_language_model(tmp_path: Path) -> None:
     recipe = find_model_spec("tiny", ["model.d_model=16", "model.d_ff=8", "model.num_heads=2"]).recipe
     for language in ("zxx", "en"):
-        write_random_model(tmp_path / language, recipe.model_copy(update={"src_lang": language}), number_tokenizers(40))
+        write_random_model(
+            tmp_path / language, recipe.model_copy(update={"src_lang": language}), numbered_word_tokenizers(40)
+        )
         assert find_model_spec(str(tmp_path / language)).recipe.is_language_model == (language == "zxx")
 
 
 def test_fine_tuning_recipe_has_the_architecture_of_its_initial_model(tmp_path: Path) -> None:
     initial = find_model_spec("tiny", ["model.d_model=16", "model.d_ff=8", "model.num_heads=2"]).recipe
-    write_random_model(tmp_path / "initial", initial, number_tokenizers(40))
+    write_random_model(tmp_path / "initial", initial, numbered_word_tokenizers(40))
     path = tmp_path / "tuned.toml"
     corpora = 'data = { train = [{ kind = "toy" }], valid = [{ kind = "toy" }] }'
     path.write_text(f'name = "tuned"\nsrc_lang = "en"\ntgt_lang = "de"\n{corpora}\n')

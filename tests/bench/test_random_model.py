@@ -7,7 +7,7 @@ import torch
 
 from nmt.bench.corpora import FIRST_ORDINARY_ID, LengthDistribution
 from nmt.bench.model_specs import find_model_spec
-from nmt.bench.random_model import number_sentences, number_tokenizers, write_random_model
+from nmt.bench.random_model import numbered_word_sentences, numbered_word_tokenizers, write_random_model
 from nmt.checkpoint import load_model
 from nmt.errors import UserError
 
@@ -16,7 +16,7 @@ LENGTHS = LengthDistribution(src_mean=9.0, tgt_mean=9.0, deviation=0.5, correlat
 
 @pytest.mark.parametrize("vocab_size", [5, 40, 3_000])
 def test_each_word_is_one_token(vocab_size: int) -> None:
-    tokenizer = number_tokenizers(vocab_size).src
+    tokenizer = numbered_word_tokenizers(vocab_size).src
     assert tokenizer.vocab_size == vocab_size
     words = [f"w{number}" for number in range(vocab_size - FIRST_ORDINARY_ID)]
     ids = tokenizer.encode(" ".join(words))
@@ -25,9 +25,9 @@ def test_each_word_is_one_token(vocab_size: int) -> None:
 
 
 def test_sentences_are_repeatable_and_have_one_token_per_word() -> None:
-    tokenizer = number_tokenizers(90).src
-    sentences = number_sentences(50, LENGTHS, longest=12, vocab_size=90, seed=3)
-    assert sentences == number_sentences(50, LENGTHS, longest=12, vocab_size=90, seed=3)
+    tokenizer = numbered_word_tokenizers(90).src
+    sentences = numbered_word_sentences(50, LENGTHS, longest=12, vocab_size=90, seed=3)
+    assert sentences == numbered_word_sentences(50, LENGTHS, longest=12, vocab_size=90, seed=3)
     lengths = [len(tokenizer.encode(sentence)) for sentence in sentences]
     assert lengths == [len(sentence.split(" ")) for sentence in sentences]
     assert max(lengths) == 12  # `longest`
@@ -36,8 +36,8 @@ def test_sentences_are_repeatable_and_have_one_token_per_word() -> None:
 def test_random_model_loads_and_is_reproducible(tmp_path: Path) -> None:
     overrides = ["model.d_model=16", "model.d_ff=8", "model.num_heads=2", "decode.beam_size=3"]
     recipe = find_model_spec("tiny", overrides).recipe
-    write_random_model(tmp_path / "a", recipe, number_tokenizers(40))
-    write_random_model(tmp_path / "b", recipe, number_tokenizers(40))
+    write_random_model(tmp_path / "a", recipe, numbered_word_tokenizers(40))
+    write_random_model(tmp_path / "b", recipe, numbered_word_tokenizers(40))
     one, again = (load_model(tmp_path / name, torch.device("cpu")) for name in "ab")
     assert one.metadata == again.metadata
     assert one.metadata.decode.beam_size == 3
@@ -46,4 +46,4 @@ def test_random_model_loads_and_is_reproducible(tmp_path: Path) -> None:
 
 def test_vocabulary_needs_ordinary_tokens() -> None:
     with pytest.raises(UserError, match="must be at least 5, got 4"):
-        number_tokenizers(4)
+        numbered_word_tokenizers(4)

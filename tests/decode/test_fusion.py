@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.bench.random_model import number_tokenizers, write_random_model
+from nmt.bench.random_model import numbered_word_tokenizers, write_random_model
 from nmt.decode.language_model import require_fusible
 from nmt.decode.scoring import TextScorer
 from nmt.decode.shortlist import Shortlist
@@ -40,7 +40,7 @@ def write_model(folder: Path, *overrides: str, vocab_size: int = 40, language_mo
         max_positions = 40
         tied_embeddings = "none"
     """
-    write_random_model(folder, parse_recipe(text, overrides), number_tokenizers(vocab_size))
+    write_random_model(folder, parse_recipe(text, overrides), numbered_word_tokenizers(vocab_size))
     return folder
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nmt.alignment.attention import WordAligner
-from nmt.bench.random_model import number_tokenizers
+from nmt.bench.random_model import numbered_word_tokenizers
 from nmt.checkpoint import load_model, model_files, model_tensors
 from nmt.decode.scoring import TextScorer, score_pairs
 from nmt.decode.translator import Translator
@@ -29,7 +29,7 @@ DECODE = DecodeRecipe(beam_size=3, n_best=2, max_extra_tokens=4)
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two model directories with the same weights, one left-to-right and one right-to-left."""
-    folder, tokenizers = tmp_path_factory.mktemp("right-to-left"), number_tokenizers(320)
+    folder, tokenizers = tmp_path_factory.mktemp("right-to-left"), numbered_word_tokenizers(320)
     torch.manual_seed(0)
     sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2}
     recipe = ModelRecipe.model_validate(sizes | {"max_positions": 64})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt.bench.random_model import number_tokenizers, write_random_model
+from nmt.bench.random_model import numbered_word_tokenizers, write_random_model
 from nmt.decode.translator import Translator
 from nmt.inference.captured import CapturedModel, EagerRecorder, GraphRecorder, Recorder, Run
 from nmt.model.transformer import Transformer
@@ -171,7 +171,7 @@ def test_translation_recovers_from_too_little_memory(tmp_path: Path, gpu: torch.
         pytest.skip("the memory of a CPU cannot be limited")
     text = 'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n[data]\ntrain = [{ kind = "toy" }]\n'
     text += 'valid = [{ kind = "toy" }]\n[model]\n' + "\n".join(f"{name} = {size}" for name, size in SIZES.items())
-    write_random_model(tmp_path / "model", parse_recipe(text), number_tokenizers(5_000))
+    write_random_model(tmp_path / "model", parse_recipe(text), numbered_word_tokenizers(5_000))
     rng = random.Random(1)
     lines = [" ".join(f"w{rng.randrange(4_000)}" for _ in range(30)) for _ in range(512)]
     decode = DecodeRecipe(beam_size=8, batch_tokens=16_384, max_extra_tokens=5)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nmt.bench.random_model import number_tokenizers, write_random_model
+from nmt.bench.random_model import numbered_word_tokenizers, write_random_model
 from nmt.checkpoint import load_model
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
@@ -285,7 +285,7 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = 'train = [{ kind = "toy" }]\nvalid = [{ kind = "toy" }]'
     text = f'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n[data]\n{data}\n[model]\n{sizes}\n'
     directory = tmp_path_factory.mktemp("captured") / "model"
-    write_random_model(directory, parse_recipe(text, [], "test"), number_tokenizers(40))
+    write_random_model(directory, parse_recipe(text, [], "test"), numbered_word_tokenizers(40))
     return directory
 
 

@@ -150,7 +150,7 @@ def test_an_option_without_effect_on_the_search_of_the_server_is_an_error(
     (name,) = field
     problem = response.json()["error"]
     assert response.status_code == 400 and problem.startswith(f"{name} has no effect without {needed}")
-    assert problem.endswith(f", which the server sets; leave out {name}")
+    assert problem.endswith(f"; the server's options do not provide this; leave out {name}")
 
 
 def test_lone_surrogates_are_replaced_in_responses() -> None:

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from torch.nn import functional as F
 
 from nmt import validation_bleu
-from nmt.bench.random_model import number_tokenizers
+from nmt.bench.random_model import numbered_word_tokenizers
 from nmt.data.loader import make_batch
 from nmt.data.store import PairStore
 from nmt.devices.precision import autocast, choose_precision
@@ -50,7 +50,7 @@ def test_translations_of_a_right_to_left_model_are_in_reading_order(tiny_recipe:
     torch.manual_seed(0)  # with other seeds, the model repeats one word or writes nothing
     model = Transformer(tiny_recipe.model, 40, 40).eval()
     backwards = tiny_recipe.model_copy(update={"data": tiny_recipe.data.model_copy(update={"reverse_target": True})})
-    prepared: Any = SimpleNamespace(tokenizers=number_tokenizers(40))
+    prepared: Any = SimpleNamespace(tokenizers=numbered_word_tokenizers(40))
     one, other = (
         validation_bleu._translator_of(model, recipe, prepared, World(0, 1, CPU)).translate(["w1 w2", "w3 w4 w5"])
         for recipe in (tiny_recipe, backwards)
