@@ -26,7 +26,7 @@ _CHARACTERS_PER_TOKEN = 4  # roughly, in European languages with the vocabularie
 def _language(code: str) -> str:
     """Return a language code; raises BadParameter, before the text is read, unless it is an ISO 639 code."""
     if not re.fullmatch(LANGUAGE_PATTERN, code):
-        raise typer.BadParameter(f"{code!r} is not an ISO 639 code; it must have two or three lowercase letters, as de")
+        raise typer.BadParameter(f"{code!r} is not an ISO 639 code; it must be two or three lowercase letters, e.g. de")
     return code
 
 

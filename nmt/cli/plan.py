@@ -16,7 +16,7 @@ from nmt.data.corpus import require_files
 from nmt.errors import CommandError, UserError
 from nmt.evaluate.forecast import Forecast, SpeedForecast, write_forecast
 from nmt.evaluate.tables import Table
-from nmt.logs import format_duration, is_first_rank, say, warn
+from nmt.logs import counted, format_duration, is_first_rank, say, warn
 from nmt.recipe import Recipe, load_recipe
 from nmt.storage.run_folder import require_own_files
 from nmt.train.disk_space import format_bytes
@@ -105,7 +105,7 @@ def _speed_rows(speed: SpeedForecast) -> Iterator[tuple[str, str]]:
     yield "speed", f"{speed.tgt_tokens_per_second:,.0f} target tokens per second ({where})"
     low, high = format_duration(speed.low), format_duration(speed.high)
     yield "training time", f"{format_duration(speed.seconds)} ({low} to {high})"
-    yield "validation", f"{speed.validations:,} times, {format_duration(speed.validation_seconds)} in total"
+    yield "validation", f"{counted(speed.validations, 'time')}, {format_duration(speed.validation_seconds)} in total"
 
 
 def _notes(recipe: Recipe, forecast: Forecast) -> Iterator[str]:

@@ -85,7 +85,7 @@ def repeat(
     elif metric is not None or output != "text":
         raise CommandError("--metric and --format have no effect without a report; leave them out, or execute all runs")
     if only is not None and only > len(runs):
-        raise CommandError(f"--only {only}: there are {counted(len(runs), 'run')}; give a number that --list shows")
+        raise CommandError(f"--only {only}: the last is {len(runs)}; give a number that --list shows")
     chosen = runs if only is None else [runs[only - 1]]
     if list_runs:
         _list(chosen)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # imports torch, which takes seconds
 
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
-_MODELS = "Model directories, checkpoints or run directories, as PATH or NAME=PATH (default name: SRC-TGT, as en-de)."
+_MODELS = "Model directories, checkpoints or run directories, as PATH or NAME=PATH (default name: SRC-TGT, e.g. en-de)."
 _HOST = "Address to listen on; 0.0.0.0 is all IPv4 addresses of this machine."
 _API_KEYS = "File of API keys, one per line; POST requests must then include one of them (default: no key is required)."
 _CORS = "Origin of web pages that may use the server, such as https://example.org; '*' allows all. Repeatable."

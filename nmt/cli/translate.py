@@ -81,7 +81,7 @@ class OutputOptions:
 class SearchArguments:
     """The models and the options of the search.
 
-    models:   the model, and the other models of its ensemble, as paths of the user
+    models:   paths of the model and of the other models of its ensemble, as given by the user
     values:   values by name in the decode section, without those of --set
     settings: arguments of --set
     """

@@ -168,8 +168,8 @@ def document_rounds(continues: Sequence[int]) -> list[list[int]]:
     """
     rounds: list[list[int]] = []
     position = -1
-    for line, is_continued in enumerate(continues):
-        position = position + 1 if is_continued else 0
+    for line, is_continuation in enumerate(continues):
+        position = position + 1 if is_continuation else 0
         if position == len(rounds):
             rounds.append([])
         rounds[position].append(line)

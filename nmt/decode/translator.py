@@ -172,7 +172,7 @@ class Translator(TextTranslator):
             require_kind(member.directory, member.metadata, language_model=not cls.has_source)
         tokenizers = Tokenizers.load(first.directory, metadata.tgt_lang)
         for member in loaded[1:]:
-            _require_same_ensemble(member, first)
+            _require_compatible_member(member, first)
         options = metadata.decode
         if decode is not None:
             options = require_options(decode).over(metadata.decode, has_ensemble=bool(ensemble))
@@ -350,7 +350,7 @@ class Translator(TextTranslator):
         ]
 
 
-def _require_same_ensemble(member: LoadedModel, first: LoadedModel) -> None:
+def _require_compatible_member(member: LoadedModel, first: LoadedModel) -> None:
     """Raise UserError unless `member` can form an ensemble with `first`."""
     languages = f"{member.metadata.src_lang} to {member.metadata.tgt_lang}"
     first_languages = f"{first.metadata.src_lang} to {first.metadata.tgt_lang}"

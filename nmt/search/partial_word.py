@@ -23,33 +23,34 @@ from nmt.text.spelling import Spelling
 class PartialWordState:
     """State of the wrapped model, and progress through the partial words.
 
-    starts: (batch,) number of forced tokens before the partial word
-    rests:  (batch, beam) remaining bytes that each hypothesis must spell
-    steps:  number of steps taken
+    starts:    (batch,) number of forced tokens before the partial word
+    remaining: (batch, beam) remaining bytes that each hypothesis must spell
+    steps:     number of steps taken
     """
 
     inner: StepState
     starts: list[int]
-    rests: list[list[bytes]]
+    remaining: list[list[bytes]]
     steps: int = 0
 
     def reorder(self, beam_index: Tensor) -> None:
         """See `StepState.reorder`."""
         self.inner.reorder(beam_index)
         if self.is_open:
-            self.rests = [[row[j] for j in index] for row, index in zip(self.rests, beam_index.tolist(), strict=True)]
+            rows = zip(self.remaining, beam_index.tolist(), strict=True)
+            self.remaining = [[row[j] for j in index] for row, index in rows]
 
     def select(self, sentence_index: Tensor) -> None:
         """See `StepState.select`."""
         self.inner.select(sentence_index)
         rows = sentence_index.tolist()
         self.starts = [self.starts[row] for row in rows]
-        self.rests = [self.rests[row] for row in rows]
+        self.remaining = [self.remaining[row] for row in rows]
 
     @property
     def is_open(self) -> bool:
         """Whether a hypothesis has bytes left to spell."""
-        return any(map(any, self.rests))
+        return any(map(any, self.remaining))
 
 
 class PartialWordModel:
@@ -64,8 +65,8 @@ class PartialWordModel:
 
     def start(self, src: PackedSequences, beam_size: int) -> PartialWordState:
         """See `StepModel.start`."""
-        rests = [[text] * beam_size for text in self._texts]
-        return PartialWordState(self._model.start(src, beam_size), list(self._starts), rests)
+        remaining = [[text] * beam_size for text in self._texts]
+        return PartialWordState(self._model.start(src, beam_size), list(self._starts), remaining)
 
     def step(self, tokens: Tensor, state: PartialWordState) -> Tensor:
         """See `StepModel.step`."""
@@ -73,9 +74,9 @@ class PartialWordModel:
         if state.is_open:
             for row, (start, last) in enumerate(zip(state.starts, tokens.tolist(), strict=True)):
                 if state.steps > start:
-                    state.rests[row] = list(map(self._spelling.rest, state.rests[row], last))
+                    state.remaining[row] = list(map(self._spelling.rest, state.remaining[row], last))
                 if state.steps >= start:
-                    for hypothesis, rest in enumerate(state.rests[row]):
+                    for hypothesis, rest in enumerate(state.remaining[row]):
                         self._constrain(log_probs[row, hypothesis], rest)
         state.steps += 1
         return log_probs

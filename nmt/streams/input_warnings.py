@@ -35,10 +35,10 @@ class _AffectedLines:
         return f"{counted(self.count, 'line')} of {name} (first: line {self.first:,}) {_have(self.count)}"
 
 
-def with_warnings(windows: Windows, source: Source, facts: Mapping[str, Any], *, is_language_model: bool) -> Windows:
+def with_warnings(windows: Windows, source: Source, settings: Mapping[str, Any], *, is_language_model: bool) -> Windows:
     """Yield the windows of a source; warn at the first line with a problem, or at the end with the number of lines.
 
-    facts: see `Origin`
+    settings: see `Origin`
     """
     reader = source.reader
     if reader.format == "text" and not reader.is_given:
@@ -51,11 +51,11 @@ def with_warnings(windows: Windows, source: Source, facts: Mapping[str, Any], *,
         windows = _with_column_warnings(windows, source.name)
     if reader.format == "jsonl":
         windows = _with_field_warnings(windows, source.name)
-    for phrase, bias in facts.get("decode.bias", {}).items():
-        forbidden = _first_in(phrase, facts.get("decode.forbid", ()))
+    for phrase, bias in settings.get("decode.bias", {}).items():
+        forbidden = _first_in(phrase, settings.get("decode.forbid", ()))
         if bias > 0 and forbidden:
             warn(f"bias prefers {phrase!r}, which contains the forbidden phrase {forbidden!r}; remove one of them")
-    windows = _with_forbidden_warnings(windows, source, facts)
+    windows = _with_forbidden_warnings(windows, source, settings)
     if is_language_model:  # it also continues blank lines
         return windows
     return _with_blank_line_warning(windows)
@@ -170,20 +170,20 @@ def _has_text(record: Record) -> bool:
     return bool(record.text and record.text.strip())
 
 
-def _with_forbidden_warnings(windows: Windows, source: Source, facts: Mapping[str, Any]) -> Windows:
+def _with_forbidden_warnings(windows: Windows, source: Source, settings: Mapping[str, Any]) -> Windows:
     """Warn immediately of forbidden phrases in required phrases, and at the end of those in prefixes."""
     num_prefixes = 0
     first_prefix = conflict = ""
     for window in windows:
         for record in filter(_has_text, window):
             line = record.number + source.reader.header_lines
-            forbidden = (*facts.get("decode.forbid", ()), *record.forbidden)
+            forbidden = (*settings.get("decode.forbid", ()), *record.forbidden)
             in_prefix = record.prefix and _first_in(record.prefix, forbidden, ignores_case=True)
             if in_prefix:
                 num_prefixes += 1
                 first_prefix = first_prefix or f"{in_prefix!r} in line {line:,}"
             if forbidden and not conflict:  # only the first: the search will report that no translation is possible
-                conflict = _find_conflict(_required(record, source, facts), forbidden)
+                conflict = _find_conflict(_required(record, source, settings), forbidden)
                 if conflict:
                     warn(f"line {line:,} requires {conflict}; remove one of them")
         yield window
@@ -194,11 +194,11 @@ def _with_forbidden_warnings(windows: Windows, source: Source, facts: Mapping[st
         )
 
 
-def _required(record: Record, source: Source, facts: Mapping[str, Any]) -> list[Required]:
+def _required(record: Record, source: Source, settings: Mapping[str, Any]) -> list[Required]:
     """Return the phrases and terms that the translation of a record must contain."""
-    required = [*facts.get("decode.require", ()), *record.required]
+    required = [*settings.get("decode.require", ()), *record.required]
     glossary = record.glossary(source.glossary)
-    if glossary is not None and facts.get("decode.glossary_mode") != "annotate" and "keep" not in facts:
+    if glossary is not None and settings.get("decode.glossary_mode") != "annotate" and "keep" not in settings:
         required += glossary.required(record.text or "")
     return required
 

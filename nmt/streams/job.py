@@ -90,7 +90,7 @@ class TranslationJob:
         line = next(filter(None, read_lines(self.output.path)), "")
         if not line:
             return ""
-        kind = self.origin.facts.get("output format")
+        kind = self.origin.settings.get("output format")
         is_moses = _MOSES.match(line) is not None
         is_json = line.lstrip().startswith("{") and '"translation"' in line
         has_scores = _SCORE.match(line) is not None
@@ -102,7 +102,7 @@ class TranslationJob:
             expected, is_expected = "JSON Lines", is_json
         elif kind == "tsv":
             expected, is_expected = "TSV", "\t" in line
-        elif self.origin.facts.get("with-scores"):
+        elif self.origin.settings.get("with-scores"):
             expected, is_expected = "text with scores", has_scores
         else:
             expected, is_expected = "text", not is_json and not has_scores
@@ -184,7 +184,7 @@ class TranslationJob:
             return None
         digests: deque[str] = deque()
         is_language_model = read_model_metadata(find_model(self.models[0])).is_language_model
-        windows = with_warnings(windows, self.source, self.origin.facts, is_language_model=is_language_model)
+        windows = with_warnings(windows, self.source, self.origin.settings, is_language_model=is_language_model)
         windows = _with_digests(windows, digest, digests)
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
             return self._write(sink, results, digests, count, done, workers.device)
@@ -253,7 +253,8 @@ class TranslationJob:
         if not done:
             warn(f"{self.source.name} has no lines to translate; check the input")
         if done_before:
-            say(f"the first {counted(done_before, 'line')} were translated earlier; warnings count only the others")
+            first = f"the first {counted(done_before, 'line')} {_were(done_before)} translated earlier"
+            say(f"{first}; warnings count only the others")
         return partial(self._summarize, lines, fallbacks, done - done_before, tokens, device)
 
     def _summarize(
@@ -276,11 +277,11 @@ class TranslationJob:
             warn(fallbacks.describe_unmet())
 
     def _warn_of_long(self, lines: LineCounts) -> None:
-        facts = self.origin.facts
-        hint = "" if facts.get("decode.split_sentences") else "; if sentences are missing, use --split-sentences"
+        settings = self.origin.settings
+        hint = "" if settings.get("decode.split_sentences") else "; if sentences are missing, use --split-sentences"
         if lines.split:
             were = _were(lines.split)
-            result = "truncated" if facts.get("decode.long_lines") == "truncate" else f"translated in parts{hint}"
+            result = "truncated" if settings.get("decode.long_lines") == "truncate" else f"translated in parts{hint}"
             warn(f"{counted(lines.split, 'line')} {were} too long for the model and {were} {result}")
         if lines.longer:
             warn(

@@ -51,23 +51,23 @@ def part_path(path: Path) -> Path:
 class Origin:
     """The settings that determine an output, besides its input.
 
-    facts: options by name, and SHA-256 digests of files; all must be equal to resume
-    names: names of the files in messages, by digest
-    input: `Source.description`, for messages
+    settings: options by name, and SHA-256 digests of files; all must be equal to resume
+    names:    names of the files in messages, by digest
+    input:    `Source.description`, for messages
     """
 
-    facts: Mapping[str, Any]
+    settings: Mapping[str, Any]
     names: Mapping[str, str] = field(default_factory=dict)
     input: str = "the input"
 
     def differences(self, before: Origin) -> list[str]:
         """Describe each setting that differs from an earlier origin."""
-        keys = [*self.facts, *(key for key in before.facts if key not in self.facts)]
-        changed = [key for key in keys if self.facts.get(key) != before.facts.get(key)]
+        keys = [*self.settings, *(key for key in before.settings if key not in self.settings)]
+        changed = [key for key in keys if self.settings.get(key) != before.settings.get(key)]
         return [f"{key} was {before._show(key)} and is {self._show(key)}" for key in changed]
 
     def _show(self, key: str) -> str:
-        value = self.facts.get(key)
+        value = self.settings.get(key)
         if isinstance(value, str) and value in self.names:
             return f"{self.names[value]} (SHA-256 {value[:12]})"
         if isinstance(value, list) and value and all(digest in self.names for digest in value):
@@ -336,6 +336,8 @@ def _read_journal(file: FileIO) -> tuple[Origin | None, list[Mark], list[int]]:
         head = json.loads(first)
         if head.pop("format") != _FORMAT:
             return None, [], []
+        if "facts" in head:  # the key in earlier versions
+            head["settings"] = head.pop("facts")
         origin = Origin(**head)
         marks, ends, end = [], [], len(first)
         for line in others:

@@ -78,7 +78,7 @@ def choose_format(path: Path, given: Format | None, default: Format) -> Format:
 
 
 def warn_of_format(name: str, lines: Iterable[str]) -> None:
-    """Warn of a plain text whose name (.csv) or first lines look like another format, such as JSON Lines."""
+    """Warn of plain text whose file name (.csv) or first lines look like another format, such as JSON Lines."""
     filled = [line.strip("\r ") for line in lines if line.strip()]
     tabs = {line.count("\t") for line in filled}
     is_format = {

@@ -253,8 +253,8 @@ def test_variants_with_other_tokenizers_do_not_share_text(
     ("options", "reason"),
     [
         (("--vary", "model.num_head=1"), "variant num_head=1: "),
-        (("--only", 9, "--list"), "--only 9: there are 3 runs; give a number that --list shows"),
-        (("--only", 9), "--only 9: there are 3 runs; give a number that --list shows"),
+        (("--only", 9, "--list"), "--only 9: the last is 3; give a number that --list shows"),
+        (("--only", 9), "--only 9: the last is 3; give a number that --list shows"),
         (("--seeds", 0), "'--seeds': it must be greater than or equal to 1"),
         (("--list", "--prepare-only"), "--list and --prepare-only are mutually exclusive; give one of them"),
         (("--jobs", 2, "--list"), "--jobs and --list are mutually exclusive; give one of them"),

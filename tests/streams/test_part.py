@@ -224,8 +224,12 @@ def test_different_origin_is_an_error(tmp_path: Path) -> None:
             f"out.part was made with other settings: {expected}; --resume needs the same settings; restore them, or "
             "use --restart to start over"
         )
-    with open_part(tmp_path / "out", Origin(ORIGIN.facts, {DIGEST: "elsewhere"}), resume=True) as part:
+    with open_part(tmp_path / "out", Origin(ORIGIN.settings, {DIGEST: "elsewhere"}), resume=True) as part:
         assert part.start.records == 20, "the path of the model may differ"
+    journal = journal_path(tmp_path / "out.part")
+    journal.write_text(journal.read_text().replace('"settings"', '"facts"'))
+    with open_part(tmp_path / "out", ORIGIN, resume=True) as part:
+        assert part.start.records == 20, "journals of earlier versions have the settings in `facts`"
 
 
 def test_an_undecodable_file_name_in_the_origin_can_be_resumed(tmp_path: Path) -> None:
