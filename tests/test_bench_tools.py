@@ -482,11 +482,11 @@ def test_results_page_is_up_to_date() -> None:
 
 
 def test_record_adds_a_value_with_its_evidence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "train.json").write_text('{"figures": {"share_of_linear": 0.62}}')
+    (tmp_path / "train.json").write_text('{"measurements": {"fraction_of_linear": 0.62}}')
     record = ["record", "train-cpu-linear", "0.62", "--command", "nmt bench train base", "--ledger", str(tmp_path)]
     assert main([*record, "--evidence", str(tmp_path / "train.json")]) == 0
     (entry,) = ledger.read_ledger(tmp_path)
-    assert entry["evidence"]["figures"]["share_of_linear"] == 0.62
+    assert entry["evidence"]["measurements"]["fraction_of_linear"] == 0.62
     assert "62.0%" in (tmp_path / "RESULTS.md").read_text()
     assert main([*record, "--evidence", str(tmp_path / "none.json")]) == 1
     assert "cannot read" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""Scripts, `tools/parity`, pinned versions, environments and `tools/work-shares`."""
+"""Scripts, `tools/parity`, pinned versions, environments and `tools/load-balance`."""
 
 import os
 import re
@@ -8,9 +8,9 @@ import sys
 import tomllib
 from pathlib import Path
 
+import load_balance
 import parity_table
 import pytest
-import work_shares
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -184,9 +184,9 @@ def test_an_old_python_is_a_one_line_error(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_work_shares_prints_a_row_per_number_of_processes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_balance_prints_a_row_per_number_of_processes(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = str(ROOT / "recipes/wmt14-en-de-big.toml")
-    assert work_shares.main([recipe, "1", "8", "--set", "train.batch_tokens=5_000"]) == 0
+    assert load_balance.main([recipe, "1", "8", "--set", "train.batch_tokens=5_000"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     processes, micro_batches, _, _, useful = zip(*cells, strict=True)
@@ -197,7 +197,7 @@ def test_work_shares_prints_a_row_per_number_of_processes(capsys: pytest.Capture
 
 def test_random_lengths_of_a_language_model_have_no_source_tokens(tmp_path: Path) -> None:
     recipe = load_recipe(ROOT / "recipes/tatoeba-en-lm.toml", [f"run_dir={tmp_path}", "train.batch_tokens=100"])
-    store, _ = work_shares.lengths_of(recipe, None, tmp_path)
+    store, _ = load_balance.lengths_of(recipe, None, tmp_path)
     assert store.src.lengths.sum() == 0
 
 
@@ -211,11 +211,11 @@ def test_random_lengths_of_a_language_model_have_no_source_tokens(tmp_path: Path
         (["{}", "--lengths", "nowhere"], "nowhere"),
     ],
 )
-def test_work_shares_errors_are_one_line(
+def test_load_balance_errors_are_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = str(ROOT / "recipes/wmt14-en-de-big.toml")
-    assert work_shares.main([argument.replace("{}", recipe) for argument in arguments]) == 2
+    assert load_balance.main([argument.replace("{}", recipe) for argument in arguments]) == 2
     errors = capsys.readouterr().err
     assert message in errors
     assert errors.count("\n") == 1

@@ -25,14 +25,14 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 def training_rows(result: TrainingResult) -> Rows:
     """Return label and text of each row of the training table."""
-    stages, linear, best = result.stages, result.linear, result.share_of_best_linear
+    stages, linear, best = result.stages, result.linear, result.fraction_of_best_linear
     rows = [
         ("target tokens per second", _spread(result.tgt_tokens_per_second)),
         ("model FLOP/s", f"{_scaled(result.flops_per_second)}FLOP/s"),
         ("  per target token", f"{_scaled(result.flops_per_tgt_token)}FLOP"),
         ("  source tokens per target token", f"{result.src_tokens_per_tgt_token:.3f}"),
         ("F.linear at the model's shapes", f"{_scaled(linear.mean)}FLOP/s, best shape {_scaled(linear.best)}FLOP/s"),
-        ("  model FLOP/s relative to it", f"{result.share_of_linear:.1%}, of the best {best:.1%}"),
+        ("  model FLOP/s relative to it", f"{result.fraction_of_linear:.1%}, of the best {best:.1%}"),
         ("synchronized time per stage", ", ".join(f"{name} {share:.1%}" for name, share in stages.shares.items())),
         ("padding", f"{stages.row_padding:.2%} of rows, {stages.attention_padding:.2%} inside attention"),
         ("peak memory", f"{_scaled(result.peak_memory)}B"),
@@ -87,7 +87,7 @@ def write_json(path: Path, kind: str, settings: Mapping[str, Any], result: Train
         "versions": describe_software(),
         "git_commit": find_git_commit(),
         "settings": dict(settings),
-        "figures": dataclasses.asdict(result),
+        "measurements": dataclasses.asdict(result),
     }
     write_file(path, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
 

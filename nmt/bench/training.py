@@ -72,7 +72,7 @@ class TrainingResult:
     first_update_seconds: includes compilation
     warm_up_seconds:      all warm-up updates, the first included
     linear:               speed of `F.linear` at the shapes of the model
-    share_of_linear, share_of_best_linear: FLOP/s of the model per process, as a fraction of the mean and best speed of
+    fraction_of_linear, fraction_of_best_linear: FLOP/s of the model per process, as a fraction of the mean and best speed of
                           `F.linear`
     compiled_while_timed: graphs that torch.compile compiled during timing; should be 0
     """
@@ -88,8 +88,8 @@ class TrainingResult:
     flops_per_tgt_token: float
     flops_per_second: float
     linear: LinearRate
-    share_of_linear: float
-    share_of_best_linear: float
+    fraction_of_linear: float
+    fraction_of_best_linear: float
     stages: Stages
     peak_memory: int
     skipped: int
@@ -231,8 +231,8 @@ def measure_training(
             flops_per_tgt_token=flops / tgt_tokens,
             flops_per_second=flops / seconds,
             linear=linear,
-            share_of_linear=flops / seconds / world.size / linear.mean,
-            share_of_best_linear=flops / seconds / world.size / linear.best,
+            fraction_of_linear=flops / seconds / world.size / linear.mean,
+            fraction_of_best_linear=flops / seconds / world.size / linear.best,
             stages=stages,
             peak_memory=memory,
             skipped=sum(repetition.skipped for repetition in timed),

@@ -26,8 +26,8 @@ TRAINING = TrainingResult(
     flops_per_tgt_token=375.7e6,
     flops_per_second=544.8e9,
     linear=LinearRate(mean=800e9, best=960e9),
-    share_of_linear=0.681,
-    share_of_best_linear=0.5675,
+    fraction_of_linear=0.681,
+    fraction_of_best_linear=0.5675,
     stages=Stages({"data": 0.01, "forward": 0.39, "backward": 0.5, "update": 0.1}, 0.0, 0.08),
     peak_memory=3_210_000_000,
     skipped=0,
@@ -87,9 +87,9 @@ def test_json_has_every_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "out.json"
     write_json(path, "train", {"model": "base"}, TRAINING)
     report = json.loads(path.read_text())
-    assert report["figures"].keys() == {field.name for field in dataclasses.fields(TRAINING)}
-    assert report["figures"]["tgt_tokens_per_second"]["samples"] == [1_400.0, 1_500.0, 1_450.0]
-    assert report["figures"]["stages"]["shares"]["backward"] == 0.5
+    assert report["measurements"].keys() == {field.name for field in dataclasses.fields(TRAINING)}
+    assert report["measurements"]["tgt_tokens_per_second"]["samples"] == [1_400.0, 1_500.0, 1_450.0]
+    assert report["measurements"]["stages"]["shares"]["backward"] == 0.5
     assert report["settings"] == {"model": "base"}
     assert report["versions"]["torch"]
     assert report["machine"]["cores"] >= 1

@@ -216,8 +216,8 @@ def test_rates_of_a_training_result_are_consistent(
     harmonic_mean = statistics.harmonic_mean(spread.samples)
     assert result.flops_per_second == pytest.approx(result.flops_per_tgt_token * harmonic_mean, rel=0.05)
     assert result.linear == linear
-    assert result.share_of_linear == pytest.approx(result.flops_per_second / 2e9)
-    assert result.share_of_best_linear == pytest.approx(result.flops_per_second / 8e9)
+    assert result.fraction_of_linear == pytest.approx(result.flops_per_second / 2e9)
+    assert result.fraction_of_best_linear == pytest.approx(result.flops_per_second / 8e9)
     assert 0 < result.first_update_seconds < result.warm_up_seconds
     assert result.peak_memory > 50e6
     assert (result.skipped, result.compiled_while_timed, result.micro_batch_tokens) == (0, 0, 90)

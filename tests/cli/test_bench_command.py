@@ -25,7 +25,7 @@ def test_training_is_measured(nmt: Nmt, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "train.json").read_text())
     assert report["settings"]["recipe"]["train"]["batch_tokens"] == 400
     assert report["settings"]["recipe"]["model"]["d_model"] == 16
-    assert len(report["figures"]["tgt_tokens_per_second"]["samples"]) == 2
+    assert len(report["measurements"]["tgt_tokens_per_second"]["samples"]) == 2
     assert report["command"].startswith("nmt bench train tiny")
     assert f"{report['figures']['flops_per_tgt_token'] / 1e3:.4g} kFLOP" in out
 
@@ -40,8 +40,8 @@ def test_translation_is_measured(nmt: Nmt, tmp_path: Path) -> None:
     assert status == 0, err
     assert "6 sentences, 18 output tokens" in out
     report = json.loads((tmp_path / "decode.json").read_text())
-    assert report["figures"]["tokens"] == 18
-    assert report["figures"]["latencies"]["p50"] > 0
+    assert report["measurements"]["tokens"] == 18
+    assert report["measurements"]["latencies"]["p50"] > 0
     assert report["settings"]["decode"]["length_penalty"] == "none"
 
 

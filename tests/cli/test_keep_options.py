@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from keep_proof.contents import violation
+from keep_check.contents import violation
 
 from nmt.keep.items import ItemGrammar
 from tests.calling import Nmt

@@ -4,7 +4,7 @@ import random
 from xml.etree import ElementTree
 
 import pytest
-from keep_proof.marked_lines import marked_line
+from keep_check.marked_lines import marked_line
 
 from nmt.keep.markup import MarkedText, apply_edits
 

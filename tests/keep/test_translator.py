@@ -7,8 +7,8 @@ from typing import cast
 from xml.etree import ElementTree
 
 import pytest
-from keep_proof.marked_lines import marked_line
-from keep_proof.noisy_translator import NoisyTranslator
+from keep_check.marked_lines import marked_line
+from keep_check.noisy_translator import NoisyTranslator
 
 from nmt.decode.glossary import Glossary, Required, Term
 from nmt.decode.task import TranslatorInput

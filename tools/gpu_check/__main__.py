@@ -82,7 +82,7 @@ def _run(
         probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
         done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, check=False)
         if done.returncode:
-            return "torch finds no GPU; set NMT_PYTHON to a Python whose torch does, or try --device cpu --small"
+            return "torch finds no GPU; set NMT_PYTHON to a Python whose torch finds one, or try --device cpu --small"
     settings.record()
     Driver(settings, environment, options.limit, options.budget_seconds, started).run(stages, again)
     return None

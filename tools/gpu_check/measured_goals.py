@@ -68,10 +68,14 @@ def _measure_alone(settings: Settings, goal: Goal, words: Sequence[str]) -> tupl
     if problem := _run([sys.executable, "-m", *words]):
         return None, problem
     report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    figures = report["figures"]
-    value = 1 - figures["stages"]["row_padding"] if goal.name == "train-gpu-rows" else figures["share_of_linear"]
-    tokens = figures["tgt_tokens_per_second"]["median"]
-    note = f"{tokens:,.0f} target tokens/s (median); {figures['compiled_while_timed']} graphs compiled while timed"
+    measurements = report["measurements"]
+    value = (
+        1 - measurements["stages"]["row_padding"]
+        if goal.name == "train-gpu-rows"
+        else measurements["fraction_of_linear"]
+    )
+    tokens = measurements["tgt_tokens_per_second"]["median"]
+    note = f"{tokens:,.0f} target tokens/s (median); {measurements['compiled_while_timed']} graphs compiled while timed"
     entry = value_entry(goal.name, value, shlex.join(words), note, report)
     add_entries([entry], _ledger(settings))
     return entry, ""

@@ -33,7 +33,7 @@ from torture_cases.shared_runs import shared_run
 from torture_cases.streams import odd_streams
 
 CASES = (
-    Case("kill", "SIGKILL at random times of `nmt run`: restarts, bit-identical", 180, kill_at_random_moments),
+    Case("kill", "SIGKILL at random times during `nmt run`: restarts, bit-identical", 180, kill_at_random_moments),
     Case("save", "SIGKILL at every file operation of a save: restarts, bit-identical", 240, kill_at_file_operations),
     Case("full", "disk full at every write of a save: one-line error, earlier checkpoint intact", 120, disk_full),
     Case("stop", "stopped by signals and resumed 1, 3 and 10 times: bit-identical", 30, stop_and_resume),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from keep_proof.contents import KINDS, read_content, violation
+from keep_check.contents import KINDS, read_content, violation
 from nmt import Translator
 from nmt.decode.task import TranslatorInput
 from nmt.evaluate.metrics import Scorer, make_scorer

@@ -1,4 +1,4 @@
-"""See `tools/keep-proof --help`."""
+"""See `tools/keep-check --help`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from keep_proof.contents import KINDS, violation
-from keep_proof.marked_lines import marked_line
-from keep_proof.noisy_translator import NoisyTranslator
-from keep_proof.scores import mark_lines, score_table, scorer_of, translate_variants
+from keep_check.contents import KINDS, violation
+from keep_check.marked_lines import marked_line
+from keep_check.noisy_translator import NoisyTranslator
+from keep_check.scores import mark_lines, score_table, scorer_of, translate_variants
 from nmt import UserError
 from nmt.cli.arguments import read_pairs
 from nmt.decode.task import TranslatorInput
@@ -89,7 +89,7 @@ def check_all(count: int, seed: int) -> list[Row]:
 def main(arguments: Sequence[str]) -> int:
     """Print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="tools/keep-proof",
+        prog="tools/keep-check",
         description="Check that `nmt translate --keep` keeps all markup and items.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         kept = score(options.files, options.seed) if options.files else True
     except UserError as error:
-        sys.stderr.write(f"keep-proof: {error}\n")
+        sys.stderr.write(f"keep-check: {error}\n")
         return 1
     return 1 if violations or not kept else 0
 

@@ -1,13 +1,13 @@
-"""`tools/keep-proof` finds violations, and scores a model with and without markup."""
+"""`tools/keep-check` finds violations, and scores a model with and without markup."""
 
 import random
 import re
 from pathlib import Path
 
 import pytest
-from keep_proof.__main__ import main
-from keep_proof.contents import KINDS, read_content, violation
-from keep_proof.scores import mark_lines, without_markup
+from keep_check.__main__ import main
+from keep_check.contents import KINDS, read_content, violation
+from keep_check.scores import mark_lines, without_markup
 
 from nmt.keep.items import ItemGrammar
 from nmt.keep.markup import MarkedText

@@ -1,4 +1,4 @@
-"""Load balance of a recipe on several processes; see `tools/work-shares`."""
+"""Load balance of a recipe on several processes; see `tools/load-balance`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def lengths_of(recipe: Recipe, given: Path | None, scratch: Path) -> tuple[PairS
 def main(arguments: Sequence[str]) -> int:
     """Print the table; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="tools/work-shares",
+        prog="tools/load-balance",
         description="Show the load balance of a recipe on several processes.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
             for line in table(recipe, TrainingData(store, store), options.processes):
                 sys.stdout.write(line + "\n")
     except UserError as error:
-        sys.stderr.write(f"work-shares: {error}\n")
+        sys.stderr.write(f"load-balance: {error}\n")
         return 2
     return 0
 

@@ -1,4 +1,4 @@
-"""Translations of edited files with and without a translation memory; see `tools/memory-proof`."""
+"""Translations of edited files with and without a translation memory; see `tools/memory-check`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def load(engine: str, model: Path) -> TextTranslator:
 def main(arguments: Sequence[str]) -> int:
     """Print the table; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="tools/memory-proof",
+        prog="tools/memory-check",
         description="Check on edited files that a translation memory changes no translation.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str]) -> int:
                 translator = load(engine, options.model)
                 rows.append(compare(f"{engine} {PRECISIONS[engine]}", translator, files, Path(folder) / "memory.db"))
     except UserError as error:
-        sys.stderr.write(f"memory-proof: {error}\n")
+        sys.stderr.write(f"memory-check: {error}\n")
         return 1
     sys.stdout.write("| engine | files | lines | reused | texts | scores |\n|---|---|---|---|---|---|\n")
     sys.stdout.writelines(f"{row}\n" for row in rows)

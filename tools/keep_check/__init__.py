@@ -1,0 +1,1 @@
+"""Check that `--keep` keeps all markup and items; see `tools/keep-check`."""

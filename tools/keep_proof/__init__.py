@@ -1,1 +1,0 @@
-"""Check that `--keep` keeps all markup and items; see `tools/keep-proof`."""
