@@ -72,8 +72,8 @@ class TrainingResult:
     first_update_seconds: includes compilation
     warm_up_seconds:      all warm-up updates, the first included
     linear:               speed of `F.linear` at the shapes of the model
-    fraction_of_linear, fraction_of_best_linear: FLOP/s of the model per process, as a fraction of the mean and best speed of
-                          `F.linear`
+    fraction_of_linear, fraction_of_best_linear: FLOP/s of the model per process, as a fraction of the mean and best
+                          speed of `F.linear`
     compiled_while_timed: graphs that torch.compile compiled during timing; should be 0
     """
 
