@@ -221,7 +221,7 @@ def read_inputs(recipe: Recipe) -> list[InputFile]:
 def reread_inputs(recipe: Recipe, directory: Path, report: dict[str, Any]) -> list[InputFile]:
     """Like `read_inputs`, but read only files that have changed since `directory` was prepared.
 
-    report: of `directory`; deleted files are those that it lists
+    report: of `directory`; provides the size and SHA-256 of deleted files
     """
     files = _all_files(recipe)
     return _current_inputs(files, _recorded_inputs(directory, files, report))

@@ -69,7 +69,7 @@ def locate_pairs(prepared: Prepared, recipe: Recipe, pairs: Sequence[StoredPair]
     lowercases = prepared.tokenizers.tgt.lowercases()
 
     def target(text: str) -> str:
-        return text.replace("\u0130", "i").casefold() if lowercases else text  # I with dot, as the tokenizer lowercases
+        return text.replace("\u0130", "i").casefold() if lowercases else text  # the tokenizer lowercases dotted I to i
 
     numbers: dict[tuple[int, Pair], int] = {}
     for index in sorted({pair.corpus for pair in pairs}):

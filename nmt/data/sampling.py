@@ -203,7 +203,7 @@ class SampledEpochs:
                 link_or_copy(source, directory / source.name)
         for path in directory.iterdir():
             sync(path)
-        digests = sha256_of(sorted(directory.glob("*.npy")), silent=True)  # the bar of training is shown meanwhile
+        digests = sha256_of(sorted(directory.glob("*.npy")), silent=True)  # the training bar is shown at the same time
         report = {"made_from": self._key, "epoch": epoch, "bytes": _sizes(directory), "sha256": digests}
         (directory / _REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         sync(directory / _REPORT_FILE)

@@ -303,4 +303,4 @@ def require_length_penalty_effect(decode: DecodeRecipe, own: DecodeRecipe) -> No
         single = "one sample" if decode.sampling else "greedy search (beam_size=1)"
         for name in ("length_alpha", "length_penalty"):
             if getattr(decode, name) != getattr(own, name):
-                raise CommandError(f"{name} only changes the scores of {single}; add --with-scores, or leave it out")
+                raise CommandError(f"{name} only changes the scores of {single}; add --with-scores, or remove {name}")

@@ -32,8 +32,8 @@ class EvaluateRecipe(Section):
 
     metrics: tuple[Metric, ...] = ("bleu", "chrf", "ter")
     """sacreBLEU's metrics; BLEU on Moses tokens as in older publications: cased, lowercased (`-lc`) or with compounds
-    split at hyphens; for trees, `bracket-f1` as in EVALB; for English summaries, ROUGE (`rouge-lsum` is ROUGE-L by
-    sentences, as published for CNN/DailyMail). Each is reported with its signature."""
+    split at hyphens; for trees, `bracket-f1` as in EVALB; for English summaries, ROUGE (`rouge-lsum` is summary-level
+    ROUGE-L, as published for CNN/DailyMail). Each is reported with its signature."""
     tokenize: BleuTokenizer | None = None
     """sacreBLEU tokenizer for `bleu`, also in validation: 13a, intl, zh, ja-mecab, ko-mecab, char, flores101,
     flores200, spm, spBLEU-1K or none; by default selected for the target language, mostly 13a."""

@@ -1,4 +1,4 @@
-"""Characters that normalization removes from text, as ranges of a regular expression."""
+"""Characters that normalization removes or replaces with spaces, as ranges of a regular expression."""
 
 INVISIBLE = "\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
 """Soft hyphen, zero-width space, direction marks, word joiner, invisible operators, byte order mark. The zero-width

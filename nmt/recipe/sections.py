@@ -307,7 +307,7 @@ class TrainRecipe(Section):
         if self.average in kept and self.average_count > kept[self.average][1]:
             option, count = kept[self.average]
             raise ValueError(
-                f"train.average_count is {self.average_count}, but only {count} of these checkpoints are kept; "
+                f"train.average_count is {self.average_count}; it must be at most train.{option} ({count}); "
                 f"set train.{option} to {self.average_count} or more"
             )
         if self.average == "ema" and not self.ema_decay:

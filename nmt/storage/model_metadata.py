@@ -38,8 +38,8 @@ class ModelMetadata:
     origin:         source of the weights, such as `{"recipe": ..., "seed": ..., "averaged": [...]}`
     reverse_target: whether target tokens are in reverse order
     max_tokens:     maximum length of training sentences in tokens, including a tag
-    longest_source: length in tokens of the longest source sentence in the training text of this model and of its start
-                    model; None if unknown
+    longest_source: length in tokens of the longest source sentence in the training text of this model and of its
+                    initial model; None if unknown
     context:        number and sides of the previous sentences that are prepended to each sentence
     """
 
@@ -167,5 +167,5 @@ def warn_of_run(run: Path, metadata: ModelMetadata) -> None:
         if newest > averaged and is_first_rank():
             warn(
                 f"{run / 'model'} was averaged at step {averaged:,}, but the run has a checkpoint of step {newest:,}; "
-                f"`nmt run` updates the model, or use the output of `nmt average {run}`"
+                f"update it with `nmt run`, or use the output of `nmt average {run}`"
             )

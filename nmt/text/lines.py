@@ -110,7 +110,8 @@ def warn_of_empty(name: str, lines: Sequence[str], others: Sequence[Sequence[str
         if not line.strip() and (not other or any(map(str.strip, other)))
     ]
     if empty:
-        found = f"{len(empty):,} of {counted(len(lines), 'line')} of {name} are empty"
+        verb = "is" if len(empty) == 1 else "are"
+        found = f"{len(empty):,} of {counted(len(lines), 'line')} of {name} {verb} empty"
         warn(f"{found} (first: line {empty[0]:,}); {remark}")
 
 

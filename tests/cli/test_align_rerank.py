@@ -278,7 +278,7 @@ def test_references_in_another_unicode_form_give_a_hint(folder: Path, tmp_path: 
 
 def test_empty_lines_are_named(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "ref").write_text("\n".join(["", *TARGETS[1:], ""]))
-    named = f"warning: 1 of {len(TARGETS)} lines of {tmp_path / 'ref'} are empty (first: line 1); "
+    named = f"warning: 1 of {len(TARGETS)} lines of {tmp_path / 'ref'} is empty (first: line 1); "
     command = ("rerank", folder / "forward", folder / "src", nbest, "--restarts", 0)
     assert f"{named}any translation of them counts as wrong\n" in nmt(*command, "--tune", tmp_path / "ref")[2]
     err = nmt("score", folder / "forward", folder / "src", tmp_path / "ref")[2]

@@ -238,7 +238,7 @@ def test_empty_references_give_a_warning(tmp_path: Path, nmt: Nmt) -> None:
     remark = "any translation of them counts as wrong; is it the right file?"
     assert nmt(*given)[2] == f"warning: 2 of 3 lines of {tmp_path / 'ref'} are empty (first: line 2); {remark}\n"
     err = nmt(*given, "--src", tmp_path / "src")[2]  # a line is empty on both sides
-    assert err == f"warning: 1 of 3 lines of {tmp_path / 'ref'} are empty (first: line 3); {remark}\n"
+    assert err == f"warning: 1 of 3 lines of {tmp_path / 'ref'} is empty (first: line 3); {remark}\n"
     err = nmt(*given, "--ref", tmp_path / "src")[2]
     assert "(first: line 2); translations count as wrong only if all references are empty; is it the right file?" in err
 
@@ -247,7 +247,7 @@ def test_empty_sources_give_a_warning(tmp_path: Path, nmt: Nmt) -> None:
     for name, text in (("src", "a\n\n\n"), ("ref", "A\nB\n\n"), ("out", "A\nB\n\n")):
         (tmp_path / name).write_text(text)
     err = nmt("evaluate", tmp_path / "out", "--ref", tmp_path / "ref", "--src", tmp_path / "src", "--by-length")[2]
-    assert f"1 of 3 lines of {tmp_path / 'src'} are empty (first: line 2); is it the right file?" in err
+    assert f"1 of 3 lines of {tmp_path / 'src'} is empty (first: line 2); is it the right file?" in err
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,8 @@ def test_export_warns_of_newer_checkpoints(model: Path, text: Path, tmp_path: Pa
     assert warnings(run) == []
     (run / "checkpoints" / "step-00001200").mkdir()
     assert warnings(run) == [
-        f"warning: {run / 'model'} was averaged at step 1,000, but the run has a checkpoint of step 1,200; `nmt run` "
-        f"updates the model, or use the output of `nmt average {run}`"
+        f"warning: {run / 'model'} was averaged at step 1,000, but the run has a checkpoint of step 1,200; update "
+        f"it with `nmt run`, or use the output of `nmt average {run}`"
     ]
     assert warnings(run / "model") == []
 

@@ -176,7 +176,7 @@ def test_warning_for_empty_validation_sentences(folder: Path, capsys: pytest.Cap
     prepare(recipe_for(folder))
     (warning,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("warning"))
     assert warning == (
-        "warning: 1 of 22 lines of the target of data.valid are empty (first: line 21); "
+        "warning: 1 of 22 lines of the target of data.valid is empty (first: line 21); "
         "they make the loss and BLEU wrong; correct them"
     )
 

@@ -104,7 +104,7 @@ def test_a_sentence_with_another_reference_does_not_count_as_wrong(
     read_test_sets(recipe_for(folder, tests))["news"].warn_of_wrong_references("NFC")
     remark = "(first: line 2); translations count as wrong only if all references are empty; correct them"
     err = capsys.readouterr().err
-    assert err == f"warning: 1 of 4 lines of reference 2 of data.test.news are empty {remark}\n"
+    assert err == f"warning: 1 of 4 lines of reference 2 of data.test.news is empty {remark}\n"
 
 
 def test_warning_for_sentences_without_source(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +112,7 @@ def test_warning_for_sentences_without_source(folder: Path, capsys: pytest.Captu
     (folder / "news.de").write_text("A\n\nC\n")  # line 2 is empty on both sides
     tests = "{news={kind='text',src='news.en',tgt='news.de'}}"
     read_test_sets(recipe_for(folder, tests))["news"].warn_of_wrong_references("NFC")
-    remark = "are empty (first: line 3); they are translated as empty lines; correct them"
+    remark = "is empty (first: line 3); they are translated as empty lines; correct them"
     assert capsys.readouterr().err == f"warning: 1 of 3 lines of the source of data.test.news {remark}\n"
 
 

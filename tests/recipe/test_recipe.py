@@ -850,7 +850,7 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         (["train.best_metric=bleu"], "train.best_metric is 'bleu'; it needs BLEU at every validation;"),
         (
             ["train.average_count=6"],
-            "train.average_count is 6, but only 5 of these checkpoints are kept; set train.keep_last to 6",
+            "train.average_count is 6; it must be at most train.keep_last (5); set train.keep_last to 6",
         ),
         (["decode.n_best=5"], "decode.n_best is 5; it must be at most decode.beam_size (4); increase beam_size"),
         (["decode.tag=<web>"], "decode.tag is '<web>'; it must be the tag of a training corpus;"),
