@@ -27,7 +27,7 @@ def test_training_is_measured(nmt: Nmt, tmp_path: Path) -> None:
     assert report["settings"]["recipe"]["model"]["d_model"] == 16
     assert len(report["measurements"]["tgt_tokens_per_second"]["samples"]) == 2
     assert report["command"].startswith("nmt bench train tiny")
-    assert f"{report['figures']['flops_per_tgt_token'] / 1e3:.4g} kFLOP" in out
+    assert f"{report['measurements']['flops_per_tgt_token'] / 1e3:.4g} kFLOP" in out
 
 
 @pytest.mark.slow

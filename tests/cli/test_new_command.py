@@ -147,7 +147,7 @@ def test_invalid_input_is_an_error(tmp_path: Path, nmt: Nmt) -> None:
     for languages, texts, status, expected in (
         (["en", "de"], train, 2, "nmt new needs --valid-src and --valid-tgt, or --valid-tsv; give one or the other"),
         (["en", "de"], [*given, "--tsv", src], 2, "nmt new needs --src and --tgt, or --tsv; give one or the other"),
-        (["en", "german"], given, 2, "'TGT': 'german' is not an ISO 639 code; it must have two or"),
+        (["en", "german"], given, 2, "'TGT': 'german' is not an ISO 639 code; it must be two or"),
         (["en", "de"], ["--src", src, "--tgt", valid_tgt, *valid], 1, "they must match line by line; check both"),
         (["en", "de"], ["--src", src, "--tgt", src, *valid], 2, f"--src and --tgt are the same file, {src}"),
         (["en", "de"], [*train, "--valid-tsv", valid_src], 1, f"{valid_src}, line 1 has no tab; expected two columns"),

@@ -154,7 +154,7 @@ def test_fine_tuning_without_the_context_of_the_start_model_is_a_warning(
             "train", recipe, f"run_dir={tmp_path / name}", f"data.context={context}", symbols, *options
         )
         assert status == 0
-        expected = "other text: data.context: 1 in the initial model and 0 in the recipe"
+        expected = "different text: data.context: 1 in the initial model and 0 in the recipe"
         assert (expected in err) == (name == "lost")
 
 

@@ -462,10 +462,12 @@ def test_fine_tuning_starts_from_another_run(
     for name, tensor in before.items():
         assert torch.equal(tensor, after[name]) == name.startswith(("encoder.", "output.weight")), name
 
-    assert "the initial model was trained on other text" not in capsys.readouterr().err
+    assert "the initial model was trained on different text" not in capsys.readouterr().err
     kept = with_train(tiny_recipe, run_dir=tmp_path / "kept", **small, start_optimizer="kept")
     train_tiny(kept.model_copy(update={"tgt_lang": "fr"}), tiny_data)
-    warning = "the initial model was trained on other text: languages: en to de in the initial model and en to fr in "
+    warning = (
+        "the initial model was trained on different text: languages: en to de in the initial model and en to fr in "
+    )
     assert f"{warning}the recipe" in capsys.readouterr().err
     optimizer = read_tensors(list_checkpoints(kept.directory)[-1] / "optimizer.safetensors")
     assert {float(tensor) for name, tensor in optimizer.items() if name.startswith("step/")} == {7.0}
