@@ -49,7 +49,9 @@ def replay(
     """
     source = ReplaySource.find(run_dir, step)
     if verify and source.following is None:
-        raise CommandError(f"{run_dir} has no checkpoint at or after update {step:,}; --verify needs one; leave it out")
+        raise CommandError(
+            f"{run_dir} has no checkpoint at or after update {step:,}; --verify needs one; remove --verify"
+        )
     if device is not None:
         train = source.recipe.train.model_copy(update={"device": device})
         source = replace(source, recipe=source.recipe.model_copy(update={"train": train}))

@@ -322,6 +322,6 @@ def _read_stamps(directory: Path, files: Sequence[Path]) -> list[Stamp]:
         recorded = json.loads((directory / _STAMPS_FILE).read_text(encoding="utf-8"))
         if recorded and all(len(stamp) == 2 for stamp in recorded):
             return [(0, 0, str(path)) for path in files]
-        return [(size, modified, path) for size, modified, path in recorded]
+        return [(int(size), int(modified), str(path)) for size, modified, path in recorded]
     except (OSError, ValueError, TypeError):
         return []

@@ -105,7 +105,8 @@ class CTranslate2Engine:
     ) -> list[list[Hypothesis]]:
         """Return the `n_best` best translations of each source, best first.
 
-        scores: False if scores are not used; they may then be CTranslate2's own, without token log-probabilities
+        scores: False if scores are not used; they may then be CTranslate2's own, without token log-probabilities, and 0
+                in greedy search
         """
         return self.start_search(tasks, options, batch_tokens, scores=scores)()
 
