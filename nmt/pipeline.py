@@ -15,7 +15,6 @@ from nmt.alignment.term_markup import prepare_alignments
 from nmt.alignment.training import require_alignment_files
 from nmt.checkpoint import Tensors, average_checkpoints, average_origin, ema_origin, model_files, write_ema
 from nmt.data import prepare as preparation
-from nmt.data.leaks import SetLeaks, begin_search, read_leaks, record_leaks
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import PairStore
 from nmt.data.test_sets import TestSet, test_sets, warn_of_swapped_tests
@@ -24,6 +23,7 @@ from nmt.decode.requirements import require_decoding, require_decoding_inputs
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
+from nmt.diagnostics.leaks import SetLeaks, begin_search, read_leaks, record_leaks
 from nmt.errors import UserError
 from nmt.evaluate.baselines import find_baseline
 from nmt.evaluate.forecast import read_forecast

@@ -15,11 +15,11 @@ from fastapi.testclient import TestClient
 from nmt import pipeline
 from nmt.bench.random_model import numbered_word_tokenizers, write_random_model
 from nmt.checkpoint import load_model
-from nmt.data.leaks import Leak, SetLeaks
 from nmt.data.store import PairStore
 from nmt.decode.generator import TextGenerator
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
+from nmt.diagnostics.leaks import Leak, SetLeaks
 from nmt.errors import RecipeError, UserError
 from nmt.experiments.launch import is_complete
 from nmt.experiments.sweep import Run

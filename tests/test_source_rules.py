@@ -25,6 +25,7 @@ LAYERS = (
     ("checkpoint", "inference", "search"),
     ("alignment",),
     ("train", "decode"),
+    ("diagnostics",),
     ("keep", "rerank", "export", "plots"),
     ("evaluate",),
     ("bench", "streams", "serve", "experiments", "heads", "classify"),

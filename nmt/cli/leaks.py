@@ -8,7 +8,14 @@ from typing import Any
 
 from nmt.cli.arguments import Overrides, RecipeArgument
 from nmt.cli.metric_options import FormatOption, print_results
-from nmt.data.leaks import LeakFinder, SearchedSet, SetLeaks, describe_location, search_training_text, searched_sets
+from nmt.diagnostics.leaks import (
+    LeakFinder,
+    SearchedSet,
+    SetLeaks,
+    describe_location,
+    search_training_text,
+    searched_sets,
+)
 from nmt.evaluate.result_tables import leak_list_table, leak_table
 from nmt.logs import warn
 from nmt.recipe import DataRecipe, load_recipe

@@ -15,6 +15,7 @@ from nmt.cli.metric_options import print_results
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import outdated_splits
 from nmt.data.prepare import load_prepared
+from nmt.diagnostics.lr_range import RateRange, run_range_test
 from nmt.errors import CommandError, UserError
 from nmt.evaluate.tables import Table
 from nmt.logs import say
@@ -22,7 +23,6 @@ from nmt.pipeline import verify_data
 from nmt.plots.rates import draw_rate_range
 from nmt.processes.distributed import start_world
 from nmt.recipe import Recipe, load_recipe
-from nmt.train.lr_range import RateRange, run_range_test
 from nmt.train.warm_start import with_start_model
 
 

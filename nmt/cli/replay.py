@@ -12,13 +12,13 @@ from nmt.cli.metric_options import print_results
 from nmt.data.corpus import pair_location
 from nmt.data.pair_text import StoredPair, decode_pairs, locate_pairs
 from nmt.data.prepare import Prepared
+from nmt.diagnostics.replay import Replay, ReplaySource, Verification, logged_metrics, start_replay
 from nmt.errors import CommandError, UserError
 from nmt.evaluate.tables import Table
 from nmt.logs import say, warn
 from nmt.processes.distributed import start_world
 from nmt.recipe import Recipe
 from nmt.storage.run_folder import checkpoint_step
-from nmt.train.replay import Replay, ReplaySource, Verification, logged_metrics, start_replay
 
 _NUM_LISTED = 20
 

@@ -1,1 +1,1 @@
-"""Training data: preparation, token store, epoch plans, batches, and leak detection."""
+"""Training data: preparation, token store, epoch plans, and batches."""

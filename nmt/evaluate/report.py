@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from nmt.data.leaks import LeakCounts
+from nmt.diagnostics.leaks import LeakCounts
 from nmt.evaluate.forecast import Forecast
 from nmt.evaluate.metrics import GroupScore, Score
 from nmt.processes.cores import num_cores

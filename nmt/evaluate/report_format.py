@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from nmt.data.leaks import LeakCounts
+from nmt.diagnostics.leaks import LeakCounts
 from nmt.evaluate.forecast import Forecast
 from nmt.evaluate.report import DataSummary, Machine, RunReport, ScoredTestSet, TrainingSummary
 from nmt.evaluate.result_tables import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from nmt.data.leaks import LeakCounts
+from nmt.diagnostics.leaks import LeakCounts
 from nmt.evaluate.breakdown import WordScore
 from nmt.evaluate.differences import Difference
 from nmt.evaluate.metrics import GroupScore, Score

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nmt.diagnostics.lr_range import RateRange
 from nmt.plots.figure import BLUE, GRAY, GREEN, ORANGE, new_figure, save_figure, style_axes
-from nmt.train.lr_range import RateRange
 
 
 def draw_rate_range(found: RateRange, out: Path, title: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from nmt.data.leaks import LeakCount, LeakCounts
+from nmt.diagnostics.leaks import LeakCount, LeakCounts
 from nmt.evaluate.forecast import Forecast, SpeedForecast, TextForecast, WorkForecast
 from nmt.evaluate.metrics import GroupScore, Score
 from nmt.evaluate.report import DataSummary, Machine, RunReport, Sample, ScoredTestSet, TrainingSummary

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from nmt.devices.precision import ComputeType, DeviceFeatures
+from nmt.diagnostics.replay import ReplaySource, _single_process_recipe
 from nmt.model.attention import can_use_varlen
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train import compilation
 from nmt.train.compilation import has_fixed_shapes, is_one_graph
-from nmt.train.replay import ReplaySource, _single_process_recipe
 from nmt.train.state import TrainState
 
 ALONE, ONE_OF_TWO = World(0, 1, torch.device("cpu")), World(0, 2, torch.device("cpu"))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from nmt.diagnostics.replay import _read_metrics, logged_metrics
 from nmt.errors import UserError
 from nmt.plots.curves import read_metrics
 from nmt.train.metrics_writer import MetricsWriter
-from nmt.train.replay import _read_metrics, logged_metrics
 
 
 def test_resumed_run_does_not_repeat_metrics(tmp_path: Path) -> None:

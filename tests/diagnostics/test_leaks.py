@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.data.leaks import (
+from nmt.diagnostics.leaks import (
     LeakCount,
     LeakFinder,
     SearchedSet,

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from nmt.data.prepare import load_prepared, prepare
+from nmt.diagnostics.lr_range import RatePoint, range_rates, run_range_test, summarize_range
 from nmt.processes.distributed import start_world
 from nmt.recipe import load_recipe
-from nmt.train.lr_range import RatePoint, range_rates, run_range_test, summarize_range
 from nmt.train.trainer import build_trainer
 from nmt.train.update import Updater, UpdateResult
 from tests.calling import Nmt, one_line

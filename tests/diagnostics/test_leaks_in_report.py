@@ -80,7 +80,7 @@ def test_the_training_text_is_searched_again_only_for_a_changed_test_set_or_a_da
     run = tmp_path / "run"
     options = [f"run_dir={run}", *OPTIONS]
     reads: list[int] = []
-    monkeypatch.setattr("nmt.data.leaks.search_training_text", lambda recipe, finder: reads.append(1))
+    monkeypatch.setattr("nmt.diagnostics.leaks.search_training_text", lambda recipe, finder: reads.append(1))
     assert nmt("prepare", recipe, *options)[0] == 0
     written = (run / "leaks.json").read_text()
     assert {found["name"]: len(found["leaks"]) for found in json.loads(written)["sets"]} == {
