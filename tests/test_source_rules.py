@@ -18,7 +18,7 @@ LAYERS = (
     ("recipe", "logs"),
     ("special_ids", "devices"),
     ("packing", "processes"),
-    ("storage", "grammar", "text"),
+    ("storage", "grammar", "text", "kv_cache"),
     ("data", "model"),
     ("recurrent",),
     ("models",),

@@ -9,8 +9,8 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor, nn
 
+from nmt.kv_cache.state import DecoderState
 from nmt.model.attention import Kernel
-from nmt.model.cache import DecoderState
 from nmt.model.decoder import Decoder
 from nmt.model.dropout import Dropout
 from nmt.model.encoder import Encoder

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt.kv_cache.state import DecoderState
 from nmt.model import attention, dropout, relative
-from nmt.model.cache import DecoderState
 from nmt.model.layers import sinusoids
 from nmt.model.multi_head import CrossAttention, SelfAttention
 from nmt.model.transformer import Transformer

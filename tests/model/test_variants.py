@@ -52,7 +52,7 @@ def test_steps_of_search_equal_the_equations(
     variant: dict[str, object], is_captured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hypotheses are reordered at each step, a sentence leaves, and slots of pruned hypotheses are removed."""
-    monkeypatch.setattr("nmt.model.cache._COMPACTION_INTERVAL", 3)
+    monkeypatch.setattr("nmt.kv_cache.state._COMPACTION_INTERVAL", 3)
     model = double_model(tiny(**variant)).eval().requires_grad_(False)
     if is_captured and not can_capture(model):
         pytest.skip("steps with relative positions are not recorded")

@@ -1,0 +1,1 @@
+"""Decoder state during search: KV cache, cross-attention cache and their masks."""

@@ -1,0 +1,67 @@
+"""Slots of the KV caches that each sentence uses."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nmt.packing.padding import padded_width
+
+
+class Slots:
+    """Slots of the KV caches that each sentence uses, the same in all layers.
+
+    width: slots of the sentence with the most
+    steps: step of each slot, before the first compaction
+    """
+
+    def __init__(self) -> None:
+        self.width = 0
+        self.steps: list[int] = []
+        self._ends: Tensor | None = None  # (batch,) slots of each sentence; None if all of them use `width`
+        self._new = (torch.empty(0), torch.empty(0))  # sentences (batch, 1) and slots (batch, hypotheses) of this step
+
+    def extend(self, hypotheses: int, mask: Tensor) -> None:
+        """Add a slot per hypothesis, and unmask it for the hypothesis. mask: as in `DecoderState`, wide enough."""
+        first = self.width
+        self.width += hypotheses
+        if self._ends is None:
+            step = self.steps[-1] + 1 if self.steps else 0
+            self.steps += [step] * hypotheses
+            new = mask[:, 0, :, first : self.width]  # (batch, beam, hypotheses)
+            if hypotheses == 1:  # all hypotheses share the slot
+                new.zero_()
+            else:
+                new.diagonal(dim1=1, dim2=2).zero_()
+            return
+        index = self._ends[:, None] + torch.arange(hypotheses, device=mask.device)
+        mask.scatter_(3, index[:, None, :, None], 0.0)
+        self._new = (torch.arange(len(index), device=mask.device)[:, None], index)
+        self._ends = self._ends + hypotheses
+
+    def write(self, stored: Tensor, keys_values: Tensor) -> None:
+        """Write the keys and values of this step. For the shapes, see `KeyValueCache`."""
+        if self._ends is None:
+            stored[:, :, :, self.width - keys_values.shape[1] : self.width] = heads_first(keys_values)
+        else:
+            sentences, slots = self._new
+            stored[:, sentences, :, slots] = keys_values.to(stored.dtype)
+
+    def select(self, sentences: Tensor) -> None:
+        """Select sentences (n,), in this order."""
+        if self._ends is not None:
+            self._ends = self._ends.index_select(0, sentences)
+
+    def compact(self, is_used: Tensor) -> Tensor:
+        """Keep the used slots of each sentence, in order. is_used: (batch, slots) bool.
+
+        Returns the former index of each slot, (batch, padded_width(width)) int64; a sentence may use fewer.
+        """
+        self._ends = is_used.sum(dim=1)
+        self.width = int(self._ends.max())
+        return (~is_used).int().argsort(dim=1, stable=True)[:, : padded_width(self.width)]
+
+
+def heads_first(keys_values: Tensor) -> Tensor:
+    """(batch, slots, 2, num_heads, d_head) -> (2, batch, num_heads, slots, d_head)."""
+    return keys_values.permute(2, 0, 3, 1, 4)
