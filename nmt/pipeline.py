@@ -118,7 +118,7 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
     kind: `last` averages the newest `count` checkpoints, `best` those with the best validation results; `ema` is
         the EMA at the newest checkpoint
 
-    Raises UserError if `out` exists, for too few checkpoints and without an EMA.
+    Raises UserError if `out` exists, if there are too few checkpoints, or if there is no EMA.
     """
     require_new(out)
     checkpoints = _choose_checkpoints(run_dir, kind, count)
@@ -482,5 +482,5 @@ def _summarize_training(recipe: Recipe, world: World, state: TrainState, average
         averaged=0 if recipe.train.average == "ema" else len(averaged),
         skipped=state.skipped,
         micro_batches=work.micro_batches if work else None,
-        work_share=work.efficiency if work else None,
+        useful_fraction=work.efficiency if work else None,
     )

@@ -25,7 +25,7 @@ ON_CPU = os.environ.get("NMT_TEST_DEVICE") == "cpu"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the fork server of a pytest-xdist worker, because a server preloads only the modules of its first use."""
+    """Start the fork server of a pytest-xdist worker: a server preloads only the modules requested at its start."""
     if hasattr(config, "workerinput"):
         _context(forked.MODULES)
 

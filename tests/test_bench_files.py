@@ -320,7 +320,7 @@ def test_references_of_another_length_and_one_round_are_errors(
     assert not (tmp_path / "results.json").exists()
 
 
-def test_bleu_has_the_tokenizer_of_the_target_language(
+def test_bleu_uses_the_tokenizer_of_the_target_language(
     work: FileWorkload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = replace(read_model_metadata(work.model), tgt_lang="zh")

@@ -12,7 +12,7 @@ T_QUANTILE = 4.3027  # 0.975 quantile of Student's t with 2 degrees of freedom
 
 
 def test_ratio_equals_the_hand_computed_one() -> None:
-    logs = [0.1, 0.3, 0.2]  # mean 0.2, deviation 0.1
+    logs = [0.1, 0.3, 0.2]  # mean 0.2, standard deviation 0.1
     ratio = paired_ratio([10 * math.exp(log) for log in logs], [10.0, 10.0, 10.0])
     half = T_QUANTILE * 0.1 / math.sqrt(3)
     assert (ratio.ratio, ratio.low, ratio.high) == pytest.approx(

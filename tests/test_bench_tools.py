@@ -166,7 +166,7 @@ def test_padded_batch_size_gives_the_requested_mean() -> None:
                 batch = []
             batch.append(row)
         mean = sum(row - 1 for batch in batches for row in batch) / len(batches)
-        assert mean == pytest.approx(2_000, rel=0.02)  # one sentence is 1 % of a batch
+        assert mean == pytest.approx(2_000, rel=0.02)  # one sentence is 1% of a batch
 
 
 def test_a_round_ends_when_the_next_step_starts() -> None:

@@ -376,7 +376,7 @@ def test_a_damaged_manifest_does_not_allow_other_files_to_be_removed(tmp_path: P
     assert verify_directory(tmp_path / "m").keys() == FILES.keys()
 
 
-def test_an_interruption_right_after_its_creation_removes_a_new_directory(
+def test_an_interruption_right_after_creation_removes_the_new_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = Path.mkdir

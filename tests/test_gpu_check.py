@@ -73,7 +73,7 @@ def test_a_killed_dry_run_resumes(tmp_path: Path) -> None:
     for row in (
         "| machine | F.linear of tiny in bf16 | at least 2 times float32 |  | not measured: no GPU |",
         "| compile | graphs of model and loss after warm-up | 1 | 1 | passed |",
-        "| translate | nmt translate and the Python translator | 100 % of lines | 100.0% | passed |",
+        "| translate | nmt translate and the Python translator | 100% of lines | 100.0% | passed |",
         "| speed:train-gpu-big | big, WMT14 lengths, H200 bf16: fraction of the F.linear rate (0.28 million tokens/s) "
         "| at least 45% |  | not measured: no GPU; measured on the CPU |",
     ):
@@ -152,7 +152,7 @@ class FakeStage(Stage):
 
 
 def run_stages(out: Path, *bodies: str, seconds: float = 1, limit: float = 60, budget: float | None = None) -> Outcome:
-    """Run stages with these function bodies; returns the outcome of the last."""
+    """Run stages with these function bodies; return the outcome of the last."""
     modules = out / "modules" / "fake_stages"
     modules.mkdir(parents=True, exist_ok=True)
     for number, body in enumerate(bodies):

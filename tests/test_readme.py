@@ -60,7 +60,7 @@ valid = [{ kind = "monolingual", path = "corpus/valid.de" }]
 """
 
 # Runs several commands in one interpreter, because startup takes longer than each of them; `append PATH TEXT` is not a
-# command of nmt. `nmt run` draws no curves, which takes longer than its training; `nmt plot curves` draws them.
+# command of nmt. `nmt run` skips its curves: drawing takes longer than its training; `nmt plot curves` draws them.
 RUN_ALL = """
 import json, sys
 from pathlib import Path
@@ -81,7 +81,7 @@ for words in json.loads(sys.argv[1]):
 
 
 def shrink(words: list[str]) -> list[str]:
-    """Reduce the model, the updates and the duration of a command, and let `replay` repeat one of these updates."""
+    """Shrink the model, use fewer updates and less time, and make `replay` repeat one of these updates."""
     if words[0] == "replay":
         return ["3" if word == "31337" else word for word in words]
     if words[0] not in ("run", "train", "plan", "lr-range"):

@@ -21,14 +21,14 @@ SOURCES = ((0.5, 0.5, 0.3), (0.0, 0.1, 0.8), (0.3, 0.6, 0.3), (0.5, 0.0, 0.1))
 EPILOG = """\
 Each experiment simulates the sentence scores of two systems, each trained with several seeds, whose true difference is
 0.4. The first columns are the number of seeds of each system and the standard deviation of a run's score by source: the
-training seed, the choice of test sentences, and their interaction. The last column should be near 95 %.
+training seed, the choice of test sentences, and their interaction. The last column should be near 95%.
 
 exit status: 0 success, 2 invalid command line
 """
 
 
 def coverage(seeds: int, deviations: Sequence[float], experiments: int, ratio: float = 1.0) -> float:
-    """Return the fraction of experiments whose 95 % interval contains the true difference.
+    """Return the fraction of experiments whose 95% interval contains the true difference.
 
     deviations: standard deviations of a run's score by source, as in SOURCES
     ratio:      deviation of the second system over seeds, relative to the first
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print the table; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="tools/interval-coverage",
-        description="Show how many 95 % intervals of nmt repeat contain the true difference of simulated systems.",
+        description="Show how many 95% intervals of nmt repeat contain the true difference of simulated systems.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

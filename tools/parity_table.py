@@ -128,7 +128,7 @@ def show(
     *,
     scorer: Scorer,
 ) -> list[str]:
-    """Translate, print a row, and return the translations. scorer: of BLEU"""
+    """Translate, print a row, and return the translations. scorer: computes BLEU"""
     started = time.perf_counter()
     found = translate(src)
     seconds = time.perf_counter() - started

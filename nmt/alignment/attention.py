@@ -122,7 +122,7 @@ def attention_maps(
 
 
 class WordAligner:
-    """Align words of text with a model and its tokenizers and normalization."""
+    """Aligns the words of sentence pairs with a model, its tokenizers and its normalization."""
 
     def __init__(
         self,

@@ -133,7 +133,7 @@ def _check(examples: object, num_texts: int) -> None:
             raise TypeError(f"example {number:,} must be a tuple of strings, got a {kind} with {wrong[0]}; {advice}")
         if len(texts) != num_texts:
             has = counted(len(texts), "text")
-            raise ValueError(f"example {number:,} has {has}, and the classifier needs {num_texts}; {advice}")
+            raise ValueError(f"example {number:,} has {has}, but the classifier needs {num_texts}; {advice}")
 
 
 def classify(model: Classifier, texts: PackedSequences, precision: ComputeType, device: torch.device) -> torch.Tensor:

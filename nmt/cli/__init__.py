@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import FrameType
 
 # Waiting OpenMP threads spin this many times before they sleep. GCC's default is 300,000; it makes training up to ten
-# times slower while other programs run, and 6 % faster on exclusive cores.
+# times slower while other programs run, and 6% faster on exclusive cores.
 _SPIN_COUNT = "1000"
 
 

@@ -145,7 +145,9 @@ def require_output(
         raise UserError(f"{option} {out} is standard output; it must be a file; name one")
     require_not_input(option, out, inputs)
     if replaces is not None and out.is_file() and not has_mark(out, replaces):
-        raise UserError(f"{out} was not written by this command; {option} replaces only such files; choose a new name")
+        raise UserError(
+            f"{out} was not written by this command; {option} replaces only its own files; choose a new name"
+        )
 
 
 def require_plot(option: str, out: Path, inputs: Iterable[Path | None] = ()) -> None:

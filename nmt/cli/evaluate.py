@@ -26,7 +26,7 @@ from nmt.cli.metric_options import (
 )
 from nmt.errors import CommandError
 from nmt.evaluate.breakdown import training_frequencies
-from nmt.evaluate.inputs import hint_at_form_of_training, hint_at_forms, read_systems
+from nmt.evaluate.inputs import hint_at_forms, hint_at_training_text_form, read_systems
 from nmt.evaluate.result_tables import Evaluation
 from nmt.evaluate.systems import EvaluatedSystems
 from nmt.logs import say
@@ -35,7 +35,7 @@ Hypotheses = Annotated[
     list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system; - is standard input.")
 ]
 Confidence = Annotated[
-    bool, typer.Option("--confidence", help="Add 95 % bootstrap intervals; SACREBLEU_SEED sets the seed.")
+    bool, typer.Option("--confidence", help="Add 95% bootstrap intervals; SACREBLEU_SEED sets the seed.")
 ]
 Resamples = Annotated[int | None, typer.Option(min=2, help="Resamples of --confidence (default: 1000).")]
 Src = Annotated[
@@ -117,7 +117,7 @@ def evaluate(
     if train_tgt or word_counts:
         words, description = options.words(test)
         frequencies = training_frequencies(train_tgt or [], word_counts, words, lowercase=lowercase)
-        hint_at_form_of_training(frequencies, test, words)
+        hint_at_training_text_form(frequencies, test, words)
         results = replace(results, by_frequency=evaluated.by_frequency(frequencies, words), words=description)
     if differences:
         results = _add_differences(results, evaluated, differences)

@@ -38,7 +38,7 @@ def export(
     push: Annotated[str | None, typer.Option(help="Upload to the Hugging Face Hub as OWNER/MODEL.")] = None,
     private: Annotated[bool, typer.Option("--private", help="With --push: make the repository private.")] = False,
     no_parity_check: Annotated[
-        bool, typer.Option("--no-parity-check", help="Skip the parity check if transformers is not installed.")
+        bool, typer.Option("--no-parity-check", help="Skip the parity check; only if transformers is not installed.")
     ] = False,
 ) -> None:
     """Write a model for CTranslate2 or Hugging Face transformers, with a model card.

@@ -35,7 +35,7 @@ def plan(
 
     Without subword sampling and early stopping, counts are exact, because the pairs of every update follow from the
     recipe and the prepared text. Time and memory come from a short run in a temporary directory on this machine,
-    which must be otherwise idle. The time has a 95 % confidence interval, which assumes that the speed does not change.
+    which must be otherwise idle. The time has a 95% confidence interval, which assumes that the speed does not change.
 
     Without prepared text, only model size and disk space are known; run `nmt prepare RECIPE` first. A full forecast is
     saved in the run directory, unless `nmt train` rejects the recipe; the report of `nmt run` compares it with the run.

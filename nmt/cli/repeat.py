@@ -93,7 +93,7 @@ def repeat(
     failed = prepare_data(chosen) if prepare_only else execute(chosen, jobs)
     if failed:
         raise UserError(
-            f"{counted(len(failed), 'run')} of {len(chosen)} failed: {'; '.join(run.name for run in failed)}; the "
+            f"{len(failed)} of {counted(len(chosen), 'run')} failed: {'; '.join(run.name for run in failed)}; the "
             "lines above say why; fix the cause and rerun the command"
         )
     if has_report:

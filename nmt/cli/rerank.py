@@ -157,7 +157,7 @@ def _count_matches(scorer: SentenceMetric, lists: Sequence[list[Candidate]], ref
 def _read_references(tune_on: Path, src: Path, sources: Sequence[str], lists: Sequence[list[Candidate]]) -> list[str]:
     references = list(read_lines(tune_on, allow_pipe=True))
     require_same_length(tune_on, len(references), src, len(sources))
-    warn_of_empty(input_name(tune_on), references, [sources], "any translation of them counts as wrong")
+    warn_of_empty(input_name(tune_on), references, [sources], "any translation of such a line counts as wrong")
     hint_at_unicode_form("the n-best list", [candidates[0].text for candidates in lists], [references])
     return references
 

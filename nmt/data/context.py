@@ -40,7 +40,7 @@ def encode_joined(
 def fit_context(
     src: Sentences, tgt: Sentences, separators: Separators, max_src: int, max_tgt: int
 ) -> tuple[Sentences, Sentences]:
-    """Drop the oldest context sentences of pairs that exceed the limits, equally many on each side that has context.
+    """Drop the oldest context sentences of pairs that exceed the limits, the same number on each side that has context.
 
     If the current sentence alone is too long, all context is dropped and the sentence is kept.
     """

@@ -117,7 +117,7 @@ def plan_epoch(
     """
     random = np.random.Generator(np.random.PCG64([seed % (1 << 64), epoch]))
     num_pairs = len(tgt_lengths)
-    if mixture is None or mixture.shows_each_pair_once:
+    if mixture is None or mixture.contains_each_pair_once:
         order: Ids = np.arange(num_pairs, dtype=pair_id_dtype(num_pairs))
     else:
         assert sum(mixture.sizes) == num_pairs, "the mixture must match the store"

@@ -279,7 +279,7 @@ def _training_inputs(report: dict[str, Any], recipe: Recipe) -> list[Any]:
 
 
 def _mixture_options(recipe: Recipe) -> dict[str, Any] | None:
-    """Return the options of the mixture; None if an epoch shows every pair once, regardless of corpus sizes."""
+    """Return the options of the mixture; None if an epoch contains every pair once, regardless of corpus sizes."""
     weights = [corpus.weight for corpus in recipe.data.train]
     temperature = recipe.data.temperature
     is_mixed = len(set(weights)) > 1 or (len(weights) > 1 and temperature != 1.0)

@@ -1,4 +1,4 @@
-"""Mixtures of training corpora: how many pairs of each corpus an epoch shows."""
+"""Mixtures of training corpora: how many pairs of each corpus an epoch contains."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Mixture:
-    """Number of pairs of each corpus that an epoch shows. The corpora are consecutive in the store.
+    """Number of pairs of each corpus that an epoch contains. The corpora are consecutive in the store.
 
     sizes:           pairs of each corpus
-    pairs_per_epoch: pairs of each corpus that an epoch shows, repetitions included; same sum as `sizes`
+    pairs_per_epoch: pairs of each corpus that an epoch contains, repetitions included; same sum as `sizes`
     """
 
     sizes: tuple[int, ...]
@@ -48,15 +48,15 @@ class Mixture:
         return cls(tuple(sizes), tuple(counts))
 
     @property
-    def shows_each_pair_once(self) -> bool:
-        """Whether an epoch shows every pair exactly once."""
+    def contains_each_pair_once(self) -> bool:
+        """Whether an epoch contains every pair exactly once."""
         return self.pairs_per_epoch == self.sizes
 
     def sample_epoch(self, seed: int, epoch: int) -> NDArray[np.integer[Any]]:
         """Return the pair ids of an epoch, corpus by corpus, `(sum(sizes),)`.
 
         Each corpus is a sequence of permutations that continues from epoch to epoch. After each epoch, every pair of
-        a corpus has been shown n or n + 1 times, for some n.
+        a corpus has been used n or n + 1 times, for some n.
         """
         chosen = []
         for corpus, (end, size, count) in enumerate(

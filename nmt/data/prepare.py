@@ -66,7 +66,7 @@ _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
 _VALID_FILES = ("valid.src.txt", "valid.tgt.txt")
 _VALID_PREVIOUS = "valid.previous.txt"  # number of sentences in the context of each line
 
-# For fewer pairs, starting processes takes longer than they save.
+# For fewer pairs, starting processes costs more time than it saves.
 _MIN_PAIRS_FOR_PROCESSES = 150_000
 
 

@@ -48,7 +48,7 @@ _PAIRS_PER_SHARD = 1024
 # Number of shards, spread over the corpus, for estimating the growth of sampled text.
 _SHARDS_TO_MEASURE = 4
 
-# For fewer pairs, starting processes takes longer than they save.
+# For fewer pairs, starting processes costs more time than it saves.
 _MIN_PAIRS_FOR_PROCESSES = 20_000
 # Training on an epoch takes longer than building its text, so more processes do not help.
 _MAX_PROCESSES = 8

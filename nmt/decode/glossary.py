@@ -241,7 +241,7 @@ def _no_items(_: str) -> Sequence[Span]:
 
 
 def _folded(text: str) -> str:
-    """Return a text without case. The Turkish capital I with a dot equals i, which Unicode's rules keep apart."""
+    """Casefold a text. The Turkish capital I with a dot becomes i, although Unicode case folding keeps the dot."""
     return text.casefold().replace("i\u0307", "i")
 
 

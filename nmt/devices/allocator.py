@@ -16,7 +16,7 @@ _OPTIONS = {
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory for reuse; no effect with other C libraries.
 
-    Every update allocates and frees its activations. Mapping and clearing fresh pages took 10 % of the training time of
+    Every update allocates and frees its activations. Mapping and clearing fresh pages took 10% of the training time of
     the Multi30k model on two cores of a Xeon.
     """
     try:

@@ -35,7 +35,7 @@ class BracketScore(Score):
         precision = 100 * matched / max(predicted, 1)
         recall = 100 * matched / max(gold, 1)
         self._verbose = (
-            f"P {precision:.2f}, R {recall:.2f}, exact {100 * exact / max(sentences, 1):.1f} %, "
+            f"P {precision:.2f}, R {recall:.2f}, exact {100 * exact / max(sentences, 1):.1f}%, "
             f"malformed {malformed:,.0f} of {sentences:,}"
         )
 

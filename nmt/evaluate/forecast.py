@@ -47,7 +47,7 @@ class SpeedForecast:
     micro_batch_tokens: maximum tokens per side of a micro-batch
     measured_updates:   timed updates
     tgt_tokens_per_second: mean
-    seconds, low, high: training time with its 95 % confidence interval, without validation
+    seconds, low, high: training time with its 95% confidence interval, without validation
     validations, validation_seconds: number of validations, and their total time without BLEU
     memory, available:  bytes that training needs with the largest micro-batch, and that are available; None if unknown
     """

@@ -54,7 +54,7 @@ class ReferenceSet:
         references = {input_name(path): list(read_lines(path, allow_pipe=True)) for path in files}
         source = None if src is None else list(read_lines(src, allow_pipe=True))
         check_aligned(references if src is None or source is None else {**references, input_name(src): source})
-        remark = "any translation of them counts as wrong; is it the right file?"
+        remark = "any translation of such a line counts as wrong; is it the right file?"
         if len(files) > 1:
             remark = "translations count as wrong only if all references are empty; is it the right file?"
         for name, lines in references.items():
@@ -229,7 +229,7 @@ def _hint_at_case(systems: Mapping[str, Sequence[str]], text: ReferenceSet, case
         )
 
 
-def hint_at_form_of_training(
+def hint_at_training_text_form(
     frequencies: Mapping[str, int], text: ReferenceSet, words: Callable[[str], Sequence[str]]
 ) -> None:
     """Log hints if the training text is lowercased or in a different Unicode form than the words of the reference."""
@@ -253,7 +253,7 @@ def hint_at_form_of_training(
 def _is_lowered(lines: Sequence[str], references: Sequence[Sequence[str]]) -> bool:
     """Return whether translations are in lower case and have words that a reference writes with capitals.
 
-    Without such words, as in the output of a model that has hardly learned, case does not change the scores.
+    Without such words, as in the output of a model that has learned little, case does not change the scores.
     """
     if not _is_lower_cased(lines) or not any(map(_is_cased, references)):
         return False

@@ -52,7 +52,7 @@ class Score:
                interval
     detail:    components that sacreBLEU reports: precisions, brevity penalty, lengths
     mean:      mean over bootstrap resamples of the sentences; None without resampling
-    interval:  half width of the 95 % interval around `mean`; None without resampling
+    interval:  half width of the 95% interval around `mean`; None without resampling
     """
 
     name: str
@@ -95,7 +95,7 @@ class Scorer:
     def score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, resamples: int = 0) -> Score:
         """Score raw hypotheses against one or more streams of raw references.
 
-        resamples: bootstrap resamples for the 95 % interval (Koehn 2004) if above 1, seeded by the environment variable
+        resamples: bootstrap resamples for the 95% interval (Koehn 2004) if above 1, seeded by the environment variable
             SACREBLEU_SEED (default: 12345)
 
         Raises UserError for empty streams, different lengths and an invalid seed.

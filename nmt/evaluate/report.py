@@ -81,7 +81,7 @@ class TrainingSummary:
     skipped:       updates with non-finite gradients
     valid_bleu:    BLEU of the best validation if `train.best_metric` is "bleu"; otherwise None
     micro_batches: mean per update over all ranks; None if unknown
-    work_share:    fraction of the computation that is not padding or waiting for the slowest rank; None if unknown
+    useful_fraction: of the computation: neither padding nor waiting for the slowest rank; None if unknown
     """
 
     steps: int
@@ -99,7 +99,7 @@ class TrainingSummary:
     skipped: int = 0
     valid_bleu: float | None = None
     micro_batches: float | None = None
-    work_share: float | None = None
+    useful_fraction: float | None = None
 
     @property
     def tokens_per_second(self) -> float:

@@ -157,8 +157,8 @@ def _forecast(report: RunReport, forecast: Forecast) -> Iterator[str]:
             ("target tokens", f"{text.tgt_tokens:,}", f"{training.tgt_tokens:,}"),
         ]
     for work in forecast.work:
-        if work.processes == training.world_size and training.work_share is not None:
-            rows.append(("useful fraction of the work", f"{work.useful:.1%}", f"{training.work_share:.1%}"))
+        if work.processes == training.world_size and training.useful_fraction is not None:
+            rows.append(("useful fraction of the work", f"{work.useful:.1%}", f"{training.useful_fraction:.1%}"))
     if speed is not None:
         low, high = format_duration(speed.low), format_duration(speed.high)
         forecast_time = f"{format_duration(speed.seconds)} ({low} to {high})"
@@ -173,9 +173,9 @@ def _forecast(report: RunReport, forecast: Forecast) -> Iterator[str]:
 
 
 def _micro_batches(training: TrainingSummary) -> str:
-    if training.micro_batches is None or training.work_share is None:
+    if training.micro_batches is None or training.useful_fraction is None:
         return "unknown"
-    return f"{training.micro_batches:.3g}; {training.work_share:.1%} of the computation is useful"
+    return f"{training.micro_batches:.3g}; {training.useful_fraction:.1%} of the computation is useful"
 
 
 def _validation(training: TrainingSummary) -> str:

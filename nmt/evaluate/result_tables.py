@@ -87,7 +87,7 @@ def score_notes(scores: Sequence[Score]) -> tuple[str, ...]:
     offsets = [abs(score.value - score.mean) for score in scores if score.mean is not None]
     if offsets:
         notes.append(
-            "±: half width of the 95 % interval over bootstrap resamples (bs) of sentences. Its center, the mean of "
+            "±: half width of the 95% interval over bootstrap resamples (bs) of sentences. Its center, the mean of "
             f"the resamples, is within {max(offsets):.2f} of the score."
         )
     others = dict.fromkeys(score.name for score in scores if score.name.startswith("bleu-"))
@@ -103,7 +103,7 @@ def group_header(groups: Sequence[GroupScore], label: str) -> tuple[str, ...]:
 
 def group_row(group: GroupScore) -> tuple[str, ...]:
     """Return the row of a group."""
-    return group.group, f"{group.sentences:,}", f"{group.exact:.1f} %", *map(score_cell, group.scores)
+    return group.group, f"{group.sentences:,}", f"{group.exact:.1f}%", *map(score_cell, group.scores)
 
 
 def leak_rows(counts: LeakCounts) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -205,7 +205,7 @@ def _comparison_table(comparison: Comparison) -> Table:
         "system": [row.system if row.difference is not None else f"{row.system} (baseline)" for row in systems],
         "score": [f"{row.score:.2f}" for row in systems],
         "difference": [f"{row.difference:+.2f}" if row.difference is not None else "" for row in systems],
-        "mean and 95 % interval": [
+        "mean and 95% interval": [
             f"{row.mean:.2f} ± {row.interval:.2f}" if row.interval is not None else "" for row in systems
         ],
         "p, bootstrap": [_p_cell(row.p_bootstrap, row.difference) for row in systems],

@@ -1,4 +1,4 @@
-"""ROUGE (Lin 2004) by the package rouge-score: n-grams or longest common subsequence shared with a reference.
+"""ROUGE (Lin 2004) from the package rouge-score: n-grams or longest common subsequence shared with a reference.
 
 The score of a test set is the mean F1 of its texts. The package lowercases text and keeps only the letters a to z and
 digits, so it suits only English. It stems words (Porter 1980), as publications on summarization do.

@@ -29,7 +29,7 @@ Systems = Sequence[tuple[str, Sequence[str]]]
 class PairedScore:
     """Score of one system, compared with the baseline. Fields of a test that was not run are None.
 
-    mean, interval:  mean over bootstrap resamples and half width of the 95 % interval
+    mean, interval:  mean over bootstrap resamples and half width of the 95% interval
     difference:      from the baseline; None for the baseline, as are the p-values
     p_bootstrap:     paired bootstrap resampling (Koehn 2004)
     p_randomization: paired approximate randomization (Riezler and Maxwell 2005)

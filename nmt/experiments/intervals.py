@@ -53,7 +53,7 @@ class RunScores:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean score or difference; the half width of its 95 % interval is NaN if a system has only one run."""
+    """A mean score or difference; the half width of its 95% interval is NaN if a system has only one run."""
 
     value: float
     half_width: float

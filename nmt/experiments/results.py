@@ -30,7 +30,7 @@ from nmt.train.warm_start import changed_start_model, with_start_model
 
 _RESAMPLES = 1000
 _NOTES = (
-    "Mean and difference with half widths of their 95 % intervals over seeds and test sentences "
+    "Mean and difference with half widths of their 95% intervals over seeds and test sentences "
     f"(Student's t, degrees of freedom by Satterthwaite; {_RESAMPLES:,} bootstrap resamples of sentences).",
     "Significant: the interval of the difference from the first variant excludes zero. Intervals are not corrected for "
     "multiple comparisons.",

@@ -46,7 +46,7 @@ _DEFAULTS = DecodeRecipe()
 
 # Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis.
 _NO_PENALTY = 1e-12
-# n^(0.8 alpha) is proportional to ((5 + n) / 6)^alpha within 8 % for an alpha of at most 1 and 10 to 100 tokens.
+# n^(0.8 alpha) is proportional to ((5 + n) / 6)^alpha within 8% for an alpha of at most 1 and 10 to 100 tokens.
 _GNMT_EXPONENT = 0.8
 
 # CPU flags that CTranslate2 requires for AVX-512.
@@ -88,7 +88,7 @@ def default_translators(device: EngineDevice) -> int:
 def enable_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
     """Let CTranslate2 use AVX-512 where it is faster; its default on all processors is AVX2.
 
-    AVX-512 saves 9 % of the time on an AMD EPYC and 6 % on an Intel Xeon with AMX. Older Intel processors, which lower
+    AVX-512 saves 9% of the time on an AMD EPYC and 6% on an Intel Xeon with AMX. Older Intel processors, which lower
     their clock rate for AVX-512, were not measured. Call it before CTranslate2 loads a model. The user's
     CT2_FORCE_CPU_ISA takes precedence.
     """

@@ -10,9 +10,9 @@ Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the
          hypotheses, which are then ranked by the GNMT penalty.
 Limits   A call has one maximum length for all its sentences. Sentences with different limits are searched separately,
          because a longer search may also find a different output within the limit.
-EOS      At the limit, CTranslate2 returns hypotheses without EOS, and ranks them with those that end. nmt only allows
-         them to end, with the true log-probability of EOS. In greedy search, EOS replaces the token at the limit. In
-         beam search, `_end_at_limit` finds the hypotheses that nmt finds.
+EOS      At the limit, CTranslate2 returns hypotheses without EOS, and ranks them with those that end. nmt forces them
+         to end, with the true log-probability of EOS. In greedy search, EOS replaces the token at the limit. In beam
+         search, `_end_at_limit` finds the hypotheses that nmt finds.
 Padding  Attention over a padded source is rounded differently, which int8 amplifies. Therefore all sentences of a batch
          have equal lengths, and int8 results hardly ever depend on the batch. The rounding of fp32 matmuls depends on
          the batch size. Therefore outputs are rescored one by one on a CPU, and only near ties can change a
@@ -375,8 +375,8 @@ class CTranslate2Translator(TextTranslator):
         require_supported(decode)
         if decode.no_repeat_ngram and self.context.has_target:
             raise UserError(
-                "CTranslate2 does not support no_repeat_ngram for models with previous translations, whose n-grams it "
-                "would block; use --engine torch"
+                "CTranslate2 does not support no_repeat_ngram for models that get previous translations, whose n-grams "
+                "it would block; use --engine torch"
             )
         super()._set_decode(decode)
         self._scores = self._shows_scores or decode.mbr_metric != "none"
@@ -408,7 +408,7 @@ class CTranslate2Translator(TextTranslator):
         engine_device = select_device(device)
         metadata = read_model_metadata(find_model(Path(path)))
         if metadata.is_language_model:
-            raise UserError(f"{path} is a language model; CTranslate2 only supports translation; use --engine torch")
+            raise UserError(f"{path} is a language model; --engine ctranslate2 only translates; use --engine torch")
         options = metadata.decode
         if decode is not None:
             options = require_options(decode).over(options, has_ensemble=bool(ensemble))

@@ -58,7 +58,14 @@ _HUGGINGFACE_NAMES = {
     "min_tokens": "min_new_tokens",
 }
 
-NOT_SEARCHED = ("split_sentences", "long_lines", "alignments", "alignment_layer", "alignment_heads", "alignment_at")
+NON_SEARCH_OPTIONS = (
+    "split_sentences",
+    "long_lines",
+    "alignments",
+    "alignment_layer",
+    "alignment_heads",
+    "alignment_at",
+)
 """Options of the steps before and after search, which no export can represent."""
 
 
@@ -113,7 +120,7 @@ def to_generation_config(
     if decode.max_tokens is None or decode.max_tokens > decode.max_extra_tokens:
         replacement = f"the limit of the longest input, {config['max_length']}"
         lost.append(f"decode.max_extra_tokens (replaced by {replacement}; the example applies it)")
-    return config, lost + changed_options(decode, (*_UNSUPPORTED, *NOT_SEARCHED))
+    return config, lost + changed_options(decode, (*_UNSUPPORTED, *NON_SEARCH_OPTIONS))
 
 
 def changed_options(decode: DecodeRecipe, names: Sequence[str]) -> list[str]:

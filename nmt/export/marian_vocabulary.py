@@ -121,7 +121,7 @@ def _warn_of_missing_pieces(path: Path, model: bytes, vocab: _Vocabulary) -> Non
     if missing > _FEW_MISSING * len(pieces):
         warn(
             f"the vocabulary lacks {missing:,} of {len(pieces):,} pieces of {path}, which become unknown tokens; if "
-            "the file belongs to another model, download the one of this model"
+            "the file belongs to another model, download the one for this model"
         )
 
 

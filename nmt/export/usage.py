@@ -8,7 +8,7 @@ from typing import Any
 
 from nmt.export.capabilities import length_exponent, max_hypotheses, unsupported_search_options
 from nmt.export.engine import search_arguments
-from nmt.export.generation import NOT_SEARCHED, changed_options, forbidden_tokens
+from nmt.export.generation import NON_SEARCH_OPTIONS, changed_options, forbidden_tokens
 from nmt.recipe import DecodeRecipe
 from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
@@ -157,4 +157,4 @@ def lost_by_ctranslate2(decode: DecodeRecipe) -> list[str]:
     if decode.mbr_metric != "none":
         unsupported.append("mbr_metric")
     lost += ["decode.stop 'exact'" if name == "stop" else f"decode.{name}" for name in unsupported]
-    return lost + [name for name in changed_options(decode, NOT_SEARCHED) if name not in lost]
+    return lost + [name for name in changed_options(decode, NON_SEARCH_OPTIONS) if name not in lost]

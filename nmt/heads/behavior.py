@@ -24,7 +24,7 @@ from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
 from nmt.special_ids import BOS_ID, EOS_ID
 
-# A positional head attends to one offset from 90 % of the positions (Voita et al.). The other roles need half.
+# A positional head attends to one offset from 90% of the positions (Voita et al.). The other roles need half.
 POSITIONAL = 0.9
 MOSTLY = 0.5
 _OFFSETS = {"previous": -1, "same": 0, "next": 1}

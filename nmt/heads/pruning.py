@@ -109,7 +109,7 @@ def _renumber_alignment_heads(loaded: LoadedModel, kept: KeptHeads) -> DecodeRec
         plural = len(removed) > 1
         warn(
             f"head{'s' * plural} {', '.join(map(str, removed))} of decoder layer {layer} aligned words "
-            f"(decode.alignment_heads) and {'are' if plural else 'is'} removed; alignments now use {used}; choose "
+            f"(decode.alignment_heads) and {'were' if plural else 'was'} removed; alignments now use {used}; choose "
             "heads of the pruned model with `nmt align --choose --save-model`, or remove fewer"
         )
     return decode.model_copy(update={"alignment_heads": numbers})

@@ -1,4 +1,4 @@
-"""Weights of all attention layers, read by forward pre-hooks."""
+"""Attention weights of all layers, read by forward pre-hooks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _read(key: AttentionId, read: Reader, attention: nn.Module, args: tuple[Any,
 
 
 def self_attention_weights(attention: SelfAttention, x: Tensor, sentences: PackedSequences, *, causal: bool) -> Tensor:
-    """Return the weights of a self-attention layer, padded: (num_sentences, num_heads, max_length, max_length).
+    """Return padded attention weights of a self-attention layer, (num_sentences, num_heads, max_length, max_length).
 
     x: input of the layer, (total, d_model)
     """

@@ -150,7 +150,7 @@ class StaticState:
 
 
 class CapturedModel(WrappedModel[Transformer]):
-    """A Transformer for search with captured decoder steps and the same results.
+    """A Transformer for search with captured decoder steps; its results equal those of the wrapped model.
 
     There is one set of buffers, so `start` ends the previous search. Buffers are kept after a search, even one that ran
     out of memory: a search with half the sentences fits them. Weights must keep their addresses.

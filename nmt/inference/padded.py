@@ -67,7 +67,7 @@ class PaddedState:
 
 
 class PaddedModel(WrappedModel[TranslationModel]):
-    """A model for search with the same results; see the module docstring."""
+    """Wraps a model for search and pads its batches; the results stay the same. See the module docstring."""
 
     def start(self, src: PackedSequences, beam_size: int) -> PaddedState:
         """See `StepModel.start`."""

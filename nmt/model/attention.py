@@ -81,7 +81,7 @@ def attend(
     p: float = 0.0,
     kernel: Kernel | None = None,
 ) -> Tensor:
-    """Attention of every sentence of `queries` to the same sentence of `keys`.
+    """Attention of every sentence of `queries` to the corresponding sentence of `keys`.
 
     Args:
         q: (queries.total, num_heads, d_head)

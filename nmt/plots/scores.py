@@ -31,6 +31,6 @@ def draw_scores(title: str, variants: Sequence[VariantScores], path: Path) -> No
     axes.axvline(variants[0].mean, color=GRAY, linestyle=":", linewidth=1)
     axes.set_yticks(range(len(variants)), [variant.name for variant in variants])
     axes.invert_yaxis()
-    axes.set_xlabel("dots: runs; diamonds: means with 95 % confidence intervals", color=GRAY, fontsize=9)
+    axes.set_xlabel("dots: runs; diamonds: means with 95% confidence intervals", color=GRAY, fontsize=9)
     style_axes(axes, title, grid="x")
     save_figure(figure, path)

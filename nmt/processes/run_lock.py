@@ -140,7 +140,7 @@ def _require_regular(path: Path) -> None:
     """Raise UserError if `path` is anything but a regular file; a symbolic link to one is rejected, too."""
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise UserError(f"{path} must be a regular file, which locks the run; remove {path.name}, then rerun")
+            raise UserError(f"{path} is not a regular file, as a lock must be; remove {path.name}, then rerun")
 
 
 def _holder(file: IO[str]) -> str:

@@ -152,7 +152,7 @@ class DecodeRecipe(Section):
         needs_alignments = options.alignments if needs_alignments is None else needs_alignments
         if found := ineffective_option(names, options, has_ensemble=has_ensemble, needs_alignments=needs_alignments):
             name, problem = found
-            raise ValueError(f"decode.{problem}; set that, or remove decode.{name}")
+            raise ValueError(f"decode.{problem}; change that, or remove decode.{name}")
         if options.n_best == 1 < own.n_best and options.mbr_metric != "none" and not sets_all:
             raise ValueError(
                 f"decode.n_best is 1 and decode.mbr_metric is {options.mbr_metric!r}, which selects from several "
@@ -172,7 +172,7 @@ class DecodeRecipe(Section):
         if self.sampling:
             has_candidates = self.mbr_metric != "none" and self.n_best > 1  # without MBR, only the API uses `n_best`
             search = f"{self.n_best} samples per sentence" if has_candidates else "one sample per sentence"
-        return search if self.mbr_metric == "none" else f"{search}, MBR by {self.mbr_metric}"
+        return search if self.mbr_metric == "none" else f"{search}, MBR with {self.mbr_metric}"
 
     def search_settings(self) -> dict[str, Any]:
         """Return the options that determine a translation, as JSON values.

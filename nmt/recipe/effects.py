@@ -207,7 +207,7 @@ def require_effect(recipe: Recipe) -> None:
     chosen = [name for name in _changed(recipe.decode) if name != "beam_size"]
     if found := ineffective_option(chosen, recipe.decode, has_ensemble=True, needs_alignments=True):
         name, problem = found
-        raise ValueError(f"decode.{problem}; set that, or remove decode.{name}")
+        raise ValueError(f"decode.{problem}; change that, or remove decode.{name}")
 
 
 def _require_tokenizer_effect(recipe: Recipe | ClassificationRecipe) -> None:
@@ -244,7 +244,7 @@ def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> No
     if symbol.split() != [symbol]:
         raise ValueError(f"{wrong}; a symbol must have characters and no white space; correct or remove the symbol")
     if found := re.search(f"[{INVISIBLE}{CONTROL}]", symbol):
-        raise ValueError(f"{wrong}, and normalized text has no {found[0]!r}; remove this character")
+        raise ValueError(f"{wrong}, but normalized text has no {found[0]!r}; remove this character")
     if form != "none" and (normal := unicodedata.normalize(form, symbol)) != symbol:
         raise ValueError(f"{wrong}, which data.unicode_form ({form}) changes to {normal!r}; write it in that form")
 

@@ -38,7 +38,7 @@ class EvaluateRecipe(Section):
     """sacreBLEU tokenizer for `bleu`, also in validation: 13a, intl, zh, ja-mecab, ko-mecab, char, flores101,
     flores200, spm, spBLEU-1K or none; by default selected for the target language, mostly 13a."""
     resamples: NonNegativeInt = 1_000
-    """Bootstrap resamples for the 95 % confidence interval of each score; 0 disables the intervals."""
+    """Bootstrap resamples for the 95% confidence interval of each score; 0 disables the intervals."""
     lead_sentences: NonNegativeInt = 0
     """Also score the first N sentences of each source as a summary, a strong baseline for news (`lead-3`); 0 disables
     this."""

@@ -244,7 +244,7 @@ class TrainRecipe(Section):
     dropout, guided alignment, relative positions or `shapes` = "packed"); else one graph per layer type."""
     shapes: Literal["auto", "packed", "fixed"] = "auto"
     """Shape of micro-batches: `packed`, without padding (in bf16 on a CPU, padded to a multiple of 64 tokens), or
-    `fixed`, padded to one size (with lengths as in WMT14 and updates of 25,000 tokens: 0.2 % more target and 0.6 % more
+    `fixed`, padded to one size (with lengths as in WMT14 and updates of 25,000 tokens: 0.2% more target and 0.6% more
     source tokens). `auto` is `fixed` if `compile` gives one graph."""
     log_every: PositiveInt = 50
     """Log metrics every N updates."""
@@ -344,7 +344,7 @@ class Recipe(Section):
             return decode
         if len(decode.alignment_heads) > 1:
             raise ValueError(
-                f"decode.alignment_heads names {len(decode.alignment_heads)} heads, and train.guided_alignment trains "
+                f"decode.alignment_heads names {len(decode.alignment_heads)} heads, but train.guided_alignment trains "
                 "one; name one head"
             )
         return decode.model_copy(update={"alignment_heads": decode.alignment_heads or (0,)})

@@ -23,8 +23,8 @@ class Candidate:
 def read_n_best(lines: Iterable[str], where: str) -> list[list[Candidate]]:
     """Parse the output of `nmt translate --n-best`; return the candidates of each line, in file order.
 
-    Further columns, such as alignments, and carriage returns at line ends are ignored. Raises UserError for a malformed
-    line and for line numbers that are not consecutive from 1.
+    Further columns, such as alignments, and carriage returns at the ends of lines are ignored. Raises UserError for a
+    malformed line and for line numbers that are not consecutive from 1.
 
     where: name of the file in error messages
     """
@@ -45,7 +45,7 @@ def read_n_best(lines: Iterable[str], where: str) -> list[list[Candidate]]:
 
 
 def write_n_best(number: int, candidates: Iterable[Candidate]) -> list[str]:
-    """Format the candidates of line `number`, without line ends."""
+    """Format the candidates of line `number`, without line endings."""
     return [f"{number}\t{candidate.score:.4f}\t{candidate.text}" for candidate in candidates]
 
 

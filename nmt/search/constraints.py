@@ -1,8 +1,8 @@
 """Hard constraints on outputs: prefix, length, negative lexical constraints, repeated n-grams, trees.
 
 Each constraint sets the log-probability of some extensions to -inf; all others keep their true value. If constraints
-conflict, a prefix overrides all others except trees, required phrases (`nmt.search.required`) override the maximum
-length except `max_tokens`, and the maximum length overrides the minimum length.
+conflict, a prefix overrides all others except trees; required phrases (`nmt.search.required`) override the maximum
+length except `max_tokens`; and the maximum length overrides the minimum length.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Batcher:
 
         joins:  False for expensive items: each is a batch and has a future, so the rest can be canceled meanwhile; the
                 same for all items of a group
-        client: if it has waiting items, all its items may fill at most 75 % of the queue; None has no such limit
+        client: if it has waiting items, all its items may fill at most 75% of the queue; None has no such limit
         """
         jobs: list[_Job] = []
         with self._changed:

@@ -138,7 +138,7 @@ class TranslateRequest(NativeRequest):
     forbidden: Phrases = []
     preferred: Annotated[dict[Phrase, Bias], Field(max_length=_MAX_PHRASES)] = {}
     tag: Text | None = None
-    keep: Annotated[list[Kind], FailFast()] = []  # a list of all errors could need much memory
+    keep: Annotated[list[Kind], FailFast()] = []  # a list of all errors could take a lot of memory
     alignments: Flag = False
     attention: Flag = False
     scores: Flag = False

@@ -106,11 +106,11 @@ def find_model(path: Path, description: str = MODEL) -> Path:
         return checkpoints[-1]
     if (path / "model.bin").is_file():
         raise UserError(
-            f"{path} is an export to CTranslate2; expected a model of nmt; use the model that was exported; `nmt "
+            f"{path} is an export to CTranslate2; expected an nmt model; use the model that was exported; `nmt "
             "translate` can also run it with CTranslate2 (--engine)"
         )
     if (path / "config.json").is_file():
-        raise UserError(f"{path} is a Hugging Face model; expected a model of nmt; convert it with nmt import")
+        raise UserError(f"{path} is a Hugging Face model; expected an nmt model; convert it with nmt import")
     wrong = "does not exist" if not path.exists() else "has no model"
     raise UserError(f"{path} {wrong}; expected a model directory (with {description}), a checkpoint or a run directory")
 

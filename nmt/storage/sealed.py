@@ -293,7 +293,7 @@ def describe_os_error(error: OSError) -> str:
         try:
             Path.cwd()
         except FileNotFoundError:
-            return "the current directory no longer exists; it must exist; change to another one, or back to it"
+            return "the current directory no longer exists; change to one that exists, then rerun the command"
     file = f" ({error.filename})" if error.filename is not None else ""
     advice = "check the path and its permissions, then rerun the command"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

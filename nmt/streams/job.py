@@ -48,7 +48,7 @@ class TranslationJob:
     max_delay: seconds that a line of a pipe waits for further lines
     models:    paths of the models
     note:      description of the engine, for the final message
-    started:   start of the command by `time.monotonic`
+    started:   start time of the command, from `time.monotonic`
     memory:    the translation memory, for the final message
     """
 
@@ -86,7 +86,7 @@ class TranslationJob:
                 summarize()
 
     def _missing_format(self) -> str:
-        """Return the expected format of the complete output if its first nonblank line has another one, else ""."""
+        """Return the expected format of the complete output if its first nonempty line has another one, else ""."""
         line = next(filter(None, read_lines(self.output.path)), "")
         if not line:
             return ""

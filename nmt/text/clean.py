@@ -117,7 +117,7 @@ def _in_canonical_order(symbols: re.Match[str]) -> str:
 
 
 def warn_of_form(name: str, lines: Sequence[str], form: UnicodeForm) -> None:
-    """Warn if more than 1 % of the lines of a reference are not in the Unicode form of translations."""
+    """Warn if more than 1% of the lines of a reference are not in the Unicode form of translations."""
     count = 0 if form == "none" else sum(not unicodedata.is_normalized(form, line) for line in lines)
     if count > _MAX_OTHER_FORMS * len(lines):
         warn(

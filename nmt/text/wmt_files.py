@@ -31,7 +31,7 @@ def sgm_segments(text: str, path: Path) -> list[str]:
     Uses a pattern instead of a parser, because WMT's files are not well-formed SGML.
     """
     if _XML_ROOT.search(text):
-        raise UserError(f"{path} is an XML test set; tgt must be empty, as the file has both sides; remove tgt")
+        raise UserError(f"{path} is an XML test set; tgt must be unset, as the file has both sides; remove tgt")
     text = _without_comments(text)
     segments = _SEGMENT.findall(text)
     if not segments:

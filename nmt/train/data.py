@@ -21,7 +21,7 @@ from nmt.recipe import Recipe
 class TrainingData:
     """Training and validation pairs.
 
-    mixture:        pairs of each corpus in an epoch; None shows every pair once
+    mixture:        pairs of each corpus in an epoch; None uses every pair once
     epochs:         subword segmentations sampled for each epoch; None uses those of `train`
     identity:       fingerprint of the training text, its links and marked terms; "" if unknown
     valid_identity: fingerprint of the validation set, see `nmt.data.prepare.Prepared.valid_identity`

@@ -212,7 +212,7 @@ class MemoryProbe:
             return False
 
     def _estimate(self, shape: MicroBatchShape) -> float:
-        """Extrapolate the memory of a micro-batch from one and up to half of its pairs; the error is about 10 %."""
+        """Extrapolate the memory of a micro-batch from one pair and from up to half of its pairs; error about 10%."""
         part = max(2, min(shape.num_sentences // 2, shape.num_sentences * _SAMPLE_TOKENS // shape.tokens))
         self._measure(shape.batch(1))  # libraries allocate permanent memory on first use
         small, large = self._measure(shape.batch(1)), self._measure(shape.batch(part))

@@ -36,7 +36,7 @@ def test_peak_memory_includes_freed_memory_until_reset() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_peak_memory_without_the_line_of_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_without_vmhwm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "status").write_text("Name:\tpython\n")
     monkeypatch.setattr(device, "Path", lambda _: tmp_path / "status")
     assert device.peak_memory(CPU) > 20e6

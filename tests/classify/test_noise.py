@@ -44,7 +44,7 @@ def test_truncated_targets_are_a_prefix_with_or_without_the_full_stop() -> None:
         assert tgt.startswith(noisy_tgt.removesuffix("."))
         assert 1 <= len(noisy_tgt.removesuffix(".").split()) <= 5 < len(tgt.split())
     assert 60 < sum(pair[1].endswith(".") for _, pair in found) < 140
-    # The line end of a file with CRLF is not part of the sentence.
+    # The carriage return of a CRLF line ending is not part of the sentence.
     with_line_end = noisy("truncated", [(src, f"{tgt}\r") for src, tgt in PAIRS])
     assert [pair for _, pair in with_line_end] == [pair for _, pair in found]
     hindi = noisy("truncated", [(src, tgt.replace(".", "\u0964")) for src, tgt in PAIRS])

@@ -280,7 +280,7 @@ def test_empty_lines_are_named(folder: Path, nbest: Path, tmp_path: Path, nmt: N
     (tmp_path / "ref").write_text("\n".join(["", *TARGETS[1:], ""]))
     named = f"warning: 1 of {len(TARGETS)} lines of {tmp_path / 'ref'} is empty (first: line 1); "
     command = ("rerank", folder / "forward", folder / "src", nbest, "--restarts", 0)
-    assert f"{named}any translation of them counts as wrong\n" in nmt(*command, "--tune", tmp_path / "ref")[2]
+    assert f"{named}any translation of such a line counts as wrong\n" in nmt(*command, "--tune", tmp_path / "ref")[2]
     err = nmt("score", folder / "forward", folder / "src", tmp_path / "ref")[2]
     assert f"{named}their log-probabilities count; check both files\n" in err
     assert named in nmt("score", folder / "forward", tmp_path / "ref", folder / "tgt")[2]

@@ -51,7 +51,7 @@ def test_the_title_names_what_ran(nmt: Nmt) -> None:
     options = ("--repetitions", 1, "--set", "sampling=true", "--set", "n_best=3", "--set", "mbr_metric=chrf")
     status, out, err = nmt(*command, *options, "--device", "cpu")
     assert status == 0, err
-    title = r"translating with tiny, 3 samples per sentence, MBR by chrf, (fp32|bf16) on cpu, 1 process\n"
+    title = r"translating with tiny, 3 samples per sentence, MBR with chrf, (fp32|bf16) on cpu, 1 process\n"
     assert re.match(title, out)
 
 

@@ -101,7 +101,7 @@ def test_intervals_use_the_seed_of_sacrebleu(texts: Path, nmt: Nmt, monkeypatch:
 
 
 def multi_bleu(hypotheses: list[list[str]], references: list[list[str]]) -> float:
-    """BLEU as multi-bleu.perl counts it: no smoothing, one reference."""
+    """BLEU as multi-bleu.perl computes it: no smoothing, one reference."""
     logs = 0.0
     for order in range(1, 5):
         matches = total = 0
@@ -235,7 +235,7 @@ def test_empty_references_give_a_warning(tmp_path: Path, nmt: Nmt) -> None:
     for name, text in (("src", "a\n\nc\n"), ("ref", "A\n\n\n"), ("out", "A\n\nB\n")):
         (tmp_path / name).write_text(text)
     given = ("evaluate", tmp_path / "out", "--ref", tmp_path / "ref", "-m", "bleu")
-    remark = "any translation of them counts as wrong; is it the right file?"
+    remark = "any translation of such a line counts as wrong; is it the right file?"
     assert nmt(*given)[2] == f"warning: 2 of 3 lines of {tmp_path / 'ref'} are empty (first: line 2); {remark}\n"
     err = nmt(*given, "--src", tmp_path / "src")[2]  # a line is empty on both sides
     assert err == f"warning: 1 of 3 lines of {tmp_path / 'ref'} is empty (first: line 3); {remark}\n"
@@ -521,7 +521,7 @@ def test_scores_are_printed_as_markdown_or_latex(texts: Path, nmt: Nmt) -> None:
     assert "- bleu: `BLEU|nrefs:1|bs:40|seed:12345|case:mixed" in markdown
     assert r"\begin{tabular}{lrrr}" in latex
     assert r"$\pm$" in latex
-    assert "95 %" not in latex.replace(r"95 \%", "")
+    assert "95%" not in latex.replace(r"95 \%", "")
 
 
 # --- COMET ------------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_output_in_the_model_of_fusion_is_an_error(folder: Path, nmt: Nmt) -> No
 
 
 @pytest.mark.parametrize("command", ["rerank", "bench", "curves", "alignment"])
-def test_invalid_output_is_reported_before_the_work(
+def test_invalid_output_is_reported_before_any_work(
     folder: Path, nmt: Nmt, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr("nmt.cli.plot.load_aligner")
@@ -155,7 +155,7 @@ def test_only_a_file_of_the_same_kind_is_replaced(folder: Path, nmt: Nmt, comman
 
 @pytest.mark.parametrize("command", ["curves", "alignment"])
 def test_plot_needs_an_extension(folder: Path, nmt: Nmt, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error precedes the work."""
+    """The error is reported before any work starts."""
     monkeypatch.delattr("nmt.cli.plot.draw_curves")
     monkeypatch.delattr("nmt.cli.plot.load_aligner")
     status, _, err = nmt(*commands(folder)[command], folder / "plot")
@@ -165,7 +165,7 @@ def test_plot_needs_an_extension(folder: Path, nmt: Nmt, command: str, monkeypat
 
 
 def test_unusable_output_directory_is_an_error(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error precedes the work. A dangling symbolic link is not replaced either."""
+    """The error is reported before any work starts. A dangling symbolic link is not replaced either."""
     monkeypatch.delattr("nmt.export.marian.read_marian")
     monkeypatch.delattr("nmt.pipeline._choose_checkpoints")
     monkeypatch.delattr("nmt.cli.align.load_aligner")

@@ -36,7 +36,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[SimpleNamespace, SimpleNam
     return replace
 
 
-def test_bleu_has_the_tokenizer_of_the_target_language(
+def test_bleu_uses_the_tokenizer_of_the_target_language(
     use: Callable[[SimpleNamespace, SimpleNamespace], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ref = ["我喜欢读书。", "他们明天去北京。"]

@@ -115,7 +115,7 @@ def test_time_has_an_interval(recipe: Path, nmt: Nmt, monkeypatch: pytest.Monkey
     monkeypatch.setattr(TrainingBench, "run", lambda bench, updates: Repetition(next(costs), 10, 10, 1, 0))
     found = plan(nmt, recipe)
     tokens, speed = found["text"]["tgt_tokens"], found["speed"]
-    half = 2.570582 * 1.870829 / 6**0.5  # Student's t with 5 degrees of freedom; deviation of 1 to 6
+    half = 2.570582 * 1.870829 / 6**0.5  # Student's t with 5 degrees of freedom; standard deviation of 1 to 6
     expected = [tokens / 10 * seconds for seconds in (3.5 - half, 3.5, 3.5 + half)]
     assert [speed[name] for name in ("low", "seconds", "high")] == pytest.approx(expected, rel=1e-5)
     assert speed["tgt_tokens_per_second"] == pytest.approx(10 / 3.5)
@@ -296,7 +296,7 @@ def test_a_run_that_cannot_be_resumed_with_the_recipe_is_named(recipe: Path, tmp
 
 @pytest.mark.slow
 def test_text_that_is_not_that_of_the_checkpoints_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
-    """The tokenizer is given, so `nmt prepare` does not notice other text after the prepared one is deleted."""
+    """The tokenizer is given, so `nmt prepare` does not notice changed text after the prepared text is deleted."""
     lines = [f"the dog sees {n} cats\tder Hund sieht {n} Katzen\n" for n in range(300)]
     (tmp_path / "train.tsv").write_text("".join(lines))
     changes = [f"data.train=[{{kind='tsv', path='{tmp_path}/train.tsv'}}]", "train.max_steps=1"]

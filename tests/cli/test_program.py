@@ -74,7 +74,7 @@ def test_usage_errors_are_one_line(nmt: Nmt, arguments: list[str], expected: str
 
 
 def test_ranks_other_than_0_leave_a_usage_error_to_rank_0(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun ends all processes as soon as one fails, which must not be before rank 0 has printed the error."""
+    """torchrun ends all processes as soon as one fails, which must not happen before rank 0 prints the error."""
 
     def end(seconds: float) -> None:
         assert seconds > 1
@@ -109,7 +109,7 @@ def test_only_rank_0_of_torchrun_prints_results(
 
 
 @pytest.mark.parametrize("name", ["score", "align", "rerank", "export", "classify", "average", "info", "serve"])
-def test_commands_of_one_process_are_refused_under_torchrun(
+def test_single_process_commands_are_refused_under_torchrun(
     nmt: Nmt, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
@@ -272,7 +272,7 @@ def test_help_and_usage_errors_import_no_large_package(arguments: list[str]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="OpenMP is GCC's only on Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="torch uses GCC's OpenMP only on Linux")
 def test_waiting_threads_sleep_soon() -> None:
     # main() exits before it imports torch, which reads and prints the variables.
     program = """

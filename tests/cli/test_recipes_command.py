@@ -57,8 +57,8 @@ def test_a_wrong_call_is_one_line(nmt: Nmt, words: list[str], message: str) -> N
 
 
 @pytest.mark.slow
-def test_wheel_and_source_archive_hold_what_is_needed(tmp_path: Path) -> None:
-    """Built without network, the wheel unpacked and used from another folder."""
+def test_wheel_and_source_distribution_contain_what_is_needed(tmp_path: Path) -> None:
+    """Build without network access, then unpack the wheel and use it from another folder."""
     building = "from setuptools import build_meta as b; print(b.build_wheel({0!r}), b.build_sdist({0!r}))"
     copy = tmp_path / "copy"
     copy.mkdir()

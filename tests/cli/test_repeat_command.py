@@ -192,7 +192,7 @@ def test_failed_runs_are_named_after_all_runs(recipe: Path, nmt: Nmt) -> None:
     options = (recipe, "--seeds", 1, "--vary", "tokenizer.vocab_size=60000,70000", "-o", "out")
     status, out, err = nmt("repeat", *options)
     assert (status, out) == (1, "")
-    assert "nmt: 2 runs of 2 failed: vocab_size=60000, seed 1; vocab_size=70000, seed 1; the lines" in err
+    assert "nmt: 2 of 2 runs failed: vocab_size=60000, seed 1; vocab_size=70000, seed 1; the lines" in err
     assert "failed with exit status 1: nmt: " in err and "the log is out/vocab_size=60000/seed-1.log" in err
 
 

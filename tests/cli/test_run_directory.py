@@ -97,7 +97,7 @@ def test_a_run_does_not_remove_a_folder_that_is_not_a_model(
     assert status == 1
     assert "model exists but is not a model, so it is not overwritten" in one_line(err)
     assert (tmp_path / "model" / "thesis.tex").read_text() == "years of work"
-    assert not (tmp_path / "data").exists()  # before the work
+    assert not (tmp_path / "data").exists()  # before any work
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_a_test_set_with_swapped_sides_is_named(tmp_path: Path, nmt: Nmt, monkey
 
 
 @pytest.mark.slow
-def test_a_file_in_place_of_a_folder_is_found_before_the_work(
+def test_a_file_in_place_of_a_folder_is_found_before_any_work(
     tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -257,7 +257,7 @@ def test_a_new_run_does_not_overwrite_files(tmp_path: Path, nmt: Nmt, monkeypatc
             status, _, err = nmt(command, "mine.toml")
             assert (status, (tmp_path / name).read_text()) == (1, "mine")
             assert f". has {name} but no run; the new run would overwrite existing files; move them" in one_line(err)
-            assert not (tmp_path / "data").exists()  # before the work
+            assert not (tmp_path / "data").exists()  # before any work
         (tmp_path / name).unlink()
 
 
@@ -362,8 +362,8 @@ def test_long_test_sentences_are_counted(
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("model.bin", "is an export to CTranslate2; expected a model of nmt; use the model that was exported"),
-        ("config.json", "is a Hugging Face model; expected a model of nmt; convert it with nmt import"),
+        ("model.bin", "is an export to CTranslate2; expected an nmt model; use the model that was exported"),
+        ("config.json", "is a Hugging Face model; expected an nmt model; convert it with nmt import"),
     ],
 )
 def test_a_model_of_another_system_is_named(file: str, message: str, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_lower_case_is_scored_without_regard_to_case(lowercase: bool, case: str)
     )
 
 
-def test_bleu_has_the_tokenizer_of_the_target_language() -> None:
+def test_bleu_uses_the_tokenizer_of_the_target_language() -> None:
     row = search_table.Row(search_table.Search(search_table.REFERENCE, (), {}), ["我喜欢红色的狗"], [1.0])
     *table, bleu, _ = search_table.table([row], ["我喜欢红色的猫"], "zh", False)
     assert "tok:zh" in bleu

@@ -120,7 +120,7 @@ def test_invalid_input_is_one_line(run: Path, tmp_path: Path, nmt: Nmt) -> None:
 def test_a_missing_output_folder_is_an_early_error(
     run: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder is not created, as in other commands."""
+    """As in other commands, the folder is not created."""
     monkeypatch.delattr("nmt.cli.shortlist.make_shortlist")
     status, out, err = nmt("shortlist", run, "-o", tmp_path / "none" / "list")
     assert (status, out) == (1, "")

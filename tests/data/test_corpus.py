@@ -338,7 +338,7 @@ def test_tsv_lines_of_different_lengths_are_a_warning(tmp_path: Path, capfd: pyt
 
 
 def test_documents_of_a_file_with_crlf(tmp_path: Path) -> None:
-    """The last line may lack the line end; the document column is the same with and without it."""
+    """The last line may lack a line ending; the document column is the same with and without it."""
     (tmp_path / "pairs.tsv").write_bytes("the cat\tdie Katze\t7\r\n\r\nit runs\tsie läuft\t7".encode())
     documents = read_documents(TsvCorpus(path="pairs.tsv", document_column=2), ReadOptions(tmp_path, "en", "de"))
     assert documents is not None
@@ -611,7 +611,7 @@ def test_a_dataset_without_one_of_its_shards_is_rejected(tmp_path: Path, monkeyp
     path = tmp_path / "set" / "data" / names[1]
     path.unlink()
     one_line_error(corpus, tmp_path, f"{path} is missing; the dataset must have all 3")
-    with pytest.raises(UserError, match="is missing"):  # before the work
+    with pytest.raises(UserError, match="is missing"):  # before any work
         require_files([corpus], tmp_path)
     (tmp_path / "set" / "data" / names[2]).unlink()
     one_line_error(corpus, tmp_path, "and 1 more of these files are missing")

@@ -220,7 +220,7 @@ def test_mixture_examples(
 ) -> None:
     mixture = Mixture.from_weights(sizes, weights, temperature)
     assert mixture == Mixture(sizes, expected)
-    assert mixture.shows_each_pair_once == (expected == sizes)
+    assert mixture.contains_each_pair_once == (expected == sizes)
 
 
 @given(SIZES, WEIGHTS, TEMPERATURES)
@@ -238,7 +238,7 @@ def test_mixture_rounds_quotas(sizes: list[int], weights: list[float], temperatu
 
 @given(SIZES, st.floats(1e-9, 1e9))
 def test_equal_weights_show_each_pair_once(sizes: list[int], weight: float) -> None:
-    assert Mixture.from_weights(sizes, [weight] * len(sizes), 1.0).shows_each_pair_once
+    assert Mixture.from_weights(sizes, [weight] * len(sizes), 1.0).contains_each_pair_once
 
 
 @pytest.mark.slow

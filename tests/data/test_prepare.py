@@ -97,7 +97,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("language", "forms"), [("de", 1), ("ja", 2)])
 def test_phrases_are_those_of_the_target_language(folder: Path, language: str, forms: int) -> None:
-    """Without spaces, a phrase such as `decode.forbid` may also be within a word; validation BLEU needs both forms."""
+    """In languages without spaces, a phrase may also occur within a word; validation BLEU needs both forms."""
     options = (f"tgt_lang='{language}'", "data.drop_wrong_script=false")
     prepared = prepare(recipe_for(folder, "run", *options))
     assert len(prepared.tokenizers.tgt.encode_phrase("Katze")) == forms

@@ -74,7 +74,7 @@ def test_finds_exactly_the_500_planted_sentences() -> None:
     nearly = {leak.line - 1 for leak in result.leaks if leak.kind == "near"}
     assert (len(exact), len(near)) == (250, 250)
     assert exactly == set(exact), "every exact one, and no false alarm among 1,500 other sentences"
-    assert nearly == set(near), "recall of near ones 100 %, and no false alarm"
+    assert nearly == set(near), "recall of near ones 100%, and no false alarm"
     for leak in result.leaks:
         side = int(leak.part == "reference")
         assert train[leak.number - 1][side] == leak.found

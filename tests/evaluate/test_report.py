@@ -59,7 +59,7 @@ def test_the_summary_of_a_recipe_names_its_choices() -> None:
         sampling = ["decode.sampling=true", f"decode.n_best={n_best}"]
         assert summarize(parse_recipe(text, sampling)).endswith("target tokens; one sample per sentence")
     mbr = ["decode.sampling=true", "decode.n_best=4", "decode.mbr_metric=chrf"]
-    assert summarize(parse_recipe(text, mbr)).endswith("target tokens; 4 samples per sentence, MBR by chrf")
+    assert summarize(parse_recipe(text, mbr)).endswith("target tokens; 4 samples per sentence, MBR with chrf")
 
 
 def test_machine_has_a_processor_and_all_gpus() -> None:

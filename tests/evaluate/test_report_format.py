@@ -99,8 +99,8 @@ def test_markdown_tables_have_the_values_of_the_report() -> None:
         ["bleu", "31.42", "BLEU|nrefs:1|tok:13a"],
         ["ter (lower is better)", "48.50", "TER|nrefs:1|tok:tercom"],
         ["label", "sentences", "exact match", "bleu", "ter (lower is better)"],
-        ["relative clause", "150", "62.5 %", "31.42", "48.50"],
-        ["word order", "90", "99.9 %", "31.42", "48.50"],
+        ["relative clause", "150", "62.5%", "31.42", "48.50"],
+        ["word order", "90", "99.9%", "31.42", "48.50"],
         ["bleu", "31.42", "BLEU|nrefs:1|tok:13a"],
         ["parameters", "2,612,345"],
         ["updates", "1,200 (12.3 epochs)"],
@@ -163,7 +163,7 @@ def test_sentences_are_shown_verbatim() -> None:
 
 
 def test_micro_batches_and_useful_computation_are_reported() -> None:
-    cells = rendered_cells(format_markdown(with_training(micro_batches=8.0, work_share=0.9912)))
+    cells = rendered_cells(format_markdown(with_training(micro_batches=8.0, useful_fraction=0.9912)))
     assert ["micro-batches per update", "8; 99.1% of the computation is useful"] in cells
     assert ["micro-batches per update", "unknown"] in rendered_cells(format_markdown(with_training()))
 
@@ -235,7 +235,7 @@ def test_notes_explain_intervals_and_older_metrics() -> None:
     assert "| bleu | 31.42 ± 0.99 |" in markdown
     assert "is within 0.12 of the score" in markdown
     assert "bleu-compound-split: computed as in older papers; not comparable with bleu" in markdown
-    assert "95 %" not in format_markdown(REPORT)
+    assert "95%" not in format_markdown(REPORT)
 
 
 def test_the_report_has_curves_or_a_note() -> None:
@@ -262,7 +262,7 @@ def test_a_forecast_is_compared_with_the_run() -> None:
     speed = SpeedForecast("cpu", "bf16", 1, 4_096, 60, 2_000.0, 3_600.0, 3_480.0, 3_720.0, 3, 9.0, None, None)
     work = (WorkForecast(1, 3.0, 0.99), WorkForecast(2, 4.0, 0.97))
     forecast = Forecast("", 2_612_345, 1, 2, 3, TextForecast(79_123, 1_200, 12.3, 98, 7_400_000), work, speed)
-    report = dataclasses.replace(with_training(work_share=0.965, micro_batches=4.0), forecast=forecast)
+    report = dataclasses.replace(with_training(useful_fraction=0.965, micro_batches=4.0), forecast=forecast)
     rows = rendered_cells(format_markdown(report))
     at = rows.index(["", "forecast of nmt plan", "run"])
     assert rows[at + 1 : at + 6] == [

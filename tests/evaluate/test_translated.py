@@ -8,7 +8,7 @@ import pytest
 from nmt.evaluate.translated import find_translated, translation_digest
 
 
-def test_a_translation_is_found_while_nothing_changed(tmp_path: Path) -> None:
+def test_a_translation_is_found_if_nothing_changed(tmp_path: Path) -> None:
     lines, src = ["ein Hund", "", "zwei"], ["a dog", "\ud800", "two"]
     path = tmp_path / "news.de"
     path.write_text("".join(f"{line}\n" for line in lines))

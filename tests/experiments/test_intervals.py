@@ -19,11 +19,11 @@ from nmt.experiments.intervals import Estimate, RunScores, estimate, score_runs
 def test_intervals_contain_the_true_difference_in_95_percent_of_experiments(
     seeds: int, deviations: tuple[float, ...]
 ) -> None:
-    """The margin is three standard deviations of 1,000 experiments."""
+    """The margin is three standard errors of the coverage in 1,000 experiments."""
     assert coverage(seeds, deviations, 1000) == pytest.approx(0.95, abs=0.02)
 
 
-def test_runs_of_systems_with_different_numbers_of_seeds_are_pooled() -> None:
+def test_variances_of_systems_with_different_numbers_of_seeds_are_pooled() -> None:
     """Compare with Student's t-test, to which the interval reduces if sentences have no variance."""
     more, fewer = np.array([30.0, 31.0, 33.0, 34.0]), np.array([28.0, 29.0])
     found = estimate(*(RunScores(runs, np.repeat(runs[:, None], 50, axis=1)) for runs in (more, fewer)))
@@ -77,7 +77,7 @@ def test_scores_and_resampling_intervals_equal_those_of_sacrebleu(metric: str) -
         (known,) = score_corpus(lines, [refs], [metric], tgt_lang="de", resamples=1000)
         assert whole == pytest.approx(known.value, abs=1e-9)
         assert known.interval is not None
-        # The standard deviations of 1,000 resamples vary by 2 %, and sacreBLEU's interval consists of percentiles.
+        # The standard deviations of 1,000 resamples vary by 2%, and sacreBLEU's interval consists of percentiles.
         assert 1.96 * resampled.std() == pytest.approx(known.interval, rel=0.15)
     again = score_runs(make_scorer(metric, tgt_lang="de"), runs[:1], [refs], 1000)
     assert np.array_equal(again.resampled[0], scores.resampled[0])  # same resamples for every system

@@ -34,7 +34,7 @@ def perturbed_copies(model: Path, folder: Path) -> list[Path]:
 def stable_lines(
     copies: list[Path], decode: DecodeRecipe, lines: list[str], prefixes: list[str] | None = None
 ) -> list[int]:
-    """Return the indices of the lines that all copies translate the same; fails if they are fewer than 80 %."""
+    """Return the indices of the lines that all copies translate identically; fail if they are under 80% of all."""
     pieces_of_copies = []
     for copy in copies:
         n_best_lists = Translator.load(copy, "cpu", "fp32", decode).translate_n_best(lines, prefixes=prefixes)

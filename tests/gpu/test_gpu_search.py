@@ -38,7 +38,7 @@ SEARCHES = {
 
 
 class CountingRecorder:
-    """Records as `CapturedModel` does by default, and counts the recordings and those that could not be made."""
+    """Records as `CapturedModel` does by default, and counts the attempts and those that fail."""
 
     def __init__(self, device: torch.device) -> None:
         self._inner: Recorder = GraphRecorder(device) if device.type == "cuda" else EagerRecorder()

@@ -37,7 +37,7 @@ def true_links(sentence: Sentence) -> tuple[ToyPair, Links]:
 
 
 def sure_links(links: Links) -> Links:
-    """Return the links of words that have only one."""
+    """Return the links whose two words have no other link."""
     sources, targets = ([link[side] for link in links] for side in (0, 1))
     return {link for link in links if sources.count(link[0]) == targets.count(link[1]) == 1}
 

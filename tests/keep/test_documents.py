@@ -132,7 +132,7 @@ def test_comments_and_declarations_without_an_end_extend_to_the_end(start: str) 
     assert [segment.text for segment in segments] == ["One", ""]
 
 
-def test_long_spaces_in_subtitles_take_linear_time() -> None:
+def test_long_runs_of_spaces_in_subtitles_take_linear_time() -> None:
     text = "a" + " " * 100_000 + "b"
     segments = list(srt_segments(f"00:00:01,000 --> 00:00:02,000\n{text}  \n"))
     assert [segment.text for segment in segments] == [text, ""]

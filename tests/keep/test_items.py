@@ -73,7 +73,7 @@ def test_letters_of_scripts_without_spaces_are_not_part_of_items(text: str, expe
     assert found(text) == expected.split("|")
 
 
-def test_numbers_of_other_kinds_do_not_count() -> None:
+def test_numbers_in_items_of_other_kinds_do_not_count() -> None:
     assert found("Page 7 of http://example.org/8 for {9}", "numbers") == ["7"]
     assert found("Page 7 of http://example.org/8 for {9}", "urls", "placeholders") == ["http://example.org/8", "{9}"]
 

@@ -184,7 +184,7 @@ def test_dropout_fraction_mean_and_gradient(p: float) -> None:
     dropped = (y == 0).float()
     assert dropped.mean().item() == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / x.numel()) + 2**-16)
     assert y.mean().item() == pytest.approx(1.0, abs=0.005)
-    for lane in range(4):  # each random integer decides on four neighbors
+    for lane in range(4):  # each random integer decides whether four neighbors are dropped
         assert dropped.flatten()[lane::4].mean().item() == pytest.approx(p, abs=0.005)
     assert (dropped[:, 1:] * dropped[:, :-1]).mean().item() == pytest.approx(p * p, abs=0.005)
     y.sum().backward()

@@ -35,7 +35,7 @@ def wmt() -> tuple[np.ndarray, np.ndarray]:
 def test_padding_is_small(
     wmt: tuple[np.ndarray, np.ndarray], batch_tokens: int, micro_batch_tokens: int, parts: int, max_padding: float
 ) -> None:
-    """Padding of both sides together is below 1 % for updates at least as large as the paper's."""
+    """Padding of both sides together is below 1% for updates at least as large as the paper's."""
     src, tgt = wmt
     statistics = UpdateStatistics.from_lengths(src, tgt, batch_tokens=batch_tokens)
     shape = statistics.shape(micro_batch_tokens)

@@ -178,7 +178,7 @@ def test_dump_recipe_includes_defaults() -> None:
     tree = tomllib.loads(dump_recipe(parse_recipe(SMALL)))
     assert tree["train"]["warmup_steps"] == 4_000
     assert tree["model"]["tied_embeddings"] == "three-way"
-    assert set(tree) == {*Recipe.model_fields} - {"run_dir"}  # None has no form in TOML
+    assert set(tree) == {*Recipe.model_fields} - {"run_dir"}  # TOML cannot represent None
 
 
 def test_dump_choices_omits_defaults() -> None:
@@ -226,7 +226,7 @@ def test_defaults_are_the_papers_base_model() -> None:
         assert {name: defaults[name] for name in options_of_paper} == options_of_paper
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_ignored(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_endings_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "r.toml"
     path.write_bytes(b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode())
     assert load_recipe(path) == parse_recipe(SMALL)
@@ -285,7 +285,7 @@ def test_d_head_sets_the_head_width() -> None:
         (TextCorpus, {"src": 1, "tgt": "x"}, "src = 1; it must be "),
     ],
 )
-def test_sections_in_python_have_errors_of_one_line(
+def test_sections_in_python_have_one_line_errors(
     section: type[Section], options: dict[str, object], expected: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(expected)) as caught:
@@ -941,7 +941,7 @@ def test_all_sections_are_exported() -> None:
     types_of_options = [field.annotation for field in Recipe.model_fields.values()]
     sections_of_recipe = [one for one in types_of_options if isinstance(one, type) and issubclass(one, Section)]
     assert {Section, Recipe, *sections_of_recipe, *CORPUS_KINDS.values()} <= set(SECTIONS)
-    assert len(SECTIONS) == 20  # with two of classifiers
+    assert len(SECTIONS) == 20  # including two for classifiers
 
 
 @pytest.mark.parametrize("section", [section for section in SECTIONS if section is not Section])
@@ -993,7 +993,7 @@ def test_describe_recipe_of_a_classifier_has_the_options_that_it_uses(tmp_path: 
     assert load_any_recipe(path) == recipe == load_classification_recipe(path)
 
 
-def test_load_any_recipe_recognizes_a_classifier_without_names_of_classes(tmp_path: Path) -> None:
+def test_load_any_recipe_recognizes_a_classifier_without_labels(tmp_path: Path) -> None:
     path = tmp_path / "topics.toml"
     path.write_text('name = "topics"\n[data]\ntrain = [{ kind = "tsv", path = "t" }]\n')
     assert load_any_recipe(path) == load_classification_recipe(path)
@@ -1001,7 +1001,7 @@ def test_load_any_recipe_recognizes_a_classifier_without_names_of_classes(tmp_pa
         load_any_recipe(path, ["src_lang=en"])
 
 
-def test_load_any_recipe_loads_recipes_of_translation(tmp_path: Path) -> None:
+def test_load_any_recipe_loads_translation_recipes(tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
     assert load_any_recipe(path) == parse_recipe(SMALL)
@@ -1099,7 +1099,7 @@ MBR_OF_SAMPLES = {"sampling": True, "n_best": 4, "mbr_metric": "chrf"}
         ({}, {"alignment_layer": 0}, "alignment_layer has no effect without alignments"),
     ],
 )
-def test_options_over_those_of_a_model_have_an_effect(
+def test_options_that_override_those_of_a_model_must_have_an_effect(
     own: dict[str, object], given: dict[str, object], message: str
 ) -> None:
     options = DecodeRecipe.model_validate(given)
@@ -1125,7 +1125,7 @@ def test_options_of_a_model_give_others_their_effect() -> None:
         ({"stop": "patience", "patience": 2.0}, {"patience": 3.0}),
     ],
 )
-def test_options_over_those_of_a_model_need_not_fit_the_defaults(
+def test_options_that_override_those_of_a_model_need_not_fit_the_defaults(
     own: dict[str, object], given: dict[str, object]
 ) -> None:
     options = DecodeRecipe.model_validate(given)

@@ -17,7 +17,7 @@ def test_further_columns_are_ignored() -> None:
     assert read_n_best(["1\t-1\tein Haus\t0-0 1-1"], "file") == [[Candidate("ein Haus", -1.0)]]
 
 
-def test_windows_line_ends_are_not_part_of_a_translation() -> None:
+def test_windows_line_endings_are_not_part_of_a_translation() -> None:
     assert read_n_best(["1\t-1\tein Haus\r", "1\t-2\t\r"], "file") == [
         [Candidate("ein Haus", -1.0), Candidate("", -2.0)]
     ]

@@ -96,7 +96,7 @@ def test_saved_weights_are_loaded_in_the_order_of_the_names(tmp_path: Path) -> N
         load_weights(path, ["given", "length"])
 
 
-def test_weights_of_0_only_are_an_error(tmp_path: Path) -> None:
+def test_all_zero_weights_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "weights.toml"
     path.write_text("[weights]\ngiven = 0\nlength = -0.0\n")
     with pytest.raises(UserError, match=r"has only weights of 0, .*; correct the file"):

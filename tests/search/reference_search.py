@@ -146,7 +146,7 @@ def beam_outputs(task: Task) -> list[Scored]:
 
 
 def candidates(task: Task, live: Sequence[Live], taken: Counter[int], width: int) -> Iterator[Candidate]:
-    """Yield the best extensions of each hypothesis, and all by a token of a required phrase."""
+    """Yield the best extensions of each hypothesis, and all its extensions by a token of a required phrase."""
     required_tokens = {token for phrases in task.required for phrase in phrases for token in phrase}
     for log_prob, tokens in live:
         found = []

@@ -144,7 +144,7 @@ def test_other_models_need_the_whole_batch() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("search", "batch_size"), [*((name, 4) for name in SEARCHES), ("beam", 1)])
-def test_a_refilled_captured_model_finds_the_same(search: str, batch_size: int) -> None:
+def test_a_refilled_captured_model_finds_the_same_hypotheses(search: str, batch_size: int) -> None:
     rng, model, recorder, options = random.Random(batch_size), make_model(), RepeatingRecorder(), SEARCHES[search]
     captured = CapturedModel(model, recorder)
     for count in (9, 5):
@@ -241,7 +241,7 @@ def test_an_ensemble_is_refillable_if_all_members_are() -> None:
 
 
 @pytest.mark.slow
-def test_a_refilled_ensemble_finds_the_same() -> None:
+def test_a_refilled_ensemble_finds_the_same_hypotheses() -> None:
     models: list[StepModel[Any]] = [make_model(1), make_model(2)]
     captured: list[StepModel[Any]] = [CapturedModel(make_model(seed)) for seed in (1, 2)]
     src = random_sources(random.Random(4), 9, longest=12)

@@ -20,7 +20,7 @@ def expected(phrases: list[tuple[int, ...]], output: list[int], vocab: int) -> l
 
 
 def found(phrases: list[tuple[int, ...]], outputs: list[list[int]], vocab: int, padded: bool) -> list[list[bool]]:
-    """Return which tokens `ForbiddenPhrases` makes impossible after outputs of one length, hypotheses of a sentence.
+    """Return which tokens `ForbiddenPhrases` makes impossible after hypotheses of one sentence and equal length.
 
     padded: use the implementation for GPUs
     """

@@ -20,7 +20,7 @@ def test_top_indices_have_the_values_of_topk(vocab: int, count: int) -> None:
     values[3, :, :-2] = float("-inf")  # the highest values follow the last whole block
     values[4] = torch.linspace(0, 1, vocab)
     offsets[5, 1:] = float("-inf")  # as before the first step
-    offsets[6, 2] = 1e6  # all of one part
+    offsets[6, 2] = 1e6  # the highest values are all in one part
     indices = top_indices(values, offsets, count)
     assert indices.dtype == torch.int64
     assert (indices.sort().values.diff() > 0).all(), "indices are distinct"
@@ -33,7 +33,7 @@ def test_top_indices_have_the_values_of_topk(vocab: int, count: int) -> None:
     ("bias", "expected"), [(None, -1.0 / 10), (3.0, (3.0 - 1.0) / 2), (0.5, (0.5 - 1.0) / 10), (-3.0, -1.0 / 10)]
 )
 def test_the_upper_bound_is_that_of_the_best_live_hypothesis(bias: float | None, expected: float) -> None:
-    """The bound is that of the best hypothesis, not the first; a positive total decreases with length."""
+    """The bound is that of the best hypothesis, not the first; the score of a positive total decreases with length."""
     biases = () if bias is None else (((4,), bias),)
     options = SearchOptions(beam_size=2, length_penalty="power", length_alpha=1.0, bias=biases)
     beam = Beam.start(options, torch.tensor([10]), capacity=10, required=None, trees=None, ids=[0], clock=0)

@@ -328,7 +328,7 @@ def test_no_possible_token_gives_no_hypothesis(value: float) -> None:
     assert found == [[], []]
 
 
-def test_no_sentences_have_no_hypotheses() -> None:
+def test_an_empty_batch_has_no_hypotheses() -> None:
     assert search(random_table(0, 2), [], SearchOptions()) == []
 
 
@@ -428,9 +428,9 @@ class SlotTableState:
 def test_outputs_are_at_least_as_good_as_fairseqs(
     name: str, penalty: LengthPenalty, alpha: float, extra: int, better: dict[int, list[str]]
 ) -> None:
-    """The outputs that fairseq's own test expects, and better ones that its stop rule misses.
+    """The outputs that fairseq's own test expects, and better ones that its stopping criterion misses.
 
-    fairseq lets a hypothesis end only when its end is among the first `beam` candidates, and stops when `beam`
+    fairseq finishes a hypothesis only if its EOS is among the first `beam` candidates, and stops when `beam`
     hypotheses have ended. Here the first 2 * `beam` candidates count, and the search continues while the result can
     improve. At every rank the score must therefore be at least fairseq's, and outputs that both find must have the
     same probabilities.

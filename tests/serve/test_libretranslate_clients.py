@@ -29,7 +29,7 @@ def address(echo_service: MakeService, tmp_path: Path) -> Iterator[tuple[str, in
 
 
 def exchange(address: tuple[str, int], head: str, body: bytes = b"") -> Answer:
-    """Send a request with CRLF as line ends of its head; return status, headers and body of the answer."""
+    """Send a request with CRLF line endings in its head; return status, headers and body of the answer."""
     with socket.create_connection(address, timeout=TIMEOUT) as connection:
         connection.sendall(head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body)
         answer = b""
@@ -80,7 +80,7 @@ def test_requests_of_libretranslatepy_are_answered(address: tuple[str, int]) -> 
 
 
 def test_requests_of_the_page_of_libretranslate_are_answered(address: tuple[str, int]) -> None:
-    """The page sends FormData, for which browsers write line ends as CRLF, and an empty key if there is none."""
+    """The page sends FormData, in which browsers use CRLF line endings, and an empty key if there is none."""
     browser = "Host: localhost:5000\nConnection: keep-alive\nUser-Agent: Mozilla/5.0\nAccept: */*"
     browser += "\nOrigin: http://localhost:5000\nSec-Fetch-Mode: cors\nAccept-Encoding: gzip, deflate, br, zstd"
     _, _, settings = exchange(address, f"GET /frontend/settings HTTP/1.1\n{browser}")

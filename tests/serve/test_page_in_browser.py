@@ -510,7 +510,7 @@ def test_subtitles_of_one_request_are_the_context_of_the_next(
 
 
 def download(page: Browser, folder: Path, name: str) -> str:
-    """Wait for the translation of a file, click on the link and return the content, line ends included."""
+    """Wait for the translation of a file, click on the link and return the content, line endings included."""
     page.wait("!document.querySelector('#download').hidden")
     page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
     page.click("#download")

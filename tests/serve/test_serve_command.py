@@ -143,7 +143,7 @@ def test_a_second_signal_during_a_batch_exits_with_its_status(start: Start) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the time of writes")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has TCP_USER_TIMEOUT, which ends blocked writes")
 def test_a_client_that_stops_reading_does_not_block_the_shutdown(start: Start) -> None:
     server = start("--engine", "torch", "--max-seconds", 1)
     with socket.socket() as client:

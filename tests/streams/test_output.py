@@ -232,7 +232,9 @@ def test_standard_output_that_is_an_input_is_an_error(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/dev/fd/2", "/dev/stderr", "/proc/self/fd/2", "link"])
-def test_names_of_open_descriptors_append(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_to_the_name_of_a_descriptor_appends(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("log").write_text("keep\n")
     Path("link").symlink_to("/dev/stdout")

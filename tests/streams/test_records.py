@@ -348,7 +348,7 @@ def test_a_text_that_the_results_would_replace_is_an_error(source: RecordReader,
     RecordWriter(replace(TSV, field=field), "jsonl")  # has the columns of the input instead of a text
 
 
-def test_results_that_the_output_lacks_may_be_texts() -> None:
+def test_a_text_field_may_have_the_name_of_a_result_that_the_output_lacks() -> None:
     for name in ("n_best", "alignment"):
         reader = replace(JSONL, field=name)
         assert json.loads(write(reader, "jsonl", f'{{"{name}": "a dog"}}'))[name] == "a dog"

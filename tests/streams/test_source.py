@@ -243,7 +243,7 @@ def test_each_line_has_its_prefix(tmp_path: Path) -> None:
     assert [(record.text, record.prefix) for record in source.records()] == [("one", "eins"), ("two", "")]
 
 
-def test_prefixes_must_be_as_many_as_the_lines_and_valid_utf8(tmp_path: Path) -> None:
+def test_prefixes_must_match_the_number_of_lines_and_be_valid_utf8(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("one\ntwo\n")
     source = open_file(tmp_path / "in", tmp_path / "prefixes")
     for content, counted in (("eins\n", "1 line"), ("a\nb\nc\n", "3 lines")):

@@ -62,7 +62,7 @@ def test_records_before_an_error_are_yielded() -> None:
 
 
 def test_a_window_of_a_pipe_ends_if_no_line_arrives_within_the_delay() -> None:
-    delay = 1_000.0  # far above the duration of the test, which each timeout excludes
+    delay = 1_000.0  # far longer than the test; elapsed time is subtracted from each timeout
     numbers_read: list[int] = []
     timeouts: list[float] = []
 

@@ -104,7 +104,7 @@ def test_the_fast_path_of_normalize_equals_the_full_normalization(text: str, for
 
 
 @given(ANY_TEXT | SHORT_TEXT)
-def test_exactly_damaged_text_is_dropped_for_control_characters(text: str) -> None:
+def test_only_damaged_text_is_dropped_for_control_characters(text: str) -> None:
     is_damaged = any(c == "\ufffd" or (unicodedata.category(c) == "Cc" and c not in "\t\n\v\f\r") for c in text)
     if normalize(text, "NFC"):
         assert (drop_reason(cleaner("xx", "yy"), text, "a") == "control characters") == is_damaged

@@ -48,7 +48,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None
         ({"compile": False, "shapes": "fixed"}, {}, False, True),
         ({"rdrop": 5.0}, {}, False, False),
         ({}, {"attention_dropout": 0.1}, False, False),
-        ({}, {"d_model": 96, "num_heads": 8}, False, False),  # heads of 12
+        ({}, {"d_model": 96, "num_heads": 8}, False, False),  # head dimension 12
     ],
 )
 def test_compilation_on_a_gpu(

@@ -130,7 +130,7 @@ def test_padding_to_a_shape_changes_neither_loss_nor_gradients() -> None:
 
 @pytest.mark.parametrize("kernel", ["matmul", "sdpa", "masked"])
 def test_source_padding_without_target_padding_is_ignored(kernel: Kernel) -> None:
-    """No query attends to padding sources if the target side is full."""
+    """No target token attends to the padding source tokens if the target side is full."""
     loss = build()
     loss.model.use_kernel(kernel)
     src = PackedSequences.from_lists([[5, 6, 7, EOS_ID]] * 5)

@@ -150,7 +150,7 @@ def test_links_of_a_batch_are_packed(batch: Batch) -> None:
     assert twice.counts.tolist() == [2 * count for count in batch.links.counts.tolist()] * 2
 
 
-def test_links_reach_the_limits_of_their_format() -> None:
+def test_links_are_packed_up_to_the_limits_of_their_format() -> None:
     assert pack_links(np.array([[65535, 65535], [1, 0]])).tolist() == [2**32 - 1, 2**16]
 
 

@@ -94,7 +94,7 @@ def test_a_signal_to_one_process_makes_both_save_and_exit_at_the_same_update(
 
 
 @pytest.mark.slow
-def test_a_run_that_lost_processes_resumes_to_the_same_bits(tiny_recipe: Recipe, start: Start, tmp_path: Path) -> None:
+def test_a_run_that_lost_processes_resumes_bit_identically(tiny_recipe: Recipe, start: Start, tmp_path: Path) -> None:
     """One process is killed, and after a restart the other is stopped; the survivor names it each time."""
     options = OPTIONS | {"max_steps": 80, "save_every": 5, "validate_every": 20}
     whole = with_train(tiny_recipe, tmp_path / "whole", **options)

@@ -182,7 +182,7 @@ GROUPS_V1 = {"proc/self/cgroup": "5:cpu:/x\n4:cpu,memory:/outside/of/the/contain
             110_000,
         ),
     ],
-    ids=["no /proc", "machine", "unlimited group", "parent group", "group of version 1"],
+    ids=["no /proc", "machine", "unlimited cgroup", "parent cgroup", "cgroup v1"],
 )
 def test_available_memory_is_the_minimum_of_machine_and_control_groups(
     files: dict[str, object], left: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -378,7 +378,7 @@ def test_a_cpu_runs_only_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def peak_of_a_save() -> tuple[int, int]:
-    """Return the memory of writing a checkpoint of 12 million parameters with EMA, and its reserve."""
+    """Return the peak memory for writing a checkpoint of 12 million parameters with EMA, and the reserved memory."""
     recipe = ModelRecipe(d_model=256, d_ff=1024, num_heads=4, num_encoder_layers=6, num_decoder_layers=6)
     model = Transformer(recipe, 2_000, 2_000)
     optimizer = build_optimizer(model, TrainRecipe())

@@ -393,7 +393,7 @@ def test_a_locked_run_is_rejected(command: str, recipe: Path, tmp_path: Path, ho
 
 
 def test_a_run_that_this_process_has_locked_is_rejected(tmp_path: Path) -> None:
-    """The kernel's record locks belong to a process, and closing a second file would release them."""
+    """The kernel's record locks belong to a process. Closing a second descriptor of the file would release them."""
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "run")
     message = "run is in use by another thread of this process; only"
@@ -586,7 +586,7 @@ def test_the_lock_must_be_a_regular_file(kind: str, tmp_path: Path) -> None:
         if kind == "link":
             other.write_text("mine")
     with (
-        pytest.raises(UserError, match=r"must be a regular file, which locks the run; remove .+, then"),
+        pytest.raises(UserError, match=r"is not a regular file, as a lock must be; remove .+, then"),
         run_lock(path.parent),
     ):
         pass

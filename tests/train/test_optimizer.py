@@ -55,7 +55,7 @@ def test_adamw_decays_matrices_only() -> None:
 @pytest.mark.parametrize(
     "recipe", [TrainRecipe(), TrainRecipe(optimizer="adamw", weight_decay=0.1)], ids=["adam", "adamw"]
 )
-def test_updates_are_those_of_torch_to_the_bit(recipe: TrainRecipe) -> None:
+def test_updates_equal_those_of_torch_bit_for_bit(recipe: TrainRecipe) -> None:
     torch.manual_seed(0)
     ours = nn.Sequential(nn.Embedding(7, 5), nn.Linear(5, 3), nn.LayerNorm(3))
     ours[2].bias.requires_grad_(False)

@@ -118,7 +118,7 @@ def require_same_training(one: Recipe, other: Recipe) -> None:
     """Require equal losses and weights, up to the order of summation.
 
     The relative error of a gradient is about 1e-7. Adam divides by the scale of the gradient and moves a weight by at
-    most about the learning rate, 3e-3, at each of 6 updates, so weights differ by about 1e-7, as much as by rounding.
+    most about the learning rate, 3e-3, at each of 6 updates, so weights differ by about 1e-7, about a rounding error.
     """
     for name in ("train/loss", "valid/loss", "train/gradient_norm"):
         assert metrics(one, name) == pytest.approx(metrics(other, name), rel=1e-6)

@@ -79,7 +79,7 @@ def test_validation_is_the_mean_over_all_tokens_without_dropout(
     assert found.perplexity == pytest.approx(math.exp(found.nll))
 
 
-def test_perplexity_far_above_that_of_equal_probabilities_is_infinite() -> None:
+def test_perplexity_far_above_that_of_a_uniform_distribution_is_infinite() -> None:
     assert Validation(loss=1e9, nll=1e9).perplexity == float("inf")
     assert Validation(loss=60.0, nll=60.0).perplexity == float("inf")
     assert Validation(loss=40.0, nll=40.0).perplexity == pytest.approx(math.exp(40))

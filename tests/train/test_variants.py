@@ -46,7 +46,7 @@ def test_a_variant_learns_resumes_and_is_averaged(
 
 
 @pytest.mark.slow
-def test_learned_positions_are_embeddings_of_a_fixed_number(
+def test_learned_positions_have_a_fixed_number_of_embeddings(
     tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path
 ) -> None:
     once: dict[str, Any] = {"max_steps": 1, "validate_every": 1, "save_every": 1}

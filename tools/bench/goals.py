@@ -88,7 +88,7 @@ GOALS = (
         "4.3 times that of Sockeye and 9.0 times that of JoeyNMT (five rounds each, below). Matmuls take half of an "
         "update's CPU time; those for weight gradients run at half the rate of the others, because one operand is "
         "transposed (480 instead of 1,000 GFLOP/s per core, 2,048 x 512 by 2,048 x 2,048). The rest is copies and "
-        "casts (13 %), attention (8 %), and sums, norms, dropout and the optimizer. Transposing the narrower operand "
+        "casts (13%), attention (8%), and sums, norms, dropout and the optimizer. Transposing the narrower operand "
         "first saves 3 to 5 ms of 11 in isolation and nothing in a whole update, where no operand is in cache. Next "
         "step: cast, clip and update the weights as one tensor instead of 130. On the AMD EPYC, bf16 is only three "
         "times as fast as float32, and matmuls take two thirds of an update.",
@@ -391,9 +391,9 @@ GOALS = (
         "more fit in half an hour: on the Xeon, the second core is idle two fifths of the time while the first "
         "launches about 5,000 operations. In another trial of torch.compile, kernels that store or read a boolean "
         "mask took 8 ns per element, ten times as long as torch's own; the other kernels saved little. On the AMD "
-        "EPYC, single-threaded matmuls take 72 % of the time of an update. Two processes of one thread sharing an "
-        "update are no faster than two threads (5 % more, 14 % and 12 % less in three alternating pairs); two Python "
-        "threads with half an update each were 21 % and 3 % faster while the machine's speed varied by as much. "
+        "EPYC, single-threaded matmuls take 72% of the time of an update. Two processes of one thread sharing an "
+        "update are no faster than two threads (5% more, 14% and 12% less in three alternating pairs); two Python "
+        "threads with half an update each were 21% and 3% faster while the machine's speed varied by as much. "
         "Pre-norm (with the former initial weights), the batch size and the cosine schedule were each confirmed with "
         "three seeds. Next step: fewer operations per update.",
     ),

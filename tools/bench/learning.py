@@ -157,7 +157,7 @@ def summarize(curves: Sequence[Curve]) -> str:
 
 
 def _interval(differences: Sequence[float], digits: int) -> str:
-    """Format a mean difference, with Student's 95 % interval if there are two or more seeds."""
+    """Format a mean difference, with Student's 95% interval if there are two or more seeds."""
     if not differences:
         return ""
     center = f"{mean(differences):+.{digits}f}"

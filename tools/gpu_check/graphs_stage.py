@@ -115,7 +115,7 @@ def _compare(
         distance <= limit,
     )  # fmt: skip
     if precision == "fp32":
-        results.check("fp32: strings of captured steps and Transformer", "99 %", f"{strings:.1%}", strings >= 0.99)
+        results.check("fp32: strings of captured steps and Transformer", "99%", f"{strings:.1%}", strings >= 0.99)
 
 
 def _search(model: StepModel[Any], batches: Sequence[PackedSequences], options: SearchOptions) -> tuple[float, Found]:

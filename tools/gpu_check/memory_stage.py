@@ -104,7 +104,7 @@ def _check_too_large(settings: Settings, results: Results) -> None:
 
 def _check_translation(settings: Settings, results: Results) -> None:
     """Check that translation continues with smaller batches if only half of the required memory is available."""
-    row = ("translation with too little memory", "recovers, 99 % of strings equal")
+    row = ("translation with too little memory", "recovers, 99% of strings equal")
     with tempfile.TemporaryDirectory() as folder:
         request = DecodingRequest(
             settings.pick("base", "tiny"), None, None, settings.pick(512, 8), settings.pick(None, 60), 20,

@@ -157,7 +157,7 @@ def _check_command(
     seconds = time.perf_counter() - started
     lines = out.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     equal = equal_fraction(lines, expected.lines)
-    results.check("nmt translate and the Python translator", "100 % of lines", f"{equal:.1%}", equal == 1.0)
+    results.check("nmt translate and the Python translator", "100% of lines", f"{equal:.1%}", equal == 1.0)
     results.note(f"`nmt translate` of {len(src)} lines on {settings.device}: {seconds:.1f} s in total.")
 
 

@@ -21,7 +21,7 @@ from nmt.keep.items import ItemGrammar
 from nmt.keep.translator import Fallbacks, PreservingTranslator
 from nmt.logs import progress
 
-NOISES = (0.0, 0.02, 0.1, 0.3, 1.0)
+NOISE_LEVELS = (0.0, 0.02, 0.1, 0.3, 1.0)
 WINDOW = 100
 SHOWN = 5
 HEADER = """\
@@ -38,7 +38,7 @@ its items, each as often as in the line, and no others. The fractions are of lin
 with required phrases or without digits, split at their items, and copied without translation.
 
 With MODEL, SRC and REF, a model translates SRC unchanged, and with markup in two thirds of its lines. Tags are removed
-before scoring. ±: half width of the 95 % bootstrap interval.
+before scoring. ±: half width of the 95% bootstrap interval.
 
 exit status: 0 no violation, 1 violations or an unusable file, 2 invalid command line
 """
@@ -74,9 +74,9 @@ def check(engine: str, noise: float, lines: Sequence[str]) -> Row:
 
 
 def check_all(count: int, seed: int) -> list[Row]:
-    """Distribute `count` random lines evenly over engines and noises, and check them."""
+    """Distribute `count` random lines evenly over engines and noise levels, and check them."""
     rng = random.Random(seed)
-    cases = [(engine, noise) for engine in ("torch", "ctranslate2") for noise in NOISES]
+    cases = [(engine, noise) for engine in ("torch", "ctranslate2") for noise in NOISE_LEVELS]
     rows = []
     with progress("checking", len(cases), "translators") as bar:
         for case, (engine, noise) in enumerate(cases):

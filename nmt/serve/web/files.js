@@ -59,7 +59,7 @@ function openColumn(records, column, hasHeader) {
     );
   }
   if (hasHeader && records[0].includes("translation")) {
-    throw new Error("the file has a column 'translation', which the translation adds; names must be unique; rename it");
+    throw new Error("the file already has a column 'translation', the name of the new column; rename the existing one");
   }
   const [header, rows] = hasHeader ? [records.slice(0, 1), records.slice(1)] : [[], records];
   return {

@@ -2,7 +2,7 @@
 
 Its decoder is always pre-norm, so both stacks are, each with a final norm. It drops sentences whose source is already
 in the batch. Options, as in eole: bucket_size, num_workers, torch_compile (true or false); also batches: `sorted` has
-pairs of similar length in a batch, eole's default; `random` has as many pairs of any length in each batch.
+pairs of similar length in a batch, eole's default; `random` has the same number of pairs, of any length, in each batch.
 """
 
 from __future__ import annotations
