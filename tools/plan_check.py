@@ -76,7 +76,7 @@ def check(recipe: str, overrides: Sequence[str], folder: Path, *, seconds: float
 
 
 def row(name: str, report: Mapping[str, Any]) -> tuple[str, float]:
-    """Return a line of the table, and the ratio of forecast and actual time."""
+    """Return a line of the table, and the ratio of forecast to actual time."""
     speed, training = report["forecast"]["speed"], report["training"]
     ratio = speed["seconds"] / training["seconds"]
     times = f"{speed['seconds']:.1f} ({speed['low']:.1f} to {speed['high']:.1f}) | {training['seconds']:.1f}"

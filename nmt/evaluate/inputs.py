@@ -137,7 +137,10 @@ def check_scoring(
     _warn_of_rouge(references, scorers)
     if options["lowercase"]:
         warn_of_case(name, references, scorers, "evaluate.metrics")
-    remedies = _REMEDIES | {"bleu": "for bleu, set evaluate.tokenize to 'char'", "ter": "omit ter in evaluate.metrics"}
+    remedies = _REMEDIES | {
+        "bleu": "for bleu, set evaluate.tokenize to 'char'",
+        "ter": "omit ter from evaluate.metrics",
+    }
     _hint_at_missing_spaces(f"the reference of {name}", references[0], scorers, remedies)
 
 
@@ -240,8 +243,8 @@ def hint_at_training_text_form(
         count = sum(number for word, number in unseen.items() if unicodedata.normalize("NFC", word) in known)
     if count > _MAX_OTHER_FORMS * len(text.streams[0]):
         say(
-            f"hint: the training text has {counted(count, 'word')} of the reference in another Unicode form, which "
-            "count as unseen; normalize the files to NFC"
+            f"hint: the training text has {counted(count, 'word')} of the reference in another Unicode form, "
+            "counted as unseen; normalize the files to NFC"
         )
     if not _has_upper_case(frequencies) and any(_has_upper_case(words(line)) for line in text.streams[0]):
         say(

@@ -5,9 +5,9 @@ output contains a phrase if the tokens of the phrase are consecutive in it. Phra
 Duplicate requirements count once. A hypothesis cannot end before it meets all requirements.
 
 Hypotheses that contain more of their phrases are less probable and would lose their slots to hypotheses that postpone
-the phrases. The slots of the beam are therefore allocated to banks. A bank contains the hypotheses that miss the same
+the phrases. The slots of the beam are therefore allocated to banks. A bank contains the hypotheses that lack the same
 number of tokens: the rest of a phrase in progress, then the shortest alternatives still missing. The best of each
-bank gets a slot, then the second best of each, and so on, starting with the banks that miss the fewest tokens. Slots
+bank gets a slot, then the second best of each, and so on, starting with the banks that lack the fewest tokens. Slots
 that a bank cannot fill go to the others. Every token that can continue a phrase is a candidate, regardless of its
 probability. The alternatives of a requirement compete by probability. A beam with more slots than required tokens can
 keep every bank, which gives the best translations.

@@ -129,8 +129,8 @@ class TranslationJob:
     def _is_complete(self, count: int | None) -> bool:
         """Return whether the output is complete; if so, log this.
 
-        Raises UserError if a complete output has another format, another number of records than the input, or no
-        glossary report although one is requested.
+        Raises UserError if a complete output has a different format, a different number of records than the input, or
+        no glossary report although one is requested.
         """
         done = self.output.count_finished()
         if done is None:

@@ -38,7 +38,7 @@ def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def short_integer(digits: str) -> int:
-    """Parse an integer; raise ValueError for one of thousands of digits, whose conversion takes quadratic time."""
+    """Parse an integer; raise ValueError for one with thousands of digits, whose conversion takes quadratic time."""
     try:
         return int(digits)
     except ValueError:  # Python's message suggests a function call, which does not help users

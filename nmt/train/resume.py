@@ -192,7 +192,7 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
     best = f" (update {state.best_step:,})" if state.best_step else ""
     state.discard_scores()
     return (
-        f"{' and '.join(changed)} changed: earlier scores are not comparable; discarding the best{best} and restarting "
+        f"{' and '.join(changed)} changed: earlier scores are not comparable; discarding the best{best} and resetting "
         "patience"
     )
 

@@ -472,7 +472,7 @@ def test_training_text_in_another_unicode_form_gives_a_hint(tmp_path: Path, nmt:
     command = ("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp", "--metrics", "bleu", "--train-tgt")
     assert nmt(*command, tmp_path / "nfc")[2] == ""
     assert nmt(*command, tmp_path / "nfd")[2] == (
-        "hint: the training text has 9 words of the reference in another Unicode form, which count as unseen; "
+        "hint: the training text has 9 words of the reference in another Unicode form, counted as unseen; "
         "normalize the files to NFC\n"
     )
 

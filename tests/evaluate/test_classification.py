@@ -53,7 +53,7 @@ def test_calibration_error_is_that_of_the_definition() -> None:
     assert calibration_error(confidence, correct) == pytest.approx(expected)
 
 
-def test_the_calibration_error_of_certain_classifiers_is_their_error_rate() -> None:
+def test_the_calibration_error_of_fully_confident_classifiers_is_their_error_rate() -> None:
     assert calibration_error(np.ones(4), np.array([True] * 4)) == 0
     assert calibration_error(np.ones(4), np.array([True, False, False, False])) == pytest.approx(0.75)
 

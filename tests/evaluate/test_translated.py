@@ -1,4 +1,4 @@
-"""Translations of test sets that are reused."""
+"""Reuse of earlier translations of test sets."""
 
 import json
 from pathlib import Path

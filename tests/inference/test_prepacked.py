@@ -33,7 +33,7 @@ def two_models(dtype: torch.dtype, kind: type[PrepackedLinear] = PrepackedLinear
     return models[0], models[1]
 
 
-# fp32: sums of 48 numbers in a different order; bf16: 8 bits of mantissa through four layers.
+# fp32: sums of 48 numbers in a different order; bf16: 8 significant bits through four layers.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 0.0), (torch.float32, 2e-5), (torch.bfloat16, 0.1)], ids=str

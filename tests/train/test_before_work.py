@@ -82,8 +82,8 @@ def test_a_reference_without_spaces_is_reported_for_word_based_metrics(
     (tmp_path / "news.de").write_text("我喜欢读书今天天气很好\n" * 3)
     bleu = "for bleu, set evaluate.tokenize to 'char'"
     for options, metrics, advice in (
-        (["tgt_lang=lo"], "bleu and ter", f"{bleu}, and omit ter in evaluate.metrics"),
-        (["tgt_lang=zh"], "ter", "omit ter in evaluate.metrics"),
+        (["tgt_lang=lo"], "bleu and ter", f"{bleu}, and omit ter from evaluate.metrics"),
+        (["tgt_lang=zh"], "ter", "omit ter from evaluate.metrics"),
         (["tgt_lang=lo", "evaluate.metrics=['bleu']"], "bleu", bleu),
         (["tgt_lang=lo", "evaluate.metrics=['chrf']"], "", ""),
     ):

@@ -269,7 +269,7 @@ def need(budget: int) -> int:
 
 
 def need_with_margin(budget: int) -> float:
-    """Return slightly more than the available memory for which `auto` selects a budget."""
+    """Return slightly more than the minimum available memory with which `auto` selects a budget."""
     return need(budget) / (1 - MARGIN) * 1.02
 
 

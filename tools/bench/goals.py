@@ -392,7 +392,7 @@ GOALS = (
         "launches about 5,000 operations. In another trial of torch.compile, kernels that store or read a boolean "
         "mask took 8 ns per element, ten times as long as torch's own; the other kernels saved little. On the AMD "
         "EPYC, single-threaded matmuls take 72% of the time of an update. Two processes of one thread sharing an "
-        "update are no faster than two threads (5% more, 14% and 12% less in three alternating pairs); two Python "
+        "update are no faster than two threads (5% faster, 14% and 12% slower in three alternating pairs); two Python "
         "threads with half an update each were 21% and 3% faster while the machine's speed varied by as much. "
         "Pre-norm (with the former initial weights), the batch size and the cosine schedule were each confirmed with "
         "three seeds. Next step: fewer operations per update.",

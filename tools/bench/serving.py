@@ -77,7 +77,7 @@ class _Command:
             self.measurement.rates.append(len(self.lines) / seconds)
 
     def finish(self) -> None:
-        """Do nothing; all rounds are measured."""
+        """Do nothing; there are no latencies, memory or errors to add."""
 
 
 @dataclass

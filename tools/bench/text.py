@@ -48,7 +48,7 @@ def text_recipe(data: Path, folder: Path, *, src_lang: str, tgt_lang: str, vocab
 def prepare_text(recipe: Recipe) -> None:
     """Prepare a `text_recipe`, and write its splits as token ids and pieces beside the prepared corpus.
 
-    Training and test set are also written as text.
+    The training and test sets are also written as text.
     """
     prepared = prepare(recipe)
     folder = recipe.directory.parent

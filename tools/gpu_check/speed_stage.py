@@ -11,7 +11,7 @@ from bench.goals import BY_NAME, Goal
 from gpu_check.outcome import Results
 from gpu_check.settings import Settings
 
-# A dry run measures one goal of nmt alone, one comparison of steps, and one of commands.
+# A dry run measures one goal of nmt alone, one comparison with random weights, and one of complete commands.
 _IN_DRY_RUN = ("train-gpu-big", "decode-gpu-batch32", "file-gpu-float16")
 
 

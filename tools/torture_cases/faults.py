@@ -1,7 +1,7 @@
 """Fault injection: at the n-th event of a kind, a command is killed, gets a signal, or runs out of disk space.
 
 Faults are installed in the command's process before it starts. Events are detected without its cooperation, by wrapping
-functions of PyTorch and Python, and for two events by the source file of the called function.
+functions of nmt, PyTorch and Python, and for two events by the source file of the called function.
 """
 
 from __future__ import annotations
