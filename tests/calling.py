@@ -12,7 +12,7 @@ PipeIn = Callable[[Callable[[Write], None]], None]
 
 
 def one_line(err: str) -> str:
-    """Return the only line of stderr without `nmt: `."""
+    """Return the only line of stderr, with its prefix `nmt: ` removed."""
     (line,) = err.strip().splitlines()
     assert line.startswith("nmt: ")
     return line.removeprefix("nmt: ")

@@ -86,7 +86,7 @@ class KneserNey:
 
 
 def _discounts(counts: Iterable[int]) -> tuple[float, float, float, float]:
-    """Estimate the discounts of counts 0, 1, 2 and above, from the numbers of n-grams with counts 1 to 4."""
+    """Estimate the discounts of counts 0, 1, 2, and 3 or more, from the numbers of n-grams with counts 1 to 4."""
     numbers = Counter(count for count in counts if count <= 4)
     if not all(numbers[count] for count in range(1, 5)):
         return 0.0, 0.5, 0.5, 0.5  # too little text for an estimate

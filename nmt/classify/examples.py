@@ -142,7 +142,7 @@ def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split:
     if not texts:
         raise UserError(f"data.{split} has no examples; it must have at least one; correct data.{split}")
     if num_empty := sum(not all(map(str.strip, example)) for example in texts):
-        warn(f"{num_empty:,} of {counted(len(texts), 'example')} of data.{split} have an empty text; remove them")
+        warn(f"data.{split} has empty texts in {num_empty:,} of {counted(len(texts), 'example')}; remove them")
     return LabeledTexts(texts, labels)
 
 
@@ -191,7 +191,7 @@ def training_overlap(splits: Mapping[str, LabeledTexts], recipe: ClassificationR
         if count.in_training:
             name = f"data.{split}" if split != "valid" or recipe.data.valid else "validation, held out from data.train"
             examples = counted(count.examples, "example")
-            warn(f"{name}: {count.in_training:,} of {examples} also occur in the training text")
+            warn(f"{name} shares {count.in_training:,} of {examples} with the training text")
     return counts
 
 
@@ -230,7 +230,7 @@ def _warn_of_single(labels: Sequence[str]) -> None:
 
 
 def _fold(label: str) -> str:
-    """Return a label without white space and case."""
+    """Return a casefolded label without white space."""
     return "".join(label.split()).casefold()
 
 

@@ -52,7 +52,7 @@ def classify_files(
             bar.advance(len(window))
     classifier.encode.report_truncated()
     if num_empty:
-        warn(f"{num_empty:,} of {counted(num_lines, 'line')} have an empty text; their probabilities are meaningless")
+        warn(f"empty texts in {num_empty:,} of {counted(num_lines, 'line')}: their probabilities are meaningless")
     if gold_indices is not None:
         _require_labels(gold_name, len(gold_indices), "the input", num_lines)
         score = score_classes(np.concatenate(collected), np.array(gold_indices), names)

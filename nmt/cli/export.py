@@ -22,7 +22,7 @@ from nmt.text.lines import read_plain_text
 def export(
     model: ModelArgument,
     to: Annotated[Target, typer.Option(help="Format of the export.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="New directory of the export.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="New directory for the export.")],
     quantization: Annotated[
         Quantization | None, typer.Option(help="Weight type for CTranslate2 (default: float32).")
     ] = None,

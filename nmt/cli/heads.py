@@ -59,7 +59,7 @@ def heads(
     ] = None,
     prune: Prune = None,
     stack: Annotated[Stack | None, typer.Option(help="With --prune: prune only this stack (default: both).")] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="New model directory of --prune.")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="New model directory for --prune.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all measurements as JSON.")] = False,
     device: Device = "auto",
     threads: Threads = None,

@@ -80,7 +80,7 @@ class TranslationMemory:
             for key in keys:
                 for digest, content in self._database.execute(_FIND, (key,)):
                     if not isinstance(content, bytes) or digest != _digest(key, content):
-                        raise self._damaged("an entry differs from its checksum")
+                        raise self._damaged("an entry does not match its checksum")
                     entries[key] = list(map(_translation, json.loads(content)))
         return entries
 

@@ -135,8 +135,8 @@ def _scores(report: dict[str, Any]) -> Iterator[str]:
             clean = ", ".join(f"{score['name']} {score['value']:.2f}" for score in test.get("clean_scores", []))
             others = f"; scores of the others: {clean}" if clean else ""
             yield (
-                f"{leaked:,} of the {test['sentences']:,} sentences of {test['name']} have an exact or near match in "
-                f"the training text{others}."
+                f"Sentences of {test['name']} with an exact or near match in the training text: {leaked:,} of "
+                f"{test['sentences']:,}{others}."
             )
             yield ""
 

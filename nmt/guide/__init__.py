@@ -1,1 +1,1 @@
-"""The guide: Markdown pages that travel with the package; `nmt guide` prints them."""
+"""The guide: Markdown pages that ship with the package; `nmt guide` prints them."""

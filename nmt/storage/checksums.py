@@ -43,7 +43,7 @@ def damaged_files(directory: Path, expected: Mapping[str, str]) -> list[Path]:
 
 
 def require_undamaged(directory: Path, expected: Mapping[str, str], report: str) -> None:
-    """Raise UserError if a file is missing or differs from its SHA-256. report: name of the file with the digests"""
+    """Raise UserError if a file is missing or does not match its SHA-256. report: name of the file with the digests"""
     remedy = f"remove {directory}, then rerun to create it again"
     for name in expected:
         if not (directory / name).exists():
@@ -67,7 +67,7 @@ def read_checked(path: Path) -> dict[str, Any]:
     checksum = report.pop(_CHECKSUM, None)
     if checksum is not None and checksum != _content_digest(report):
         raise UserError(
-            f"{path} is damaged: its content differs from its checksum; it must be unchanged; restore it, or remove "
+            f"{path} is damaged: its content does not match its checksum; it must be unchanged; restore it, or remove "
             f"{path.parent} and rerun to create it again"
         )
     return report

@@ -121,8 +121,8 @@ def warn_of_form(name: str, lines: Sequence[str], form: UnicodeForm) -> None:
     count = 0 if form == "none" else sum(not unicodedata.is_normalized(form, line) for line in lines)
     if count > _MAX_OTHER_FORMS * len(lines):
         warn(
-            f"{count:,} of {counted(len(lines), 'line')} of {name} are not in {form}, the form of translations "
-            "(data.unicode_form), so characters in another form count as errors; normalize the file"
+            f"{name} is not in {form}, the form of translations (data.unicode_form), in {count:,} of "
+            f"{counted(len(lines), 'line')}: characters in another form count as errors; normalize the file"
         )
 
 

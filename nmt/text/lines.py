@@ -196,8 +196,8 @@ def warn_of_fields(
         marked = [found[0] for found in map(_MARKUP.search, filled) if found]
         if len(marked) >= max(_MIN_MARKED * len(filled), 1):
             warn(
-                f"{len(marked):,} of {counted(len(lines), 'line')} of {name} have tags or entities such as "
-                f"{marked[0]}, which count as text; remove or unescape them, unless you want this"
+                f"{name} has tags or entities such as {marked[0]} in {len(marked):,} of {counted(len(lines), 'line')}; "
+                "they count as text; remove or unescape them, unless you want this"
             )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.errors import UserError
-from nmt.logs import counted, say, warn
+from nmt.logs import say, warn
 from nmt.packing.packed import BatchShape
 from nmt.packing.shapes import UpdateStatistics
 from nmt.processes.distributed import World
@@ -99,9 +99,9 @@ def warn_of_long_pairs(recipe: Recipe, text: TrainingData) -> None:
     limit, lengths = recipe.train.batch_tokens, text.train.tgt.lengths
     if longer := int(np.count_nonzero(lengths >= limit)):  # the model adds EOS
         warn(
-            f"train.batch_tokens is {limit:,}, but {longer:,} of {counted(len(lengths), 'training pair')} have more "
-            "target tokens; each of these is an update by itself, larger than the limit; raise train.batch_tokens, or "
-            "lower data.max_tokens"
+            f"training pairs with more than train.batch_tokens ({limit:,}) target tokens: {longer:,} of "
+            f"{len(lengths):,}; each is an update by itself, larger than the limit; raise train.batch_tokens, or lower "
+            "data.max_tokens"
         )
 
 

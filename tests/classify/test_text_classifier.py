@@ -76,9 +76,9 @@ def test_other_types_are_an_error(tokenizer: Tokenizer, num_texts: int, examples
 @pytest.mark.parametrize(
     ("num_texts", "examples", "expected"),
     [
-        (1, [("a", "b")], "example 1 has 2 texts, and the classifier needs 1; use [(text,)]"),
-        (1, [("a",), ()], "example 2 has 0 texts, and the classifier needs 1; use [(text,)]"),
-        (2, [("a",)], "example 1 has 1 text, and the classifier needs 2; use [(source, target)]"),
+        (1, [("a", "b")], "example 1 has 2 texts, but the classifier needs 1; use [(text,)]"),
+        (1, [("a",), ()], "example 2 has 0 texts, but the classifier needs 1; use [(text,)]"),
+        (2, [("a",)], "example 1 has 1 text, but the classifier needs 2; use [(source, target)]"),
     ],
 )
 def test_a_wrong_number_of_texts_is_an_error(

@@ -433,7 +433,7 @@ def test_empty_texts_are_counted(reviews: Path, capsys: pytest.CaptureFixture[st
     path.write_text("".join(lines))
     train("train.max_steps=1")
     err = " ".join(capsys.readouterr().err.split())
-    assert "warning: 2 of 400 examples of data.train have an empty text; remove them" in err
+    assert "warning: data.train has empty texts in 2 of 400 examples; remove them" in err
     assert "data.test" not in err
 
 
@@ -469,8 +469,8 @@ def test_examples_that_occur_in_the_training_text_are_counted(
     options = (f"data.test.seen={corpus % 'train'}", "train.max_steps=1")
     report = train(*options, f"data.valid=[{corpus % 'valid'}]")
     err = " ".join(capsys.readouterr().err.split())
-    assert "warning: data.valid: 3 of 4 examples also occur in the training text" in err
-    assert "warning: data.test.seen: 400 of 400 examples also occur in the training text" in err
+    assert "warning: data.valid shares 3 of 4 examples with the training text" in err
+    assert "warning: data.test.seen shares 400 of 400 examples with the training text" in err
     assert "data.test.reviews: " not in err
     assert (
         "| valid | 4 | 3 |" in report
@@ -486,7 +486,7 @@ def test_examples_that_occur_in_the_training_text_are_counted(
     report = train("train.max_steps=1", "name=twice")
     err = " ".join(capsys.readouterr().err.split())
     (count,) = re.findall(
-        r"validation, held out from data.train: (\d) of 10 examples also occur in the training text", err
+        r"validation, held out from data.train shares (\d) of 10 examples with the training text", err
     )
     assert f"| valid | 10 | {count} |" in report
 
@@ -502,7 +502,7 @@ def test_examples_in_the_training_text_are_counted_ignoring_case_if_the_model_lo
     corpus = "{kind='jsonl', path='valid.jsonl', src_field='text', tgt_field='label'}"
     train(f"data.valid=[{corpus}]", f"tokenizer.lowercase={str(lowercase).lower()}", "train.max_steps=1")
     err = " ".join(capsys.readouterr().err.split())
-    assert ("data.valid: 3 of 3 examples also occur in the training text" in err) == lowercase
+    assert ("data.valid shares 3 of 3 examples with the training text" in err) == lowercase
 
 
 def test_a_pair_occurs_in_the_training_text_if_both_texts_do(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -515,7 +515,7 @@ def test_a_pair_occurs_in_the_training_text_if_both_texts_do(reviews: Path, caps
     train(*corpora, "data.labels=[]", "train.max_steps=1", "train.micro_batch_tokens=514")
     err = " ".join(capsys.readouterr().err.split())
     for name in ("data.valid", "data.test.t"):
-        assert f"warning: {name}: 1 of 2 examples also occur in the training text" in err
+        assert f"warning: {name} shares 1 of 2 examples with the training text" in err
 
 
 def test_class_indices_need_the_names_of_the_classes(reviews: Path) -> None:

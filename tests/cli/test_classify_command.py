@@ -83,7 +83,7 @@ def test_empty_texts_and_text_with_columns_are_a_warning(run: Path, texts: str, 
     assert len(out.splitlines()) == 4
     columns, empty = err.splitlines()
     assert columns.startswith("warning: all lines of columns, lines 1 to 4, have tabs; columns such as scores count")
-    assert empty == "warning: 2 of 4 lines have an empty text; their probabilities are meaningless"
+    assert empty == "warning: empty texts in 2 of 4 lines: their probabilities are meaningless"
 
     Path("texts.csv").write_text('1,"a good film"\n')
     _, out, err = nmt("classify", run, "texts.csv")

@@ -49,7 +49,7 @@ def test_updates_fill_their_budget_and_micro_batches_fit_theirs(
     assert [tgt[update].sum() + len(update) for update in updates] == [plan.tgt_tokens(k) for k in range(len(plan))]
     for k, update in enumerate(updates):
         assert fits(update) or len(update) == 1
-        if k + 1 < len(updates):  # the next pair would not have fitted
+        if k + 1 < len(updates):  # the next pair would not have fit
             assert not fits([*update, updates[k + 1][0]])
 
     for k, update in enumerate(updates):

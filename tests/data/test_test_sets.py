@@ -141,8 +141,8 @@ def test_warning_for_a_reference_in_another_unicode_form(folder: Path, capsys: p
     (folder / "news.en").write_text("a\n" * 100)
     tests = "{news={kind='text',src='news.en',tgt='news.de'}}"
     warning = (
-        "warning: {} of 100 lines of the reference of data.test.news are not in NFC, the form of translations "
-        "(data.unicode_form), so characters in another form count as errors; normalize the file\n"
+        "warning: the reference of data.test.news is not in NFC, the form of translations (data.unicode_form), in {} "
+        "of 100 lines: characters in another form count as errors; normalize the file\n"
     )
     for count, form, expected in ((2, "NFC", warning.format(2)), (2, "none", ""), (1, "NFC", "")):
         (folder / "news.de").write_text("U\u0308ber\n" * count + "\u00dcber\n" * (100 - count))

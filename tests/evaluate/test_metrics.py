@@ -360,7 +360,7 @@ def test_resamples_may_have_zero_scores(metric: str) -> None:
     assert score.mean is not None
     assert score.interval is not None
     assert "bs:100|seed:12345" in score.signature
-    if metric == "chrf":  # a quarter of the resamples has only the first sentence
+    if metric == "chrf":  # a quarter of the resamples have only the first sentence
         assert score.interval == pytest.approx(50)
         assert 40 < score.mean < 70
 

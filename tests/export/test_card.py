@@ -72,7 +72,7 @@ def test_the_card_counts_test_sentences_in_the_training_text(run: Path) -> None:
     test = REPORT["tests"][0] | {"sentences": 3_003, "leaks": {"any": counts}, "clean_scores": clean}
     (run / "report.json").write_text(json.dumps(REPORT | {"tests": [test]}))
     card = write_card(load_model(run, torch.device("cpu")), Card("huggingface", None, "", ()))
-    matches = "3 of the 3,003 sentences of news have an exact or near match in the training text"
+    matches = "Sentences of news with an exact or near match in the training text: 3 of 3,003"
     assert f"\n{matches}; scores of the others: bleu 21.00.\n" in card
     assert "\nMeasured by nmt before the export, with the search options below.\n" in card
 

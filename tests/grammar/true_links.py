@@ -1,7 +1,7 @@
 """The true word alignment of toy sentences, for content words.
 
 A tree is realized once for each of its lexicon entries, with that entry marked: the marked words of both languages
-translate each other. Function words have no links.
+are translations of each other. Function words have no links.
 """
 
 import dataclasses

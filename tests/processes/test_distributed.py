@@ -194,7 +194,7 @@ def test_missing_ranks_are_named() -> None:
         join_job(HashStore(), 0, 3, timeout=0.2)
 
 
-def test_a_rank_is_not_dead_to_itself() -> None:
+def test_a_rank_does_not_consider_itself_dead() -> None:
     """Without /proc, as on macOS, no process can be looked up."""
     detector = FailureDetector.__new__(FailureDetector)
     no_process = 1 << 40

@@ -771,7 +771,7 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         ),
         (
             ["tokenizer.user_symbols=['x\u200by']"],
-            r"tokenizer.user_symbols has 'x\u200by', and normalized text has no '\u200b'; remove this character",
+            r"tokenizer.user_symbols has 'x\u200by', but normalized text has no '\u200b'; remove this character",
         ),
         *(
             (
@@ -788,10 +788,10 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         ),
         (["evaluate.metrics=['ter', 'bleu', 'ter']"], "evaluate.metrics names 'ter' twice; remove one"),
         (["evaluate.resamples=1"], "evaluate.resamples is 1, which gives no interval; it must be 0 or at least 2"),
-        (["decode.mbr_metric=chrf"], "decode.mbr_metric has no effect without n_best above 1; set that, or remove"),
+        (["decode.mbr_metric=chrf"], "decode.mbr_metric has no effect without n_best above 1; change that, or remove"),
         (["decode.beam_size=1", "decode.stop=exact"], "decode.stop has no effect without a beam (beam_size above 1);"),
-        (["decode.diversity_penalty=1"], "decode.diversity_penalty has no effect without beam_groups above 1; set"),
-        (["decode.sampling_seed=3"], "decode.sampling_seed has no effect without sampling=true; set that, or remove"),
+        (["decode.diversity_penalty=1"], "decode.diversity_penalty has no effect without beam_groups above 1; change"),
+        (["decode.sampling_seed=3"], "decode.sampling_seed has no effect without sampling=true; change that"),
         (
             [
                 "src_lang=zxx",
@@ -1070,7 +1070,7 @@ MBR_OF_SAMPLES = {"sampling": True, "n_best": 4, "mbr_metric": "chrf"}
 @pytest.mark.parametrize(
     ("own", "given", "message"),
     [
-        ({}, {"sampling_seed": 3}, "sampling_seed has no effect without sampling=true; set that, or remove"),
+        ({}, {"sampling_seed": 3}, "sampling_seed has no effect without sampling=true; change that, or remove"),
         ({}, {"sampling": True, "beam_size": 8}, "beam_size has no effect without a search (sampling=false)"),
         ({"length_penalty": "none"}, {"length_alpha": 1.0}, "length_alpha has no effect without a length_penalty"),
         (

@@ -109,7 +109,7 @@ def test_requests_with_other_options_do_not_share_entries(remembering: TestClien
         (["PRAGMA query_only = ON"], "attempt to write a readonly database"),
         (["PRAGMA journal_mode = DELETE", "PRAGMA max_page_count = 1"], "database or disk is full"),
         (["DROP TABLE translations"], "no such table: translations"),
-        (["UPDATE translations SET json = ''"], "an entry differs from its checksum"),
+        (["UPDATE translations SET json = ''"], "an entry does not match its checksum"),
     ],
 )
 def test_an_unusable_file_is_logged_once_and_fails_no_request(

@@ -113,12 +113,14 @@ def test_pairs_larger_than_an_update_are_a_warning(
     lengths = PairStore(tiny_data, "train").tgt.lengths
     longest = int(max(lengths))
     count = int((lengths == longest).sum())
-    warning = f"train.batch_tokens is {longest}, but {count} of {len(lengths)} training pairs have more target tokens"
+    warning = (
+        f"with more than train.batch_tokens ({longest}) target tokens: {count} of {len(lengths)}; each is an update"
+    )
     for batch_tokens, warns in ((longest + 1, False), (longest, True)):  # with EOS, the longest has one token more
         run_dir = tiny_recipe.directory / str(batch_tokens)
         train_tiny(with_train(tiny_recipe, run_dir=run_dir, batch_tokens=batch_tokens, max_steps=1), tiny_data)
         err = capsys.readouterr().err
-        assert ("have more target tokens" in err) is warns
+        assert ("target tokens" in err) is warns
         assert (warning in err) is warns
 
 

@@ -28,7 +28,7 @@ VOCAB = 40
 # Pairs of the batch, in a different order from the store, to test offsets.
 ORDER = [2, 0, 1]
 PAIRS = [([7, 8, 9], [11, 12]), ([5], [13, 14, 15]), ([6, 6, 4, 9, 10], [4, 5, 6, 7])]
-# (source, target) positions; the first target token of the last pair has three links, others none.
+# (source, target) positions; the first target token of the last pair has three links, others have one or none.
 LINKS = [[(0, 0), (2, 1)], [(0, 1)], [(0, 0), (1, 0), (4, 0), (3, 2)]]
 
 
@@ -232,7 +232,7 @@ def test_the_guided_head_aligns_by_default() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["decode.alignment_heads=[0,1]"], "names 2 heads, and train.guided_alignment trains one"),
+        (["decode.alignment_heads=[0,1]"], "names 2 heads, but train.guided_alignment trains one"),
         (["train.subword_sampling=0.1"], "needs fixed tokens"),
         (
             [

@@ -84,7 +84,7 @@ def loss_of_log_probs(log_probs: torch.Tensor, labels: torch.Tensor, smoothing: 
 
 
 def test_joeynmt_label_smoothing_after_converting_the_convention() -> None:
-    """JoeyNMT gives gold 1 - e, pad 0 and e / (V - 2) to each other, and subtracts the entropy of that target (KL)."""
+    """JoeyNMT gives gold 1 - e, pad 0 and all others e / (V - 2), and subtracts the entropy of that target (KL)."""
     table = load_vectors("joeynmt_label_smoothing.json")
     p_row, pad, vocab = table["p_row"], table["pad"], table["V"]
     labels = torch.tensor([label for row in table["targets"] for label in row if label != pad])

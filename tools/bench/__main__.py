@@ -308,7 +308,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_comparison(parser: argparse.ArgumentParser, task: str) -> None:
-    _add_systems(parser, "such as nmt:precision=bf16", "such as eole:precision=bf16")
+    _add_systems(parser, "nmt:precision=bf16", "eole:precision=bf16")
     parser.add_argument("--shape", choices=SHAPES, default="base", help="size of the model (%(default)s)")
     parser.add_argument("--folder", type=Path, default=cache() / "text", help="text prepared by `data`")
     _add_workload(parser, device="cpu or cuda", threads="threads of each system", warm_up="untimed rounds")

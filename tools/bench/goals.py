@@ -203,7 +203,7 @@ GOALS = (
     ),
     Goal(
         "loaded-fp32-torch",
-        "the same with loaded models, both in fp32",
+        "the same, both in fp32",
         "ratio",
         0.9,
         f"{_FILE} nmt:precision=fp32 ctranslate2:compute_type=float32,inter_threads=1 --loaded "
@@ -212,7 +212,7 @@ GOALS = (
     ),
     Goal(
         "loaded-int8-greedy",
-        "the same with loaded models and greedy search, both in int8",
+        "the same with greedy search, both in int8",
         "ratio",
         0.9,
         f"{_FILE} nmt:precision=int8 ctranslate2:inter_threads=1 --loaded --beam-size 1 --goal loaded-int8-greedy",

@@ -135,7 +135,7 @@ def _times_and_scores(entry: Entry) -> Iterator[str]:
 
 
 def _file_options(settings: Settings) -> list[str]:
-    """Return the options of a comparison that translates a file; trains the model and writes the file if missing."""
+    """Return the options of a comparison that translates a file; trains the model if missing, and writes the file."""
     model = trained_model(quickstart_recipe(settings, [f"train.device={settings.device}"]))
     folder, size = settings.folder("work/file"), settings.pick(10_000, 3)
     pairs = list(generate("test", size, seed=1))

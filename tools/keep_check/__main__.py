@@ -99,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="random seed of lines and markup (default: 1)")
     options = parser.parse_args(arguments)
     if len(options.files) not in (0, 3):
-        parser.error(f"give MODEL, SRC and REF, got {len(options.files)} of them; give all three or none")
+        parser.error(f"expected MODEL, SRC and REF, got {len(options.files)} arguments; give all three or none")
     if options.lines < 0:
         parser.error(f"--lines must be at least 0, got {options.lines}")
     rows = check_all(options.lines, options.seed) if options.lines else []

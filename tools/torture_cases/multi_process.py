@@ -208,7 +208,8 @@ def different_views(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
     broken = list_checkpoints(run)[-1] / "model.safetensors"
     broken.write_bytes(broken.read_bytes()[:-1])
     restarted = sandbox.run(sandbox.training(run), processes=2)
-    once = None if restarted.stderr.count("set aside as corrupt-") == 1 else "the checkpoint was not renamed once"
+    renamed = restarted.stderr.count("set aside as corrupt-")
+    once = None if renamed == 1 else f"the checkpoint was renamed {renamed} times instead of once"
     yield Trial("damaged for both processes", first_problem(check_completed(restarted, run, reference), once), run)
 
 

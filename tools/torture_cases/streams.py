@@ -114,7 +114,7 @@ def _to_link(setup: _Translation, folder: Path) -> str | None:
 
 
 def _to_device(setup: _Translation, folder: Path) -> str | None:
-    """Write to a copy of /dev/null, or to /dev/stdout without permission to create one."""
+    """Write to a copy of /dev/null, or, if it cannot be created, to /dev/stdout."""
     device = folder / "null"
     try:
         os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
