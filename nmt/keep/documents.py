@@ -5,20 +5,15 @@ Libraries such as html.parser and srt normalize their input. Here every copied c
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nmt.keep.markup import BLOCKS, OVERRIDE, SUBTITLE_TAG, TAG, VOID
+from nmt.keep.markup import BLOCKS, OVERRIDE, SUBTITLE_TAG, TAG, VOID, MarkedText, has_no_translation
 
 # Elements without natural language, or with significant line breaks.
 _COPIED = frozenset(["math", "pre", "script", "style", "svg", "template", "textarea"])
 _RAW = frozenset(["script", "style", "textarea"])  # contain no tags
-# An attribute outside the values of other attributes.
-_NO_TRANSLATION = re.compile(
-    r"""(?:"[^"]*"|'[^']*'|[^"'])*?\stranslate\s*=\s*(?:"no"|'no'|no(?=[\s/]|\Z))""", re.IGNORECASE
-)
 # Hours and fractions of seconds may be missing, as in WebVTT and in files edited by hand.
 _TIMES = re.compile(r"^[ \t]*(?:\d+:){1,3}\d+(?:[,.]\d+)?[ \t]*-+>[^\n]*$", re.MULTILINE)
 _PARAGRAPH = re.compile(r"(?:^[ \t]*\S[^\n]*(?:\n|\Z))+", re.MULTILINE)
@@ -64,11 +59,20 @@ def html_segments(document: str) -> Iterator[Segment]:
     copied = 0  # start of the next copied part
     for start, end in _blocks(document):
         text = document[start:end].strip()
-        if any(map(str.isalpha, html.unescape(TAG.sub(" ", text)))):
+        if _has_text(text):
             first = document.index(text, start)
             yield Segment(document[copied:first], text)
             copied = first + len(text)
     yield Segment(document[copied:], "")
+
+
+def _has_text(line: str) -> bool:
+    """Return whether a line has letters that are to be translated."""
+    marked = MarkedText.parse(line)
+    rest = marked.text
+    for fixed in marked.fixed:
+        rest = rest.replace(fixed, "")
+    return marked.too_deep or any(map(str.isalpha, rest))
 
 
 def _blocks(document: str) -> Iterator[tuple[int, int]]:
@@ -90,7 +94,7 @@ def _is_copied(tag: re.Match[str]) -> bool:
     name, rest = (tag["name"] or "").lower(), tag["rest"] or ""
     if tag["end"] or rest.endswith("/") or name in VOID:
         return False
-    return name in _COPIED or (name in BLOCKS and _NO_TRANSLATION.match(rest) is not None)
+    return name in _COPIED or (name in BLOCKS and has_no_translation(tag))
 
 
 def _end_of_element(document: str, tag: re.Match[str]) -> int:

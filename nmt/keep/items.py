@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias
@@ -14,6 +14,8 @@ from nmt.text.clean import normalize
 from nmt.text.words import FRACTIONS, UNSPACED
 
 Kind = Literal["markup", "numbers", "urls", "emails", "placeholders"]
+FIXED = "fixed"
+"""Kind of the items that markup excludes from translation, such as names of products."""
 _Key: TypeAlias = "Callable[[Item], str]"
 
 _SPACES = " \u00a0\u202f"
@@ -96,23 +98,29 @@ class ItemGrammar:
 
     kinds:    the kinds to find
     src_lang: ISO 639 code, which determines the number format
+    fixed:    texts that are also items, wherever they occur as whole words
     """
 
     kinds: Collection[str]
     src_lang: str
     tgt_lang: str
+    fixed: tuple[str, ...] = ()
+
+    def with_fixed(self, texts: Sequence[str]) -> ItemGrammar:
+        """Return a grammar with these fixed texts."""
+        return replace(self, fixed=tuple(texts)) if texts else self
 
     def find_source(self, text: str) -> list[Item]:
         """Return the items of a text to translate, in order."""
-        return _find(text, self.kinds, self.src_lang)
+        return _with_fixed(text, self.fixed, _find(text, self.kinds, self.src_lang))
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the start and end of each item of a text."""
         return [(item.start, item.end) for item in self.find_source(text)]
 
     def find_target(self, text: str) -> list[Item]:
-        """Return the items of a translation, in order."""
-        return _find(text, self.kinds, self.tgt_lang)
+        """Return the items of a translation, in order; the case of fixed texts may differ."""
+        return _with_fixed(text, self.fixed, _find(text, self.kinds, self.tgt_lang), re.IGNORECASE)
 
     def written(self, item: Item) -> str:
         """Return the target form of a source item: 1,234.5 becomes 1.234,5 in German."""
@@ -204,6 +212,24 @@ def _find(text: str, kinds: Collection[str], language: str) -> list[Item]:
             item = Item(kind, content, *match.span())
             items += [item] if _parse(content, language) else _groups(item)
     return items
+
+
+def _with_fixed(text: str, fixed: Sequence[str], items: list[Item], flags: int = 0) -> list[Item]:
+    """Add the occurrences of fixed texts; drop other items that overlap them."""
+    if not fixed:
+        return items
+    pattern = "|".join(map(_whole_words, sorted(fixed, key=len, reverse=True)))  # the longest first
+    found = [Item(FIXED, " ".join(match[0].split()), *match.span()) for match in re.finditer(pattern, text, flags)]
+    others = [item for item in items if not any(item.start < one.end and one.start < item.end for one in found)]
+    return sorted([*found, *others], key=lambda item: item.start)
+
+
+def _whole_words(text: str) -> str:
+    """Return a pattern of a text that is not part of a longer word."""
+    before, after = (
+        rf"(?{look}{_WORD})" if re.match(_WORD, end) else "" for look, end in (("<!", text), ("!", text[-1]))
+    )
+    return before + r"\s+".join(map(re.escape, text.split())) + after
 
 
 def _groups(item: Item) -> list[Item]:

@@ -41,6 +41,12 @@ TAG = re.compile(
 )
 """A tag, comment, declaration or processing instruction; without its end, the last three extend to the end of text."""
 _MAX_DEPTH = 100
+# Inline elements with code or the names of keys.
+_CODE = frozenset(["code", "kbd", "samp", "var"])
+# An attribute outside the values of other attributes.
+_NO_TRANSLATION = re.compile(
+    r"""(?:"[^"]*"|'[^']*'|[^"'])*?\stranslate\s*=\s*(?:"no"|'no'|no(?=[\s/]|\Z))""", re.IGNORECASE
+)
 _TOKEN = re.compile(rf"{TAG.pattern}|(?P<entity>&[A-Za-z][\w.-]*;)", re.DOTALL)
 OVERRIDE = r"\{\\[^{}\n]*\}"
 """Pattern of an override tag of subtitles, such as {\\an8} or {\\i1}."""
@@ -68,10 +74,11 @@ class Element:
 
 
 class _Open(NamedTuple):
-    """An open element and its tag name in lower case."""
+    """An open element and its tag name in lower case. is_fixed: whether its content is not translated"""
 
     name: str
     element: Element
+    is_fixed: bool = False
 
 
 class Interval(NamedTuple):
@@ -87,6 +94,7 @@ class MarkedText:
 
     text:     without line breaks or tabs; entities are decoded
     elements: top-level elements, in order
+    fixed:    content of inline elements that is not translated: code, and that of elements with translate="no"
     escapes:  whether &, < and > of a translation become entities
     too_deep: whether the line has too many open elements; `text` is then empty, and the whole line is one element
     """
@@ -95,6 +103,7 @@ class MarkedText:
     elements: list[Element]
     escapes: bool
     too_deep: bool = False
+    fixed: tuple[str, ...] = ()
 
     @classmethod
     def plain(cls, line: str) -> MarkedText:
@@ -121,7 +130,7 @@ class MarkedText:
             if parser.depth > _MAX_DEPTH:
                 return cls("", [Element(without_breaks(line), "", 0, 0)], not is_subtitle, too_deep=True)
         parser.text += without_breaks(unescape(line[end:]))
-        return cls(parser.text, parser.finish(), not is_subtitle)
+        return cls(parser.text, parser.finish(), not is_subtitle, fixed=tuple(dict.fromkeys(parser.fixed)))
 
     def insert(self, translation: str, links: Links, edits: Sequence[tuple[int, int, str]] = ()) -> str:
         """Insert the tags into the translation.
@@ -138,6 +147,11 @@ class MarkedText:
 
     def _escape(self, text: str) -> str:
         return html.escape(text, quote=False) if self.escapes else text
+
+
+def has_no_translation(tag: re.Match[str]) -> bool:
+    """Return whether an opening tag, a match of `TAG`, has the attribute translate="no"."""
+    return _NO_TRANSLATION.match(tag["rest"] or "") is not None
 
 
 def apply_edits(text: str, edits: Sequence[tuple[int, int, str]], offsets: Sequence[int] = ()) -> tuple[str, list[int]]:
@@ -170,11 +184,13 @@ class _Parser:
     """Builds the tree of a line.
 
     text:  text so far, to which the caller adds the text between tags
+    fixed: see `MarkedText`
     depth: number of elements that are open, or that began on an earlier line
     """
 
     def __init__(self) -> None:
         self.text = ""
+        self.fixed: list[str] = []
         self.depth = 0
         self._stack = [_Open("", Element("", "", 0, 0))]
 
@@ -191,7 +207,8 @@ class _Parser:
             self._close(name, tag, position)
         elif name and name not in VOID and not (token["rest"] or "").endswith("/"):
             self.depth += 1
-            self._stack.append(_Open(name, Element(tag, "", position, position)))
+            is_fixed = name in _CODE or has_no_translation(token)
+            self._stack.append(_Open(name, Element(tag, "", position, position), is_fixed))
         else:
             self._parent.children.append(Element(tag, "", position, position))
         if name in BLOCKS and self.text and not self.text[-1].isspace():
@@ -209,8 +226,11 @@ class _Parser:
 
     def _pop(self, position: int) -> None:
         self.depth -= 1
-        element = self._stack.pop().element
+        _, element, is_fixed = self._stack.pop()
         element.end = position
+        content = self.text[element.start : position].strip()
+        if is_fixed and any(map(str.isalnum, content)):
+            self.fixed.append(content)
         self._parent.children.append(element)
 
     def finish(self) -> list[Element]:

@@ -9,7 +9,7 @@ inserted by word alignment.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
@@ -96,10 +96,12 @@ def unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) -> str:
 class _Line(NamedTuple):
     """A parsed line, its items, and the input of its first translation.
 
+    grammar:   finds the items of the line and its translation
     requested: items of its prefix, required phrases and glossary terms, which the translation may also have
     """
 
     marked: MarkedText
+    grammar: ItemGrammar
     items: list[Item]
     plain: TranslatorInput
     requested: list[Item]
@@ -165,9 +167,9 @@ class PreservingTranslator:
         taken, self.fallbacks = self.fallbacks, Fallbacks()
         return taken
 
-    def own_glossary(self, glossary: Glossary | None) -> Glossary | None:
+    def own_glossary(self, glossary: Glossary | None, line: str) -> Glossary | None:
         """Return a glossary whose terms do not match within the items of a line."""
-        return None if glossary is None else glossary.outside(self._grammar.spans)
+        return None if glossary is None else glossary.outside(self._grammar.with_fixed(self._parse(line).fixed).spans)
 
     def without_tags(self, text: str) -> str:
         """Return a line or its translation as the wrapped translator reads or writes it."""
@@ -200,9 +202,11 @@ class PreservingTranslator:
     def _read(self, item: TranslatorInput) -> _Line:
         marked = self._parse(item.text)
         context = tuple(map(self._plain, item.context))
-        plain = item._replace(text=marked.text, context=context, glossary=self.own_glossary(item.glossary))
-        requested = self._grammar.find_target(self._requested(plain, self._translator.require))
-        return _Line(marked, self._grammar.find_source(marked.text), plain, requested)
+        grammar = self._grammar.with_fixed(marked.fixed)
+        glossary = item.glossary and item.glossary.outside(grammar.spans)
+        plain = item._replace(text=marked.text, context=context, glossary=glossary)
+        requested = grammar.find_target(self._requested(plain, self._translator.require))
+        return _Line(marked, grammar, grammar.find_source(marked.text), plain, requested)
 
     def _requested(self, item: TranslatorInput, require: Sequence[Required]) -> str:
         """Return the texts that a translation must or may contain, one per line. require: phrases of all inputs"""
@@ -248,14 +252,14 @@ class PreservingTranslator:
 
         allow_joined: whether an item may be newly joined to letters, such as a required phrase inside a word
         """
-        pairing = self._grammar.pair(line.items, self._grammar.find_target(translation))
+        pairing = line.grammar.pair(line.items, line.grammar.find_target(translation))
         text = line.marked.text
         joined = [pair for pair in pairing.pairs if is_newly_joined(pair[0], text, pair[1], translation)]
         if joined and not allow_joined:
             return None
         pairs = sorted(pairing.pairs, key=lambda pair: pair[1].start)
-        edits = [(target.start, target.end, self._grammar.written(source)) for source, target in pairs]
-        if not self._grammar.holds(line.items, apply_edits(translation, edits)[0], line.requested):
+        edits = [(target.start, target.end, line.grammar.written(source)) for source, target in pairs]
+        if not line.grammar.holds(line.items, apply_edits(translation, edits)[0], line.requested):
             return None
         if line.marked.elements:
             links = _link_equal_words(line.marked.text, translation, links, pairs)
@@ -270,8 +274,8 @@ class PreservingTranslator:
         for i, line in enumerate(lines):
             if kept[i]:
                 continue
-            pairing = self._grammar.pair(line.items, self._grammar.find_target(n_best_lists[i][0].text))
-            missing = list(map(self._grammar.written, pairing.missing)) if can_require else []
+            pairing = line.grammar.pair(line.items, line.grammar.find_target(n_best_lists[i][0].text))
+            missing = list(map(line.grammar.written, pairing.missing)) if can_require else []
             item = line.plain._replace(required=(*line.plain.required, *missing))
             adds_numbers = any(extra.kind == "numbers" for extra in pairing.extra)
             if missing or (adds_numbers and not self._may_have_digits(item, self._translator.require)):
@@ -342,7 +346,7 @@ class PreservingTranslator:
         texts = [segment.text for segment in segments if segment.is_translated]
         inputs = [TranslatorInput(text, glossary=line.plain.glossary) for text in texts]
         if inputs:
-            written = set(map(self._grammar.written, line.items))
+            written = set(map(line.grammar.written, line.items))
             phrases = (*self._translator.require, *line.plain.required)
             required = tuple(phrase for phrase in phrases if written.isdisjoint(forms_of(phrase)))
             inputs[0] = line.plain._replace(text=texts[0], context=(), required=required)
@@ -371,7 +375,7 @@ class PreservingTranslator:
                 self.fallbacks += Fallbacks(split=1)
                 return replace(merged, text=inserted)
         self.fallbacks += Fallbacks(copied=1)
-        edits = [(item.start, item.end, self._grammar.written(item)) for item in line.items]
+        edits = [(item.start, item.end, line.grammar.written(item)) for item in line.items]
         links = [(word, word) for word in range(len(word_spans(line.marked.text)))]
         return replace(merged, text=line.marked.insert(line.marked.text, links, edits))
 
@@ -395,12 +399,12 @@ class PreservingTranslator:
             links: Links = [(0, 0)]
             if segment.is_translated:
                 translation = _without_added_stop(next(results), segment.text)
-                items = self._grammar.find_target(translation.text) if removes_items else []
+                items = line.grammar.find_target(translation.text) if removes_items else []
                 removed = [item for item in items if (item.kind, item.text) not in requested]
                 output, _ = apply_edits(translation.text, [(item.start, item.end, "") for item in removed])
                 links = () if removed else translation.alignment or ()
             else:
-                output = self._grammar.written(segment.item) if segment.item else segment.text
+                output = line.grammar.written(segment.item) if segment.item else segment.text
             joined.append((segment, len(text), links))
             text += output
         src_starts = [start for start, _ in word_spans(line.marked.text)]
@@ -483,6 +487,12 @@ def _link_equal_words(text: str, translation: str, links: Links, pairs: Sequence
         if src_counts[word] == 1 and tgt_counts[word] == 1 and any(map(str.isalnum, word))
     }
     src_starts, tgt_starts = ([start for start, _ in word_spans(side)] for side in (text, translation))
+    items: set[int] = set()
     for source, target in pairs:
-        equal[bisect_right(tgt_starts, target.start) - 1] = bisect_right(src_starts, source.start) - 1
-    return [*(link for link in links if link[1] not in equal), *((source, target) for target, source in equal.items())]
+        first, end = bisect_right(src_starts, source.start) - 1, bisect_left(src_starts, source.end)
+        items.update(range(first, end))
+        words = range(bisect_right(tgt_starts, target.start) - 1, bisect_left(tgt_starts, target.end))
+        for offset, word in enumerate(words):
+            equal[word] = min(first + offset, end - 1)
+    others = (link for link in links if link[1] not in equal and link[0] not in items)
+    return [*others, *((source, target) for target, source in equal.items())]

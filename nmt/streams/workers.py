@@ -205,9 +205,9 @@ class WindowTranslator:
         source = record.text or ""
         glossary = record.glossary(self.glossary)
         if isinstance(self.translator, PreservingTranslator):
+            glossary = self.translator.own_glossary(glossary, source)
             source = self.translator.without_tags(source)
             translation = self.translator.without_tags(translation)
-            glossary = self.translator.own_glossary(glossary)
         if glossary is None:
             return ""
         return "".join(format_use(record.number, use) for use in glossary.check(source, translation))

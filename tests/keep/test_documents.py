@@ -39,6 +39,7 @@ def test_html_is_separated_into_text_and_markup() -> None:
 def test_elements_that_must_not_be_translated_are_copied() -> None:
     texts = {
         '<p translate="no">One</p><p>Two</p>': ["Two", ""],
+        '<p><b translate="no">One</b> 2</p><p><code>One</code> two</p>': ["<code>One</code> two", ""],
         "<div class='x' TRANSLATE=No><div>One</div><p>Two</p></div>Three": ["Three", ""],
         '<p title=" translate=no">One</p><p translate="yes">Two</p>': ["One", "Two", ""],
         'One<br translate="no">Two<hr translate="no"/>': ["One", "Two", ""],

@@ -25,6 +25,19 @@ def test_text_has_no_tags_and_no_entities(line: str, text: str) -> None:
     assert MarkedText.parse(line).text == text
 
 
+@pytest.mark.parametrize(
+    ("line", "fixed"),
+    [
+        ('see <b translate="no">Big <i>Apple</i></b> now', ("Big Apple",)),
+        ("type <code>ls -l</code>, <KBD>Enter</KBD> and <code>ls -l</code>", ("ls -l", "Enter")),
+        ("<span translate=no>Word  Pad", ("Word  Pad",)),
+        ('<b translate="yes">a</b> <b title="translate=no">b</b> <br translate="no"/> <i translate="no">!</i>', ()),
+    ],
+)
+def test_content_that_is_not_translated(line: str, fixed: tuple[str, ...]) -> None:
+    assert MarkedText.parse(line).fixed == fixed
+
+
 WORD_BY_WORD = [(i, i) for i in range(20)]
 
 

@@ -104,6 +104,22 @@ def test_searches_again_with_missing_items() -> None:
     assert translator.fallbacks == Fallbacks(searched=1)
 
 
+@pytest.mark.parametrize("can_require", [True, False])
+def test_content_that_is_not_translated_is_kept(can_require: bool) -> None:
+    """The other items are found outside of it, and the glossary does not match in it."""
+    line = 'open <b translate="no">Big Apple 2</b> at 3 now'
+    plain = "open Big Apple 2 at 3 now"
+    required = {plain: "öffne jetzt big  apple 2 um 3"} if can_require else None
+    script = Script({plain: "öffne jetzt Apfel um 3", "open": "öffne", "at": "um", "now": "jetzt"}, required)
+    translator = keeping(script, "markup", "numbers")
+    expected = "öffne jetzt <b>Big Apple 2</b> um 3" if can_require else "öffne <b>Big Apple 2</b> um 3 jetzt"
+    assert best_of(translator, line) == expected.replace("<b>", '<b translate="no">')
+    assert translator.fallbacks == (Fallbacks(searched=1) if can_require else Fallbacks(split=1))
+    glossary = Glossary([Term("apple", ("Apfel",)), Term("open", ("öffne",))])
+    own = translator.own_glossary(glossary, line)
+    assert own is not None and [term.source for term in own.find(plain)] == ["open"]
+
+
 def test_second_searches_are_not_counted_as_split_long_or_reused_lines() -> None:
     class Counting(Script):
         def start_translation(
