@@ -162,7 +162,9 @@ def start_workers(
     """
     if engine == "ctranslate2" and not world_size() > 1:
         ct2_device = select_device(device)
-        return nullcontext(Workers(device="cpu" if ct2_device.kind == "cpu" else f"cuda:{ct2_device.index}"))
+        on_gpu = ct2_device.kind != "cpu"
+        name = f"cuda:{ct2_device.index}" if on_gpu else "cpu"
+        return nullcontext(Workers(device=name, on_gpu=on_gpu))
     from nmt.streams.torch_workers import start_torch_workers  # noqa: PLC0415
 
     return start_torch_workers(device, 1 if engine == "ctranslate2" else processes, threads)

@@ -1,10 +1,11 @@
-"""Out-of-memory errors."""
+"""Out-of-memory errors, and unused memory of the device."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 
@@ -12,6 +13,17 @@ from nmt.errors import UserError
 
 _AMOUNT = re.compile(r" to allocate [\d.,]+ \w+")
 _MESSAGES = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+capture_lock = Lock()
+"""Held during the capture of a CUDA graph: another capture, or freeing of unused memory, would make it fail."""
+
+
+def free_unused_memory(device: torch.device) -> None:
+    """Return memory that torch keeps for later allocations to the device."""
+    if device.type == "cuda":
+        with capture_lock:
+            torch.cuda.empty_cache()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -57,7 +57,8 @@ from nmt.text.clean import UnicodeForm, normalize
 from nmt.text.tokenizer import Tokenizers
 
 _BATCH_TOKENS, _GREEDY_BATCH_TOKENS = 256, 512
-"""Default number of source tokens per batch; smaller than for torch, because steps have less overhead."""
+"""Default number of source tokens per batch on a CPU; smaller than for torch, because steps have less overhead."""
+_GPU_BATCH_TOKENS = 8_192
 
 _NO_REQUIRED = (
     "CTranslate2 does not support the required phrases or glossary of this line; use --engine torch, or remove the "
@@ -72,6 +73,7 @@ class CTranslate2Engine:
     """A loaded CTranslate2 model that takes token ids; several threads may call it at once.
 
     num_translators: number of batches decoded in parallel
+    on_gpu:          whether it runs on a GPU
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class CTranslate2Engine:
                 max_queued_batches=-1,  # a full queue would block and delay signals; `BatchQueue` limits it instead
             )
         self.num_translators = translators
+        self.on_gpu = device.kind != "cpu"
         # Sums of integers are exact. Those of floats depend on the number of sentences in a batch.
         self._scores_alone = device.kind == "cpu" and compute_type != "int8"
         self._queue = BatchQueue(_MAX_POSTED_BATCHES * translators)
@@ -381,6 +384,8 @@ class CTranslate2Translator(TextTranslator):
         super()._set_decode(decode)
         self._scores = self._shows_scores or decode.mbr_metric != "none"
         auto = _BATCH_TOKENS if decode.beam_size > 1 else _GREEDY_BATCH_TOKENS
+        if self._engine.on_gpu:
+            auto = _GPU_BATCH_TOKENS
         self._batch_tokens = auto if decode.batch_tokens == "auto" else decode.batch_tokens
 
     @classmethod

@@ -192,12 +192,20 @@ class Arena:
         return all(name in self._memory and math.prod(size) <= len(self._memory[name]) for name, size in sizes.items())
 
     def grow(self, sizes: Sizes) -> None:
-        """Replace memory that is too small. Tensors in use keep theirs alive."""
-        for name, size in sizes.items():
-            if not self.fits({name: size}):
-                self._memory.pop(name, None)  # frees it before the larger one is allocated
-                dtype = torch.int64 if name in _INTEGERS else self._like.dtype
-                self._memory[name] = self._like.new_empty(math.prod(size), dtype=dtype)
+        """Replace memory that is too small. Tensors in use keep theirs alive.
+
+        If this runs out of memory, the arena becomes empty: a part of the tensors could leave too little memory for
+        even a small batch.
+        """
+        try:
+            for name, size in sizes.items():
+                if not self.fits({name: size}):
+                    self._memory.pop(name, None)  # frees it before the larger one is allocated
+                    dtype = torch.int64 if name in _INTEGERS else self._like.dtype
+                    self._memory[name] = self._like.new_empty(math.prod(size), dtype=dtype)
+        except (RuntimeError, MemoryError):
+            self._memory.clear()
+            raise
 
     def tensors(self, sizes: Sizes) -> dict[str, Tensor]:
         """Return tensors of these sizes, which must fit."""

@@ -19,6 +19,7 @@ from typing import Protocol, TypeGuard
 import torch
 from torch import Tensor
 
+from nmt.devices.memory import capture_lock
 from nmt.inference.buffers import Arena, Buffers, Shape, tensor_sizes
 from nmt.inference.wrapped import WrappedModel
 from nmt.logs import say
@@ -65,36 +66,45 @@ class GraphRecorder:
     """Captures CUDA graphs, which share one pool for intermediate memory.
 
     Sharing is safe because graphs are replayed one after the other on one stream, and their outputs are not in the
-    pool. Streams and warm-up follow torch's notes on CUDA semantics. A step that cannot be captured runs eagerly.
+    pool. Streams and warm-up follow torch's notes on CUDA semantics. If a capture fails, all later steps run eagerly:
+    some versions of torch do not release the memory pool of a failed capture, and then later captures fail too.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._has_failed = False
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, run: Run) -> Run:
         """See `Recorder.record`."""
+        if self._has_failed:
+            return run
         try:
             return self._capture(run)
         except torch.OutOfMemoryError:
             raise  # the search is repeated with a smaller batch
         except RuntimeError as error:
+            self._has_failed = True
             reason = str(error).partition("\n")[0]
-            say(f"CUDA graph capture failed on {self._device}; the step runs without a graph: {reason}")
+            say(f"CUDA graph capture failed on {self._device}; search continues without graphs: {reason}")
             return run
 
     def _capture(self, run: Run) -> Run:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device):
+        # Only one capture may be underway in a process, because beginning one synchronizes the device.
+        with capture_lock, torch.cuda.device(self._device):
             stream = torch.cuda.current_stream()
             self._stream.wait_stream(stream)
-            with torch.cuda.stream(self._stream):  # initialize libraries for this stream before the capture
-                run()
-            stream.wait_stream(self._stream)
-            # thread_local: other threads of a server may use the GPU during the capture.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                run()
+            try:
+                with torch.cuda.stream(self._stream):  # initialize libraries for this stream before the capture
+                    run()
+                stream.wait_stream(self._stream)
+                # thread_local: other threads of a server may use the GPU during the capture.
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                    run()
+            finally:
+                torch.cuda.set_stream(stream)  # `torch.cuda.graph` does not restore it if ending the capture fails
         return graph.replay
 
     def clear(self) -> None:
@@ -152,8 +162,8 @@ class StaticState:
 class CapturedModel(WrappedModel[Transformer]):
     """A Transformer for search with captured decoder steps; its results equal those of the wrapped model.
 
-    There is one set of buffers, so `start` ends the previous search. Buffers are kept after a search, even one that ran
-    out of memory: a search with half the sentences fits them. Weights must keep their addresses.
+    There is one set of buffers, so `start` ends the previous search. Buffers are kept after a search. Weights must keep
+    their addresses.
     """
 
     def __init__(self, model: Transformer, recorder: Recorder | None = None) -> None:
@@ -206,7 +216,9 @@ class CapturedModel(WrappedModel[Transformer]):
         buffers.tokens.index_copy_(0, state.rows, tokens)
         step.count += 1
         if step.count == _CAPTURE_AT:
+            step.count = 0  # so that a step that runs out of memory is captured later
             step.run = self._recorder.record(step.run)
+            step.count = _CAPTURE_AT
         step.run()
         buffers.advance(state.rows)
         state.steps += 1

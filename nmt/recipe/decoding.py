@@ -126,9 +126,9 @@ class DecodeRecipe(Section):
     fusion_weight: Strength = 0.1
     """Shallow fusion: weight of the language model; 0 disables it."""
     batch_tokens: PositiveInt | Literal["auto"] = "auto"
-    """Maximum source tokens per batch. `auto`: with CTranslate2, 512 in greedy search and 256 with a beam. With torch
-    on a CPU, 8,192 in greedy search, 4,096 with a beam of 2, 2,048 with a beam of 3 to 64, and fewer with larger beams;
-    on a GPU, what fits in a quarter of its memory with this model and beam, from 2,048 to 32,768."""
+    """Maximum source tokens per batch. `auto`: with CTranslate2, 512 in greedy search and 256 with a beam, and 8,192 on
+    a GPU. With torch on a CPU, 8,192 in greedy search, 4,096 with a beam of 2, 2,048 with a beam of 3 to 64, and fewer
+    with larger beams; on a GPU, what fits in a quarter of its memory with this model and beam, from 2,048 to 32,768."""
 
     def over(
         self, own: DecodeRecipe, *, has_ensemble: bool = False, needs_alignments: bool | None = None

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from nmt.data.epoch_plan import plan_by_length
-from nmt.devices.memory import is_out_of_memory
+from nmt.devices.memory import free_unused_memory, is_out_of_memory
 from nmt.errors import UserError
 from nmt.logs import say
 from nmt.recipe import DecodeRecipe, ModelRecipe
@@ -140,8 +140,7 @@ class Batching:
                             "stop other programs that use it, or lower decode.beam_size"
                         ) from error
                 # Outside of `except`: the traceback that references the tensors of the search is gone.
-                if self._device.type == "cuda":
-                    torch.cuda.empty_cache()
+                free_unused_memory(self._device)
                 self.tokens = batch.tokens // 2
                 break
         if self.tokens < requested and not self._has_warned:

@@ -209,7 +209,9 @@ class TranslationJob:
         if pipe is not None:
             size = self.window or factor * MAX_WINDOW
             return split_windows(records, size, pipe.wait, self.max_delay, max_characters=max_characters)
-        size = window_of_file(count or 0, on_gpu=workers.on_gpu) if workers.splits_files else SINGLE_PROCESS_WINDOW
+        size = factor * SINGLE_PROCESS_WINDOW
+        if workers.splits_files:
+            size = window_of_file(count or 0, on_gpu=workers.on_gpu)
         windows = split_windows(records, self.window or size, max_characters=max_characters)
         return whole_documents(windows) if self.source.reader.context.has_target else windows
 

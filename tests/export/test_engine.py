@@ -21,6 +21,7 @@ from nmt.decode.scoring import TextScorer
 from nmt.decode.task import Task, TranslatorInput
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
+from nmt.engines import start_workers
 from nmt.errors import UserError
 from nmt.export import batches, cache
 from nmt.export import ctranslate2 as conversion
@@ -225,6 +226,22 @@ class CollectedOnce:
     def result(self) -> Any:
         self._is_collected = True
         return self._result
+
+
+def test_batches_and_windows_are_larger_on_a_gpu(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of a GPU takes as long for hundreds of sentences as for a few."""
+    decode = search(beam_size=5)
+    translator = CTranslate2Translator.load(model, "cpu", "fp32", decode, translators=1)
+    assert translator._batch_tokens == 256
+    translator._engine.on_gpu = True
+    translator._set_decode(decode)
+    assert translator._batch_tokens == 8_192
+    translator._set_decode(search(batch_tokens=300))
+    assert translator._batch_tokens == 300
+    for device, on_gpu in ((EngineDevice("cpu"), False), (EngineDevice("cuda", 1), True)):
+        monkeypatch.setattr("nmt.engines.select_device", lambda name, device=device: device)
+        with start_workers("ctranslate2", "auto", None, None) as workers:
+            assert workers.on_gpu is on_gpu
 
 
 def test_no_state_is_read_after_results_are_collected(model: Path, lines: list[str]) -> None:

@@ -19,6 +19,7 @@ from nmt.bench.random_model import numbered_word_tokenizers, write_random_model
 from nmt.checkpoint import load_model
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
+from nmt.devices.memory import capture_lock, free_unused_memory
 from nmt.errors import UserError
 from nmt.inference.buffers import Arena, Shape, Sizes
 from nmt.inference.captured import CapturedModel, GraphRecorder, Run, StaticState
@@ -369,9 +370,10 @@ def test_cuda_graphs_give_the_same_translations(model_directory: Path) -> None:
 
 
 def test_a_failed_capture_runs_eagerly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Running out of memory is not a failed capture. After one, nothing is captured anymore."""
     recorder = object.__new__(GraphRecorder)  # the constructor needs a GPU
-    recorder._device = torch.device("cuda", 0)
-    errors = iter([RuntimeError("operation not permitted\nwhen stream is capturing"), torch.OutOfMemoryError("full")])
+    recorder._device, recorder._has_failed = torch.device("cuda", 0), False
+    errors = iter([torch.OutOfMemoryError("full"), RuntimeError("operation not permitted\nwhen stream is capturing")])
 
     def fail(_: Run) -> Run:
         raise next(errors)
@@ -380,7 +382,43 @@ def test_a_failed_capture_runs_eagerly(monkeypatch: pytest.MonkeyPatch, capsys: 
 
     def run() -> None: ...
 
-    assert recorder.record(run) is run
-    assert capsys.readouterr().err.endswith("runs without a graph: operation not permitted\n")
     with pytest.raises(torch.OutOfMemoryError):
         recorder.record(run)
+    assert recorder.record(run) is run
+    assert capsys.readouterr().err.endswith("search continues without graphs: operation not permitted\n")
+    assert recorder.record(run) is run and not list(errors)
+
+
+def test_a_step_that_ran_out_of_memory_is_captured_later() -> None:
+    class FailingOnce(RepeatingRecorder):
+        fails = True
+
+        def record(self, run: Run) -> Run:
+            if self.fails:
+                self.fails = False
+                raise torch.OutOfMemoryError("full")
+            return super().record(run)
+
+    model, recorder = make_model(), FailingOnce()
+    captured = CapturedModel(model, recorder)
+    src = random_sources(random.Random(2), 3, longest=5)
+    tokens = torch.full((3, 1), BOS_ID)
+    state = captured.start(src, 1)
+    captured.advance(tokens, state)
+    captured.advance(tokens, state)
+    with pytest.raises(torch.OutOfMemoryError):
+        captured.advance(tokens, state)
+    state = captured.start(src, 1)
+    for _ in range(3):
+        assert not recorder.recorded
+        captured.advance(tokens, state)
+    assert recorder.recorded
+
+
+def test_captures_and_freeing_of_memory_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a model that runs out of memory would make the capture of another model fail."""
+    is_locked = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: is_locked.append(capture_lock.locked()))
+    free_unused_memory(torch.device("cuda", 0))
+    free_unused_memory(torch.device("cpu"))
+    assert is_locked == [True] and not capture_lock.locked()
