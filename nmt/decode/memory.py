@@ -135,11 +135,11 @@ class TranslationMemory:
         self._database.execute(f"BEGIN {kind}")
         try:
             yield
+            self._database.execute("COMMIT")  # if a reader makes this fail, the transaction stays open
         except BaseException:
             with suppress(sqlite3.Error):
                 self._database.execute("ROLLBACK")
             raise
-        self._database.execute("COMMIT")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

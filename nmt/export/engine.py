@@ -204,7 +204,7 @@ class CTranslate2Engine:
         """Return the arguments of translate_batch. longest: maximum output length including EOS"""
         returns_all = all_hypotheses or options.length_penalty == "gnmt"
         return search_arguments(options, self._tgt_pieces) | {
-            "num_hypotheses": max_hypotheses(options) if returns_all else options.n_best,
+            "num_hypotheses": max_hypotheses(options) if returns_all else min(options.n_best, max_hypotheses(options)),
             "max_input_length": 0,
             "max_decoding_length": longest,
             "min_decoding_length": shortest,

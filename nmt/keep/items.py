@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -43,12 +44,13 @@ _FULL_WIDTH_DIGITS = {ord("\uff10") + digit: str(digit) for digit in range(10)}
 
 _NOT_IN_URL = r"\s<>\"\u201c\u201d\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 _AFTER_URL = r".,;:!?'\u2019()\[\]{}"
+_MAX_REPEATED = 32  # without a limit, some lines of length n would take time of the order of n^2
 # An attached letter ends the host of a URL. A final closing parenthesis belongs to a URL that has an opening one, as in
 # https://example.org/Mercury_(planet).
 _URL = (
     rf"(?:(?i:https?|s?ftps?|ssh|git|file|wss?)://|(?<!{_WORD})[Ww]{{3}}\.)"
     rf"(?:[^{_NOT_IN_URL}{_ATTACHED}/?#]*{_WORD}(?=[{_ATTACHED}])|[^{_NOT_IN_URL}]*\([^{_NOT_IN_URL}()]*\)"
-    rf"(?=[{_AFTER_URL}]*(?:[{_NOT_IN_URL}]|\Z))|[^{_NOT_IN_URL}]*[^{_NOT_IN_URL}{_AFTER_URL}]/?)"
+    rf"(?=[{_AFTER_URL}]{{0,{_MAX_REPEATED}}}+(?:[{_NOT_IN_URL}]|\Z))|[^{_NOT_IN_URL}]*[^{_NOT_IN_URL}{_AFTER_URL}]/?)"
 )
 _LOCAL = rf"(?:{_WORD}|[.+-])"  # a character of the local part of an e-mail address
 _EMAIL = rf"(?<!{_WORD})(?<![.+-]){_LOCAL}++(?:'{_LOCAL}++){{0,3}}@(?:{_WORD}|-)+(?:\.(?:{_WORD}|-)+)+"
@@ -63,7 +65,7 @@ _PLACEHOLDER = (
 _SIGN = rf"(?:(?<![\w)\]}}.%\u00b0\u20ac'\u2019\"{_SIGNS}])[{_SIGNS}](?=\.?[\d{FRACTIONS}]))?"
 _POINT_BEFORE = r"(?:(?<![\w)\]}.,:/%\u00b0'\u2019\"])\.)?"
 _NUMBER = (
-    rf"(?:{_POINT_BEFORE}\d++(?:[.,:/\u2044]\d++)*+[{FRACTIONS}{_EXPONENTS}]*|[{FRACTIONS}])"
+    rf"(?:{_POINT_BEFORE}(?<!\d)\d++(?:[.,:/\u2044]\d++){{0,{_MAX_REPEATED}}}+[{FRACTIONS}{_EXPONENTS}]*|[{FRACTIONS}])"
     rf"(?!{_LOCAL}{{0,64}}@)"  # not the beginning of an e-mail address
 )
 _VERSION = rf"(?<!{_WORD})[vV]\d++(?:\.\d++)++(?!{_LOCAL}{{0,64}}@)"  # its points are not decimal points
@@ -220,7 +222,9 @@ def _with_fixed(text: str, fixed: Sequence[str], items: list[Item], flags: int =
         return items
     pattern = "|".join(map(_whole_words, sorted(fixed, key=len, reverse=True)))  # the longest first
     found = [Item(FIXED, " ".join(match[0].split()), *match.span()) for match in re.finditer(pattern, text, flags)]
-    others = [item for item in items if not any(item.start < one.end and one.start < item.end for one in found)]
+    ends = [item.end for item in found]
+    starts = [*(item.start for item in found), len(text)]
+    others = [item for item in items if starts[bisect_right(ends, item.start)] >= item.end]
     return sorted([*found, *others], key=lambda item: item.start)
 
 

@@ -36,11 +36,11 @@ BLOCKS = frozenset(_BLOCK_NAMES.split())
 
 TAG = re.compile(
     r"""<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<\?.*?(?:\?>|\Z)|<![A-Za-z][^>]*+(?:>|\Z)"""
-    r"""|<(?P<end>/?)(?P<name>[A-Za-z_][^\s/>"'<]*)(?P<rest>(?:"[^"]*"|'[^']*'|[^'"<>])*+)>""",
+    r"""|<(?P<end>/?)(?P<name>[A-Za-z_][^\s/>"'<]*+)(?P<rest>(?:"[^"]*"|'[^']*'|[^'"<>])*+)>""",
     re.DOTALL,
 )
 """A tag, comment, declaration or processing instruction; without its end, the last three extend to the end of text."""
-_MAX_DEPTH = 100
+_MAX_DEPTH = _MAX_FIXED = 100
 # Inline elements with code or the names of keys.
 _CODE = frozenset(["code", "kbd", "samp", "var"])
 # An attribute outside the values of other attributes.
@@ -94,7 +94,8 @@ class MarkedText:
 
     text:     without line breaks or tabs; entities are decoded
     elements: top-level elements, in order
-    fixed:    content of inline elements that is not translated: code, and that of elements with translate="no"
+    fixed:    content of inline elements that is not translated: code, and that of elements with translate="no"; at most
+              100 different texts, because each is searched for in the whole line
     escapes:  whether &, < and > of a translation become entities
     too_deep: whether the line has too many open elements; `text` is then empty, and the whole line is one element
     """
@@ -130,7 +131,7 @@ class MarkedText:
             if parser.depth > _MAX_DEPTH:
                 return cls("", [Element(without_breaks(line), "", 0, 0)], not is_subtitle, too_deep=True)
         parser.text += without_breaks(unescape(line[end:]))
-        return cls(parser.text, parser.finish(), not is_subtitle, fixed=tuple(dict.fromkeys(parser.fixed)))
+        return cls(parser.text, parser.finish(), not is_subtitle, fixed=tuple(dict.fromkeys(parser.fixed))[:_MAX_FIXED])
 
     def insert(self, translation: str, links: Links, edits: Sequence[tuple[int, int, str]] = ()) -> str:
         """Insert the tags into the translation.

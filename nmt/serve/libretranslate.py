@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request, Response
 
 from nmt.errors import UserError
+from nmt.export.capabilities import max_hypotheses
 from nmt.recipe import NO_LANGUAGE
 from nmt.serve.detection import Detected, rank_languages
 from nmt.serve.documents import TextFormat, join_documents, split_texts
@@ -53,7 +54,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         if body.alternatives:
             # Different token sequences may decode to the same text, so distinct alternatives need the whole beam. With
             # MBR, more candidates than without alternatives could change the selected translation.
-            n_best = model.decode.beam_size if model.decode.mbr_metric == "none" else model.decode.n_best
+            n_best = max_hypotheses(model.decode) if model.decode.mbr_metric == "none" else model.decode.n_best
         options = RequestOptions(n_best=n_best, keep=("markup",) if kind == "html" else ())
         lines = [[Line(segment.text) for segment in document.segments] for document in documents]
         n_best_lists = await service.translate_documents(request, model, options, lines)

@@ -35,26 +35,29 @@ def with_context(records: Iterable[Record], context: Context) -> Iterator[Record
             recent.append(text)
 
 
-def whole_documents(windows: Iterable[list[Record]]) -> Iterator[list[Record]]:
-    """Yield windows that end at the end of a document, for models that need translations of the context.
+def split_documents(records: Iterable[Record], size: int, max_characters: int) -> Iterator[list[Record]]:
+    """Yield windows of whole documents, for models that need translations of the context.
 
-    A UserError of `windows` is raised after the records before it have been yielded.
+    A window ends with the first document that fills it: `size` records or `max_characters`. It depends only on its own
+    first record, so a resumed translation has the same windows.
+
+    A UserError of `records` is raised after the records before it have been yielded.
     """
-    waiting: list[Record] = []
+    window: list[Record] = []
+    characters = 0
     try:
-        for window in windows:
-            new = enumerate(window, start=len(waiting))
-            starts = [i for i, record in new if i > 0 and record.context is not None]
-            waiting += window
-            if starts:
-                yield waiting[: starts[-1]]
-                waiting = waiting[starts[-1] :]
+        for record in records:
+            if record.context is not None and (len(window) >= size or characters >= max_characters):
+                yield window
+                window, characters = [], 0
+            window.append(record)
+            characters += len(record.line)
     except UserError:
-        if waiting:
-            yield waiting
+        if window:
+            yield window
         raise
-    if waiting:
-        yield waiting
+    if window:
+        yield window
 
 
 def rounds(window: Sequence[Record]) -> list[list[Record]]:

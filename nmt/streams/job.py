@@ -18,7 +18,7 @@ from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.streams.context import whole_documents
+from nmt.streams.context import split_documents
 from nmt.streams.input_warnings import with_warnings
 from nmt.streams.output import Output, Stream
 from nmt.streams.part import InputDigest, Origin, PartFile
@@ -212,8 +212,9 @@ class TranslationJob:
         size = factor * SINGLE_PROCESS_WINDOW
         if workers.splits_files:
             size = window_of_file(count or 0, on_gpu=workers.on_gpu)
-        windows = split_windows(records, self.window or size, max_characters=max_characters)
-        return whole_documents(windows) if self.source.reader.context.has_target else windows
+        if self.source.reader.context.has_target:
+            return split_documents(records, self.window or size, max_characters)
+        return split_windows(records, self.window or size, max_characters=max_characters)
 
     def _write(
         self,

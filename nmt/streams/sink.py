@@ -47,6 +47,7 @@ class Sink:
         self.position = position
         self.digest = hashlib.sha256()
         self._compressor: _Compress | None = None
+        self._is_damaged = False
 
     def write(self, text: str) -> None:
         """Write text; raises UserError if that fails."""
@@ -57,10 +58,14 @@ class Sink:
         self._write_bytes(content)
 
     def end_member(self) -> None:
-        """End the current gzip member, if any."""
+        """End the current gzip member, if any; raises UserError if this fails, also when it failed earlier."""
+        if self._is_damaged:
+            raise UserError(f"{self._name} has an incomplete gzip member, which cannot be continued; translate again")
         if self._compressor is not None:
+            self._is_damaged = True
             self._write_bytes(self._compressor.flush())
             self._compressor = None
+            self._is_damaged = False
 
     def finish(self) -> None:
         """End the output; empty compressed output gets one empty member."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from nmt.data.epoch_plan import EpochPlan
+from nmt.devices.memory import is_out_of_memory
 from nmt.devices.precision import ComputeType, autocast
 from nmt.errors import UserError
 from nmt.packing.packed import Batch, BatchShape, PackedSequences
@@ -38,6 +39,8 @@ MARGIN = 0.1
 
 # Approximate maximum tokens of a trial micro-batch on a CPU.
 _SAMPLE_TOKENS = 2_048
+# Attention kernels start a row of blocks per sentence, of which CUDA allows no more.
+_MAX_SENTENCES = 65_535
 # Updates are random samples of the corpus, so a few show which lengths occur together.
 _MAX_SAMPLED_UPDATES = 64
 
@@ -195,20 +198,27 @@ class MemoryProbe:
 
         Raises OutOfMemoryError if it does not fit on a GPU, where it is measured in full.
         """
-        if self.shape is None:
-            shape = heaviest_shape(replace(self.plan, micro_batch_tokens=budget))
-        else:
-            shape = MicroBatchShape.from_batch_shape(self.shape(budget))
+        shape = self._heaviest_shape(budget)
         return self._estimate(shape) if self.world.device.type == "cpu" else self._measure(shape.batch())
+
+    def _heaviest_shape(self, budget: int) -> MicroBatchShape:
+        if self.shape is None:
+            return heaviest_shape(replace(self.plan, micro_batch_tokens=budget))
+        return MicroBatchShape.from_batch_shape(self.shape(budget))
 
     def _fits(self, budget: int, margin: float) -> bool:
         """Return whether the largest micro-batch under a budget fits into the memory of this process."""
+        sentences = self._heaviest_shape(budget).num_sentences * (2 if self.loss.rdrop else 1)
+        if self.world.device.type == "cuda" and sentences > _MAX_SENTENCES:
+            return False
         available = self.available(self.world.device)
         if available is None:
             return True
         try:
             return self.needed(budget) + self.reserve <= available * (1 - margin)
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             return False
 
     def _estimate(self, shape: MicroBatchShape) -> float:

@@ -446,7 +446,8 @@ class Trainer:
         load_optimizer_tensors(self.updater.optimizer, self.model, checkpoint.optimizer)
         if self.average is not None:
             self.average.load(checkpoint.average)
-        self.updater.loss_scaler.load_state_dict(self.state.loss_scale)
+        if self.state.loss_scale:  # empty if the last session did not use fp16: keep the initial scale
+            self.updater.loss_scaler.load_state_dict(self.state.loss_scale)
 
 
 def build_trainer(recipe: Recipe, prepared: Prepared, world: World) -> Trainer:

@@ -194,8 +194,19 @@ def test_ctranslate2_applies_constraints_to_the_sentence_alone(load: Callable[[C
             for engine in (Translator, CTranslate2Translator)
         )
         assert theirs == ours
-    with pytest.raises(UserError, match="CTranslate2 does not support no_repeat_ngram for models with previous"):
+    with pytest.raises(UserError, match="CTranslate2 does not support no_repeat_ngram for models that get previous"):
         CTranslate2Translator.load(path, "cpu", "fp32", DecodeRecipe(no_repeat_ngram=2))
+
+
+@pytest.mark.parametrize("penalty", ["power", "none"])
+def test_low_patience_limits_the_hypotheses_of_ctranslate2(load: Callable[..., Path], penalty: str) -> None:
+    """The best of the whole beam is reranked, and CTranslate2 returns only a fraction of the beam."""
+    pytest.importorskip("ctranslate2")
+    decode = DecodeRecipe.model_validate(
+        {"beam_size": 4, "n_best": 1, "stop": "patience", "patience": 0.5, "length_penalty": penalty, "max_tokens": 6}
+    )
+    for engine in (Translator, CTranslate2Translator):
+        assert len(engine.load(load(BOTH), "cpu", "fp32", decode).translate(LINES)) == len(LINES)
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])

@@ -265,6 +265,33 @@ def test_a_pipe_is_an_error(tmp_path: Path) -> None:
         TranslationMemory(tmp_path / "pipe")
 
 
+def test_a_failed_commit_leaves_no_transaction_open(tmp_path: Path) -> None:
+    memory = TranslationMemory(tmp_path / "memory.db")
+    database = memory._database
+
+    class FailingOnce:
+        """SQLite fails to commit while another process reads, in some journal modes."""
+
+        fails = True
+
+        def execute(self, statement: str, *values: object) -> object:
+            if statement == "COMMIT" and self.fails:
+                self.fails = False
+                raise sqlite3.OperationalError("database is locked")
+            return database.execute(statement, *values)  # type: ignore[arg-type]
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(database, name)
+
+    memory._database = cast(sqlite3.Connection, FailingOnce())
+    translator = MemoryTranslator(cast(TextTranslator, FakeTranslator()), memory, {"model": 1})
+    with pytest.raises(UserError, match="database is locked"):
+        run(translator, [("a", "", ())])
+    assert not database.in_transaction
+    run(translator, [("a", "", ())])
+    memory.close()
+
+
 def test_a_failed_translation_is_not_remembered(tmp_path: Path) -> None:
     class FailingTranslator(FakeTranslator):
         def start_translation(self, *_: object, **__: object) -> Callable[[], list[list[Translation]]]:

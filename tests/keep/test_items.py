@@ -107,7 +107,8 @@ def test_numbers_in_items_of_other_kinds_do_not_count() -> None:
         (("en", "de"), "2½", "2½"),
         (("de", "en"), "0.125", "0.125"),  # not a German number: no thousands follow a leading zero
         (("en", "de"), "0,125", "0,125"),
-        (("en", "de"), "1" + ",000" * 1_500, "1" + ".000" * 1_500),  # more digits than int() accepts
+        (("en", "de"), "1" + ",000" * 30, "1" + ".000" * 30),
+        (("en", "de"), "1" * 5_000 + ".5", "1" * 5_000 + ",5"),  # more digits than int() accepts
     ],
 )
 def test_numbers_are_written_in_the_target_language(languages: tuple[str, str], source: str, written: str) -> None:
@@ -169,6 +170,11 @@ def test_pairing_takes_linear_time() -> None:
     assert ItemGrammar(KINDS, "en", "de").pair(items[::2], items[1::2]) == ([], items[::2], items[1::2])
 
 
+def test_fixed_texts_take_linear_time() -> None:
+    grammar = ItemGrammar(KINDS, "en", "de").with_fixed(["1"])
+    assert len(grammar.find_source("1 22 " * 20_000)) == 40_000
+
+
 def test_equal_items_are_paired_in_order() -> None:
     grammar = ItemGrammar(KINDS, "en", "de")
     pairing = grammar.pair(grammar.find_source("{A} {A} {A} 2"), grammar.find_target("{a} 3 {a} {a}"))
@@ -206,4 +212,5 @@ def test_long_words_take_linear_time() -> None:
     assert found("{" * 20_000 + "%" * 20_000 + "1." * 20_000, "placeholders") == []
     assert found("{x" * 20_000 + "{{x}" * 20_000 + "{{{}" * 20_000 + "{}a" * 20_000, "urls") == []
     assert found("a'" * 20_000 + "a@" * 20_000 + "a://" + "(a" * 20_000 + "a)" * 20_000 + "(" * 20_000, "emails") == []
+    assert found("http://x" + "()" * 50_000 + " " + "1." * 50_000 + "@ " + "1" * 100_000 + "@", "emails") == []
     assert found("-" * 20_000 + "-." * 20_000 + ".1" * 20_000 + "½" * 20_000, "urls") == []

@@ -38,6 +38,11 @@ def test_content_that_is_not_translated(line: str, fixed: tuple[str, ...]) -> No
     assert MarkedText.parse(line).fixed == fixed
 
 
+def test_long_tag_names_without_an_end_take_linear_time() -> None:
+    line = "<" + "a" * 200_000
+    assert MarkedText.parse(line).text == line
+
+
 WORD_BY_WORD = [(i, i) for i in range(20)]
 
 

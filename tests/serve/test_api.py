@@ -60,6 +60,14 @@ def test_alternatives_differ(client: TestClient, translator: Translator) -> None
     assert lists == {"translatedText": best, "alternatives": [[text] for text in other]}
 
 
+def test_alternatives_of_a_model_with_low_patience(translator: Translator, model: Path) -> None:
+    changes = {"stop": "patience", "patience": 0.5, "beam_size": 4, "n_best": 1}
+    decode = read_model_metadata(model).decode.model_copy(update=changes)
+    with serve_model(translator, decode) as client:
+        response = client.post("/translate", json={"q": "a cat", "alternatives": 3} | PAIR)
+    assert response.status_code == 200 and len(response.json()["alternatives"]) <= 1
+
+
 @pytest.mark.slow
 def test_alternatives_do_not_change_the_choice_of_mbr(translator: Translator, model: Path) -> None:
     changes = {"mbr_metric": "chrf", "n_best": 2, "beam_size": 8, "max_length_ratio": 2.0}

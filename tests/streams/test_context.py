@@ -18,7 +18,7 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.errors import CommandError, MemoryFileError
 from nmt.recipe import NO_CONTEXT, Context
-from nmt.streams.context import rounds, whole_documents, with_context
+from nmt.streams.context import rounds, split_documents, with_context
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output
 from nmt.streams.part import InputDigest, Origin
@@ -112,27 +112,23 @@ def test_windows_end_with_a_document() -> None:
     records = list(with_context(records_of(["a", "b", "c", "", "d", "e", "", "f"]), BOTH))
     numbers = [record.number for record in records]
     for size in range(1, 9):
-        split = [records[i : i + size] for i in range(0, len(records), size)]
-        found = list(whole_documents(split))
+        found = list(split_documents(records, size, 1_000))
         assert [record.number for window in found for record in window] == numbers
         assert all(window[0].context is not None for window in found)
+        assert all(len(window) >= size for window in found[:-1])
+        for i, window in enumerate(found):  # a resumed translation has the same windows
+            assert list(split_documents(records[window[0].number - 1 :], size, 1_000)) == found[i:]
+    assert [len(window) for window in split_documents(records, 100, 2)] == [4, 3, 1]
 
     def failing() -> Any:
-        yield records[:6]
+        yield from records[:6]
         raise UserError("line 7 is wrong")
 
-    windows = whole_documents(failing())
+    windows = split_documents(failing(), 3, 1_000)
     sizes: list[int] = []
     with pytest.raises(UserError, match="line 7"):
         sizes += map(len, windows)
     assert sizes == [4, 2]
-
-
-@pytest.mark.slow
-def test_a_long_document_takes_linear_time() -> None:
-    """With quadratic time, the test would take minutes instead of seconds."""
-    lines = records_of(["a"] * 200_000)
-    assert list(whole_documents([line] for line in lines)) == [lines]
 
 
 def test_a_round_has_at_most_one_record_of_each_document() -> None:

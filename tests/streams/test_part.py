@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -374,6 +375,28 @@ def test_restart_keeps_a_file_of_another_program_until_the_first_text(tmp_path: 
     with pytest.raises(KeyboardInterrupt), open_part(tmp_path / "out", ORIGIN, restart=True):
         raise KeyboardInterrupt
     assert names(tmp_path) == ["out.part"] and (tmp_path / "out.part").read_text() == "notes\n"
+
+
+def test_a_gzip_member_without_an_end_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when the member ends."""
+    monkeypatch.setattr(part_module, "SECONDS_BETWEEN_MARKS", 1e9)
+
+    def fail(content: bytes) -> None:
+        raise UserError("the disk is full")
+
+    for has_mark in (False, True):
+        with pytest.raises(UserError, match="the disk is full"), open_part(tmp_path / "out.gz", ORIGIN) as part:
+            part._last_mark = monotonic()
+            write(part, 20)
+            if has_mark:
+                part.mark()
+                part.write("".join(LINES[20:30]), 30, "digest of 30")
+            monkeypatch.setattr(part._sink, "_write_bytes", fail)
+        assert names(tmp_path) == (["out.gz.part", "out.gz.part.jsonl"] if has_mark else [])
+    with open_part(tmp_path / "out.gz", ORIGIN, resume=True) as part:
+        assert part.start.records == 20
+        write(part)
+    assert read(tmp_path / "out.gz") == LINES
 
 
 def test_restart_without_text_replaces_the_part(tmp_path: Path) -> None:

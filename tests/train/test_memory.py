@@ -27,6 +27,7 @@ from nmt.train import memory as memory_module
 from nmt.train.ema import ExponentialMovingAverage
 from nmt.train.loss import TrainingLoss
 from nmt.train.memory import (
+    BUDGET_STEP,
     LARGEST_ON_CPU,
     MARGIN,
     MemoryProbe,
@@ -349,18 +350,42 @@ def test_unknown_memory_rejects_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_step_that_runs_out_of_memory_does_not_fit() -> None:
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError(), RuntimeError("CUDA error: out of memory")])
+def test_a_step_that_runs_out_of_memory_does_not_fit(error: RuntimeError) -> None:
+    """Libraries that allocate memory themselves raise other errors than torch."""
     ran: list[int] = []
 
     def measure(run: Callable[[], None], device: torch.device) -> int:
         kept = kept_memory(run, device)
         ran.append(kept)
         if kept > need(700):
-            raise torch.OutOfMemoryError
+            raise error
         return 0
 
     assert 512 <= probe_with(1e12, measure=measure).largest_budget(61) < 4_096
     assert max(ran) > need(700)
+
+
+def test_other_errors_of_a_step_are_raised() -> None:
+    def measure(run: Callable[[], None], device: torch.device) -> int:
+        raise RuntimeError("a defect")
+
+    with pytest.raises(RuntimeError, match="a defect"):
+        probe_with(1e12, measure=measure).largest_budget(61)
+
+
+@pytest.mark.parametrize("rdrop", [0.0, 1.0])
+def test_a_gpu_limits_the_number_of_sentences(rdrop: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_module, "_MAX_SENTENCES", 500)
+    monkeypatch.setattr(MemoryProbe, "_measure", lambda probe, batch: 0)
+    probe = probe_with(1e12, world=World(0, 1, torch.device("cuda", 0)))
+    probe.loss.rdrop = rdrop
+    budget = probe.largest_budget(61)
+    passes = 2 if rdrop else 1
+    sizes = [probe._heaviest_shape(size).num_sentences * passes for size in (budget, budget + BUDGET_STEP)]
+    assert sizes[0] <= 500 < sizes[1]
+    with pytest.raises(UserError, match=f"must be at most {budget}"):
+        probe.require(budget + BUDGET_STEP)
 
 
 @pytest.mark.slow

@@ -516,6 +516,14 @@ def test_fp16_scales_the_loss_and_resumes_bit_identically(tiny_recipe: Recipe, t
     assert load_checkpoint(list_checkpoints(whole.directory)[-1]).state["loss_scale"] == state["loss_scale"]
 
 
+def test_a_run_continues_in_fp16(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    """Its checkpoint has no loss scale."""
+    run = with_train(tiny_recipe, precision="fp32", max_steps=2, save_every=2)
+    train_tiny(run, tiny_data)
+    train_tiny(with_train(run, precision="fp16", max_steps=4), tiny_data)
+    assert load_checkpoint(list_checkpoints(run.directory)[-1]).state["loss_scale"]["scale"] > 1
+
+
 @pytest.mark.slow
 def test_a_trainer_is_freed_without_garbage_collection(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch

@@ -91,7 +91,7 @@ def _check_too_large(settings: Settings, results: Results) -> None:
         results.not_measured(*row, NO_GPU)
         return
     torch.cuda.empty_cache()
-    tokens = 2_000_000
+    tokens = 1_500_000  # about 55,000 sentences; above 65,535, the number of sentences is the limit
     try:
         with tempfile.TemporaryDirectory() as folder:
             options = f"train.batch_tokens={tokens}", f"train.micro_batch_tokens={tokens}"
