@@ -107,7 +107,7 @@ def choose_engine(
             with interruptible():  # may convert the model
                 return replace(choice, translator=load_translator(request, choice))
         except UserError as error:
-            obstacle = f"loading failed: {str(error).partition(';')[0]}"
+            obstacle = str(error).partition(";")[0]
     return EngineChoice("torch", _torch_precision(precision, request.device), f"because {obstacle}")
 
 

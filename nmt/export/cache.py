@@ -115,7 +115,7 @@ def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
         find_model(model)  # raises UserError if the model was deleted in the meantime
         detail = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
         raise UserError(
-            f"cannot convert {model} for CTranslate2: {detail}; the conversion needs a writable folder with free "
+            f"converting {model} for CTranslate2 failed: {detail}; the conversion needs a writable folder with free "
             "space; check the folder, or use --engine torch"
         ) from error
     _remove_stale(model)

@@ -221,7 +221,7 @@ def test_engine_auto_falls_back_to_torch_after_a_failed_conversion(
     expected = translate("--engine", "torch")[1]
     status, out, err = translate()
     assert (status, out) == (0, expected)
-    assert engine_message(err) == f"{SLOW}cannot convert {model} for CTranslate2: {reason}"
+    assert engine_message(err) == f"{SLOW}converting {model} for CTranslate2 failed: {reason}"
     status, out, err = translate("--engine", "ctranslate2")
     assert (status, out) == (1, "")
     assert f"for CTranslate2: {reason}; the conversion needs a writable" in err.splitlines()[-1]

@@ -566,7 +566,7 @@ def test_a_wrong_file_is_an_error(page: Browser, tmp_path: Path, name: str, cont
             "id\ttranslation\n1\ta dog\n",
             1,
             True,
-            "the file has a column 'translation', which the translation adds; names must be unique; rename it",
+            "the file already has a column 'translation', the name of the new column; rename the existing one",
         ),
     ],
 )
