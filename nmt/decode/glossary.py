@@ -11,6 +11,7 @@ A glossary is a dictionary from sequences of words to terms. Its cost per line d
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
@@ -170,11 +171,13 @@ class Glossary:
     def locate(self, text: str) -> list[tuple[Span, Term]]:
         """Return the terms in a line with their character spans, in order."""
         words = find_words(text)
-        items = self._find_items(text)
+        items = self._find_items(text)  # disjoint, in order
+        starts = [item_start for item_start, _ in items]
         located: list[tuple[Span, Term]] = []
         for (first, after), term in sorted(self._matches([word.text for word in words]), key=lambda match: match[0]):
             start, end = words[first].start, words[after - 1].end
-            if not any(item_start <= start and end <= item_end for item_start, item_end in items):
+            index = bisect_right(starts, start) - 1  # the last item that begins at or before the term
+            if index < 0 or items[index][1] < end:
                 located.append(((start, end), term))
         return located
 

@@ -1,11 +1,11 @@
 """Translation with CTranslate2's beam search, without torch.
 
 CTranslate2 stops a search as nmt does with `decode.stop` "first" or "patience", so it finds the same translations as
-nmt, up to rounding. Five differences need care:
+nmt, up to rounding. With a prefix and a beam, it finds approximately the same. Five differences need care:
 
 Scores   CTranslate2 excludes a prefix from its scores, and renormalizes over the tokens that are not suppressed. If
          exact scores are needed, its score_batch rescores the outputs in one pass: true log-probabilities that include
-         EOS and a prefix.
+         EOS and a prefix. If more hypotheses end than it returns, it drops those with the lowest scores of its own.
 Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the closest n^alpha and returns all
          hypotheses, which are then ranked by the GNMT penalty.
 Limits   A call has one maximum length for all its sentences. Sentences with different limits are searched separately,

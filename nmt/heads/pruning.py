@@ -48,8 +48,8 @@ def prune(model: Transformer, kept: KeptHeads) -> Transformer:
     (num_heads,) = {len(heads) for key, heads in kept.items() if key.kind != "encoder"}
     sizes = {"num_heads": num_heads, "num_encoder_heads": encoder_heads, "d_head": recipe.head_width}
     vocab = model.src_embedding.weight.shape[0], model.tgt_embedding.weight.shape[0]
-    with model.tgt_embedding.weight.device:
-        pruned = Transformer(ModelRecipe.model_validate(recipe.model_dump() | sizes), *vocab)
+    pruned = Transformer(ModelRecipe.model_validate(recipe.model_dump() | sizes), *vocab)
+    pruned.to(model.tgt_embedding.weight.device)
     parameters = dict(model.named_parameters())
     for key, attention in attentions(model).items():
         prefix = next(name for name, module in model.named_modules() if module is attention)

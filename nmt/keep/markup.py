@@ -277,11 +277,14 @@ class _Placement:
         """Insert elements into the target words of their parent. limit: offset of the parent's closing tag"""
         source_words = [self._words(element) for element in elements]
         intervals: dict[int, Interval] = {}
+        taken: list[Interval] = []  # those with words
         used: set[int] = set()
         for index, words in enumerate(source_words):
             if words.start < words.end:
-                intervals[index] = self._interval(words, src, tgt, intervals.values(), used)
-                used.update(range(*intervals[index]))
+                intervals[index] = self._interval(words, src, tgt, taken, used)
+                if intervals[index].start < intervals[index].end:
+                    taken.append(intervals[index])
+                    used.update(range(*intervals[index]))
         nonempty = sorted((*interval, index) for index, interval in intervals.items() if interval.start < interval.end)
         starts = [start for start, _, _ in nonempty]
         for index, words in enumerate(source_words):

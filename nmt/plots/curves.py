@@ -167,7 +167,7 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
 def _parse(line: str) -> dict[str, Any] | None:
     try:
         metrics = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for nested brackets
         return None
     return metrics if isinstance(metrics, dict) and isinstance(metrics.get("step"), int) else None
 

@@ -6,12 +6,12 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import groupby
 from typing import Literal, get_args
 
 from nmt.logs import counted, warn
 from nmt.recipe import NO_LANGUAGE, DataRecipe
 from nmt.recipe.removed_characters import CONTROL, INVISIBLE
+from nmt.text.unicode_form import unicode_form
 
 Pair = tuple[str, str]
 UnicodeForm = Literal["NFC", "NFKC", "none"]
@@ -28,9 +28,6 @@ _MIN_WORDS_FOR_RATIO = 10
 _MIN_WORDS_FOR_IDENTICAL = 3
 
 _MAX_OTHER_FORMS = 0.01  # fraction of lines
-
-_LONG = 1_000  # characters
-_MARKS = re.compile(r"[^\w\s\x00-\x7f]{100,}")  # matches every long run of combining characters
 
 _LATIN = "A-Za-zªºÀ-ÖØ-öø-\u02af\u1e00-\u1eff\u2c60-\u2c7f\ua720-\ua7ff\ufb00-\ufb06\uff21-\uff3a\uff41-\uff5a"
 _CYRILLIC = "\u0400-\u052f\u1c80-\u1c8f\u2de0-\u2dff\ua640-\ua69f"
@@ -101,19 +98,10 @@ def normalize(text: str, form: UnicodeForm) -> str:
     if not printable:
         text = _CONTROL.sub(" ", _INVISIBLE.sub("", valid_unicode(text)))
     if form != "none":
-        if len(text) > _LONG:  # `unicodedata` takes quadratic time for combining characters that are not in order
-            text = _MARKS.sub(_in_canonical_order, text)
-        text = unicodedata.normalize(form, text)
+        text = unicode_form(text, form)
     if printable and "  " not in text and text == text.strip():
         return text
     return " ".join(text.split())
-
-
-def _in_canonical_order(symbols: re.Match[str]) -> str:
-    """Return the decomposed text of a match, with combining characters in canonical order."""
-    decomposed = "".join(unicodedata.normalize("NFD", symbol) for symbol in symbols[0])
-    runs = groupby(decomposed, key=lambda character: unicodedata.combining(character) > 0)
-    return "".join("".join(sorted(run, key=unicodedata.combining)) for _, run in runs)
 
 
 def warn_of_form(name: str, lines: Sequence[str], form: UnicodeForm) -> None:

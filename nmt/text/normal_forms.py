@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import cache
 from re import Pattern
 
+from nmt.text.unicode_form import unicode_form
+
 _IGNORED_CATEGORIES = ("P", "Z", "Cc", "Cf", "Sk")
 
 
@@ -24,7 +26,7 @@ def normal_forms(lines: Sequence[str]) -> list[bytes]:
     if not text.isascii():
         # Also remove ignored characters before NFKC, which turns an accent used as an apostrophe into a combining mark.
         text = ignored.sub("", text)
-        text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+        text = unicode_form(unicode_form(text, "NFKC").casefold(), "NFKC")
         text = ignored.sub("", text)
     return text.encode().translate(None, ascii_ignored).split(b"\n")
 

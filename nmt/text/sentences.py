@@ -20,8 +20,9 @@ _WIDE = re.compile(
     r"(?P<mark>[\u3002\uff01\uff1f]*)(?P<close>[\u300d\u300f\uff09]*)(?P<quote>[\u201d\u2019]*)"
 )
 # The end of a sentence with white space after it. French has a space before its closing quote.
+_MARKS = r".!?\u2026\u061f\u06d4\u0964\u104b\u17d4"
 _END = re.compile(
-    r"(?<![.!?\u2026])(?P<mark>[.!?\u2026\u061f\u06d4\u0964\u104b\u17d4]++)"
+    rf"(?<![{_MARKS}])(?P<mark>[{_MARKS}]++)"
     r"(?P<closing>[)\]}\"'\u2019\u201d\u201c\u203a\u00bb\u00ab*]*+(?:\s+[\u00bb\u203a](?=[\s)]|$))?)\s+"
 )
 _OPENING = "\"'\u2018\u201c\u201e\u201a\u00ab\u00bb\u2039\u203a([{\u00bf\u00a1*\u00a0\u202f -\u2013\u2014"

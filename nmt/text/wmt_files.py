@@ -17,7 +17,10 @@ _ID = re.compile(r"""\b(?:docid|id)\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
 _SET = re.compile(r"<(srcset|refset|tstset)\b([^>]*)>", re.IGNORECASE)
 _LANGUAGE = re.compile(r"""\b(srclang|trglang)\s*=\s*["']?([A-Za-z]+)""", re.IGNORECASE)
 _XML_ROOT = re.compile(r"<dataset\b")
-_SEGMENT = re.compile(r"<seg\b[^>]*?(?:/>|(?<!/)>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
+# A segment without </seg> does not match, so a file with many of them takes linear time.
+_SEGMENT = re.compile(
+    r"<seg\b[^>]*?(?:/>|(?<!/)>((?:(?!<(?:doc|seg)\b|</seg\s*>).)*+)</seg\s*>)", re.IGNORECASE | re.DOTALL
+)
 _SEGMENT_START = re.compile(r"<seg\b[^>]*>?", re.IGNORECASE)
 _COMMENT = re.compile(f"({_SEGMENT.pattern})|<!--.*?-->", _SEGMENT.flags)
 _LINE_BREAK = re.compile("\r?\n|\r")
@@ -34,13 +37,13 @@ def sgm_segments(text: str, path: Path) -> list[str]:
         raise UserError(f"{path} is an XML test set; tgt must be unset, as the file has both sides; remove tgt")
     text = _without_comments(text)
     segments = _SEGMENT.findall(text)
+    starts = _SEGMENT_START.finditer(text)
+    unclosed = next((start.end() for start in starts if not _SEGMENT.match(text, start.start())), None)
+    if unclosed is not None:
+        start = " ".join(text[unclosed : unclosed + 200].partition("</seg")[0].split())[:40]
+        raise UserError(f"{path} has a <seg> without </seg>: {start!r}; each segment must be closed; correct the file")
     if not segments:
         raise UserError(f"{path} has no <seg> elements; expected an SGM file of WMT; use kind 'text' for plain text")
-    unclosed = [segment for segment in segments if _DOCUMENT_OR_SEGMENT.search(segment)]
-    unclosed += _SEGMENT_START.split(_SEGMENT.sub("", text))[1:]
-    if unclosed:
-        start = " ".join(unclosed[0].split())[:40]
-        raise UserError(f"{path} has a <seg> without </seg>: {start!r}; each segment must be closed; correct the file")
     return [_one_line(_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment)) for segment in segments]
 
 

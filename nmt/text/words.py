@@ -9,6 +9,8 @@ from functools import cache
 from itertools import accumulate, groupby, takewhile
 from typing import NamedTuple
 
+from nmt.text.unicode_form import unicode_form
+
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
 UNSPACED += "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 """Ranges of Thai, Lao, Burmese, Khmer, Japanese and Chinese characters."""
@@ -38,7 +40,7 @@ def has_digits(text: str) -> bool:
 
 def split_words(text: str) -> list[str]:
     """Split a text into words and punctuation marks, normalized to NFKC."""
-    return _word_pattern().findall(text if text.isascii() else unicodedata.normalize("NFKC", text))
+    return _word_pattern().findall(text if text.isascii() else unicode_form(text, "NFKC"))
 
 
 def find_words(text: str) -> list[Word]:
@@ -47,7 +49,7 @@ def find_words(text: str) -> list[Word]:
         return [Word(match[0], *match.span()) for match in _word_pattern().finditer(text)]
     groups = _composable_pattern().findall(text)
     starts = [0, *accumulate(map(len, groups))]
-    normalized = [unicodedata.normalize("NFKC", group) for group in groups]
+    normalized = [unicode_form(group, "NFKC") for group in groups]
     origin = [number for number, group in enumerate(normalized) for _ in group]
     return [
         Word(match[0], starts[origin[match.start()]], starts[origin[match.end() - 1] + 1])

@@ -224,7 +224,7 @@ def test_engine_auto_falls_back_to_torch_after_a_failed_conversion(
     assert engine_message(err) == f"{SLOW}converting {model} for CTranslate2 failed: {reason}"
     status, out, err = translate("--engine", "ctranslate2")
     assert (status, out) == (1, "")
-    assert f"for CTranslate2: {reason}; the conversion needs a writable" in err.splitlines()[-1]
+    assert f"for CTranslate2 failed: {reason}; the conversion needs a writable" in err.splitlines()[-1]
 
 
 def test_engine_auto_falls_back_to_torch(translate: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:

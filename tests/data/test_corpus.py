@@ -478,6 +478,8 @@ def test_sgm_segments_without_an_end(tmp_path: Path) -> None:
     assert read(SgmCorpus(src="src.sgm", tgt="src.sgm"), tmp_path) == [("", ""), ("", ""), ("c", "c"), ("d", "d")]
     write(tmp_path / "src.sgm", ["<doc><seg id=1>a", "<seg id=2>b</seg></doc>"])
     one_line_error(SgmCorpus(src="src.sgm", tgt="src.sgm"), tmp_path, "has a <seg> without </seg>: 'a <seg id=2>b'")
+    write(tmp_path / "src.sgm", ["<seg>a"] * 100_000)  # in linear time
+    one_line_error(SgmCorpus(src="src.sgm", tgt="src.sgm"), tmp_path, "has a <seg> without </seg>: 'a <seg>a")
     for end in ("b</doc>", "b", ""):  # such as a truncated download
         write(tmp_path / "src.sgm", [f"<doc><seg id=1>a</seg><seg id=2>{end}"])
         one_line_error(SgmCorpus(src="src.sgm", tgt="src.sgm"), tmp_path, f"has a <seg> without </seg>: '{end}'")

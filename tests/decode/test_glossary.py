@@ -191,3 +191,9 @@ def test_invalid_files_are_errors(tmp_path: Path, text: str, expected: str) -> N
     with pytest.raises(UserError, match=r"^[^\n;]*;[^\n;]*;[^\n;]*$") as caught:
         Glossary.load(path)
     assert expected in str(caught.value)
+
+
+def test_terms_within_many_items_take_linear_time() -> None:
+    glossary = Glossary([Term("a", ("b",)), Term("1", ("2",))]).outside(ItemGrammar(("numbers",), "en", "de").spans)
+    located = glossary.locate("a 1 " * 25_000)
+    assert len(located) == 25_000 and {term.source for _, term in located} == {"a"}

@@ -38,6 +38,13 @@ def test_content_that_is_not_translated(line: str, fixed: tuple[str, ...]) -> No
     assert MarkedText.parse(line).fixed == fixed
 
 
+def test_many_elements_and_few_words_take_linear_time() -> None:
+    """With quadratic time, this would take minutes."""
+    count = 40_000
+    inserted = MarkedText.parse("<b>a</b>" * count).insert("v w x y z", [])
+    assert inserted.count("<b>") == inserted.count("</b>") == count
+
+
 def test_long_tag_names_without_an_end_take_linear_time() -> None:
     line = "<" + "a" * 200_000
     assert MarkedText.parse(line).text == line

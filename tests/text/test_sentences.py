@@ -31,3 +31,10 @@ def test_only_white_space_is_lost() -> None:
     assert split_sentences("...") == ["..."]
     paragraph = "".join(CASES).replace("|", " ")
     assert "".join("".join(split_sentences(paragraph)).split()) == "".join(paragraph.split())
+
+
+def test_long_runs_of_marks_take_linear_time() -> None:
+    """With quadratic time, this would take a minute."""
+    for mark in ".?\u2026\u061f\u0964":
+        text = f"{mark * 200_000}x"
+        assert split_sentences(text) == [text]
