@@ -1,11 +1,12 @@
 """Translation with CTranslate2's beam search, without torch.
 
 CTranslate2 stops a search as nmt does with `decode.stop` "first" or "patience", so it finds the same translations as
-nmt, up to rounding. With a prefix and a beam, it finds approximately the same. Five differences need care:
+nmt, up to rounding. Five differences need care:
 
 Scores   CTranslate2 excludes a prefix from its scores, and renormalizes over the tokens that are not suppressed. If
          exact scores are needed, its score_batch rescores the outputs in one pass: true log-probabilities that include
-         EOS and a prefix. If more hypotheses end than it returns, it drops those with the lowest scores of its own.
+         EOS and a prefix. If more hypotheses end than it returns, it drops those with the lowest scores of its own;
+         with a prefix, a longer search therefore returns all, and `_until_stop` selects those that nmt finds.
 Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the closest n^alpha and returns all
          hypotheses, which are then ranked by the GNMT penalty.
 Limits   A call has one maximum length for all its sentences. Sentences with different limits are searched separately,
@@ -65,6 +66,9 @@ _NO_REQUIRED = (
     "phrases and the glossary"
 )
 _NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes within a word; use --engine torch"
+
+# With this exponent of the length penalty, CTranslate2 ranks the longest hypotheses last.
+_LONGEST_LAST = -10.0
 
 _MAX_POSTED_BATCHES = 3  # per translator
 
@@ -137,6 +141,8 @@ class CTranslate2Engine:
 
         def finish() -> list[list[Hypothesis]]:
             outputs = self._collect(batches, options)
+            if options.beam_size > 1:
+                outputs |= {i: _until_stop(outputs[i], options) for i, prefix in enumerate(prefixes) if prefix}
             at_limit = {i: found for i, found in outputs.items() if not all(output.has_eos for output in found)}
             outputs |= self._end_at_limit(tasks, at_limit, bounds, options, batch_tokens)
             suppresses = options.forbidden or options.no_repeat_ngram or options.min_tokens or options.min_length_ratio
@@ -200,9 +206,14 @@ class CTranslate2Engine:
             rescored[i].append(_Output(output.tokens, math.fsum(log_probs), log_probs, has_eos=True))
         return rescored
 
-    def _arguments(self, options: SearchOptions, longest: int, shortest: int, all_hypotheses: bool) -> dict[str, Any]:
+    def _with_room(self, options: SearchOptions) -> dict[str, Any]:
+        """Return arguments with which all hypotheses that nmt finds are returned: `beam_size` more than it finishes."""
+        patience = search_arguments(options, self._tgt_pieces)["patience"] + 1
+        return {"patience": patience, "num_hypotheses": int(options.beam_size * patience)}
+
+    def _arguments(self, options: SearchOptions, longest: int, shortest: int) -> dict[str, Any]:
         """Return the arguments of translate_batch. longest: maximum output length including EOS"""
-        returns_all = all_hypotheses or options.length_penalty == "gnmt"
+        returns_all = options.length_penalty == "gnmt"
         return search_arguments(options, self._tgt_pieces) | {
             "num_hypotheses": max_hypotheses(options) if returns_all else min(options.n_best, max_hypotheses(options)),
             "max_input_length": 0,
@@ -230,7 +241,10 @@ class CTranslate2Engine:
             groups[longest, shortest, bool(tasks[i].prefix)].append(i)
         started = []
         for (longest, shortest, has_prefix), indices in groups.items():
-            searched = self._arguments(options, longest, shortest, all_hypotheses=has_prefix) | arguments
+            searched = self._arguments(options, longest, shortest)
+            if has_prefix and options.beam_size > 1:
+                searched |= self._with_room(options) | {"length_penalty": _LONGEST_LAST}
+            searched |= arguments
             lengths = [(len(tasks[i].sentence), len(tasks[i].prefix)) for i in indices]
             batches = [
                 self._batch(tasks, [indices[position] for position in positions], searched)
@@ -288,9 +302,8 @@ class CTranslate2Engine:
             else:
                 earlier[i] = (longest - 1, shortest)
         # The first search finished too few hypotheses to stop; up to `beam_size` more may be alive.
-        patience = search_arguments(options, self._tgt_pieces)["patience"] + 1
-        arguments = {"patience": patience, "num_hypotheses": int(options.beam_size * patience)}
-        return ended | self._collect(self._start(tasks, earlier, options, batch_tokens, arguments), options)
+        batches = self._start(tasks, earlier, options, batch_tokens, self._with_room(options))
+        return ended | self._collect(batches, options)
 
     def _outputs(self, result: Any, exponent: float) -> list[_Output]:
         """Convert the distinct hypotheses of one task. Those of greedy search have no score: 0 stands for it."""
@@ -329,6 +342,16 @@ def search_arguments(options: SearchOptions, tgt_pieces: Sequence[str]) -> dict[
         "suppress_sequences": [[tgt_pieces[token] for token in sequence] for sequence in suppressed],
         "return_end_token": True,  # then EOS counts for the length penalty, as in nmt
     }
+
+
+def _until_stop(outputs: list[_Output], options: SearchOptions) -> list[_Output]:
+    """Return the outputs that end before nmt stops the search; all of them if it does not stop."""
+    assert options.max_finished is not None, "CTranslate2 does not support `stop` 'exact'"
+    lengths = sorted(len(output.tokens) for output in outputs if output.has_eos)
+    if len(lengths) < options.max_finished:
+        return outputs
+    stop = lengths[options.max_finished - 1]
+    return [output for output in outputs if output.has_eos and len(output.tokens) <= stop]
 
 
 def _rank(outputs: Sequence[_Output], options: SearchOptions) -> list[Hypothesis]:

@@ -11,6 +11,7 @@ from nmt.checkpoint import load_model, model_files
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.export.engine import CTranslate2Translator
+from nmt.grammar import ToyPair
 from nmt.recipe import DecodeRecipe
 from nmt.special_ids import BOS_ID, PAD_ID, UNK_ID
 from nmt.storage.sealed import write_directory
@@ -67,3 +68,28 @@ def test_engines_agree_at_the_maximum_length(
     for scores in (True, False):
         translator = CTranslate2Translator.load(model, "cpu", "fp32", recipe, scores=scores)
         assert texts(translator.translate_n_best(lines)) == texts(expected)
+
+
+PREFIXED: list[tuple[int, int, str, dict[str, object]]] = [
+    (2, 4, "Julia ist", {"beam_size": 4, "length_penalty": "power", "length_alpha": 1.0, "max_extra_tokens": 0}),
+    *(
+        (2, line, prefix, {"beam_size": 5, "stop": "patience", "patience": 1.4, "max_extra_tokens": 3})
+        for line, prefix in ((4, "Julia ist letzten"), (7, "Wird eine"), (9, "Julia will neun"), (10, "Du hast"))
+    ),
+    (5, 5, "Obwohl eine Frau", {"beam_size": 5, "stop": "patience", "patience": 1.4, "max_extra_tokens": 8}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "line", "prefix", "decode"), PREFIXED, indirect=["model"])
+def test_long_outputs_with_a_prefix_are_not_dropped(
+    line: int, prefix: str, decode: dict[str, object], model: Path, pairs: list[ToyPair]
+) -> None:
+    """If more hypotheses end than it returns, CTranslate2 drops some by scores that exclude the prefix."""
+    options = {"length_penalty": "gnmt", "length_alpha": 0.6, "n_best": decode["beam_size"]} | decode
+    recipe = DecodeRecipe.model_validate(options).all_given()
+    ours, theirs = (
+        engine.load(model, "cpu", "fp32", recipe).translate_n_best([pairs[line].src], prefixes=[prefix])
+        for engine in (Translator, CTranslate2Translator)
+    )
+    assert texts(theirs) == texts(ours)
