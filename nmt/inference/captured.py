@@ -216,7 +216,7 @@ class CapturedModel(WrappedModel[Transformer]):
         buffers.tokens.index_copy_(0, state.rows, tokens)
         step.count += 1
         if step.count == _CAPTURE_AT:
-            step.count = 0  # so that a step that runs out of memory is captured later
+            step.count = 0  # if recording runs out of memory, the step is captured later
             step.run = self._recorder.record(step.run)
             step.count = _CAPTURE_AT
         step.run()

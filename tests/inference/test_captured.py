@@ -415,7 +415,7 @@ def test_a_step_that_ran_out_of_memory_is_captured_later() -> None:
     assert recorder.recorded
 
 
-def test_captures_and_freeing_of_memory_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captures_and_freeing_of_memory_are_mutually_exclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise, a model that runs out of memory would make the capture of another model fail."""
     is_locked = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: is_locked.append(capture_lock.locked()))

@@ -60,7 +60,7 @@ def test_forward_and_steps_equal_those_of_the_plain_model(dtype: torch.dtype, to
 def test_fp16_log_probabilities_are_float32_within_rounding() -> None:
     """Each of 8 roundings in each of 10 sub-layers changes a vector by at most 2^-11 of its length, in any direction.
 
-    Norms keep lengths, and independent errors add up by their squares: a hidden vector is off by sqrt(80) 2^-11 of its
+    Norms keep lengths, and independent errors add in quadrature: a hidden vector is off by sqrt(80) 2^-11 of its
     length. The projection of this error onto a row of weights is 1 / sqrt(d_model) of it: the error of a logit. A
     log-probability is a difference of two logits. Five times its error is allowed.
     """

@@ -166,7 +166,7 @@ def candidates(task: Task, live: Sequence[Live], taken: Counter[int], width: int
 def order_by_bank(task: Task, found: Sequence[Candidate], length: int) -> Iterator[Candidate]:
     """Yield the best of each bank, then the second best of each, and so on.
 
-    A bank has the candidates that miss the same number of required tokens. Those that cannot fit them come last.
+    A bank has the candidates that lack the same number of required tokens. Those that cannot fit them come last.
     """
     if not task.required:
         yield from found

@@ -131,7 +131,7 @@ def test_outputs_equal_the_reference_with_all_options(
         assert_same(found, beam_outputs(task), task.table, task.source, task.options)
 
 
-def test_cancelling_bias_is_compared_within_the_rounding_of_its_addends() -> None:
+def test_canceling_bias_is_compared_within_the_rounding_of_its_addends() -> None:
     """A bias of 12 and a log-probability of -12.1: the float32 score differs from the reference by 1.3e-6."""
     options = SearchOptions(3, 3, "none", max_extra_tokens=4, bias=(((5,), 6.0), ((4,), 6.0)))
     (task,) = tasks_of(423342474, [0], 0.0, 3, options, [((), ())])

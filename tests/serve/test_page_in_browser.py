@@ -270,7 +270,7 @@ def test_tokens_have_their_probability(page: Browser, reference: Translator) -> 
     assert page.run("getComputedStyle(document.querySelector('#output .token')).backgroundColor") != "rgba(0, 0, 0, 0)"
 
 
-def test_hovering_a_word_highlights_aligned_words(page: Browser, reference: Translator) -> None:
+def test_hovering_over_a_word_highlights_aligned_words(page: Browser, reference: Translator) -> None:
     enter(page, TEXT)
     for index, translation in enumerate(best(reference, SENTENCES)):
         target = (translation.alignment or [(0, 0)])[0][1]

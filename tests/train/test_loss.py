@@ -105,7 +105,7 @@ def test_joeynmt_label_smoothing_after_converting_the_convention() -> None:
 
 
 def test_sockeye_cross_entropy_and_gradient() -> None:
-    """Sockeye averages over the rows that are not padding. Packed batches have no padding, so that row is left out."""
+    """Sockeye averages over non-padding rows. Packed batches have no padding, so the padding row is left out."""
     table = load_vectors("sockeye.json")["cross_entropy"]
     rows = [i for i, label in enumerate(table["labels"]) if label != table["pad"]]
     logits = torch.tensor(table["logits"], dtype=torch.float64)[rows].requires_grad_(True)
