@@ -193,6 +193,7 @@ def test_invalid_files_are_errors(tmp_path: Path, text: str, expected: str) -> N
     assert expected in str(caught.value)
 
 
+@pytest.mark.slow
 def test_terms_within_many_items_take_linear_time() -> None:
     glossary = Glossary([Term("a", ("b",)), Term("1", ("2",))]).outside(ItemGrammar(("numbers",), "en", "de").spans)
     located = glossary.locate("a 1 " * 25_000)

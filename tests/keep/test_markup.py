@@ -38,6 +38,7 @@ def test_content_that_is_not_translated(line: str, fixed: tuple[str, ...]) -> No
     assert MarkedText.parse(line).fixed == fixed
 
 
+@pytest.mark.slow
 def test_many_elements_and_few_words_take_linear_time() -> None:
     """With quadratic time, this would take minutes."""
     count = 40_000

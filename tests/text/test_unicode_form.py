@@ -23,6 +23,7 @@ def test_forms_equal_those_of_unicodedata(form: Literal["NFC", "NFKC"]) -> None:
             assert unicode_form(text, form) == unicodedata.normalize(form, text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("marks", ["\u0315\u0316", "\u0315\uff9e"])
 def test_marks_out_of_order_take_linear_time(marks: str) -> None:
     """With quadratic time, each form would take half a minute."""
