@@ -206,8 +206,8 @@ class CTranslate2Engine:
             rescored[i].append(_Output(output.tokens, math.fsum(log_probs), log_probs, has_eos=True))
         return rescored
 
-    def _with_room(self, options: SearchOptions) -> dict[str, Any]:
-        """Return arguments with which all hypotheses that nmt finds are returned: `beam_size` more than it finishes."""
+    def _longer_search(self, options: SearchOptions) -> dict[str, Any]:
+        """Return arguments of a longer search, which returns all hypotheses that nmt finds: up to `beam_size` more."""
         patience = search_arguments(options, self._tgt_pieces)["patience"] + 1
         return {"patience": patience, "num_hypotheses": int(options.beam_size * patience)}
 
@@ -243,7 +243,7 @@ class CTranslate2Engine:
         for (longest, shortest, has_prefix), indices in groups.items():
             searched = self._arguments(options, longest, shortest)
             if has_prefix and options.beam_size > 1:
-                searched |= self._with_room(options) | {"length_penalty": _LONGEST_LAST}
+                searched |= self._longer_search(options) | {"length_penalty": _LONGEST_LAST}
             searched |= arguments
             lengths = [(len(tasks[i].sentence), len(tasks[i].prefix)) for i in indices]
             batches = [
@@ -302,7 +302,7 @@ class CTranslate2Engine:
             else:
                 earlier[i] = (longest - 1, shortest)
         # The first search finished too few hypotheses to stop; up to `beam_size` more may be alive.
-        batches = self._start(tasks, earlier, options, batch_tokens, self._with_room(options))
+        batches = self._start(tasks, earlier, options, batch_tokens, self._longer_search(options))
         return ended | self._collect(batches, options)
 
     def _outputs(self, result: Any, exponent: float) -> list[_Output]:
