@@ -532,6 +532,7 @@ def test_class_indices_need_the_names_of_the_classes(reviews: Path) -> None:
         train("train.max_steps=1", "data.labels=[]", "name=unnamed")
 
 
+@pytest.mark.slow
 def test_unrelated_files_are_not_overwritten(reviews: Path) -> None:
     run = reviews / "runs/reviews"
     (run / "model").mkdir(parents=True)

@@ -138,6 +138,7 @@ def test_rerunning_a_complete_run_rewrites_neither_models_nor_data(run_dir: Path
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.slow
 def test_translate_never_overwrites_its_input(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     text = tmp_path / "text"
     text.write_text("The woman buys a car.\n")
@@ -173,6 +174,7 @@ def test_mbr_uses_n_best_of_the_recipe(run_dir: Path, tmp_path: Path, nmt: Nmt) 
     assert status == 1 and "n_best must be at least 2" in one_line(err)
 
 
+@pytest.mark.slow
 def test_wrong_arguments_of_the_scorer_are_named(run_dir: Path) -> None:
     scorer = TextScorer.load(run_dir, "cpu")
     with pytest.raises(TypeError, match="sources must be a list of strings, got str"):
@@ -188,6 +190,7 @@ def test_wrong_arguments_of_the_scorer_are_named(run_dir: Path) -> None:
     assert scorer.score([], []) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("context", "message"),
     [
@@ -242,6 +245,7 @@ WRONG_CALLS: list[tuple[Callable[[Any], object], str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_wrong_arguments_of_the_translator_are_named(run_dir: Path) -> None:
     translator = Translator.load(run_dir, "cpu")
     for call, message in WRONG_CALLS:
@@ -252,6 +256,7 @@ def test_wrong_arguments_of_the_translator_are_named(run_dir: Path) -> None:
     assert len(translator.translate_n_best(["a"], n_best=np.int64(2))[0]) == 2  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_wrong_options_for_loading_a_translator_are_named(run_dir: Path) -> None:
     with pytest.raises(ValueError, match="precision must be one of auto, fp32, bf16, fp16, int8, got 'int4'"):
         Translator.load(run_dir, precision="int4")  # type: ignore[arg-type]
@@ -268,11 +273,13 @@ def test_the_package_has_a_version_and_lists_its_names() -> None:
     assert dir(nmt_package) == nmt_package.__all__
 
 
+@pytest.mark.slow
 def test_the_path_of_a_recipe_may_be_a_string(run_dir: Path) -> None:
     path = run_dir / "recipe.toml"
     assert load_recipe(str(path)) == load_recipe(path)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_options_in_python_override_those_of_the_model(run_dir: Path) -> None:
     own = read_model_metadata(run_dir / "model").decode
     assert own.max_extra_tokens == 5 and own.beam_size == 2  # not the defaults
@@ -291,6 +298,7 @@ def test_options_in_python_override_those_of_the_model(run_dir: Path) -> None:
             ours.translate([long], context=wrong)
 
 
+@pytest.mark.slow
 def test_each_input_line_gives_one_output_line_in_order(run_dir: Path, nmt: Nmt, pipe_in: PipeIn) -> None:
     lines = [
         "The woman buys a car.",
@@ -314,6 +322,7 @@ def test_each_input_line_gives_one_output_line_in_order(run_dir: Path, nmt: Nmt,
     assert "too long" in err
 
 
+@pytest.mark.slow
 def test_invalid_utf8_on_standard_input_names_the_line(run_dir: Path, nmt: Nmt, pipe_in: PipeIn) -> None:
     pipe_in(lambda write: write(b"fine\n\xff\n"))
     status, out, err = nmt("translate", run_dir, "--window", 1, "--engine", "torch")
@@ -321,6 +330,7 @@ def test_invalid_utf8_on_standard_input_names_the_line(run_dir: Path, nmt: Nmt, 
     assert "standard input, line 2: byte 0xff is not UTF-8" in one_line(err)
 
 
+@pytest.mark.slow
 def test_translate_file_equals_python(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\nA dog sees the house.")
     status, out, _ = nmt("translate", run_dir, tmp_path / "in.txt", "-o", tmp_path / "out.txt", "--engine", "torch")
@@ -332,6 +342,7 @@ def test_translate_file_equals_python(run_dir: Path, tmp_path: Path, nmt: Nmt) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 
 
+@pytest.mark.slow
 def test_n_best_and_scores_are_columns(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
     _, plain, _ = nmt("translate", run_dir, tmp_path / "in.txt")
@@ -345,6 +356,7 @@ def test_n_best_and_scores_are_columns(run_dir: Path, tmp_path: Path, nmt: Nmt) 
     assert float(rows[0][1]) >= float(rows[1][1])
 
 
+@pytest.mark.slow
 def test_translations_begin_with_the_prefixes(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
     (tmp_path / "begin.txt").write_text("Heute\n\n\n")
@@ -358,6 +370,7 @@ def test_translations_begin_with_the_prefixes(run_dir: Path, tmp_path: Path, nmt
     assert "has 1 line and" in one_line(err)
 
 
+@pytest.mark.slow
 def test_files_of_constraints_cannot_be_standard_input(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("A dog.\n")
     for option in ("--prefixes", "--required", "--glossary"):
@@ -382,6 +395,7 @@ def test_search_options_change_the_translations(run_dir: Path, tmp_path: Path, n
     assert len(set(distinct.pieces)) == len(distinct.pieces) >= 3
 
 
+@pytest.mark.slow
 def test_wrong_search_options_are_one_line(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("A dog.\n")
     status, _, err = nmt("translate", run_dir, tmp_path / "in.txt", "--set", "no_repeat=1")
@@ -444,6 +458,7 @@ def test_an_ensemble_of_equal_checkpoints_translates_like_one(run_dir: Path, tmp
     assert len(together.splitlines()) == 3
 
 
+@pytest.mark.slow
 def test_score_equals_the_scores_of_translate(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "src").write_text("The man sleeps.\nA dog sees the house.\n")
     # The tokenizer splits the translations of this search into the tokens that the model has generated.
@@ -471,6 +486,7 @@ def test_score_equals_the_scores_of_translate(run_dir: Path, tmp_path: Path, nmt
     assert float(bits_per_byte) == pytest.approx(-log_prob / math.log(2) / num_bytes, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["prepare", "train", "run"])
 def test_changed_recipe_does_not_modify_the_run(run_dir: Path, nmt: Nmt, command: str) -> None:
     before = (run_dir / "data" / "prepare.json").read_bytes(), (run_dir / "recipe.toml").read_bytes()
@@ -480,12 +496,14 @@ def test_changed_recipe_does_not_modify_the_run(run_dir: Path, nmt: Nmt, command
     assert ((run_dir / "data" / "prepare.json").read_bytes(), (run_dir / "recipe.toml").read_bytes()) == before
 
 
+@pytest.mark.slow
 def test_average_says_whether_it_used_the_ema(run_dir: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmt.pipeline.average", lambda *_: [Path("step-1"), Path("step-2")])
     assert nmt("average", run_dir)[2] == "averaged step-1, step-2\n"
     assert nmt("average", run_dir, "--ema")[2] == "saved the EMA at step-1, step-2\n"
 
 
+@pytest.mark.slow
 def test_average_makes_a_model_directory(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, out, _ = nmt("average", run_dir, "--last", 3, "-o", tmp_path / "mean")
     assert (status, out.strip()) == (0, str(tmp_path / "mean"))
@@ -566,6 +584,7 @@ def test_wrong_options_are_one_line(texts: Path, nmt: Nmt, overrides: list[str],
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_missing_recipe_model_or_file_is_one_line(tmp_path: Path, run_dir: Path, nmt: Nmt) -> None:
     for arguments, status in (
         (("run", tmp_path / "no.toml"), 2),
@@ -579,6 +598,7 @@ def test_a_missing_recipe_model_or_file_is_one_line(tmp_path: Path, run_dir: Pat
         assert str(tmp_path) in one_line(err)
 
 
+@pytest.mark.slow
 def test_a_corrupt_model_is_named_and_not_used(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     nmt("average", run_dir, "--last", 1, "-o", tmp_path / "m")
     content = bytearray((tmp_path / "m" / "model.safetensors").read_bytes())
@@ -590,6 +610,7 @@ def test_a_corrupt_model_is_named_and_not_used(run_dir: Path, tmp_path: Path, nm
     assert "model.safetensors is missing or corrupt" in one_line(err)
 
 
+@pytest.mark.slow
 def test_output_that_cannot_be_written_is_one_line(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in").write_text("hello\n")
     status, _, err = nmt("translate", run_dir, tmp_path / "in", "-o", tmp_path / "no" / "out", "--engine", "torch")
@@ -597,6 +618,7 @@ def test_output_that_cannot_be_written_is_one_line(run_dir: Path, tmp_path: Path
     assert "cannot write" in one_line(err)
 
 
+@pytest.mark.slow
 def test_files_of_unequal_length_are_not_scored(tmp_path: Path, run_dir: Path, nmt: Nmt) -> None:
     (tmp_path / "two").write_text("a\nb\n")
     (tmp_path / "one").write_text("a\n")
@@ -610,6 +632,7 @@ def test_files_of_unequal_length_are_not_scored(tmp_path: Path, run_dir: Path, n
     assert "has 2 lines" in one_line(err)
 
 
+@pytest.mark.slow
 def test_sentences_that_are_too_long_are_not_scored(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "src").write_text("short\n" + "long " * 200 + "\n")
     (tmp_path / "tgt").write_text("kurz\nlang\n")

@@ -166,6 +166,7 @@ def cached(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_sacrebleu_test_set_has_source_reference_and_language(texts: Path, cached: Path, nmt: Nmt) -> None:
     named = ["--test-set", "wmt14/full", "--lang-pair", "en-de"]
     _, out, _ = nmt("evaluate", *named, texts / "fair", "--json", "--metrics", "bleu,bleu-compound-split")
@@ -438,6 +439,7 @@ def test_another_unicode_form_gives_a_hint(
     ]
 
 
+@pytest.mark.slow
 def test_text_without_spaces_gives_a_hint(tmp_path: Path, nmt: Nmt) -> None:
     for name, line in (
         ("ref", "我喜欢读书。今天天气很好。"),

@@ -132,6 +132,7 @@ def test_likely_mistakes_in_tsv_give_a_warning(
     assert f"warning: {warned.format(name=name)}" in err if warned else "warning" not in err
 
 
+@pytest.mark.slow
 def test_a_length_penalty_without_beam_search_needs_scores(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("a dog\n")
     given = ("translate", model, tmp_path / "in.txt", "--length-penalty", "power")
@@ -282,6 +283,7 @@ def test_forbidden_phrases_in_terms_are_named(model: Path, nmt: Nmt, tmp_path: P
         assert status == bool(warned), err
 
 
+@pytest.mark.slow
 def test_a_preferred_phrase_that_is_forbidden_is_named(model: Path, nmt: Nmt, sentences: Path) -> None:
     search = ("--engine", "torch", "--precision", "fp32", "--set", "forbid=['dog', 'cat']")
     for phrase, value, is_named in (("a dog", 1, True), ("a dog", -1, False), ("a doge", 1, False)):
@@ -538,6 +540,7 @@ def test_n_best_lists_have_no_duplicate_texts(model: Path, nmt: Nmt, sentences: 
     assert "set mbr_metric to 'none', or leave out --distinct" in one_line(err)
 
 
+@pytest.mark.slow
 def test_the_extension_of_the_output_decides_its_format(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text('{"text": "the old dog"}\n')
     expected = Translator.load(model, "cpu").translate(["the old dog"])
@@ -670,6 +673,7 @@ def test_resume_rejects_a_complete_output_of_another_format(model: Path, nmt: Nm
         assert (tmp_path / "out").read_bytes() == content
 
 
+@pytest.mark.slow
 def test_resume_distinguishes_n_best_lists(model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(as_bytes(["a dog", "a cat"]))
     command = ("translate", model, tmp_path / "in", "--engine", "torch", "--n-best", 2, "-o", tmp_path / "out")
@@ -762,6 +766,7 @@ def test_resume_requires_the_same_header(
     assert (tmp_path / "out.jsonl").read_text().count('"en": ') == len(SENTENCES)
 
 
+@pytest.mark.slow
 def test_resume_requires_the_same_glossary_report(
     model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:

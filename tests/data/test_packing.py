@@ -27,6 +27,7 @@ def columns(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     st.integers(-3, 3),
     st.integers(0, 3),
 )
+@pytest.mark.slow
 def test_updates_fill_their_budget_and_micro_batches_fit_theirs(
     pairs: list[tuple[int, int]],
     batch_tokens: int,
@@ -301,6 +302,7 @@ def test_plan_of_a_mixture() -> None:
 
 
 @given(LENGTH_PAIRS, st.integers(0, 80), st.integers(0, 3))
+@pytest.mark.slow
 def test_trivial_mixture_changes_nothing(pairs: list[tuple[int, int]], first: int, epoch: int) -> None:
     src, tgt = columns(pairs)
     sizes = (min(first, len(pairs)), len(pairs) - min(first, len(pairs)))

@@ -222,6 +222,7 @@ def test_streamed_text_has_no_previous_translations(load: Callable[[Context], Pa
         assert reported[-1].startswith(translated)  # CTranslate2 also reports a token above the limit
 
 
+@pytest.mark.slow
 def test_outputs_have_no_separator(load: Callable[[Context], Path]) -> None:
     decode = DecodeRecipe(sampling=True, n_best=200, temperature=100.0)  # samples all tokens about equally often
     translator = Translator.load(load(BOTH), "cpu", "fp32", decode)

@@ -715,6 +715,7 @@ def test_results_do_not_depend_on_batching(model_directory: Path) -> None:
     assert translator.translate([lines[20]]) == [outputs[0][20]]
 
 
+@pytest.mark.slow
 def test_load_uses_the_models_recipe(model_directory: Path) -> None:
     translator = Translator.load(str(model_directory), device="cpu", precision="fp32")
     lines = text_lines(5)
@@ -732,6 +733,7 @@ def test_load_uses_the_models_recipe(model_directory: Path) -> None:
         greedy.translate_n_best(lines, n_best=2)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_default_dtype(model_directory: Path) -> None:
     lines = text_lines(5)
     outputs = []

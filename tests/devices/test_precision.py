@@ -69,6 +69,7 @@ def test_device_features_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_features(torch.device("cpu")).kind == "cpu"
 
 
+@pytest.mark.slow
 def test_device_features_are_constants_of_a_compiled_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Querying a GPU cannot be traced; the graph must not break."""
 

@@ -72,6 +72,7 @@ def test_scores_are_means_of_the_definition() -> None:
 
 
 @needs_rouge
+@pytest.mark.slow
 def test_rouge_lsum_compares_sentences() -> None:
     one, other = "the dog ran. a cat sat.", "A cat sat. The dog ran."
     plain, by_sentences = score_corpus([one.title()], [[other]], METRICS[2:], tgt_lang="en")

@@ -86,6 +86,7 @@ def test_source_files_lists_all_modules() -> None:
     assert {path.stem for path in source_files()} == {"__init__", *names}
 
 
+@pytest.mark.slow
 def test_pairs_are_distinct(train: list[ToyPair]) -> None:
     assert len(train) == len({pair.src for pair in train}) == 20_000
 
@@ -237,6 +238,7 @@ def test_nested_sentences_are_deeper_than_those_of_train() -> None:
 # --- Sentences --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_label_is_frequent(train: list[ToyPair], test: list[ToyPair]) -> None:
     counts = Counter(label for pair in test for label in pair.labels)
     assert set(counts) == LABELS == {label for pair in train for label in pair.labels}

@@ -170,6 +170,7 @@ def test_pairing_takes_linear_time() -> None:
     assert ItemGrammar(KINDS, "en", "de").pair(items[::2], items[1::2]) == ([], items[::2], items[1::2])
 
 
+@pytest.mark.slow
 def test_fixed_texts_take_linear_time() -> None:
     grammar = ItemGrammar(KINDS, "en", "de").with_fixed(["1"])
     assert len(grammar.find_source("1 22 " * 20_000)) == 40_000

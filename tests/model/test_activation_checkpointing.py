@@ -89,6 +89,7 @@ def test_parameter_names_are_unchanged() -> None:
     assert build(recompute=True).state_dict().keys() == build(recompute=False).state_dict().keys()
 
 
+@pytest.mark.slow
 def test_a_deep_model_keeps_only_layer_inputs() -> None:
     def saved_bytes(model: Transformer) -> int:
         """Return the bytes of all tensors saved for the backward pass, without the parameters."""

@@ -39,6 +39,7 @@ def test_to_lists_inverts_from_lists(sentences: list[list[int]]) -> None:
 
 
 @given(sentences_strategy)
+@pytest.mark.slow
 def test_fields_equal_their_definitions(sentences: list[list[int]]) -> None:
     packed = PackedSequences.from_lists(sentences)
     assert packed.tokens.tolist() == [token for sentence in sentences for token in sentence]
@@ -127,6 +128,7 @@ def test_a_batch_counts_its_pairs_and_moves_every_side(device_name: str) -> None
 @given(
     st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=20), st.sampled_from([1, 8, 64])
 )
+@pytest.mark.slow
 def test_pad_to_multiple_keeps_the_pairs(lengths: list[tuple[int, int]], step: int) -> None:
     src = PackedSequences.from_lists([[5] * length for length, _ in lengths])
     tgt = PackedSequences.from_lists([[6] * length for _, length in lengths])

@@ -58,6 +58,7 @@ def test_a_query_attends_to_the_keys_of_its_own_sentence(pairs: list[tuple[int, 
 
 
 @given(pairs_strategy)
+@pytest.mark.slow
 def test_rows_have_little_padding(pairs: list[tuple[int, int]]) -> None:
     queries, _ = sides(pairs)
     found = shared_rows(queries, queries, causal=True, device=CPU).queries

@@ -46,6 +46,7 @@ def test_languages_are_ranked_among_the_served_sources() -> None:
 
 
 @pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.slow
 def test_auto_detects_one_of_the_sources_of_the_target(as_list: bool) -> None:
     client = make_client([("en", "es"), ("fr", "es"), ("de", "en")])
     response = client.post("/translate", json={"q": [FRENCH] if as_list else FRENCH, "source": "auto", "target": "es"})

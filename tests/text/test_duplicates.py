@@ -12,6 +12,7 @@ from nmt.text.duplicates import Bitmap, DuplicateFinder
 
 @settings(max_examples=25)
 @given(st.lists(st.lists(st.integers(0, 300), max_size=40), max_size=5))
+@pytest.mark.slow
 def test_the_first_of_equal_hashes_is_kept(tmp_path_factory: pytest.TempPathFactory, chunks: list[list[int]]) -> None:
     directory = tmp_path_factory.mktemp("hashes")
     with DuplicateFinder(directory) as finder:

@@ -29,6 +29,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 @pytest.mark.parametrize(("algorithm", "lowercase"), [("bpe", True), ("unigram", False)])
+@pytest.mark.slow
 def test_training_is_reproducible_and_sets_special_ids(algorithm: str, lowercase: bool, tmp_path: Path) -> None:
     recipe = TokenizerRecipe(vocab_size=277, algorithm=algorithm, lowercase=lowercase)
     first = train_tokenizer(LINES, recipe, tmp_path / "1.model")
@@ -90,6 +91,7 @@ def test_arbitrary_normalized_text_round_trips(tokenizer: Tokenizer, text: str) 
 
 
 @given(st.lists(st.text(st.characters(codec=None), max_size=20), max_size=5))
+@pytest.mark.slow
 def test_a_batch_is_encoded_as_its_texts_are(tokenizer: Tokenizer, texts: list[str]) -> None:
     ids = tokenizer.encode_batch(texts)
     assert ids == [tokenizer.encode(text) for text in texts]

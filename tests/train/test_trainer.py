@@ -516,6 +516,7 @@ def test_fp16_scales_the_loss_and_resumes_bit_identically(tiny_recipe: Recipe, t
     assert load_checkpoint(list_checkpoints(whole.directory)[-1]).state["loss_scale"] == state["loss_scale"]
 
 
+@pytest.mark.slow
 def test_a_run_continues_in_fp16(tiny_recipe: Recipe, tiny_data: Path) -> None:
     """Its checkpoint has no loss scale."""
     run = with_train(tiny_recipe, precision="fp32", max_steps=2, save_every=2)
