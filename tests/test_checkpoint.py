@@ -36,7 +36,7 @@ from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.storage import sealed
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
-from nmt.storage.sealed import CorruptError, new_directory, verify_directory, write_directory, write_file
+from nmt.storage.sealed import CorruptError, link_or_copy, new_directory, verify_directory, write_directory, write_file
 from nmt.train.state import TrainState
 
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
@@ -476,3 +476,11 @@ def test_models_of_different_shape_cannot_be_averaged(tmp_path: Path) -> None:
     directories = [seal_tensors(tmp_path / str(size), {"w": torch.zeros(size)}) for size in (2, 3)]
     with pytest.raises(UserError, match="have different shapes"):
         average_tensors(directories)
+
+
+def test_a_relative_link_is_not_linked_as_such(tmp_path: Path) -> None:
+    (tmp_path / "array").write_text("1 2 3")
+    (tmp_path / "link").symlink_to("array")
+    (tmp_path / "folder").mkdir()
+    link_or_copy(tmp_path / "link", tmp_path / "folder" / "copy")
+    assert (tmp_path / "folder" / "copy").read_text() == "1 2 3"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -190,14 +189,28 @@ def input_files(corpus: Corpus, root: Path) -> list[Path]:
     """Return the local files that determine the contents of a corpus, in a fixed order; none for downloads."""
     match corpus:
         case HuggingFaceCorpus():
-            folder = resolve(Path(corpus.dataset), root)
-            visible = (path for path in folder.rglob("[!.]*") if path.is_file())
-            hidden = re.compile(r"(^|/)\.")  # also files in folders such as .cache, which downloads rewrite
-            return sorted(path for path in visible if not hidden.search(path.relative_to(folder).as_posix()))
+            return sorted(_dataset_files(resolve(Path(corpus.dataset), root)))
         case ToyCorpus():
             return source_files()
         case _:
             return [resolve(path, root) for path in named_files(corpus)]
+
+
+def _dataset_files(folder: Path, enclosing: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Yield the files of a dataset; follows links to folders, like `datasets`, except to an enclosing folder.
+
+    Excludes hidden files and folders, such as .cache, which downloads rewrite.
+    """
+    target = folder.resolve()
+    if not folder.is_dir() or target in enclosing:
+        return
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _dataset_files(path, enclosing | {target})
+        elif path.is_file():
+            yield path
 
 
 def require_files(corpora: Iterable[Corpus], root: Path) -> None:

@@ -21,9 +21,11 @@ from typing import Any
 from nmt.data.corpus import input_files, resolve
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.store import Split
+from nmt.errors import UserError
 from nmt.logs import progress, say, warn
 from nmt.recipe import TERM_MARKERS, Corpus, HuggingFaceCorpus, Recipe
 from nmt.storage.checksums import read_checked
+from nmt.storage.sealed import write_file
 from nmt.text.lines import read_blocks
 
 REPORT_FILE = "prepare.json"
@@ -110,7 +112,7 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
     current = _current_inputs(files, recorded)
     inputs = [file.report() for file in current]
     if current != [recorded.get(path) for path in files] and not missing and inputs == report["inputs"]:
-        with suppress(OSError):  # the directory may be read-only
+        with suppress(UserError):  # the directory may be read-only, or the disk full
             write_stamps([file.stamp() for file in current], directory)
     if inputs[: len(_files(recipe.data.train, recipe))] != _training_inputs(report, recipe):
         return both
@@ -261,8 +263,8 @@ def _read_files(files: Sequence[Path]) -> list[InputFile]:
 
 
 def write_stamps(stamps: Sequence[Stamp], directory: Path) -> None:
-    """Record sizes, times of last change and paths of the input files."""
-    (directory / _STAMPS_FILE).write_text(json.dumps(stamps) + "\n", encoding="utf-8")
+    """Record sizes, times of last change and paths of the input files; raise UserError if that fails."""
+    write_file(directory / _STAMPS_FILE, (json.dumps(stamps) + "\n").encode())
 
 
 def _training_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -91,9 +91,9 @@ def new_directory(directory: Path, *, replaces: bool = False) -> Iterator[Path]:
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:
-    """Hard-link a file, or copy it if the file system has no hard links."""
+    """Hard-link a file, or copy it if the file system has no hard links; follows a symbolic link."""
     try:
-        Path(target).hardlink_to(source)
+        Path(target).hardlink_to(os.path.realpath(source))
     except OSError:
         shutil.copyfile(source, target)
 

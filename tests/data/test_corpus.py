@@ -570,6 +570,16 @@ def test_hugging_face_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert asked == [("wmt/wmt14", "de-en", {"split": "train", "revision": corpus.revision, "streaming": True})]
 
 
+def test_files_of_a_dataset_include_those_of_linked_folders(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    write_parquet(tmp_path / "disk" / "train.parquet", {"a": SRC, "b": TGT})
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "data").symlink_to(tmp_path / "disk")
+    (tmp_path / "set" / "itself").symlink_to(tmp_path / "set")
+    files = input_files(HuggingFaceCorpus(dataset="set", src_field="a", tgt_field="b"), tmp_path)
+    assert files == [tmp_path / "set" / "data" / "train.parquet"]
+
+
 @pytest.mark.slow
 def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")

@@ -310,7 +310,7 @@ def test_touched_input_is_up_to_date(folder: Path) -> None:
     os.utime(folder / "text" / "train.en", (1, 1))
     prepare(recipe_for(folder))
     after = modification_times(directory)
-    assert {name for name in after if after[name] != before[name]} <= {"stamps.json"}
+    assert {name for name in after if after[name] != before[name]} <= {"stamps.json", directory.name}
 
 
 @pytest.mark.slow
@@ -401,6 +401,23 @@ def test_wrong_path_keeps_the_prepared_text(folder: Path) -> None:
         prepare(wrong)
     assert contents(directory) == {name: content for name, content in before.items() if name != "stamps.json"}
     prepare(recipe_for(folder))
+    assert contents(directory) == before
+
+
+def test_a_full_disk_leaves_the_stamps_complete(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = prepare(recipe_for(folder)).directory
+    before = contents(directory)
+    os.utime(folder / "text" / "train.en", (1, 1))
+    replacements: list[str] = []
+
+    def full(path: Path, data: bytes, replaces: Path | None = None) -> None:
+        replacements.append(path.name)
+        path.write_bytes(data[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("nmt.storage.sealed.write_synced", full)
+    prepare(recipe_for(folder))
+    assert [name for name in replacements if "stamps.json" in name]
     assert contents(directory) == before
 
 
