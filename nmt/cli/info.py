@@ -9,6 +9,7 @@ import typer
 
 from nmt.cli.arguments import ModelArgument
 from nmt.export.description import describe_model, description_lines
+from nmt.storage.finite import finite
 from nmt.storage.run_folder import find_model, warn_of_divergence
 
 
@@ -17,6 +18,6 @@ def info(model: ModelArgument, as_json: Annotated[bool, typer.Option("--json", h
     description = describe_model(find_model(model))
     warn_of_divergence(model)
     if as_json:
-        typer.echo(json.dumps(description, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(finite(description), indent=1, ensure_ascii=False, allow_nan=False))
     else:
         typer.echo("\n".join(description_lines(description)))

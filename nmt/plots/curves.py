@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmt.errors import UserError
-from nmt.plots.figure import BLUE, GRAY, GREEN, ORANGE, PALETTE, new_figure, save_figure, style_axes
+from nmt.plots.figure import BLUE, GRAY, GREEN, ORANGE, PALETTE, legend_label, new_figure, save_figure, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,7 +104,8 @@ def draw_curves(run: Path, out: Path, title: str | None = None) -> Path:
     train = _train_options(run)
     for panel, axes in _add_panels(figure, series):
         _draw_panel(panel, axes, series, train if panel in _QUALITY_ROW else {})
-    figure.suptitle(title or run.resolve().name, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    name = title or run.resolve().name
+    figure.suptitle(name, x=0.01, ha="left", fontsize=13, fontweight="bold", parse_math=False)
     save_figure(figure, out)
     return out
 
@@ -122,7 +123,15 @@ def draw_runs(runs: Sequence[tuple[str, Path]], out: Path) -> None:
         for number, (name, series) in enumerate(all_series):
             steps, values = zip(*series.get(metric, [(0, math.nan)]), strict=True)
             color = PALETTE[number % len(PALETTE)]
-            axes.plot(steps, values, label=name, color=color, marker=_marker(steps), markersize=3.5, linewidth=1.5)
+            axes.plot(
+                steps,
+                values,
+                label=legend_label(name),
+                color=color,
+                marker=_marker(steps),
+                markersize=3.5,
+                linewidth=1.5,
+            )
         style_axes(axes, _COMPARED_METRICS[metric])
         axes.set_xlabel("updates", fontsize=9)
         axes.legend(frameon=False, fontsize=9)

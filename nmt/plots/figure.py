@@ -34,15 +34,21 @@ def new_figure(width: float, height: float) -> Figure:
 
 def style_axes(axes: Axes, title: str, grid: Literal["both", "x"] = "both") -> None:
     """Set the title, and draw a light grid behind the data and only the left and bottom spines."""
-    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_title(title, loc="left", fontsize=10, parse_math=False)
     axes.grid(axis=grid, color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def legend_label(name: str) -> str:
+    """Return the label of a name: legends omit labels that begin with _, and show text between $ as a formula."""
+    label = name.replace("$", r"\$")
+    return f"\u200b{label}" if label.startswith("_") else label  # zero-width space
+
+
 def require_drawable(path: Path) -> None:
     """Raise the error of `save_figure` early: UserError without matplotlib, CommandError for an unknown extension."""
-    known = new_figure(1.0, 1.0).canvas.get_supported_filetypes()
+    known = new_figure(1.0, 1.0).canvas.get_supported_filetypes().keys() - {"pgf"}  # which needs LaTeX
     if path.suffix.removeprefix(".") not in known:
         raise CommandError(f"cannot draw {path}: the name needs an extension such as .png")
 

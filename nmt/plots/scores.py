@@ -29,7 +29,7 @@ def draw_scores(title: str, variants: Sequence[VariantScores], path: Path) -> No
         width = 0.0 if math.isnan(variant.half_width) else variant.half_width
         axes.errorbar(variant.mean, row, xerr=width, fmt="D", color=BLUE, markersize=5, capsize=4)
     axes.axvline(variants[0].mean, color=GRAY, linestyle=":", linewidth=1)
-    axes.set_yticks(range(len(variants)), [variant.name for variant in variants])
+    axes.set_yticks(range(len(variants)), [variant.name for variant in variants], parse_math=False)
     axes.invert_yaxis()
     axes.set_xlabel("dots: runs; diamonds: means with 95% confidence intervals", color=GRAY, fontsize=9)
     style_axes(axes, title, grid="x")

@@ -140,12 +140,15 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
 async def _attentions(
     service: Service, request: Request, model: ServedModel, pairs: Sequence[AttentionRequest]
 ) -> list[Attention]:
-    """Compute the attention of each pair in turn; raises HTTPException if the response would have too many weights."""
+    """Compute the attention of each pair in turn, and wait while the queue is full.
+
+    Raises HTTPException if the response would have too many weights.
+    """
     attentions: list[Attention] = []
     num_weights = 0
     for pair in pairs:
         submit = partial(model.batcher.submit, AttentionRequest, [pair])
-        (attention,) = await service.process(request, [pair.line], submit)
+        (attention,) = await service.process(request, [pair.line], submit, waits=True)
         attentions.append(attention)
         num_rows = sum(len(head) for layer in attention.weights for head in layer)
         num_weights += num_rows * len(attention.source)

@@ -150,7 +150,8 @@ class Service:
     ) -> list[list[Translation]]:
         """Translate the lines of documents, with the previous lines of each if the model has context.
 
-        A blank line ends a document, as in `nmt translate`. Raises HTTPException like `process`.
+        A blank line ends a document, as in `nmt translate`. Later rounds wait while the queue is full. Raises
+        HTTPException like `process`.
         """
         lines = [line for document in documents for line in document]
         context = model.context
@@ -166,9 +167,9 @@ class Service:
         context_sizes = [len(before) for before in previous_texts]
         pairs: list[Previous] = [(text, "") for text in texts]  # with the translations of earlier rounds
         n_best_lists: list[list[Translation]] = [[]] * len(lines)
-        for indices in document_rounds(context_sizes):
+        for number, indices in enumerate(document_rounds(context_sizes)):
             with_context = [lines[i]._replace(context=tuple(pairs[i - context_sizes[i] : i])) for i in indices]
-            round_results = await self.translate(request, model, options, with_context)
+            round_results = await self.translate(request, model, options, with_context, waits=number > 0)
             for i, n_best in zip(indices, round_results, strict=True):
                 n_best_lists[i] = n_best
                 pairs[i] = (texts[i], n_best[0].text)
@@ -261,7 +262,7 @@ class Service:
     async def _receive_body(self, request: Request) -> bytes:
         """Receive the body of a request, and stop reading at the limit."""
         encoding = request.headers.get("content-encoding", "identity")
-        if encoding != "identity":
+        if encoding.strip().lower() not in ("", "identity"):
             raise HTTPException(415, f"content-encoding {encoding} is not supported; send the body uncompressed")
         limit = self.limits.body_bytes
         body = bytearray()

@@ -229,6 +229,9 @@ class Trainer:
             self.writer.check()
             if self._is_due(recipe.validate_every) or self._is_due(recipe.save_every):
                 self._clock = time.perf_counter()  # validating and saving are not part of the training time
+        self.writer.wait()
+        self._agree_on_stop(stop)  # on a signal during the last validation or write
+        self._exit_if_stopped(stop)
 
     def _is_due(self, interval: int) -> bool:
         """Return whether something that is done every `interval` updates, and at the end of the run, is due now."""
@@ -376,10 +379,11 @@ class Trainer:
                 raise _ValidationInterrupted
 
         step, every = self.state.step, self.train_recipe.validate_bleu_every
+        by_bleu = self.train_recipe.best_metric == "bleu"  # also in the last validation, which is due at any step
         with autocast(self.updater.precision, self.world.device):
             result = validate(self.loss, self.text.valid, self.world, self.state.micro_batch_tokens, check_stop)
         values = {"valid/loss": result.loss, "valid/nll": result.nll, "valid/perplexity": result.perplexity}
-        if translates and every and step % every == 0 and self.translate_validation is not None:
+        if translates and every and (by_bleu or step % every == 0) and self.translate_validation is not None:
             self.model.eval()
             try:
                 text = self.translate_validation(self.model, check_stop)

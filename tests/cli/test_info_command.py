@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -68,6 +69,11 @@ def test_a_single_checkpoint_is_named_once(run: Path, nmt: Nmt) -> None:
     checkpoint = run / "checkpoints" / "step-00000010"
     average_checkpoints([checkpoint], run / "single")
     assert "1 checkpoint, step-00000010\n" in nmt("info", run / "single")[1]
+
+
+def test_json_has_no_invalid_numbers(run: Path, monkeypatch: pytest.MonkeyPatch, nmt: Nmt) -> None:
+    monkeypatch.setattr("nmt.cli.info.describe_model", lambda _: {"best": {"nll": math.nan, "perplexity": math.inf}})
+    assert json.loads(nmt("info", run, "--json")[1]) == {"best": {"nll": None, "perplexity": None}}
 
 
 def test_json_has_parameters_training_and_files_of_a_checkpoint(run: Path, model: Path, nmt: Nmt) -> None:

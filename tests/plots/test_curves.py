@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from nmt.errors import UserError
 from nmt.plots import curves
 from nmt.plots.curves import draw_curves, draw_runs, read_metrics
-from nmt.plots.figure import new_figure
+from nmt.plots.figure import new_figure, save_figure
 
 
 def record(folder: Path, *lines: dict[str, Any]) -> Path:
@@ -166,6 +166,17 @@ def test_a_single_point_is_visible_in_a_comparison_of_runs(tmp_path: Path, monke
     draw_runs([("a", tmp_path), ("b", tmp_path)], tmp_path / "curves.png")
     train, valid = figures[0].axes
     assert [line.get_marker() for axes in (train, valid) for line in axes.lines] == ["", "", "o", "o"]
+
+
+def test_names_are_shown_literally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / r"$\q$"
+    run.mkdir()
+    record(run, {"step": 1, "train/nll": 4.0}, {"step": 2, "train/nll": 3.0, "valid/nll": 3.5})
+    draw_curves(run, tmp_path / "one.png")  # as a formula, the name would be an error
+    figures: list[Figure] = []
+    monkeypatch.setattr(curves, "save_figure", lambda figure, path: (figures.append(figure), save_figure(figure, path)))
+    draw_runs([(run.name, run), ("_b", run)], tmp_path / "both.png")
+    assert [label.strip("\u200b") for label in legend_of(figures[0].axes[0])] == [r"\$\q\$", "_b"]
 
 
 @pytest.mark.slow

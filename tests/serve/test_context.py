@@ -11,6 +11,7 @@ from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
 from nmt.recipe import Context, ContextSides
 from nmt.serve.app import build_app
+from nmt.serve.batching import QueueFullError
 from tests.serve.conftest import EchoTranslator, MakeService
 
 
@@ -64,6 +65,27 @@ def test_the_lines_of_a_document_are_the_context_of_later_ones(
     expected = {"a": "", "b": "a", "c": "ab", "d": "bc", "e": "", "f": "e", "g": ""}
     for text, context in expected.items():
         assert found[text] == [one if sides == "source" else (one, one.upper()) for one in context], text
+
+
+def test_later_lines_of_a_document_wait_while_the_queue_is_full(
+    echo_service: MakeService, echo: EchoTranslator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(echo, "context", Context(2, "both"))
+    monkeypatch.setattr("nmt.serve.service._RETRY_SECONDS", 0.01)
+    service = echo_service()
+    batcher = service.models["en-de"].batcher
+    submit, calls = batcher.submit, []
+
+    def refuse_third(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise QueueFullError
+        return submit(*arguments, **options)
+
+    monkeypatch.setattr(batcher, "submit", refuse_third)
+    response = TestClient(build_app(service)).post("/translate", json={"q": "a\nb\nc", "source": "en", "target": "de"})
+    assert response.json() == {"translatedText": "A\nB\nC"}
+    assert len(calls) == 4
 
 
 @pytest.mark.parametrize(

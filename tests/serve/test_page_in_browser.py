@@ -304,6 +304,20 @@ def is_readable(text: str) -> bool:
     return len(text.split()) > 1 and text.isprintable() and "\ufffd" not in text
 
 
+def test_a_translation_that_a_shorter_list_lacks_is_not_shown(page: Browser) -> None:
+    enter(page, SENTENCES[0])
+    page.run("document.querySelector('#n-best').value = 3")
+    page.run("document.querySelector('#n-best').dispatchEvent(new Event('input'))")
+    page.wait("document.querySelectorAll('#n-best-list button').length === 3")
+    (first,) = texts(page, "#n-best-list li:first-child button")
+    page.run("document.querySelector('#n-best').value = 1")
+    page.run("document.querySelector('#n-best').dispatchEvent(new Event('input'))")
+    page.run("document.querySelector('#n-best-list li:last-child button').click()")
+    page.wait("document.querySelectorAll('#n-best-list button').length === 1")
+    wait_for_translation(page)
+    assert texts(page, "#output") == [first]
+
+
 def test_an_alternative_is_chosen_by_keys_and_pinned(page: Browser, reference: Translator) -> None:
     line = next(line for line in CANDIDATES if is_readable(best(reference, [line])[0].text))
     enter(page, line)
@@ -370,6 +384,23 @@ def test_a_typed_beginning_is_completed(page: Browser, reference: Translator) ->
     assert page.run("document.activeElement.dataset.word") == "0"
 
 
+def test_enter_never_chooses_an_alternative_for_an_earlier_beginning(page: Browser) -> None:
+    enter(page, SENTENCES[0])
+    page.click("#output .word")
+    page.wait("document.querySelectorAll('#choices li').length > 0")
+    page.run(
+        "document.querySelector('#beginning').dispatchEvent("
+        "new KeyboardEvent('keydown', {key: 'Enter', isComposing: true, bubbles: true}))"
+    )
+    assert not page.run("document.querySelector('#alternatives').hidden")  # an input method received the key
+    page.type("Th")
+    page.press("Enter", 13)
+    assert not page.run("document.querySelector('#alternatives').hidden")
+    page.wait("document.querySelector('#choices strong')?.textContent.startsWith('Th')")
+    page.press("Enter", 13)
+    page.wait("document.querySelector('#pinned-text').textContent.startsWith('Th')")
+
+
 def test_attention_is_drawn_for_each_layer_and_head(page: Browser, reference: Translator) -> None:
     enter(page, SENTENCES[0])
     page.click("#attention summary")
@@ -390,6 +421,15 @@ def test_attention_is_drawn_for_each_layer_and_head(page: Browser, reference: Tr
         return [...data].filter((_, i) => i % 4 === 3);
     })()"""
     assert np.array(page.run(opacity)) / 255 == pytest.approx(weights[-1, -1].ravel(), abs=0.01)
+
+
+def test_the_attention_of_another_sentence_is_hidden(page: Browser) -> None:
+    enter(page, "\n".join(SENTENCES[:2]))
+    page.click("#attention summary")
+    for index in (1, 0):
+        page.run(f"document.querySelectorAll('#output .sentence')[{index}].querySelector('.word').click()")
+        assert page.run("document.querySelector('#map').hidden")
+        page.wait("!document.querySelector('#map').hidden")
 
 
 @pytest.mark.parametrize(

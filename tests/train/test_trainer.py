@@ -392,6 +392,35 @@ def test_a_stop_during_validation_is_prompt(
 
 
 @pytest.mark.slow
+def test_the_last_validation_has_the_score_that_selects_the_best(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    options = {"validate_every": 6, "validate_bleu_every": 6, "best_metric": "bleu", "max_steps": 8}
+    scores = iter([10.0, 12.5])
+    recipe = with_train(tiny_recipe, **options)
+    state = train_tiny(recipe, tiny_data, translate=lambda *_: ValidationBleu(next(scores), ""))
+    assert state.scores == {"6": 10.0, "8": 12.5}
+    assert state.best_step == 8
+
+
+@pytest.mark.slow
+def test_a_signal_during_the_last_write_stops_the_run(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, signals = sealed.write_synced, iter([signal.SIGTERM])
+
+    def write_after_signal(path: Path, data: bytes) -> None:
+        for number in signals:
+            os.kill(os.getpid(), number)
+        write(path, data)
+
+    monkeypatch.setattr(sealed, "write_synced", write_after_signal)
+    recipe = with_train(tiny_recipe, max_steps=2, save_every=10)
+    with pytest.raises(Stopped):
+        train_tiny(recipe, tiny_data)
+    (last,) = list_checkpoints(recipe.directory)
+    assert load_checkpoint(last).state["step"] == recipe.train.max_steps
+
+
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_and_keeps_checkpoints(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

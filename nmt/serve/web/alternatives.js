@@ -54,8 +54,7 @@ async function update() {
   const {signal} = request;
   const {before, partialWords, find} = open;
   const prefix = before + element("beginning").value;
-  element("choices").replaceChildren();
-  element("alternatives-note").textContent = "Searching…";
+  showSearching();
   try {
     const fields = partialWords ? {prefix: prefix.trimEnd()} : {prefix, partial_word: prefix !== ""};
     const found = await find({...fields, alternatives: true, n_best: COUNT}, signal);
@@ -67,6 +66,13 @@ async function update() {
       element("alternatives-note").textContent = error.message;
     }
   }
+}
+
+/** Remove the alternatives for an earlier beginning. */
+function showSearching() {
+  element("choices").replaceChildren();
+  element("beginning").setAttribute("aria-activedescendant", "");
+  element("alternatives-note").textContent = "Searching…";
 }
 
 function show(found, before) {
@@ -111,9 +117,14 @@ function mark(index) {
 
 element("beginning").addEventListener("input", () => {
   clearTimeout(timer);
+  request.abort();
+  showSearching();
   timer = setTimeout(update, DELAY);
 });
 element("alternatives").addEventListener("keydown", (event) => {
+  if (event.isComposing || event.keyCode === 229) { // the key belongs to an input method; Safari sets only the code
+    return;
+  }
   const items = [...element("choices").children];
   const current = items.findIndex((item) => item.getAttribute("aria-selected") === "true");
   switch (event.key) {

@@ -44,12 +44,13 @@ export async function translateLines(body, signal, onLine, onText = null) {
 /**
  * Yield lists of parts, each within the limits of a request; throws an error for a part with too many bytes.
  *
- * unit: what a part is, for that error
+ * unit:   what a part is, for that error
+ * fields: the other fields of each request
  *
  * A part with too many characters or lines is sent alone, and the server rejects it.
  */
-export function* chunksOf(parts, unit, limits) {
-  const reserved = 10_000; // bytes for the other fields of a request
+export function* chunksOf(parts, unit, limits, fields) {
+  const reserved = new TextEncoder().encode(JSON.stringify(fields)).length + 200; // for "text", "stream" and others
   let chunk = [];
   let [characters, bytes] = [0, 0];
   for (const part of parts) {

@@ -10,12 +10,14 @@ let current = null; // argument of `showDetails`
 let shownFor = ""; // source, prefix and translation of the attention on the page
 let wantedFor = ""; // the same for the attention that was requested last; "" if there is none
 let attention = null;
+let request = new AbortController();
 let chosen = {layer: 0, head: null};
 
 /** Hide the details. */
 export function clearDetails() {
   current = null;
   wantedFor = "";
+  request.abort();
   element("details").hidden = true;
 }
 
@@ -26,7 +28,7 @@ export function clearDetails() {
  * prefix:              of the translation, undefined if the user chose none
  * reason:              why attention is unavailable, undefined if it is available
  * onRank, onUnpin:     called with the index of a chosen translation, and to remove the prefix
- * findAttention:       returns the attention for the translation at an index
+ * findAttention:       (index of a translation, signal) => its attention
  */
 export function showDetails(details) {
   current = details;
@@ -62,17 +64,25 @@ async function showAttention() {
   }
   const {source, nBest, rank, prefix, reason, findAttention} = details;
   const key = JSON.stringify([source, prefix, nBest[rank]]);
-  element("heads").hidden = element("map").hidden = Boolean(reason);
+  const isShown = key === shownFor;
+  element("heads").hidden = element("map").hidden = Boolean(reason) || !isShown;
   element("attention-note").textContent = reason ?? ATTENTION_NOTE;
   if (reason) {
     return;
   }
   const isRequested = key === wantedFor; // the page is shown again after each translated line
   wantedFor = key;
-  if (key === shownFor) {
+  if (isRequested && !isShown) {
+    return;
+  }
+  request.abort();
+  if (isShown) {
     draw();
-  } else if (!isRequested) {
-    await requestAttention(key, () => findAttention(rank));
+  } else {
+    element("map-readout").textContent = "";
+    request = new AbortController();
+    const {signal} = request;
+    await requestAttention(key, () => findAttention(rank, signal));
   }
 }
 
@@ -95,6 +105,7 @@ async function requestAttention(key, find) {
 }
 
 function draw() {
+  element("heads").hidden = element("map").hidden = false;
   const {weights} = attention;
   if (chosen.layer >= weights.length || chosen.head >= weights[0].length) {
     chosen = {layer: 0, head: null};

@@ -109,6 +109,7 @@ async function run(opened, signal) {
     show(`${total} translated`);
   } catch (error) {
     if (!signal.aborted) {
+      progress.hidden = true;
       show(error.message);
     }
   }
@@ -136,7 +137,7 @@ element("file-translate").addEventListener("click", () => {
 });
 element("file-cancel").addEventListener("click", () => {
   request.abort();
-  element("file-cancel").hidden = true;
+  element("file-progress").hidden = element("file-cancel").hidden = true;
   show("canceled");
 });
 for (const type of ["dragover", "drop"]) {

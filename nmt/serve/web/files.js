@@ -93,7 +93,7 @@ export async function translateFile({parts, unit, format, write}, options, conte
     return write(translations);
   }
   const overlap = format === "srt" ? context.size : 0;
-  for (const chunk of chunksOf(parts, unit, format ? documentLimits(limits, overlap) : limits)) {
+  for (const chunk of chunksOf(parts, unit, format ? documentLimits(limits, overlap) : limits, options)) {
     if (format) {
       const before = parts.slice(Math.max(0, count - overlap), count);
       const [best] = await translate({...options, format, text: [...before, ...chunk].join("")}, signal);

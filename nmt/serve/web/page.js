@@ -94,7 +94,8 @@ const keyOf = (sentence) => (models.length ? JSON.stringify([sentence.text, requ
 /** Return the shown translation of a sentence, or undefined if there is none yet. */
 function shown(sentence) {
   const key = keyOf(sentence);
-  return results.get(key)?.at(ranks.get(key) ?? 0);
+  const nBest = results.get(key);
+  return nBest?.[ranks.get(key)] ?? nBest?.[0];
 }
 
 /** Remove translations whose text equals that of an earlier one with other tokens. */
@@ -138,8 +139,8 @@ async function update() {
   showOutput();
   try {
     for (const [fields, texts] of missing) {
-      for (const lines of chunksOf([...texts], "sentence", limits)) {
-        const body = JSON.parse(fields);
+      const body = JSON.parse(fields);
+      for (const lines of chunksOf([...texts], "sentence", limits, body)) {
         const show = (map) => (index, value) => {
           if (!signal.aborted) {
             map.set(JSON.stringify([lines[index], body]), value);
@@ -277,22 +278,23 @@ function highlight(word) {
 
 function showSelected() {
   const sentence = sentences[selected];
-  const nBest = sentence && results.get(keyOf(sentence));
+  const key = sentence && keyOf(sentence);
+  const nBest = results.get(key);
   if (!nBest) {
     clearDetails();
     return;
   }
   const fields = requestFor(sentence);
   showDetails({
-    source: sentence.text, nBest, rank: ranks.get(keyOf(sentence)) ?? 0, prefix: prefixes.get(prefixKeyOf(sentence)),
+    source: sentence.text, nBest, rank: nBest.indexOf(shown(sentence)), prefix: prefixes.get(prefixKeyOf(sentence)),
     reason: model().unsupported.attention,
     onRank: (rank) => {
-      ranks.set(keyOf(sentence), rank);
+      ranks.set(key, rank);
       showOutput();
     },
     onUnpin: () => pin(sentence, undefined),
-    findAttention: async (rank) => {
-      const found = await translate({...fields, text: sentence.text, attention: true});
+    findAttention: async (rank, signal) => {
+      const found = await translate({...fields, text: sentence.text, attention: true}, signal);
       return distinct(found)[rank].attention;
     },
   });
