@@ -174,7 +174,12 @@ def test_names_are_shown_literally(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     record(run, {"step": 1, "train/nll": 4.0}, {"step": 2, "train/nll": 3.0, "valid/nll": 3.5})
     draw_curves(run, tmp_path / "one.png")  # as a formula, the name would be an error
     figures: list[Figure] = []
-    monkeypatch.setattr(curves, "save_figure", lambda figure, path: (figures.append(figure), save_figure(figure, path)))
+
+    def keep_and_save(figure: Figure, path: Path) -> None:
+        figures.append(figure)
+        save_figure(figure, path)
+
+    monkeypatch.setattr(curves, "save_figure", keep_and_save)
     draw_runs([(run.name, run), ("_b", run)], tmp_path / "both.png")
     assert [label.strip("\u200b") for label in legend_of(figures[0].axes[0])] == [r"\$\q\$", "_b"]
 

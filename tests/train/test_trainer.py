@@ -393,9 +393,8 @@ def test_a_stop_during_validation_is_prompt(
 
 @pytest.mark.slow
 def test_the_last_validation_has_the_score_that_selects_the_best(tiny_recipe: Recipe, tiny_data: Path) -> None:
-    options = {"validate_every": 6, "validate_bleu_every": 6, "best_metric": "bleu", "max_steps": 8}
+    recipe = with_train(tiny_recipe, validate_every=6, validate_bleu_every=6, best_metric="bleu", max_steps=8)
     scores = iter([10.0, 12.5])
-    recipe = with_train(tiny_recipe, **options)
     state = train_tiny(recipe, tiny_data, translate=lambda *_: ValidationBleu(next(scores), ""))
     assert state.scores == {"6": 10.0, "8": 12.5}
     assert state.best_step == 8
