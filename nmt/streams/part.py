@@ -182,7 +182,7 @@ class PartFile:
             mark = replace(mark, bytes=self._sink.position, output=self._sink.digest.hexdigest())
         self._sink.sync()  # the text must reach the disk before its mark
         with write_errors(str(self.path)):
-            self._journal.write(_json_line(asdict(mark)))
+            _append_line(self._journal, asdict(mark))
         self._marked, self._last_mark = mark, monotonic()
 
 
@@ -264,7 +264,7 @@ def _open_at_mark(
 def _start_over(part: Path, file: FileIO, journal: FileIO, origin: Origin) -> None:
     """Remove the content of the part and of its journal, and write the origin to the journal."""
     os.ftruncate(journal.fileno(), 0)
-    journal.write(_json_line({"format": _FORMAT, **asdict(origin)}))
+    _append_line(journal, {"format": _FORMAT, **asdict(origin)})
     os.fsync(journal.fileno())  # otherwise, after a power failure, old marks could make the new part seem changed
     file.truncate(0)
     keep_mode(part.with_suffix(""), file.fileno())
@@ -321,14 +321,22 @@ def journal_path(part: Path) -> Path:
     return part.with_name(f"{part.name}.jsonl")
 
 
-def _json_line(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+def _append_line(journal: FileIO, value: Mapping[str, Any]) -> None:
+    """Append a line to the journal, or nothing if the disk is full, when a write may be incomplete without an error."""
+    end = os.fstat(journal.fileno()).st_size
+    rest = memoryview(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+    try:
+        while rest:
+            rest = rest[journal.write(rest) or 0 :]
+    except OSError:
+        os.ftruncate(journal.fileno(), end)
+        raise
 
 
 def _read_journal(file: FileIO) -> tuple[Origin | None, list[Mark], list[int]]:
     """Return the origin (None if the journal is invalid), the marks, and the byte offset of the end of each mark.
 
-    An incomplete last line is ignored.
+    An incomplete line and those after it are ignored.
     """
     file.seek(0)
     first, *others = file.readall().splitlines(keepends=True) or [b""]
@@ -339,14 +347,15 @@ def _read_journal(file: FileIO) -> tuple[Origin | None, list[Mark], list[int]]:
         if "facts" in head:  # the key in earlier versions
             head["settings"] = head.pop("facts")
         origin = Origin(**head)
-        marks, ends, end = [], [], len(first)
-        for line in others:
-            if line.endswith(b"\n"):
-                end += len(line)
-                marks.append(Mark(**json.loads(line)))
-                ends.append(end)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None, [], []
+    marks, ends, end = [], [], len(first)
+    with suppress(ValueError, TypeError):
+        for line in others:
+            end += len(line)
+            if line.endswith(b"\n"):
+                marks.append(Mark(**json.loads(line)))
+                ends.append(end)
     return origin, marks, ends
 
 

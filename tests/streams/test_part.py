@@ -1,13 +1,16 @@
 """Incomplete outputs: renamed when complete, resumed only with the same origin and input."""
 
+import errno
 import gzip
 import json
 import multiprocessing
 import os
 from collections.abc import Iterator
+from io import FileIO
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -105,6 +108,32 @@ def test_an_output_is_complete_after_several_interruptions(tmp_path: Path, name:
     with open_part(path, ORIGIN, resume=True) as part:
         write(part)
     assert read(path) == LINES
+
+
+def test_marks_before_a_damaged_one_are_valid(tmp_path: Path) -> None:
+    interrupt(tmp_path / "out", 100)
+    journal = journal_path(part_path(tmp_path / "out"))
+    origin, *marks = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join([origin, *marks[:4], marks[4][:9], *marks[5:]]))
+    with open_part(tmp_path / "out", ORIGIN, resume=True) as part:
+        assert part.start.records == 40
+        write(part)
+    assert read(tmp_path / "out") == LINES
+
+
+def test_a_mark_that_a_full_disk_cuts_off_is_removed(tmp_path: Path) -> None:
+    class FullDisk(FileIO):
+        def write(self, content: Any) -> int:
+            if self.tell() > 150:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(memoryview(content)[:9])
+
+    with FullDisk(tmp_path / "journal", "a+") as journal:
+        part_module._append_line(journal, {"text": "x" * 100})
+        complete = (tmp_path / "journal").read_bytes()
+        with pytest.raises(OSError, match="No space left"):
+            part_module._append_line(journal, {"text": "y" * 100})
+    assert (tmp_path / "journal").read_bytes() == complete == b'{"text": "%s"}\n' % (b"x" * 100)
 
 
 @pytest.mark.parametrize("name", ["out", "out.gz"])
