@@ -94,9 +94,9 @@ class UpdateStatistics:
         padding_sentences = math.ceil(missing / parts / padding_length) + 2
         src = _round_up(self.src_tokens / parts + slack + padding_sentences)  # each has at least one source token
         tgt = _round_up(self.tgt_tokens / parts + slack)
-        # Capacity for the longest sentence and its padding sentences.
-        minimum = _round_up(self.longest + math.ceil(max(src, tgt) / padding_length) + 1)
-        src, tgt = max(src, minimum), max(tgt, minimum)
+        # Capacity for the longest sentences, and on the source side for a token of each sentence that pads the targets.
+        tgt = max(tgt, _round_up(self.longest))
+        src = max(src, _round_up(self.longest + math.ceil(tgt / padding_length) + 1))
         num_sentences = math.ceil(1.02 * self.num_sentences / parts) + padding_sentences
         # An empty micro-batch has only padding.
         return BatchShape(src, tgt, max(num_sentences, math.ceil(max(src, tgt) / padding_length) + 1), self.longest)

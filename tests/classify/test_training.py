@@ -53,7 +53,7 @@ def test_a_signal_before_training_ends_the_run_cleanly(reviews: Path, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_classifier_learns_and_reports(reviews: Path) -> None:
+def test_a_classifier_learns_and_reports(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = train()
     score = json.loads((reviews / "runs/reviews/report.json").read_text())["tests"]["reviews"]
     assert score["accuracy"] > 0.95 > 0.6 > score["majority"]
@@ -72,6 +72,11 @@ def test_a_classifier_learns_and_reports(reviews: Path) -> None:
     texts = [("good",), ("the film was a story with actors and bad music",), ("a fine film " * 200,)]
     alone = np.concatenate([classifier.probabilities([text]) for text in texts])
     assert np.allclose(classifier.probabilities(texts), alone, atol=1e-6)
+    # On another device, all tensors are there.
+    monkeypatch.setattr("nmt.classify.text_classifier.choose_device", torch.device)
+    monkeypatch.setattr("nmt.classify.text_classifier.load_tensors", lambda *_: None)  # meta tensors have no data
+    model = TextClassifier.load(reviews / "runs/reviews", "meta", "fp32").model
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"meta"}
 
 
 @pytest.mark.slow

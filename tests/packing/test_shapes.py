@@ -96,6 +96,15 @@ def test_packing_partitions_arbitrary_pairs(
     assert sorted(seen) == list(range(len(pairs)))
 
 
+@pytest.mark.parametrize("longest", [7, 64, 255, 1023, 2047])
+@pytest.mark.parametrize("parts", [1, 3, 8])
+def test_each_pair_fits_into_a_micro_batch_that_is_hardly_larger(longest: int, parts: int) -> None:
+    lengths = np.array([longest, *range(0, longest, 7)])
+    for src, tgt in ((lengths, lengths), (lengths, lengths // 3), (lengths // 3, lengths)):
+        shape = UpdateStatistics.from_lengths(src, tgt, batch_tokens=2 * longest).shape(2 * longest, parts)
+        assert all(shape.holds(a + 1, b + 1, 1) for a in (*lengths, 1) for b in (*lengths, 1))
+
+
 def test_large_updates_get_more_micro_batches() -> None:
     tgt = np.full(50, 9)
     shape = UpdateStatistics.from_lengths(tgt, tgt, batch_tokens=500).shape(500)
