@@ -79,6 +79,18 @@ def test_a_classifier_learns_and_reports(reviews: Path, monkeypatch: pytest.Monk
     assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"meta"}
 
 
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_a_classifier_learns_on_a_gpu(reviews: Path, gpu: torch.device) -> None:
+    train(f"train.device={gpu}", "train.precision=auto")
+    assert json.loads((reviews / "runs/reviews/report.json").read_text())["tests"]["reviews"]["accuracy"] > 0.95
+    examples = [("a lovely film with good music",), ("the story was awful and dull",)]
+    found, expected = (
+        TextClassifier.load("runs/reviews", device).probabilities(examples) for device in (str(gpu), "cpu")
+    )
+    assert np.allclose(found, expected, atol=0.02)
+
+
 @pytest.mark.slow
 def test_a_stopped_run_resumes_bit_for_bit(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("train.batch_tokens=1_024", "train.max_steps=16", "train.validate_every=8", "train.save_every=5")
