@@ -159,7 +159,10 @@ def test_a_killed_worker_is_an_error() -> None:
 
 @pytest.mark.skipif("forkserver" not in multiprocessing.get_all_start_methods(), reason="no fork server here")
 def test_a_fork_server_that_is_killed_while_workers_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def end_of_pipe(_: int) -> int:
+    read_process_id = multiprocessing.forkserver.read_signed
+
+    def end_of_pipe(sentinel: int) -> int:
+        os.kill(read_process_id(sentinel), signal.SIGKILL)  # it would print a traceback
         raise EOFError("unexpected EOF")
 
     monkeypatch.setattr("multiprocessing.forkserver.read_signed", end_of_pipe)
