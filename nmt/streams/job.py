@@ -105,7 +105,8 @@ class TranslationJob:
         elif self.origin.settings.get("with-scores"):
             expected, is_expected = "text with scores", has_scores
         else:
-            expected, is_expected = "text", not is_json and not has_scores
+            has_columns = "\t" in line and not self.origin.settings.get("decode.alignments")
+            expected, is_expected = "text", not (is_json or has_scores or is_moses or has_columns)
         return "" if is_expected else expected
 
     @contextmanager

@@ -662,8 +662,8 @@ def test_resume_rejects_a_complete_output_of_another_format(model: Path, nmt: Nm
         content = (tmp_path / "out").read_bytes()
         for kind, (source, *options) in kinds.items():
             status, _, err = nmt(*command, tmp_path / source, *options, "--resume")
-            if written == kind or (written, kind) in (("text with scores", "TSV"), ("TSV", "text")):
-                assert (status, "is complete: 21 lines" in err) == (0, True)  # both have columns, or are text
+            if written == kind or (written, kind) == ("text with scores", "TSV"):
+                assert (status, "is complete: 21 lines" in err) == (0, True)  # both have columns
                 continue
             assert status == 1
             assert one_line(err) == (
@@ -671,6 +671,9 @@ def test_resume_rejects_a_complete_output_of_another_format(model: Path, nmt: Nm
                 "output, or leave out --resume to replace it"
             )
         assert (tmp_path / "out").read_bytes() == content
+    with_alignments = (*command, tmp_path / "in", "--with-alignments")
+    assert nmt(*with_alignments)[0] == 0
+    assert "is complete: 21 lines" in nmt(*with_alignments, "--resume")[2]
 
 
 @pytest.mark.slow
