@@ -227,12 +227,18 @@ def describe_software() -> dict[str, str]:
     return versions
 
 
-def find_git_commit() -> str | None:
-    """Return the commit of this source tree, with `-dirty` if modified; None outside of a repository."""
+def find_git_commit(ignored: Sequence[str] = ()) -> str | None:
+    """Return the commit of this source tree, with `-dirty` if modified; None outside of a repository.
+
+    ignored: paths, from the root of the tree, of files whose changes do not count
+    """
     # An installed copy may be inside an unrelated repository.
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None
-    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    commit = _git("rev-parse", "HEAD")
+    files = [":/", *(f":(top,exclude){path}" for path in ignored)]
+    is_modified = _git("status", "--porcelain", "--untracked-files=no", "--", *files)
+    return f"{commit}-dirty" if commit and is_modified else commit
 
 
 def choose_samples(

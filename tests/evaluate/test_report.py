@@ -98,3 +98,7 @@ def test_git_commit_is_that_of_the_code(tmp_path: Path, monkeypatch: pytest.Monk
     assert find_git_commit() == git(tmp_path, "rev-parse", "HEAD")
     code.write_text("y")
     assert find_git_commit() == git(tmp_path, "rev-parse", "HEAD") + "-dirty"
+    git(tmp_path, "commit", "-a", "-m", "changed")
+    (tmp_path / "other").write_text("y")
+    assert find_git_commit() == git(tmp_path, "rev-parse", "HEAD") + "-dirty"
+    assert find_git_commit(ignored=["other"]) == git(tmp_path, "rev-parse", "HEAD")

@@ -90,6 +90,8 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the measured processes, too
     try:
+        if "ledger" in options:
+            read_ledger(options.ledger)  # an unreadable one is an error before the measurement
         match options.command:
             case "install":
                 for name in options.peers:
@@ -222,9 +224,10 @@ def _compare_servers(options: argparse.Namespace) -> None:
 
 
 def _publish(options: argparse.Namespace, work: dict[str, object], comparison: Comparison, command: str) -> None:
-    add_entries([comparison_entry(options.goal, work, comparison, command, options.note)], options.ledger)
     ratio = comparison.ratio
     sys.stdout.write(f"{ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})\n")
+    sys.stdout.flush()
+    add_entries([comparison_entry(options.goal, work, comparison, command, options.note)], options.ledger)
 
 
 def _parse_system(text: str) -> System:

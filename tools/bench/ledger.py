@@ -16,6 +16,7 @@ from nmt.bench.statistics import Spread
 from nmt.errors import UserError
 from nmt.evaluate.report import describe_machine, describe_software, find_git_commit
 from nmt.logs import counted
+from nmt.storage.sealed import write_file
 
 HOME = Path(__file__).parent
 Entry = dict[str, Any]
@@ -56,7 +57,7 @@ def add_entries(added: Sequence[Entry], folder: Path = HOME) -> None:
     newest = {(entry["goal"] or _identity(entry), _machine(entry)): entry for entry in entries}
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(sorted(newest.values(), key=_date), indent=1, ensure_ascii=False)
-    (folder / "results.json").write_text(text + "\n", encoding="utf-8")
+    write_file(folder / "results.json", f"{text}\n".encode())
     write_results(folder)
 
 
@@ -70,7 +71,7 @@ def _date(entry: Entry) -> str:
 
 def write_results(folder: Path = HOME) -> None:
     """Generate `RESULTS.md` from `results.json`."""
-    (folder / "RESULTS.md").write_text("\n".join(format_ledger(read_ledger(folder))) + "\n", encoding="utf-8")
+    write_file(folder / "RESULTS.md", ("\n".join(format_ledger(read_ledger(folder))) + "\n").encode())
 
 
 def comparison_entry(goal: str | None, work: dict[str, Any], comparison: Comparison, command: str, note: str) -> Entry:
@@ -137,7 +138,7 @@ def _metadata(goal: str | None, command: str) -> Entry:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": asdict(describe_machine()),
         "versions": describe_software(),
-        "git_commit": find_git_commit(),
+        "git_commit": find_git_commit(ignored=("tools/bench/results.json", "tools/bench/RESULTS.md")),
         "command": command,
     }
 

@@ -144,7 +144,7 @@ def _training(workload: Workload, folder: Path) -> dict[str, Any]:
         "train_steps": NEVER,
         "valid_steps": NEVER,
         "save_checkpoint_steps": NEVER,
-        "num_workers": int(workload.options.get("num_workers", "2" if workload.on_gpu else "1")),
+        "num_workers": _num_workers(workload),
         "torch_compile": workload.options.get("torch_compile", "false") == "true",
         "world_size": 1,
         "gpu_ranks": [0] if workload.on_gpu else [],
@@ -170,13 +170,20 @@ def _training(workload: Workload, folder: Path) -> dict[str, Any]:
     }
 
 
+def _num_workers(workload: Workload) -> int:
+    return int(workload.options.get("num_workers", "4" if workload.on_gpu else "1"))
+
+
 def _batches(workload: Workload) -> dict[str, Any]:
     """Return options for batches with `batch_tokens` target tokens on average."""
     if workload.options.get("batches", "sorted") == "random":  # a bucket is one batch
         lengths = pair_lengths(workload)
         size = round(workload.batch_tokens * len(lengths) / sum(tgt + 1 for _, tgt in lengths))
         return {"batch_type": "sents", "batch_size": size, "bucket_size": size}
-    size = int(workload.options.get("bucket_size", "262144"))
+    # A worker reads every n-th pair. eole drops copies within a batch: a bucket with many copies of its text is mostly
+    # discarded, and the loader is slower than a GPU.
+    num_pairs = len(workload.lines("train.src.ids")) // _num_workers(workload)
+    size = int(workload.options.get("bucket_size", min(262_144, max(1, num_pairs))))
     return {"batch_type": "tokens", "batch_size": sorted_batch_size(workload), "bucket_size": size}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import MarianConfig, MarianMTModel
 
 from bench.token_nll import mean_nll
@@ -62,7 +63,7 @@ def train(workload: Workload, clock: Clock) -> None:
     model = build_model(workload).train()
     optimizer = _optimizer(model)
     forward = torch.compile(model, dynamic=True) if workload.options.get("compile", "false") == "true" else model
-    batches = _batches(workload)
+    batches = _prefetched(workload)
     while True:
         clock.end_round(sum(_update(workload, forward, optimizer, next(batches)) for _ in range(workload.updates)))
 
@@ -95,6 +96,7 @@ def _optimizer(model: MarianMTModel) -> torch.optim.Adam:
 
 def _update(workload: Workload, model: Any, optimizer: torch.optim.Adam, batch: Sequence[torch.Tensor]) -> int:
     """Perform one update; returns its number of target tokens."""
+    num_tokens = int((batch[2] != -100).sum())  # on the host; a GPU would be synchronized
     src, decoder_input, labels = (side.to(workload.device, non_blocking=True) for side in batch)
     optimizer.zero_grad(set_to_none=True)
     with _autocast(workload):
@@ -104,7 +106,7 @@ def _update(workload: Workload, model: Any, optimizer: torch.optim.Adam, batch: 
         )
     loss.backward()
     optimizer.step()
-    return int((labels != -100).sum())
+    return num_tokens
 
 
 def _validation_nll(workload: Workload, model: MarianMTModel) -> float:
@@ -165,7 +167,28 @@ def _autocast(workload: Workload) -> torch.autocast | nullcontext[None]:
     )
 
 
-def _batches(workload: Workload, seed: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class _Batches(IterableDataset[Batch]):
+    """The batches of a worker process, in an order of its own."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = get_worker_info()
+        return _batches(self._workload, worker.id if worker else 0)
+
+
+def _prefetched(workload: Workload) -> Iterator[Batch]:
+    """Yield batches; for a GPU, two processes prepare them in pinned memory."""
+    if not workload.on_gpu:
+        return _batches(workload)
+    return iter(DataLoader(_Batches(workload), batch_size=None, num_workers=2, prefetch_factor=8, pin_memory=True))
+
+
+def _batches(workload: Workload, seed: int = 0) -> Iterator[Batch]:
     """Yield source, decoder input and labels of at most `batch_tokens` target tokens, epoch after epoch."""
     src, tgt = workload.ids("train", "src"), workload.ids("train", "tgt")
     order = sorted(range(len(src)), key=lambda i: (len(tgt[i]), len(src[i])))
