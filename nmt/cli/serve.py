@@ -122,24 +122,23 @@ def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[Dec
 
     Raises BadParameter for an override without effect on any model.
     """
-    search_options: list[DecodeRecipe] = []
-    problems: list[str | None] = []
-    names = overrides_by_name(settings)
-    for model in models:
-        decode = override_own_decode(read_model_metadata(find_model(model)).decode, settings)
-        if "alignments" in names:
-            problems.append("alignments has no effect, because requests set it; leave out alignments")
-        elif "n_best" in names and (decode.mbr_metric == "none" or decode.n_best == 1):
-            problem = "n_best has no effect without mbr_metric, because requests set it; mbr_metric needs n_best >= 2"
-            problems.append(f"{problem}; correct it, or leave out n_best")
-        elif ineffective := ineffective_option(names, decode, has_ensemble=False, needs_alignments=True):
-            problems.append(f"{ineffective[1]}; add that, or leave out {ineffective[0]}")
-        else:
-            problems.append(None)
-        search_options.append(decode)
-    if all(problems):
-        raise typer.BadParameter(f"--set {problems[0]}")
-    return search_options
+    chosen = [override_own_decode(read_model_metadata(find_model(model)).decode, settings) for model in models]
+    for name in sorted(overrides_by_name(settings), key=lambda name: name != "n_best"):  # its reason covers mbr_metric
+        problems = [_lack_of_effect(name, decode) for decode in chosen]
+        if all(problems):
+            raise typer.BadParameter(f"--set {problems[0]}")
+    return chosen
+
+
+def _lack_of_effect(name: str, decode: DecodeRecipe) -> str:
+    """Return why an option has no effect on the requests to a model, and what to do; "" if it has one."""
+    if name == "alignments":
+        return "alignments has no effect, because requests set it; leave out alignments"
+    if name == "n_best" and (decode.mbr_metric == "none" or decode.n_best == 1):
+        problem = "n_best has no effect without mbr_metric, because requests set it; mbr_metric needs n_best >= 2"
+        return f"{problem}; correct it, or leave out n_best"
+    ineffective = ineffective_option([name], decode, has_ensemble=False, needs_alignments=True)
+    return f"{ineffective[1]}; add that, or leave out {ineffective[0]}" if ineffective else ""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,16 @@ from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from fastapi.testclient import TestClient
 
 from nmt.cli.program import COMMANDS
+from nmt.cli.serve import _search_options
+from nmt.recipe import DecodeRecipe
 from nmt.serve import server
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
@@ -222,6 +226,16 @@ def test_an_invalid_option_gives_a_one_line_error(
     actual, out, err = nmt("serve", model, *arguments)
     assert (actual, out) == (status, "")
     assert message in one_line(err)
+
+
+def test_each_option_has_an_effect_on_some_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {Path("groups"): DecodeRecipe(beam_groups=2), Path("mbr"): DecodeRecipe(mbr_metric="chrf", n_best=4)}
+    monkeypatch.setattr("nmt.cli.serve.find_model", lambda path: path)
+    monkeypatch.setattr("nmt.cli.serve.read_model_metadata", lambda path: SimpleNamespace(decode=models[path]))
+    groups, mbr = _search_options(models, ["diversity_penalty=0.7", "n_best=3"])
+    assert (groups.diversity_penalty, mbr.n_best) == (0.7, 3)
+    with pytest.raises(typer.BadParameter, match="--set sampling_seed has no effect"):
+        _search_options(models, ["diversity_penalty=0.7", "sampling_seed=3"])
 
 
 _WITHOUT_EFFECT = (
