@@ -201,6 +201,7 @@ def test_a_server_rejects_fields_that_a_language_model_ignores(language_model: P
     served.batcher.close()
 
 
+@pytest.mark.slow
 def test_text_from_a_blank_line_has_its_required_phrases(language_model: Path, nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("\n", encoding="utf-8")
     (tmp_path / "phrases").write_text("cat\n", encoding="utf-8")

@@ -175,6 +175,7 @@ def test_the_readme_is_short_and_links_are_valid() -> None:
             assert not anchor or anchor in anchors, f"{page.name}: #{anchor}"
 
 
+@pytest.mark.slow
 def test_the_options_page_is_up_to_date() -> None:
     found = (GUIDE / "options.md").read_text(encoding="utf-8")
     assert found == option_reference(), "run: python -m nmt guide options > nmt/guide/options.md"

@@ -33,9 +33,10 @@ def plan(
 ) -> None:
     """Forecast a run before it starts: updates, epochs, load balance, memory, disk and time.
 
-    Without subword sampling and early stopping, counts are exact, because the pairs of every update follow from the
-    recipe and the prepared text. Time and memory come from a short run in a temporary directory on this machine,
-    which must be otherwise idle. The time has a 95% confidence interval, which assumes that the speed does not change.
+    Without subword sampling, early stopping and train.max_minutes, counts are exact, because the pairs of every update
+    follow from the recipe and the prepared text. Time and memory come from a short run in a temporary directory on
+    this machine, which must be otherwise idle. The time has a 95% confidence interval, which assumes that the speed
+    does not change.
 
     Without prepared text, only model size and disk space are known; run `nmt prepare RECIPE` first. A full forecast is
     saved in the run directory, unless `nmt train` rejects the recipe; the report of `nmt run` compares it with the run.

@@ -215,6 +215,7 @@ def translate(
 
 
 @pytest.mark.parametrize(("max_positions", "num_split"), [(30, 4), (1024, 0)])
+@pytest.mark.slow
 def test_copied_words_are_aligned(tokenizers: Tokenizers, max_positions: int, num_split: int) -> None:
     """Each word is aligned with its copy, also in lines that are split because they exceed the model's positions."""
     lengths = [len(tokenizers.src.encode(normalize(line, "NFC"))) for line in LINES]

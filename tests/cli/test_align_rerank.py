@@ -295,6 +295,7 @@ def test_pairs_without_text_are_counted(folder: Path, tmp_path: Path, nmt: Nmt) 
     assert "1 pair, " in nmt("score", folder / "forward", tmp_path / "tgt", tmp_path / "tgt")[2]
 
 
+@pytest.mark.slow
 def test_equal_sides_give_a_warning(folder: Path, nbest: Path, tmp_path: Path, nmt: Nmt) -> None:
     src = folder / "src"
     warning = f"warning: {src} is given as both source and translation; they must be different files; correct one\n"

@@ -127,6 +127,7 @@ def ende_bleu_tokens(path: Path) -> list[list[str]]:
     return [re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", line).split() for line in tokenized]
 
 
+@pytest.mark.slow
 def test_compound_split_bleu_equals_an_independent_implementation(texts: Path, nmt: Nmt) -> None:
     systems = [texts / name for name in SYSTEMS]
     metrics = "bleu,bleu-tokenized,bleu-compound-split"

@@ -109,6 +109,7 @@ def test_export_to_hugging_face_and_import_keep_the_translations(
 
 
 @needs_ctranslate2
+@pytest.mark.slow
 def test_both_engines_give_the_same_translations(model: Path, text: Path, nmt: Nmt) -> None:
     options = ("translate", model, text, "--device", "cpu", "--length-penalty", "none")
     common = (*options, "--precision", "fp32")

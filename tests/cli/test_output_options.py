@@ -164,6 +164,7 @@ def test_plot_needs_an_extension(folder: Path, nmt: Nmt, command: str, monkeypat
     assert not list(folder.glob("plot*"))
 
 
+@pytest.mark.slow
 def test_unusable_output_directory_is_an_error(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is reported before any work starts. A dangling symbolic link is not replaced either."""
     monkeypatch.delattr("nmt.export.marian.read_marian")

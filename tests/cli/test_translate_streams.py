@@ -348,6 +348,7 @@ def test_pipe_is_translated_line_by_line_by_several_processes(
     assert (tmp_path / "out.part").read_bytes().count(b"\n") == 1
 
 
+@pytest.mark.slow
 def test_resume_after_an_invalid_line(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     lines = [json.dumps({"text": text}) for text in SENTENCES]
     command = ("translate", model, "-o", tmp_path / "out.jsonl.gz", "--input-format", "jsonl", "--engine", "torch")
@@ -751,6 +752,7 @@ def test_restart_keeps_the_part_if_the_model_does_not_load(
     assert {path.name for path in tmp_path.glob("out*")} == {"out"}
 
 
+@pytest.mark.slow
 def test_resume_requires_the_same_header(
     model: Path, nmt: Nmt, tmp_path: Path, interrupt_after: Callable[[int], None]
 ) -> None:
@@ -786,6 +788,7 @@ def test_resume_requires_the_same_glossary_report(
     assert nmt(*command, *options)[0] == 0
 
 
+@pytest.mark.slow
 def test_resume_from_a_pipe_requires_the_same_lines(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
     command = ("translate", model, "-o", tmp_path / "out", "--window", 1)
     pipe_in(lambda write: write(as_bytes([*SENTENCES[:5]]) + b"\xff\n"))

@@ -67,6 +67,7 @@ def test_updates_fill_their_budget_and_micro_batches_fit_theirs(
 
 
 @given(LENGTH_PAIRS, st.integers(31, 100))
+@pytest.mark.slow
 def test_no_more_micro_batches_than_greedy_splitting(pairs: list[tuple[int, int]], budget: int) -> None:
     src, tgt = columns(pairs)
     plan = plan_epoch(src, tgt, batch_tokens=100_000, micro_batch_tokens=budget, seed=1, epoch=0)
@@ -238,6 +239,7 @@ def test_mixture_rounds_quotas(sizes: list[int], weights: list[float], temperatu
 
 
 @given(SIZES, st.floats(1e-9, 1e9))
+@pytest.mark.slow
 def test_equal_weights_show_each_pair_once(sizes: list[int], weight: float) -> None:
     assert Mixture.from_weights(sizes, [weight] * len(sizes), 1.0).contains_each_pair_once
 

@@ -67,6 +67,7 @@ def reference(model: Path) -> Reference:
 
 
 @pytest.mark.parametrize("prefix", ["", "the cat", "quickly, 3.14 ü"])
+@pytest.mark.slow
 def test_alternatives_begin_with_the_most_probable_tokens(
     translator: Translator, reference: Reference, lines: list[str], prefix: str
 ) -> None:

@@ -106,6 +106,7 @@ def test_the_model_reads_the_previous_sentences(load: Callable[[Context], Path],
     assert with_context.translate(LINES) == plain.translate(LINES)
 
 
+@pytest.mark.slow
 def test_previous_translations_begin_the_output(load: Callable[[Context], Path], tokenizer: Tokenizer) -> None:
     path = load(BOTH)
     with_context, plain = Translator.load(path, "cpu", "fp32"), Translator.load(load(NONE), "cpu", "fp32")

@@ -749,6 +749,7 @@ def test_results_do_not_depend_on_the_default_dtype(model_directory: Path) -> No
     assert outputs[0] == outputs[1] == outputs[2]
 
 
+@pytest.mark.slow
 def test_load_splits_at_the_models_max_tokens(model_directory: Path, tokenizers: Tokenizers, tmp_path: Path) -> None:
     line = " ".join(text_lines(9))
     translator = Translator.load(model_directory, device="cpu")

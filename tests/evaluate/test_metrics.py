@@ -298,6 +298,7 @@ def test_every_metric_of_recipes_has_a_scorer() -> None:
 # --- Intervals --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_interval_contains_most_resamples() -> None:
     plain, with_interval = (
         score_corpus(HYPOTHESES, [REFERENCES], ["bleu"], tgt_lang="en", resamples=resamples)[0]

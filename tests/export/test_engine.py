@@ -105,6 +105,7 @@ def test_translations_and_scores_match(
     assert [texts[number] for number in stable] == [translations[number][0].text for number in stable]
 
 
+@pytest.mark.slow
 def test_constraints_are_satisfied(model: Path, lines: list[str]) -> None:
     tokenizer = Tokenizers.load(model).src
     _, theirs = load_both(model, min_tokens=9, no_repeat_ngram=2, beam_size=3)

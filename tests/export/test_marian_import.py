@@ -213,6 +213,7 @@ def test_import_of_an_export_restores_the_options_of_the_text(
         read_marian(tmp_path / "export")
 
 
+@pytest.mark.slow
 def test_generation_options_that_are_not_read_are_named(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     read_marian(exported)
     assert capsys.readouterr().err == ""

@@ -171,6 +171,7 @@ def addresses(state: StaticState) -> list[int]:
     return [part.data_ptr() for part in [*(getattr(buffers, name) for name in names), *layers]]
 
 
+@pytest.mark.slow
 def test_a_shape_is_captured_once_and_keeps_its_addresses() -> None:
     rng, recorder = random.Random(3), RepeatingRecorder()
     captured = CapturedModel(make_model(), recorder)

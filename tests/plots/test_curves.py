@@ -112,6 +112,7 @@ def test_panels_of_a_classifier_name_its_metrics(tmp_path: Path, monkeypatch: py
     assert legend_of(panels["Validation accuracy and macro F1"]) == ["accuracy", "macro F1"]
 
 
+@pytest.mark.slow
 def test_best_bleu_is_the_highest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path, {"step": 1, "valid/bleu": 3.0}, {"step": 2, "valid/bleu": 30.25}, {"step": 3, "valid/bleu": 29.0})
     (axes,) = drawn(monkeypatch, tmp_path).axes

@@ -255,6 +255,7 @@ def test_a_refilled_ensemble_finds_the_same_hypotheses() -> None:
 
 
 @given(lengths=st.lists(st.integers(1, 300), max_size=40), budget=st.integers(1, 2_000))
+@pytest.mark.slow
 def test_batches_partition_the_sentences_by_length_within_the_budget(lengths: list[int], budget: int) -> None:
     for plan in (static_batches, continuous_batches):
         groups = list(plan(lengths, budget))

@@ -27,6 +27,7 @@ def sampled(
     return [[tuple(hypothesis.tokens) for hypothesis in hypotheses] for hypotheses in found]
 
 
+@pytest.mark.slow
 def test_sample_frequencies_match_probabilities() -> None:
     count = 6_000
     table = random_table(5, 2)

@@ -140,6 +140,7 @@ def test_kept_items_are_in_the_translation(client: TestClient) -> None:
     assert re.search("<i>.*</i>", text)
 
 
+@pytest.mark.slow
 def test_the_first_contradicting_phrase_is_logged(new_client: TestClient, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         body = {"text": "Visit http://a.org", "keep": ["urls"], "forbidden": ["http://a.org"]}

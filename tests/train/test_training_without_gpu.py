@@ -108,6 +108,7 @@ def test_an_update_of_one_shape_does_not_synchronize() -> None:
     assert not mode.synchronizations
 
 
+@pytest.mark.slow
 def test_the_ema_does_not_synchronize() -> None:
     recipe = make_recipe({}, {})
     with fake_cuda() as mode:
@@ -146,6 +147,7 @@ def test_synchronization_in_an_update_is_detected(monkeypatch: pytest.MonkeyPatc
         run_updates(Updater(recipe, WORLD, make_loss(recipe)), fixed=False)
 
 
+@pytest.mark.slow
 def test_mixed_devices_in_an_update_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = make_recipe({}, {})
     monkeypatch.setattr(Batch, "to", lambda self, device: self)
