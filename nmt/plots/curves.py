@@ -122,16 +122,8 @@ def draw_runs(runs: Sequence[tuple[str, Path]], out: Path) -> None:
         axes = figure.add_subplot(1, len(shown), column)
         for number, (name, series) in enumerate(all_series):
             steps, values = zip(*series.get(metric, [(0, math.nan)]), strict=True)
-            color = PALETTE[number % len(PALETTE)]
-            axes.plot(
-                steps,
-                values,
-                label=legend_label(name),
-                color=color,
-                marker=_marker(steps),
-                markersize=3.5,
-                linewidth=1.5,
-            )
+            color, label = PALETTE[number % len(PALETTE)], legend_label(name)
+            axes.plot(steps, values, label=label, color=color, marker=_marker(steps), markersize=3.5, linewidth=1.5)
         style_axes(axes, _COMPARED_METRICS[metric])
         axes.set_xlabel("updates", fontsize=9)
         axes.legend(frameon=False, fontsize=9)
