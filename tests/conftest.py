@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,15 +14,11 @@ from nmt.processes.distributed import choose_device
 from nmt.processes.parallel import _context
 from tests import forked
 from tests.calling import Nmt, Result
-from tests.fake_cuda import install_device_guard
+from tests.simulated_cuda import install_device_guard, simulated_cuda
 
 settings.register_profile("nmt", deadline=None)  # durations depend on the load of the machine
 settings.load_profile("nmt")
 install_device_guard()
-
-
-# With NMT_TEST_DEVICE=cpu, tests with the fixture `gpu` run on the CPU, to find mistakes in them without a GPU.
-ON_CPU = os.environ.get("NMT_TEST_DEVICE") == "cpu"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,13 +27,15 @@ def pytest_configure(config: pytest.Config) -> None:
         _context(forked.MODULES)
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` without a GPU."""
+    """Without a GPU, mark tests on a simulated one as slow, and skip the other tests marked `gpu`."""
     if torch.cuda.is_available():
         return
     for item in items:
-        runs_on_cpu = ON_CPU and "gpu" in getattr(item, "fixturenames", ())
-        if item.get_closest_marker("gpu") and not runs_on_cpu:
+        if "gpu" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+        elif item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
 
 
@@ -54,9 +53,16 @@ def _no_fsync() -> Iterator[None]:
 
 
 @pytest.fixture
-def gpu() -> torch.device:
-    """The GPU as used by the commands, or the CPU with NMT_TEST_DEVICE=cpu."""
-    return choose_device("cpu" if ON_CPU else f"cuda:{torch.cuda.current_device()}")
+def gpu() -> Iterator[torch.device]:
+    """The GPU as used by the commands, or a simulated one."""
+    with nullcontext() if torch.cuda.is_available() else simulated_cuda(None):
+        yield choose_device(f"cuda:{torch.cuda.current_device()}")
+
+
+@pytest.fixture
+def real_gpu() -> torch.device:
+    """The GPU as used by the commands; for tests marked `gpu` that a simulation cannot run."""
+    return choose_device(f"cuda:{torch.cuda.current_device()}")
 
 
 @pytest.fixture

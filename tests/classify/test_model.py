@@ -16,7 +16,7 @@ from nmt.devices.transfer import to_device
 from nmt.model.layers import sinusoids
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import ModelRecipe
-from tests.fake_cuda import CUDA, fake_cuda, on_gpu
+from tests.simulated_cuda import CUDA, contents, on_gpu, simulated_cuda
 
 TEXTS = [[5, 9, 7, 3], [3], [11, 12, 13, 14, 15, 16, 4, 3], [2, 3]]
 VOCAB, CLASSES = 20, 3
@@ -78,15 +78,17 @@ def test_logits_and_gradients_are_those_of_pytorch_modules(norm_order: Literal["
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_training_on_a_gpu_mixes_no_devices_and_does_not_synchronize() -> None:
-    with fake_cuda():
-        with torch._subclasses.fake_tensor.unset_fake_temporarily():
-            model = double_classifier("pre").float()
+    model, texts = double_classifier("pre").float(), PackedSequences.from_lists(TEXTS)
+    with torch.no_grad():
+        expected = classify(model, texts, "fp32", torch.device("cpu"))
+    with simulated_cuda():
         on_gpu(model)
         with autocast("bf16", CUDA):
-            logits = classify(model, PackedSequences.from_lists(TEXTS), "bf16", CUDA)
+            logits = classify(model, texts, "bf16", CUDA)
         F.cross_entropy(logits, to_device(np.array([0, 2, 1, 1]), CUDA)).backward()
         assert (logits.device, logits.dtype, tuple(logits.shape)) == (CUDA, torch.float32, (4, CLASSES))
         assert all(parameter.grad is not None for parameter in model.parameters())
+    torch.testing.assert_close(contents(logits), expected, rtol=0.05, atol=0.05)
 
 
 def test_padding_of_bf16_matmuls_does_not_add_a_text() -> None:

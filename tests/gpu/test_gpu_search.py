@@ -41,7 +41,7 @@ class CountingRecorder:
     """Records as `CapturedModel` does by default, and counts the attempts and those that fail."""
 
     def __init__(self, device: torch.device) -> None:
-        self._inner: Recorder = GraphRecorder(device) if device.type == "cuda" else EagerRecorder()
+        self._inner: Recorder = GraphRecorder(device)
         self.recorded = self.refused = 0
 
     def record(self, run: Run) -> Run:
@@ -83,16 +83,16 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]],
 
 
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())
-def test_captured_steps_equal_eager_steps(options: SearchOptions, gpu: torch.device) -> None:
+def test_captured_steps_equal_eager_steps(options: SearchOptions, real_gpu: torch.device) -> None:
     """In float64, to exclude rounding; the second search replays the graphs of the first."""
-    model, recorder = make_model(gpu), CountingRecorder(gpu)
+    model, recorder = make_model(real_gpu), CountingRecorder(real_gpu)
     captured = CapturedModel(model, recorder)
     for count in (7, 3, 7):
-        src = sources(count, 9, gpu, seed=count)
+        src = sources(count, 9, real_gpu, seed=count)
         prefixes = [[5, 9] if i % 3 == 0 else [] for i in range(count)]
         assert_same(beam_search(captured, src, options, prefixes), beam_search(model, src, options, prefixes))
     assert recorder.recorded
-    assert recorder.refused == (recorder.recorded if gpu.type == "cpu" else 0), "every step can be captured"
+    assert recorder.refused == 0, "every step can be captured"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -149,12 +149,10 @@ def record_synchronizations() -> Iterator[list[warnings.WarningMessage]]:
             torch.cuda.set_sync_debug_mode("default")
 
 
-def test_a_search_step_synchronizes_at_most_once(gpu: torch.device) -> None:
+def test_a_search_step_synchronizes_at_most_once(real_gpu: torch.device) -> None:
     """Count the additional synchronizations of 8 steps in which no sentence finishes."""
-    if gpu.type == "cpu":
-        pytest.skip("only CUDA reports synchronization")
-    captured = CapturedModel(make_model(gpu, torch.float32))
-    src = PackedSequences.from_lists([[9, 8, 7, EOS_ID]] * 4).to(gpu)
+    captured = CapturedModel(make_model(real_gpu, torch.float32))
+    src = PackedSequences.from_lists([[9, 8, 7, EOS_ID]] * 4).to(real_gpu)
     counts = []
     for steps in (20, 28):  # both within one captured shape
         options = SearchOptions(beam_size=1, min_tokens=steps, max_tokens=steps, max_extra_tokens=steps)
@@ -166,9 +164,7 @@ def test_a_search_step_synchronizes_at_most_once(gpu: torch.device) -> None:
     assert counts[1] - counts[0] <= 8
 
 
-def test_translation_recovers_from_too_little_memory(tmp_path: Path, gpu: torch.device) -> None:
-    if gpu.type == "cpu":
-        pytest.skip("the memory of a CPU cannot be limited")
+def test_translation_recovers_from_too_little_memory(tmp_path: Path, real_gpu: torch.device) -> None:
     text = 'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n[data]\ntrain = [{ kind = "toy" }]\n'
     text += 'valid = [{ kind = "toy" }]\n[model]\n' + "\n".join(f"{name} = {size}" for name, size in SIZES.items())
     write_random_model(tmp_path / "model", parse_recipe(text), numbered_word_tokenizers(5_000))
@@ -178,20 +174,22 @@ def test_translation_recovers_from_too_little_memory(tmp_path: Path, gpu: torch.
     found, peaks = [], list[int]()
     torch.cuda.empty_cache()
     for is_limited in (False, True):
-        translator = Translator.load(tmp_path / "model", str(gpu), "fp32", decode)
-        before = torch.cuda.memory_allocated(gpu)
+        translator = Translator.load(tmp_path / "model", str(real_gpu), "fp32", decode)
+        before = torch.cuda.memory_allocated(real_gpu)
         if is_limited:
             torch.cuda.empty_cache()
             limit = before + (peaks[0] - before) // 2
-            torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(gpu).total_memory, gpu)
-        torch.cuda.reset_peak_memory_stats(gpu)
-        failures = torch.cuda.memory_stats(gpu)["num_ooms"]
+            torch.cuda.set_per_process_memory_fraction(
+                limit / torch.cuda.get_device_properties(real_gpu).total_memory, real_gpu
+            )
+        torch.cuda.reset_peak_memory_stats(real_gpu)
+        failures = torch.cuda.memory_stats(real_gpu)["num_ooms"]
         try:
             found.append(translator.translate(lines))
         finally:
-            torch.cuda.set_per_process_memory_fraction(1.0, gpu)
-        peaks.append(torch.cuda.max_memory_allocated(gpu))
-        assert (torch.cuda.memory_stats(gpu)["num_ooms"] > failures) is is_limited
+            torch.cuda.set_per_process_memory_fraction(1.0, real_gpu)
+        peaks.append(torch.cuda.max_memory_allocated(real_gpu))
+        assert (torch.cuda.memory_stats(real_gpu)["num_ooms"] > failures) is is_limited
         del translator
     equal = sum(one == other for one, other in zip(*found, strict=True))
     assert equal >= 0.99 * len(lines), "other batch sizes may only change rounding"

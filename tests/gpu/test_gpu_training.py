@@ -76,10 +76,12 @@ def test_an_fp16_overflow_skips_the_update_and_reduces_the_scale(
         assert not all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
 
 
-def test_one_compiled_graph_gives_the_gradients_of_eager_steps(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
+def test_one_compiled_graph_gives_the_gradients_of_eager_steps(
+    pairs: Path, tmp_path: Path, real_gpu: torch.device
+) -> None:
     """Both round in bf16, in a different order: their distance must be similar to that from float32."""
     _, exact = updates(make_recipe(tmp_path / "exact", CPU), pairs)
-    recipe = make_recipe(tmp_path / "run", gpu, precision="bf16")
+    recipe = make_recipe(tmp_path / "run", real_gpu, precision="bf16")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
@@ -87,22 +89,20 @@ def test_one_compiled_graph_gives_the_gradients_of_eager_steps(pairs: Path, tmp_
     found, losses = [], []
     for compiled in (False, True):
         with trainer_of(recipe, pairs) as trainer, torch._dynamo.config.patch(error_on_recompile=True):
-            if gpu.type == "cpu":
-                trainer.model.use_kernel("masked")
             if compiled:
-                trainer.loss.compile_step("inductor" if gpu.type == "cuda" else "aot_eager")
+                trainer.loss.compile_step("inductor")
             gradients = []
             for batch in micros:
                 trainer.loss.zero_grad(set_to_none=True)
-                with torch.autocast(gpu.type, torch.bfloat16):
-                    loss, _ = trainer.loss(batch.to(gpu))
+                with torch.autocast(real_gpu.type, torch.bfloat16):
+                    loss, _ = trainer.loss(batch.to(real_gpu))
                 (loss / batch.tgt_tokens).backward()
                 gradients.append(gradient(trainer))
                 losses.append(loss.item())
         found.append(gradients)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert len(micros) >= 6 and exact.norm() > 0
-    _, eager_whole = updates(make_recipe(tmp_path / "eager", gpu, precision="bf16"), pairs)
+    _, eager_whole = updates(make_recipe(tmp_path / "eager", real_gpu, precision="bf16"), pairs)
     rounding = distance(eager_whole, exact)
     assert losses[len(micros) :] == pytest.approx(losses[: len(micros)], rel=1e-3)
     for eager, traced in zip(*found, strict=True):
@@ -132,11 +132,9 @@ def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
-def test_an_update_does_not_synchronize(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
-    if gpu.type == "cpu":
-        pytest.skip("only CUDA reports synchronization")
+def test_an_update_does_not_synchronize(pairs: Path, tmp_path: Path, real_gpu: torch.device) -> None:
     for precision in ("fp32", "bf16", "fp16"):
-        recipe = make_recipe(tmp_path / precision, gpu, dropout=0.1, precision=precision, clip_norm=1.0)
+        recipe = make_recipe(tmp_path / precision, real_gpu, dropout=0.1, precision=precision, clip_norm=1.0)
         with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
             for step in (1, 2):  # warm-up
                 result = trainer.updater(next(batches), step)
@@ -150,23 +148,21 @@ def test_an_update_does_not_synchronize(pairs: Path, tmp_path: Path, gpu: torch.
                 torch.cuda.set_sync_debug_mode("default")
 
 
-def test_an_update_needs_the_estimated_memory(pairs: Path, tmp_path: Path, gpu: torch.device) -> None:
-    if gpu.type == "cpu":
-        pytest.skip("only CUDA counts allocations")
-    recipe = make_recipe(tmp_path / "run", gpu, batch_tokens=3_000, micro_batch_tokens=3_000, precision="bf16")
+def test_an_update_needs_the_estimated_memory(pairs: Path, tmp_path: Path, real_gpu: torch.device) -> None:
+    recipe = make_recipe(tmp_path / "run", real_gpu, batch_tokens=3_000, micro_batch_tokens=3_000, precision="bf16")
     with trainer_of(recipe, pairs) as trainer, trainer.batches() as batches:
         assert trainer.batching.shape is not None
-        batch = MicroBatchShape.from_batch_shape(trainer.batching.shape).batch().to(gpu)
+        batch = MicroBatchShape.from_batch_shape(trainer.batching.shape).batch().to(real_gpu)
 
         def step() -> None:
             with torch.autocast("cuda", torch.bfloat16):
                 loss, _ = trainer.loss(batch)
             loss.backward()
 
-        before = torch.cuda.memory_allocated(gpu)
-        estimate = before + peak_memory(step, gpu) + missing_moment_bytes(trainer.updater.optimizer)
+        before = torch.cuda.memory_allocated(real_gpu)
+        estimate = before + peak_memory(step, real_gpu) + missing_moment_bytes(trainer.updater.optimizer)
         trainer.loss.zero_grad(set_to_none=True)
-        torch.cuda.reset_peak_memory_stats(gpu)
+        torch.cuda.reset_peak_memory_stats(real_gpu)
         for number in range(1, 6):
             trainer.updater(next(batches), number)
-        assert 0.6 * estimate <= torch.cuda.max_memory_allocated(gpu) <= 1.1 * estimate
+        assert 0.6 * estimate <= torch.cuda.max_memory_allocated(real_gpu) <= 1.1 * estimate

@@ -1,11 +1,10 @@
-"""Search on a simulated GPU: no mix of devices, one synchronization per step (two with a bias) and per departure.
+"""Search on a simulated GPU: the results of the CPU, one synchronization per step (two with a bias) and per departure.
 
-Tensors have no contents, so values that search reads are made up: after each step some sentences are declared done,
-leave the batch, and are replaced if the model supports it. `fake_cuda` documents the limits of the simulation.
+`simulated_cuda` documents the limits of the simulation.
 """
 
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -25,8 +24,7 @@ from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import EOS_ID
-from tests.fake_cuda import CUDA, FakeCuda, SynchronizationError, fake_cuda, on_gpu
-from tests.inference.test_captured import RepeatingRecorder
+from tests.simulated_cuda import CUDA, SimulatedCuda, SynchronizationError, on_gpu, simulated_cuda
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 
@@ -40,55 +38,53 @@ STEP, READ = "search/beam_search.py:beam_search", "search/beam.py:Beam.read"
 BIAS = "search/bias.py:Bias.extend"
 SAMPLE, READ_SAMPLES = "search/sampling.py:sample", "search/sampling.py:_Samples.read"
 TOKENS, UNION = "packing/packed.py:PackedSequences.to_lists", "search/restricted.py:RestrictedModel._unite"
+COMPACT = "kv_cache/slots.py:Slots.compact"
 
-Wrap = Callable[[Callable[[], Transformer]], StepModel[Any]]
-
-
-def zeros(tensor: Tensor) -> Any:
-    """Contents of tensors that are read; only their shape matters."""
-
-    def of(shape: tuple[int, ...]) -> Any:
-        return [of(shape[1:]) for _ in range(shape[0])] if shape else 0
-
-    return of(tuple(tensor.shape))
+CPU = torch.device("cpu")
+Wrap = Callable[[Callable[..., Transformer]], StepModel[Any]]
 
 
-class Script:
-    """Declares sentences done: none before the third step, then each at random."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self.rng, self.sizes = random.Random(seed), list[int]()
-
-    def __call__(self, is_done: Tensor) -> list[bool]:
-        self.sizes.append(len(is_done))
-        return [len(self.sizes) > 2 and self.rng.random() < 0.35 for _ in range(len(is_done))]
-
-
-def make_model(dtype: torch.dtype = torch.float32) -> Transformer:
+def make_model(device: torch.device, dtype: torch.dtype = torch.float32, seed: int = 1) -> Transformer:
     """A prepacked model, as in the translator."""
+    torch.manual_seed(seed)
     recipe = ModelRecipe.model_validate(SIZES | {"max_positions": 200})
-    with fake_modes_off():
-        model = Transformer(recipe, VOCAB, VOCAB).to(dtype).eval().requires_grad_(False)
-    on_gpu(model)
+    model = Transformer(recipe, VOCAB, VOCAB).to(dtype).eval().requires_grad_(False)
+    if device == CUDA:
+        on_gpu(model)
     prepack(model)
     return model
 
 
-def fake_modes_off() -> Any:
-    return torch._subclasses.fake_tensor.unset_fake_temporarily()
+def sources(device: torch.device) -> PackedSequences:
+    return PackedSequences.from_lists([[*source, EOS_ID] for source in SOURCES]).to(device)
+
+
+def sizes(mode: SimulatedCuda, function: str = STEP) -> list[int]:
+    """Number of sentences in each step."""
+    return [shape[0] for place, shape in mode.copies_to_host if place == function and len(shape) == 1]
 
 
 def run(
-    options: SearchOptions, wrap: Wrap, rows: int | None = None, dtype: torch.dtype = torch.float32, **answers: Any
-) -> tuple[FakeCuda, Script]:
-    script = Script()
-    with fake_cuda({STEP: script, READ: zeros, BIAS: zeros, **answers}) as mode:
-        model = wrap(lambda: make_model(dtype))
-        src = PackedSequences.from_lists([[*source, EOS_ID] for source in SOURCES]).to(CUDA)
-        found = beam_search(model, src, options, PREFIXES, REQUIRED, rows)
+    options: SearchOptions,
+    wrap: Wrap,
+    rows: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    allowed: Collection[str] = (),
+) -> SimulatedCuda:
+    """Search on the CPU and on the simulated GPU, with equal results; return the simulation."""
+    with simulated_cuda({STEP, READ, BIAS, *allowed}) as mode:
+        found, expected = (
+            beam_search(wrap(partial(make_model, device, dtype)), sources(device), options, PREFIXES, REQUIRED, rows)
+            for device in (CUDA, CPU)
+        )
     assert len(found) == len(SOURCES) and all(found), "every sentence has a result"
-    assert len(script.sizes) > 6, "the search takes many steps"
-    return mode, script
+    assert len(sizes(mode)) > 6, "the search takes many steps"
+    if dtype == torch.float32:
+        for hypotheses, others in zip(found, expected, strict=True):
+            assert [hypothesis.tokens for hypothesis in hypotheses] == [hypothesis.tokens for hypothesis in others]
+            scores, other_scores = ([hypothesis.score for hypothesis in each] for each in (hypotheses, others))
+            assert scores == pytest.approx(other_scores, rel=1e-5)
+    return mode
 
 
 def departures(sizes: list[int]) -> int:
@@ -116,17 +112,16 @@ OPTIONS = PLAIN | {"everything": EVERYTHING}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["greedy", "beam", "bias", "everything"])
 def test_search_synchronizes_once_per_step_and_departure(name: str) -> None:
-    mode, script = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[name]), lambda make: make())
-    assert mode.synchronizations.pop(BIAS, 0) == (len(script.sizes) if "bias" in OPTIONS[name] else 0)
-    assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
+    mode = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[name]), lambda make: make())
+    steps = sizes(mode)
+    assert mode.synchronizations.pop(BIAS, 0) == (len(steps) if "bias" in OPTIONS[name] else 0)
+    assert mode.synchronizations == {STEP: len(steps), READ: departures(steps)}
 
 
 MODELS: dict[str, Wrap] = {
-    "buffers": lambda make: CapturedModel(make(), RepeatingRecorder()),
-    "fusion of buffers": lambda make: Fusion(
-        CapturedModel(make(), RepeatingRecorder()), CapturedModel(make(), RepeatingRecorder()), 0.3, [EOS_ID]
-    ),
-    "ensemble of buffers": lambda make: Ensemble([CapturedModel(make(), RepeatingRecorder()) for _ in range(2)]),
+    "graphs": lambda make: CapturedModel(make()),
+    "fusion of graphs": lambda make: Fusion(CapturedModel(make()), CapturedModel(make(seed=2)), 0.3, [EOS_ID]),
+    "ensemble of graphs": lambda make: Ensemble([CapturedModel(make()), CapturedModel(make(seed=2))]),
 }
 
 
@@ -134,16 +129,18 @@ MODELS: dict[str, Wrap] = {
 @pytest.mark.parametrize(
     ("model", "options", "rows"),
     [
-        ("buffers", "greedy", 2),
-        ("fusion of buffers", "beam", 4),
-        ("buffers", "everything", 4),
-        ("ensemble of buffers", "beam", 2),
+        ("graphs", "greedy", 2),
+        ("fusion of graphs", "beam", 4),
+        ("graphs", "everything", 4),
+        ("ensemble of graphs", "beam", 2),
     ],
 )
 def test_refilling_does_not_synchronize(model: str, options: str, rows: int | None) -> None:
-    mode, script = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[options]), MODELS[model], rows)
-    assert max(script.sizes) == (rows or len(SOURCES))
-    assert mode.synchronizations[STEP] == len(script.sizes) and mode.synchronizations.keys() - {BIAS} == {STEP, READ}
+    mode = run(SearchOptions(**{"max_extra_tokens": 9} | OPTIONS[options]), MODELS[model], rows)
+    steps = sizes(mode)
+    assert mode.num_captures > 0
+    assert max(steps) == (rows or len(SOURCES))
+    assert mode.synchronizations[STEP] == len(steps) and mode.synchronizations.keys() - {BIAS} == {STEP, READ}
     assert mode.synchronizations[READ] <= len(SOURCES)
 
 
@@ -151,25 +148,23 @@ def test_refilling_does_not_synchronize(model: str, options: str, rows: int | No
 @pytest.mark.parametrize(("mean", "dtype"), [("linear", torch.bfloat16), ("log", torch.float16)])
 def test_ensembles_and_half_precision_do_not_synchronize_more(mean: Any, dtype: torch.dtype) -> None:
     options = SearchOptions(max_extra_tokens=9)
-    mode, script = run(options, lambda make: Ensemble([make(), make()], mean), dtype=dtype)
-    assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
+    mode = run(options, lambda make: Ensemble([make(), make(seed=2)], mean), dtype=dtype)
+    assert mode.synchronizations == {STEP: len(sizes(mode)), READ: departures(sizes(mode))}
 
 
 @pytest.mark.slow
 def test_a_shortlist_synchronizes_when_it_gathers_candidates() -> None:
     """The search reads their number at the start, and whenever half of the sentences have left."""
 
-    def wrap(make: Callable[[], Transformer]) -> StepModel[Any]:
-        return restrict(make(), torch.ones(len(SOURCES), VOCAB, dtype=torch.bool, device=CUDA))
+    def wrap(make: Callable[..., Transformer]) -> StepModel[Any]:
+        model = make()
+        is_candidate = torch.ones(len(SOURCES), VOCAB, dtype=torch.bool, device=model.tgt_embedding.weight.device)
+        is_candidate[:, 20:30] = False
+        return restrict(model, is_candidate)
 
-    def union(is_candidate: Tensor) -> Tensor:
-        return torch.zeros(11, 1, dtype=torch.int64, device=CUDA)
-
-    mode, script = run(
-        SearchOptions(max_extra_tokens=9, **PLAIN["forbidden"]), wrap, None, torch.float32, **{UNION: union}
-    )
-    assert mode.synchronizations.pop(UNION) <= 3
-    assert mode.synchronizations == {STEP: len(script.sizes), READ: departures(script.sizes)}
+    mode = run(SearchOptions(max_extra_tokens=9, **PLAIN["forbidden"]), wrap, allowed={UNION})
+    assert 1 <= mode.synchronizations.pop(UNION) <= 3
+    assert mode.synchronizations == {STEP: len(sizes(mode)), READ: departures(sizes(mode))}
 
 
 @pytest.mark.slow
@@ -183,21 +178,20 @@ def test_a_shortlist_synchronizes_when_it_gathers_candidates() -> None:
     ],
 )
 def test_sampling_synchronizes_once_per_step_and_departure(sampling: dict[str, Any], constraints: str) -> None:
-    script = Script()
-
-    def source_tokens(tokens: Tensor) -> list[int]:
-        return [token for source in SOURCES for token in (*source, EOS_ID)]
-
-    def sampled(values: Tensor) -> Any:
-        return [[[EOS_ID] * values.shape[2]] * values.shape[1]] * values.shape[0]
-
     options = SearchOptions(**{"max_extra_tokens": 20} | PLAIN[constraints] | {"beam_size": 3, "n_best": 3})
-    with fake_cuda({SAMPLE: script, TOKENS: source_tokens, READ_SAMPLES: sampled}) as mode:
-        src = PackedSequences.from_lists([[*source, EOS_ID] for source in SOURCES]).to(CUDA)
-        sample(make_model(), src, options, SamplingOptions(**sampling), PREFIXES)
-    assert len(script.sizes) > 6
-    assert mode.synchronizations[SAMPLE] == len(script.sizes) and mode.synchronizations[TOKENS] == 1
-    assert mode.synchronizations[READ_SAMPLES] <= departures(script.sizes)
+    with simulated_cuda({SAMPLE, TOKENS, READ_SAMPLES, COMPACT}) as mode:
+        found, expected = (
+            sample(make_model(device), sources(device), options, SamplingOptions(**sampling), PREFIXES)
+            for device in (CUDA, CPU)
+        )
+    assert [[hypothesis.tokens for hypothesis in each] for each in found] == [
+        [hypothesis.tokens for hypothesis in each] for each in expected
+    ]
+    steps = sizes(mode, SAMPLE)
+    assert len(steps) > 6
+    assert mode.synchronizations[SAMPLE] == len(steps) and mode.synchronizations[TOKENS] == 1
+    assert mode.synchronizations[READ_SAMPLES] <= departures(steps)
+    assert mode.synchronizations[COMPACT] <= len(steps) // 16
 
 
 @pytest.mark.slow

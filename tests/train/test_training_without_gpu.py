@@ -1,9 +1,11 @@
-"""Updates and validation on a fake GPU: no mixed devices, and updates do not synchronize.
+"""Updates and validation on a simulated GPU: no mixed devices, and updates do not synchronize.
 
-Forward pass, loss, backward pass, clipping, Adam's fused step and the gradient scaler all run. See `fake_cuda` for
+Forward pass, loss, backward pass, clipping, Adam's fused step and the gradient scaler all run. See `simulated_cuda` for
 what that cannot show.
 """
 
+from contextlib import nullcontext
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ import torch
 
 from nmt.data.loader import _pinned
 from nmt.data.store import PairStore
-from nmt.devices.precision import autocast
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch
 from nmt.processes.distributed import World
@@ -21,7 +22,7 @@ from nmt.train.ema import ExponentialMovingAverage
 from nmt.train.loss import TrainingLoss
 from nmt.train.update import Updater, UpdateResult
 from nmt.train.validate import validate
-from tests.fake_cuda import CUDA, SynchronizationError, fake_cuda, on_gpu
+from tests.simulated_cuda import CUDA, SynchronizationError, contents, on_gpu, simulated_cuda
 from tests.train.test_compiled_loss import VOCAB, fixed_and_packed
 from tests.train.test_update import make_update
 
@@ -47,10 +48,7 @@ def make_recipe(model: dict[str, Any], train: dict[str, Any]) -> Recipe:
 
 
 def make_loss(recipe: Recipe, vocab: int = VOCAB) -> TrainingLoss:
-    with torch._subclasses.fake_tensor.unset_fake_temporarily():
-        model = Transformer(recipe.model, vocab, vocab)
-    on_gpu(model)
-    return TrainingLoss.from_recipe(model, recipe).train()
+    return TrainingLoss.from_recipe(on_gpu(Transformer(recipe.model, vocab, vocab)), recipe).train()
 
 
 def run_updates(updater: Updater, fixed: bool) -> list[UpdateResult]:
@@ -59,8 +57,9 @@ def run_updates(updater: Updater, fixed: bool) -> list[UpdateResult]:
     results = []
     for step in (1, 2):
         pair = batches[2 * step - 2 : 2 * step]
-        pinned = [_pinned(fixed_batch if fixed else packed) for fixed_batch, packed in pair]
-        results.append(updater(make_update(pinned, step), step))
+        micro_batches = [fixed_batch if fixed else packed for fixed_batch, packed in pair]
+        on_device = next(updater.loss.parameters()).is_cuda
+        results.append(updater(make_update([_pinned(x) if on_device else x for x in micro_batches], step), step))
     return results
 
 
@@ -84,7 +83,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_an_update_does_not_synchronize(name: str) -> None:
     recipe = make_recipe(*OPTIONS[name])
-    with fake_cuda() as mode:
+    with simulated_cuda() as mode:
         loss = make_loss(recipe)
         loss.model.use_activation_checkpointing(recipe.train.activation_checkpointing)
         results = run_updates(Updater(recipe, WORLD, loss), fixed=False)
@@ -100,7 +99,7 @@ def test_an_update_does_not_synchronize(name: str) -> None:
 def test_an_update_of_one_shape_does_not_synchronize() -> None:
     """Runs the compiled code eagerly; tests/train/test_update.py compiles it on fake CPU tensors."""
     recipe = make_recipe({}, {})
-    with fake_cuda() as mode:
+    with simulated_cuda() as mode:
         loss = make_loss(recipe)
         updater = Updater(recipe, WORLD, loss)
         loss._compiled = loss._compilable_forward
@@ -111,7 +110,7 @@ def test_an_update_of_one_shape_does_not_synchronize() -> None:
 @pytest.mark.slow
 def test_the_ema_does_not_synchronize() -> None:
     recipe = make_recipe({}, {})
-    with fake_cuda() as mode:
+    with simulated_cuda() as mode:
         loss = make_loss(recipe)
         average = ExponentialMovingAverage(loss.model, 0.999)
         average.update(1)
@@ -121,14 +120,40 @@ def test_the_ema_does_not_synchronize() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fixed", [False, True])
+def test_updates_equal_those_on_a_cpu(fixed: bool) -> None:
+    """In fp32 without dropout: losses, and weights after two updates."""
+    recipe = make_recipe({"dropout": 0.0}, {"precision": "fp32"})
+    torch.manual_seed(1)
+    model = Transformer(recipe.model, VOCAB, VOCAB)
+    found = []
+    for device in (torch.device("cpu"), CUDA):
+        with simulated_cuda() if device == CUDA else nullcontext():
+            copy = deepcopy(model)
+            loss = TrainingLoss.from_recipe(on_gpu(copy) if device == CUDA else copy, recipe).train()
+            if fixed:
+                loss._compiled = loss._compilable_forward
+            results = run_updates(Updater(recipe, World(0, 1, device), loss), fixed)
+            tensors = [result.loss for result in results] + list(copy.parameters())
+            found.append([contents(tensor) for tensor in tensors])
+    for expected, value in zip(*found, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
 def test_validation_synchronizes_once(tiny_data: Path) -> None:
-    recipe = make_recipe({}, {})
+    recipe = make_recipe({}, {"precision": "fp32"})
     store = PairStore(tiny_data, "valid")
-    with fake_cuda({VALIDATION: lambda sums: [3.0, 2.0, 1.0]}) as mode:
-        loss, batches = make_loss(recipe), list[int]()
-        with autocast("bf16", CUDA):
-            found = validate(loss, store, WORLD, 30, lambda: batches.append(1))
-    assert found.loss == 3.0 and found.nll == 2.0 and len(batches) > 2
+    torch.manual_seed(1)
+    model = Transformer(recipe.model, VOCAB, VOCAB)
+    expected = validate(
+        TrainingLoss.from_recipe(model, recipe), store, World(0, 1, torch.device("cpu")), 30, lambda: None
+    )
+    with simulated_cuda({VALIDATION}) as mode:
+        loss, batches = TrainingLoss.from_recipe(on_gpu(model), recipe), list[int]()
+        found = validate(loss, store, WORLD, 30, lambda: batches.append(1))
+    assert len(batches) > 2
+    assert vars(found) == pytest.approx(vars(expected), rel=1e-5)
     assert mode.synchronizations == {VALIDATION: 1}
 
 
@@ -143,7 +168,7 @@ def test_synchronization_in_an_update_is_detected(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Updater, "_clip_gradients", look)
     recipe = make_recipe({}, {})
-    with fake_cuda(), pytest.raises(SynchronizationError, match="a number is read"):
+    with simulated_cuda(), pytest.raises(SynchronizationError, match="a number is read"):
         run_updates(Updater(recipe, WORLD, make_loss(recipe)), fixed=False)
 
 
@@ -151,5 +176,5 @@ def test_synchronization_in_an_update_is_detected(monkeypatch: pytest.MonkeyPatc
 def test_mixed_devices_in_an_update_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = make_recipe({}, {})
     monkeypatch.setattr(Batch, "to", lambda self, device: self)
-    with fake_cuda(), pytest.raises(AssertionError, match="gets device tensors and a host tensor"):
+    with simulated_cuda(), pytest.raises(AssertionError, match="gets device tensors and a host tensor"):
         run_updates(Updater(recipe, WORLD, make_loss(recipe)), fixed=False)

@@ -1,8 +1,7 @@
-"""Runs all tests marked `gpu` with pytest; in a dry run, those that can run on a CPU."""
+"""Runs all tests marked `gpu` with pytest; in a dry run, those that can run on a simulated GPU."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -37,8 +36,7 @@ def run(settings: Settings, results: Results, _part: str) -> None:
     files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if _MARK in path.read_text("utf-8")]
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={report}"]
     command += [*settings.pick([], _SMALL), *(file for file in files if Path(file).name != "test_gpu_check.py")]
-    variables = {} if settings.on_gpu else {"NMT_TEST_DEVICE": "cpu"}
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False, preexec_fn=end_with_parent)
+    done = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=end_with_parent)
     if done.returncode > 1 or not report.exists():
         raise SystemExit(f"pytest failed with exit status {done.returncode}")
     for name, counts in sorted(_read(report).items()):
