@@ -186,6 +186,8 @@ def main() -> None:
             print_line(str(end))
         sys.exit(end.status)
     except Interrupted as interrupted:
+        for number in (signal.SIGINT, signal.SIGTERM):  # copies of the signal
+            signal.signal(number, signal.SIG_IGN)
         sys.exit(_fail(str(interrupted), interrupted.status) if is_first_rank() else interrupted.status)
     except UnicodeEncodeError as error:
         sys.exit(

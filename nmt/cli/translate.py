@@ -161,6 +161,10 @@ def translate(
     _translate(inputs, outputs, search, speed)
 
 
+# Options whose names differ from those in the decode section.
+_OPTIONS = {"sampling_seed": "--seed", "alignments": "--with-alignments"}
+
+
 def _search_values(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return the given search options among the arguments of `translate`, by their names in the decode section."""
     values = {name: value for name, value in arguments.items() if name in DecodeRecipe.model_fields}
@@ -258,7 +262,10 @@ def _override_decode(decode: DecodeRecipe, search: SearchArguments) -> DecodeRec
     ineffective = ineffective_option(names, resolved, has_ensemble=has_ensemble, needs_alignments=resolved.alignments)
     if ineffective is not None:
         option, problem = ineffective
-        raise typer.BadParameter(f"{problem}; add that, or leave out {option}")
+        typed = option
+        if option in search.values:
+            typed = _OPTIONS.get(option, f"--{option.replace('_', '-')}")
+        raise typer.BadParameter(f"{problem.replace(option, typed, 1)}; add that, or leave out {typed}")
     return resolved
 
 
@@ -305,11 +312,12 @@ def _make_writer(
 
     Raises BadParameter for options that are ineffective or unsupported.
     """
-    require_at_most_one({"--keep": bool(outputs.keep), "--with-alignments": decode.alignments})
     n_best = decode.n_best if decode.mbr_metric == "none" else 1
-    if out_format in DOCUMENT_FORMATS and (outputs.with_scores or n_best > 1):
-        option = "--with-scores" if outputs.with_scores else "--n-best"
-        raise typer.BadParameter(f"{option} does not support {out_format}; a document has one translation")
+    if out_format in DOCUMENT_FORMATS:
+        options = {"--with-scores": outputs.with_scores, "--n-best": n_best > 1, "--with-alignments": decode.alignments}
+        if unsupported := [option for option, is_given in options.items() if is_given]:
+            raise typer.BadParameter(f"{unsupported[0]} does not support {out_format}, which holds only translations")
+    require_at_most_one({"--keep": bool(outputs.keep), "--with-alignments": decode.alignments})
     distinct = outputs.distinct
     if distinct is None:
         distinct = n_best > 1 and out_format != "jsonl" and not decode.sampling

@@ -379,14 +379,26 @@ class _Placement:
         first, last = self._tgt[interval.start], self._tgt[interval.end - 1]
         source_first, source_last = self._src[words.start], self._src[words.end - 1]
         start, end = first[0], last[1]
-        if _is_punctuation(self._text[source_first[0] : element.start]):
-            start += _leading_punctuation(self._translation[slice(*first)])
-        if _is_punctuation(self._text[element.end : source_last[1]]):
-            end -= _leading_punctuation(self._translation[slice(*last)][::-1])
+        if copied := self._copied(element, start, end):
+            start, end = copied
+        else:
+            if _is_punctuation(self._text[source_first[0] : element.start]):
+                start += _leading_punctuation(self._translation[slice(*first)])
+            if _is_punctuation(self._text[element.end : source_last[1]]):
+                end -= _leading_punctuation(self._translation[slice(*last)][::-1])
         start = self._insert(start, element.opening, limit)
         limit = min(max(start, end), limit)
         self._place(element.children, words, interval, limit)
         self._insert(limit, element.closing, limit)
+
+    def _copied(self, element: Element, start: int, end: int) -> Interval | None:
+        """Return where translation[start:end] repeats the content of an element, with only punctuation around it."""
+        content = self._text[element.start : element.end].strip()
+        begin = self._translation.find(content, start, end) if content else -1
+        if begin < 0:
+            return None
+        others = self._translation[start:begin] + self._translation[begin + len(content) : end]
+        return None if any(map(str.isalnum, others)) else Interval(begin, begin + len(content))
 
     def _insert_mark(self, element: Element, point: int, limit: int) -> None:
         """Insert a mark before target word `point`, with white space on the same sides as in the source."""

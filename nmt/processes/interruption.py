@@ -10,8 +10,25 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from types import FrameType
-from typing import NoReturn
+
+COPY_SECONDS = 1.0
+"""Signals that follow the first one within this time are copies of it."""
+
+
+class SignalCopies:
+    """Recognizes copies of a signal: `timeout` and a terminal with torchrun send each signal twice."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    def is_copy(self) -> bool:
+        """Return whether a signal that arrives now follows the first one within a second."""
+        if self._first is None:
+            self._first = monotonic()
+            return False
+        return monotonic() - self._first < COPY_SECONDS
 
 
 class Interrupted(BaseException):
@@ -26,11 +43,16 @@ class Interrupted(BaseException):
 def interruptible() -> Iterator[None]:
     """Raise Interrupted in a `with` block on Ctrl-C, SIGTERM, or SIGUSR1, Slurm's early warning of a SIGTERM.
 
+    Copies of the first signal are ignored, because they would interrupt the cleanup.
+
     Extension modules, such as that of pydantic, may convert Interrupted to another error, which is converted back.
     """
     received: list[int] = []  # exit statuses of signals
+    copies = SignalCopies()
 
-    def interrupt(number: int, _frame: FrameType | None) -> NoReturn:
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        if copies.is_copy():
+            return
         received.append(130 if number == signal.SIGINT else 143)
         raise Interrupted(status=received[-1])
 

@@ -191,7 +191,7 @@ def check_fields(fields: dict[str, Any], kind: type[Message]) -> Message:
         return kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(map(str, first["loc"]))
+        field = ".".join(str(part) for part in first["loc"] if part != "[key]").rstrip(". ")
         problem = first["msg"].removeprefix("Value error, ")
         raise HTTPException(400, f"{field}: {problem}; see the schema in /openapi.json") from error
 

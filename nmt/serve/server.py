@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nmt.errors import UserError
 from nmt.logs import print_line, say
+from nmt.processes.interruption import SignalCopies
 from nmt.serve.app import build_app
 from nmt.serve.libretranslate import shadowed_models
 from nmt.serve.messages import JsonLine
@@ -77,9 +78,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
+        self._copies = SignalCopies()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain after the first signal and exit at the second."""
+        """Drain after the first signal and exit at a second one that is not a copy of it."""
+        if self._copies.is_copy():
+            return
         if self._service.is_draining:
             try:
                 print_line("nmt: interrupted")

@@ -142,7 +142,7 @@ class Service:
         n_best_lists = await self.process(request, texts, partial(model.submit, options, lines), waits=waits)
         if self._logs_text:
             best = [translations[0].text for translations in n_best_lists]
-            log(json.dumps({"model": model.name, "texts": texts, "translations": best}))
+            log(json.dumps({"model": model.name, "texts": texts, "translations": best}, ensure_ascii=False))
         return n_best_lists
 
     async def translate_documents(
@@ -281,7 +281,7 @@ class Service:
         if self._api_keys is None:
             return
         if not key or not isinstance(key, str):
-            problem = "an API key is required; send 'Authorization: Bearer KEY'"
+            problem = "an API key is required; send 'Authorization: Bearer KEY', or api_key to /translate or /detect"
             raise HTTPException(401, problem, {"www-authenticate": "Bearer"})
         if key not in self._api_keys:
             raise HTTPException(403, "the API key is not valid; check it")

@@ -57,11 +57,11 @@ def format_of_file(path: Path) -> Format | None:
             "--input-format or --output-format"
         )
     if endings and endings[-1] in (*_TEST_SETS, *_LOCALIZATION):
-        remedy = ", add the file to data.test of a recipe" if endings[-1] in _TEST_SETS else ""
-        raise CommandError(
-            f"{path}: {endings[-1]} is not supported, as its markup would be translated; extract the segments{remedy}, "
-            "or choose a format with --input-format or --output-format"
-        )
+        if endings[-1] in _TEST_SETS:
+            remedy = "--input-format html translates the text between tags, data.test of a recipe also scores it"
+        else:
+            remedy = "extract the segments, or choose a format with --input-format or --output-format"
+        raise CommandError(f"{path}: {endings[-1]} is not supported, as its markup would be translated; {remedy}")
     return _FORMATS.get(endings[-1]) if endings else None
 
 

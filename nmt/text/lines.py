@@ -361,8 +361,13 @@ def _reject_binary(start: bytes, name: str) -> None:
 
 
 def _reject_compressed(start: bytes, name: str) -> None:
-    """Raise UserError for the start of compressed data that is read as text."""
-    if start.startswith((_GZIP, _XZ, _ZIP)) or _BZIP2.match(start) or _ZSTD.match(start):
+    """Raise UserError for the start of an archive or compressed data that is read as text."""
+    if start.startswith(_ZIP):
+        raise UserError(
+            f"{name} is a zip archive or an office document; expected a text file; extract it, or save the document as "
+            "text or HTML"
+        )
+    if start.startswith((_GZIP, _XZ)) or _BZIP2.match(start) or _ZSTD.match(start):
         raise UserError(
             f"{name} is compressed; expected text, or a gzip, xz or zstd file; decompress it first, for example "
             "with zcat, xzcat, zstdcat or bzcat"

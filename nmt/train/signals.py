@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from nmt.errors import OrderlyEnd
+from nmt.processes.interruption import SignalCopies
 
 # 128 + signal number; SIGUSR1 is Slurm's early warning of a SIGTERM.
 EXIT_STATUS = {signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGINT: 130}
@@ -36,13 +37,15 @@ class Stopped(OrderlyEnd):  # not an error
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Record SIGTERM, SIGUSR1 and Ctrl-C in a `with` block; a second Ctrl-C interrupts at once."""
-    request = StopRequest()
+    """Record SIGTERM, SIGUSR1 and Ctrl-C in a `with` block; a second Ctrl-C, after a second, interrupts at once."""
+    request, copies = StopRequest(), SignalCopies()
     if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield request
         return
 
     def record(number: int, _frame: FrameType | None) -> None:
+        if copies.is_copy():
+            return
         if number == signal.SIGINT and request.status:
             raise KeyboardInterrupt
         request.status = EXIT_STATUS[signal.Signals(number)]

@@ -460,11 +460,11 @@ def test_invalid_input_is_reported_before_translation(
             ("--set", "beam_size=2", "--set", "decode.beam_size=3"),
             "decode.beam_size is given twice",
         ),
-        ("in.txt", ("--seed", 3), "sampling_seed has no effect without sampling=true"),
+        ("in.txt", ("--seed", 3), "--seed has no effect without sampling=true"),
         (
             "in.txt",
             ("--beam-size", 3, "--set", "sampling=true"),
-            "beam_size has no effect without a search (sampling=false)",
+            "--beam-size has no effect without a search (sampling=false)",
         ),
         ("in.txt", ("--set", 'forbid=[""]'), "decode.forbid has an empty phrase"),
         ("in.txt", ("--set", 'require=["a", " "]'), "decode.require has an empty phrase"),

@@ -240,6 +240,11 @@ def test_compressed_text_where_plain_text_is_expected(compress: Callable[[bytes]
     assert list(decode_lines([b"BZhelp\n"], "text")) == ["BZhelp"]
 
 
+def test_an_office_document_where_text_is_expected() -> None:
+    with pytest.raises(UserError, match="letter.docx is a zip archive or an office document; expected a text file"):
+        list(decode_lines([b"PK\x03\x04\n"], "letter.docx"))
+
+
 def test_compression_is_detected_by_content(tmp_path: Path) -> None:
     write(tmp_path / "lines", HOSTILE, "gz")
     assert list(read_lines(tmp_path / "lines")) == HOSTILE

@@ -120,6 +120,21 @@ def test_content_that_is_not_translated_is_kept(can_require: bool) -> None:
     assert own is not None and [term.source for term in own.find(plain)] == ["open"]
 
 
+@pytest.mark.parametrize(
+    ("line", "plain", "translation", "expected"),
+    [
+        ("we see <code>foo()</code>", "we see foo()", "wir sehen foo().", "wir sehen <code>foo()</code>."),
+        ("buy <b translate='no'>X</b> 2", "buy X 2", "kaufe (X) 2", "kaufe (<b translate='no'>X</b>) 2"),
+        ("the <b>dog</b>", "the dog", "der Hund.", "der <b>Hund.</b>"),  # punctuation of the translation
+        ("a <b>a</b>", "a a", "ein ab.", "ein <b>ab.</b>"),  # a part of a word
+    ],
+)
+def test_punctuation_around_copied_content_stays_outside_of_its_tags(
+    line: str, plain: str, translation: str, expected: str
+) -> None:
+    assert best_of(keeping(Script({plain: translation}), "markup"), line) == expected
+
+
 def test_second_searches_are_not_counted_as_split_long_or_reused_lines() -> None:
     class Counting(Script):
         def start_translation(

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from nmt.errors import JobEnded
+from nmt.processes import interruption
 from nmt.processes.interruption import Interrupted, ended_by_reader, interruptible
 
 
@@ -50,6 +51,25 @@ def test_an_interruption_that_an_extension_module_converts_is_restored(number: s
         except BaseException as error:  # as pydantic does while it builds a serializer
             raise ValueError(f"Error building serializer: {error}") from None
     assert raised.value.status == status
+
+
+def test_a_copy_of_the_signal_does_not_interrupt_the_cleanup(monkeypatch: pytest.MonkeyPatch) -> None:
+    cleanup = []
+    with pytest.raises(Interrupted), interruptible():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            cleanup.append("done")
+    assert cleanup == ["done"]
+    monkeypatch.setattr(interruption, "COPY_SECONDS", 0.0)
+    with pytest.raises(Interrupted), interruptible():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            cleanup.append("not reached")
+    assert cleanup == ["done"]
 
 
 def test_an_error_without_a_signal_is_not_an_interruption() -> None:

@@ -257,7 +257,7 @@ INVALID_REQUESTS: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
     (T, {"q": "\n" * 20} | PAIR, 413, "the request has more than 20 lines; split it"),
     (V, {"text": "a", "\ud800": 2}, 400, ": Input should be a valid string"),
     (V, {"text": "a", "n_best": "many"}, 400, "n_best: "),
-    (V, {"text": "a", "preferred": {" ": 1}}, 400, "preferred. .[key]: must not be blank"),
+    (V, {"text": "a", "preferred": {" ": 1}}, 400, "preferred: must not be blank"),
     (V, {"text": "a", "required": [""]}, 400, "required.0: must not be blank"),
     (V, {"text": "a", "beam_size": True}, 400, "beam_size: Input should be a valid integer"),
     (V, {"text": "a", "required": ["long " * 99]}, 400, "the required phrases"),

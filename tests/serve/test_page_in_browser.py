@@ -803,7 +803,9 @@ def test_the_newest_text_wins(
     browser.run("document.querySelector('#source').focus()")
     browser.type("a\n")
     browser.wait("!document.querySelector('#error').hidden")
-    assert texts(browser, "#error") == ["an API key is required; send 'Authorization: Bearer KEY'"]
+    assert texts(browser, "#error") == [
+        "an API key is required; send 'Authorization: Bearer KEY', or api_key to /translate or /detect"
+    ]
     echo.may_run.clear()
     browser.run("document.querySelector('#key').focus()")
     browser.type("good 日本")

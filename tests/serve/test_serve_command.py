@@ -24,6 +24,7 @@ from fastapi.testclient import TestClient
 
 from nmt.cli.program import COMMANDS
 from nmt.cli.serve import _search_options
+from nmt.processes.interruption import COPY_SECONDS
 from nmt.recipe import DecodeRecipe
 from nmt.serve import server
 from nmt.serve.app import build_app
@@ -103,6 +104,7 @@ def test_a_signal_drains_the_server(start: Start) -> None:
     server.wait_for_queue(1)
     server.process.send_signal(signal.SIGTERM)
     server.wait_for_draining()
+    server.process.send_signal(signal.SIGTERM)  # a copy, as `timeout` sends
     refused = (503, {"error": "the server is shutting down"})
     assert server.request("GET", "/health") == refused
     assert server.request("POST", "/translate", REQUEST) == refused
@@ -126,6 +128,7 @@ def test_a_disconnect_frees_the_queue_and_a_second_signal_exits_at_once(start: S
     server.wait_for_queue(1)
     server.process.send_signal(signal.SIGINT)
     server.wait_for_draining()
+    time.sleep(COPY_SECONDS)
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(TIMEOUT) == 130
     assert server.log.read_text().splitlines()[1:] == ["nmt: interrupted"]
@@ -141,6 +144,7 @@ def test_a_second_signal_during_a_batch_exits_with_its_status(start: Start) -> N
     server.wait_for_queue(len(lines) - BatchingOptions().batch_size)  # one batch is being translated
     server.process.send_signal(signal.SIGTERM)
     server.wait_for_draining()
+    time.sleep(COPY_SECONDS)
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(TIMEOUT) == 143
     assert server.log.read_text().splitlines()[1:] == ["nmt: interrupted"]

@@ -20,6 +20,7 @@ from nmt.data.loader import make_batch
 from nmt.data.store import PairStore
 from nmt.devices.precision import autocast, choose_precision
 from nmt.model.transformer import Transformer
+from nmt.processes import interruption
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train.loss import TrainingLoss
@@ -115,8 +116,11 @@ def test_a_signal_is_recorded_and_handlers_are_restored(number: signal.Signals, 
     assert signal.getsignal(number) is before
 
 
-def test_a_second_interrupt_acts_at_once() -> None:
-    with stop_requests():
+def test_a_second_interrupt_acts_at_once_but_a_copy_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stop_requests() as request:
         os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert request.status == 130
+        monkeypatch.setattr(interruption, "COPY_SECONDS", 0.0)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
