@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -149,7 +150,8 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
     if len(checkpoints) < count and not accept_fewer:
         available = counted(len(checkpoints), noun)
         raise UserError(
-            f"cannot average {count} checkpoints: {run_dir} has {available}; average fewer, or raise train.{option}"
+            f"cannot average {count} checkpoints: {run_dir} has {available}; average fewer (--{kind} "
+            f"{len(checkpoints)}); another run keeps more with train.{option} or a lower train.save_every"
         )
     return sorted(checkpoints[-count:])
 
@@ -375,6 +377,8 @@ def _update_model(recipe: Recipe) -> list[Path]:
     """Write the average that the recipe requests to `model` in the run directory, unless it is up to date."""
     kind = recipe.train.average
     out = recipe.directory / "model"
+    for leftover in recipe.directory.glob(".model.*-*"):  # of a killed process
+        shutil.rmtree(leftover, ignore_errors=True)
     checkpoints = _choose_checkpoints(recipe.directory, kind, recipe.train.average_count, accept_fewer=True)
     origin = ema_origin(checkpoints[-1]) if kind == "ema" else average_origin(checkpoints)
     try:

@@ -136,6 +136,9 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
         with replacing(directory) as new:
             report = _prepare_all(recipe, new, on_read)
         say(_summary(report, monotonic() - started))
+        if len(recipe.data.train) > 1:
+            counts = [f"{corpus['pairs']:,} of {corpus['pairs_read']:,}" for corpus in report["train"]["corpora"]]
+            say(f"pairs kept of each corpus in data.train: {', '.join(counts)}")
     elif outdated:
         with replacing(directory) as new:
             report = _prepare_valid(recipe, directory, new)
@@ -168,9 +171,11 @@ def tag_ids(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> dict[int, int]:
     for index, tag in tags.items():
         # Special tokens and bytes are written like tags, but `encode` never returns them for their written form.
         if tag not in ids or ids[tag] <= EOS_ID or ids[tag] not in tokenizer.encode(tag):
+            known = ", ".join(tokenizer.user_symbols()) or "none"
             raise UserError(
-                f"data.train.{index}.tag is {tag}, which is not a single token of the tokenizer; "
-                "it must be one of its user symbols; choose another, or train a tokenizer with it"
+                f"data.train.{index}.tag is {tag}, which is not a single token of the tokenizer; it must be one of its "
+                f"user symbols ({known}); choose another, or train another tokenizer, which a model of "
+                "train.start_from cannot use"
             )
     return {index: ids[tag] for index, tag in tags.items()}
 

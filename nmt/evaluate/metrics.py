@@ -290,10 +290,14 @@ def _bleu(tokenize: str | None, lowercase: bool, tgt_lang: str) -> BLEU:
     try:
         return BLEU(tokenize=tokenize, lowercase=lowercase, trg_lang=lang, force=is_tokenized)
     except (RuntimeError, OSError, ImportError) as error:  # the tokenizer needs a package or a download
-        reason = " ".join(str(error).split())
+        name = tokenize or f"{lang}-mecab"
+        if name in ("ja-mecab", "ko-mecab"):
+            problem = f"needs a package; pip install 'sacrebleu[{name[:2]}]'"
+        else:
+            problem = f"is not available: {' '.join(str(error).split())}; fix this"
         raise UserError(
-            f"tokenizer {tokenize or f'{lang}-mecab'!r} is not available: {reason}; fix this, or use another one, such "
-            "as char (--tokenize, or evaluate.tokenize of a recipe)"
+            f"tokenizer {name!r} {problem}, or use another one, such as char (--tokenize, or evaluate.tokenize of a "
+            "recipe)"
         ) from error
 
 

@@ -47,7 +47,7 @@ _DEFAULTS = DecodeRecipe()
 # Exponent of a length penalty of 1. With 0, CTranslate2 would stop at the first EOS of its best hypothesis.
 _NO_PENALTY = 1e-12
 # n^(0.8 alpha) is proportional to ((5 + n) / 6)^alpha within 8% for an alpha of at most 1 and 10 to 100 tokens.
-_GNMT_EXPONENT = 0.8
+GNMT_EXPONENT = 0.8
 
 # CPU flags that CTranslate2 requires for AVX-512.
 _AVX512_FLAGS = {"avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"}
@@ -148,7 +148,7 @@ def length_exponent(options: SearchOptions | DecodeRecipe) -> float:
     """Return the exponent of CTranslate2's length penalty."""
     if options.length_penalty == "none" or not options.length_alpha:
         return _NO_PENALTY
-    return options.length_alpha * (_GNMT_EXPONENT if options.length_penalty == "gnmt" else 1.0)
+    return options.length_alpha * (GNMT_EXPONENT if options.length_penalty == "gnmt" else 1.0)
 
 
 def select_compute_type(precision: SearchPrecision, device: EngineDevice) -> str:

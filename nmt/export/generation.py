@@ -9,6 +9,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from nmt.errors import UserError
+from nmt.export.capabilities import GNMT_EXPONENT
 from nmt.recipe import SEPARATOR, TERM_MARKERS, DecodeRecipe, explain
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.storage.model_metadata import ModelMetadata
@@ -96,8 +97,8 @@ def to_generation_config(
     }
     lost = []
     if decode.length_penalty == "gnmt" and decode.length_alpha:
-        alpha = f"{decode.length_alpha:g}"
-        lost.append(f"length penalty gnmt, ((5+n)/6)^{alpha} (replaced by n^{alpha})")
+        config["length_penalty"] = exponent = round(decode.length_alpha * GNMT_EXPONENT, 6)
+        lost.append(f"length penalty gnmt, ((5+n)/6)^{decode.length_alpha:g} (replaced by n^{exponent:g})")
     if decode.stop == "patience":
         lost.append(f"patience {decode.patience:g} (replaced by decode.stop 'first')")
     if decode.sampling:

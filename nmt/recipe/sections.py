@@ -58,7 +58,7 @@ class DataRecipe(Section):
     max_length_ratio: PositiveFloat = 9.0
     """Drop pairs whose word counts have a higher ratio, if the longer side has more than 10 words."""
     drop_duplicates: bool = True
-    """Drop repeated pairs. This and `drop_identical` are case-sensitive, even with `tokenizer.lowercase`."""
+    """Drop repeated pairs, which only the first corpus keeps. Always case-sensitive, like `drop_identical`."""
     drop_identical: bool = True
     """Drop pairs whose sides are identical and have more than 3 words; untranslated text teaches copying."""
     drop_wrong_script: bool = True

@@ -10,6 +10,7 @@ from nmt.recipe.toml import toml_value
 
 # Minimum pairs of each size; IWSLT14 has 160,000 and WMT14 4.5 million.
 _SMALL_PAIRS, _BASE_PAIRS = 100_000, 1_000_000
+_EPOCHS, _MIN_STEPS = 34, 1_000  # of the smallest model
 # 256 byte tokens, special tokens, and some merges.
 _MIN_OTHER_TOKENS = 320
 
@@ -43,7 +44,7 @@ dropout = 0.3  # small corpora are easy to overfit
 norm_order = "pre"  # stable at a high learning rate
 
 [train]
-max_steps = {max_steps}  # about 34 epochs, but at least 1,000 updates
+max_steps = {max_steps}  # {epochs}
 batch_tokens = 2_048  # small batches, many updates
 micro_batch_tokens = 2_048
 schedule = "cosine"  # decays to 0
@@ -143,7 +144,11 @@ def _size(pairs: int, tokens: int, alphabet: int) -> tuple[str, str]:
         return "base", _BASE
     if pairs >= _SMALL_PAIRS:
         return "small", _SMALL
-    steps = max(1_000, 34 * tokens // 2_048)
+    steps = max(_MIN_STEPS, _EPOCHS * tokens // 2_048)
+    epochs = f"about {round(steps * 2_048 / max(tokens, 1)):,} epochs"
+    if steps == _MIN_STEPS:
+        epochs += ", because a model needs about 1,000 updates; fewer may be better for so little text"
     vocab_size = min(6_000, max(400, tokens // 50))  # SentencePiece rejects sizes too large for the text
     vocab_size = max(vocab_size, alphabet + _MIN_OTHER_TOKENS)
-    return "tiny", _TINY.format(max_steps=steps, warmup_steps=min(600, steps // 10), vocab_size=vocab_size)
+    warmup_steps = min(600, steps // 10)
+    return "tiny", _TINY.format(max_steps=steps, epochs=epochs, warmup_steps=warmup_steps, vocab_size=vocab_size)

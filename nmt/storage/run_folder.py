@@ -102,6 +102,8 @@ def find_model(path: Path, description: str = MODEL) -> Path:
             raise UserError(
                 f"{path} is a translation model; expected a classifier; train one with nmt train-classifier"
             )
+    if (path / "model" / MANIFEST).is_file():
+        return path / "model"  # damaged: reading it is an error, unlike the use of another model
     if checkpoints:
         return checkpoints[-1]
     if (path / "model.bin").is_file():

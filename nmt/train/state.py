@@ -13,8 +13,8 @@ from typing import Any
 from nmt.data.reused_tokenizers import tokenizer_sources
 from nmt.errors import UserError
 from nmt.recipe import Recipe, TrainRecipe, load_saved_recipe
-from nmt.storage.run_folder import CLASSIFIER, checkpoint_step, list_checkpoints
-from nmt.storage.sealed import CorruptError
+from nmt.storage.run_folder import CLASSIFIER, checkpoint_step, find_model, list_checkpoints
+from nmt.storage.sealed import CorruptError, manifest_digest
 
 _SHOWN_CHARACTERS = 80
 
@@ -212,7 +212,18 @@ def require_same_run(recipe: Recipe) -> None:
         return
     reused = bool(tokenizer_sources(recipe) or tokenizer_sources(saved))
     now, then = _identity(recipe, reused_tokenizer=reused), _identity(saved, reused_tokenizer=reused)
+    if _has_initial_model(recipe):  # at another path
+        now["train.start_from"] = then["train.start_from"]
     require_equal_options(recipe.directory, now, then, can_fine_tune=True)
+
+
+def _has_initial_model(recipe: Recipe) -> bool:
+    """Return whether `train.start_from` is the model that the run started from."""
+    with suppress(UserError):
+        if recipe.train.start_from is not None:
+            start = manifest_digest(find_model(recipe.train.start_from))
+            return start == TrainState.load(list_checkpoints(recipe.directory)[-1]).start
+    return False
 
 
 def require_equal_options(

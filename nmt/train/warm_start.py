@@ -16,6 +16,7 @@ from nmt.errors import UserError
 from nmt.logs import is_first_rank, warn
 from nmt.models import TranslationModel, build_uninitialized
 from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, revalidate
+from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import read_model_metadata, read_model_recipe, warn_of_run
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import manifest_digest, verify_directory
@@ -63,8 +64,8 @@ def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:
     for directory in _candidates(start, recipe.directory):
         with suppress(UserError):
             reused = tokenizer_options(Tokenizers.load(directory), tokenizer)
-            explicit = {name: getattr(tokenizer, name) for name in reused if name in tokenizer.model_fields_set}
-            ignored = [f"tokenizer.{name} = {value!r}" for name, value in explicit.items() if value != reused[name]]
+            given = {name: getattr(tokenizer, name) for name in reused if name in tokenizer.model_fields_set}
+            ignored = [f"tokenizer.{name} = {toml_value(x)}" for name, x in given.items() if x != reused[name]]
             if ignored and warns and is_first_rank():
                 options = ", ".join(ignored)
                 warn(f"the tokenizer of {start} is reused, so these options have no effect: {options}; remove them")

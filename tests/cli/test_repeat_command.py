@@ -403,7 +403,7 @@ def test_datasets_whose_text_may_have_changed_are_named(
         (("--vary", "evaluate.tokenize=13a,char", "--metric", "bleu"), "tok:char|smooth:exp"),
         (("--vary", "tokenizer.lowercase=false,true"), "they must use the same one to be compared; select a --metric"),
         (("train.device=cuda:99",), "device 'cuda:99' does not exist"),
-        (("tgt_lang=ja", "--metric", "bleu"), "tokenizer 'ja-mecab' is not available"),
+        (("tgt_lang=ja", "--metric", "bleu"), "tokenizer 'ja-mecab' needs a package"),
     ],
 )
 def test_inputs_of_the_comparison_are_checked_before_any_work(

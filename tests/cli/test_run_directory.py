@@ -370,3 +370,13 @@ def test_a_model_of_another_system_is_named(file: str, message: str, tmp_path: P
     (tmp_path / file).touch()
     with pytest.raises(UserError, match=message):
         find_model(tmp_path)
+
+
+def test_a_damaged_model_is_not_replaced_by_a_checkpoint(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoints" / "step-00000002"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    (tmp_path / "model").mkdir()
+    assert find_model(tmp_path) == checkpoint
+    (tmp_path / "model" / "manifest.json").write_text("{}")
+    assert find_model(tmp_path) == tmp_path / "model"

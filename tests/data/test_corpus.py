@@ -241,7 +241,7 @@ def test_compressed_text_where_plain_text_is_expected(compress: Callable[[bytes]
 
 
 def test_an_office_document_where_text_is_expected() -> None:
-    with pytest.raises(UserError, match="letter.docx is a zip archive or an office document; expected a text file"):
+    with pytest.raises(UserError, match=r"letter\.docx is a zip archive or an office document; expected a text file"):
         list(decode_lines([b"PK\x03\x04\n"], "letter.docx"))
 
 

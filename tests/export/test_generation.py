@@ -61,13 +61,19 @@ def test_no_length_penalty_is_exponent_zero(decode: dict[str, object]) -> None:
     assert (config["length_penalty"], config["max_length"], lost) == (0.0, 308, [EXTRA_TOKENS.format(308)])
 
 
+def test_the_gnmt_length_penalty_is_replaced_by_a_similar_power() -> None:
+    config, lost = to_generation_config(DecodeRecipe(length_penalty="gnmt", length_alpha=0.6), 1024, 256, [])
+    assert config["length_penalty"] == 0.48
+    assert "length penalty gnmt, ((5+n)/6)^0.6 (replaced by n^0.48)" in lost
+
+
 def test_lost_options_are_named() -> None:
     decode = DecodeRecipe(
         sampling=True, top_k=5, min_p=0.1, mbr_metric="chrf", max_length_ratio=2.0, shortlist=Path("list")
     )
     config, lost = to_generation_config(decode, 100, 256, [])
     assert (config["do_sample"], config["num_beams"], config["top_k"], config["min_p"]) == (True, 1, 5, 0.1)
-    assert config["length_penalty"] == 0.6  # the closest
+    assert config["length_penalty"] == 0.48
     assert [name.split()[0] for name in lost] == [
         "length",
         "the",

@@ -121,8 +121,8 @@ def no_mecab(monkeypatch: pytest.MonkeyPatch) -> None:
         ("missing", "news.de: No such file"),
         ("short", "news.en has 3 sentences and"),
         ("empty", "data.test.news has no sentences"),
-        ("default tokenizer", "tokenizer 'ja-mecab' is not available"),
-        ("chosen tokenizer", "tokenizer 'ko-mecab' is not available"),
+        ("default tokenizer", "tokenizer 'ja-mecab' needs a package; pip install 'sacrebleu[ja]', or use another one"),
+        ("chosen tokenizer", "tokenizer 'ko-mecab' needs a package; pip install 'sacrebleu[ko]', or use another one"),
         ("second reference", "news.en has 3 sentences and"),
         ("seed", "SACREBLEU_SEED must be an integer"),
     ],
@@ -234,8 +234,8 @@ def test_validation_bleu_without_its_tokenizer_is_an_early_error(
     bleu = ("train.validate_bleu_every=2", "data.test={}", option)
     status, out, err = nmt(command, recipe, f"run_dir={tmp_path / 'run'}", *bleu)
     assert (status, out) == (1, "")
-    assert "is not available: Japanese tokenization requires extra dependencies" in err
-    assert "; fix this, or use another one, such as char (--tokenize, or evaluate.tokenize of a recipe)" in err
+    assert "tokenizer 'ja-mecab' needs a package; pip install 'sacrebleu[ja]'" in err
+    assert ", or use another one, such as char (--tokenize, or evaluate.tokenize of a recipe)" in err
     assert not (tmp_path / "run").exists()
 
 
@@ -333,6 +333,15 @@ def test_fine_tuning_reuses_the_architecture_of_the_initial_model(recipe: Path, 
     assert entries[0]["step"] == 0 and "valid/nll" in entries[0]
     assert nmt("train", plain, f"run_dir={tuned}", start, "model.dropout=0.3", "train.max_steps=4")[0] == 0
 
+    moved = tmp_path / "moved"
+    shutil.copytree(first, moved)
+    of_moved = ("train", plain, f"run_dir={tuned}", f"train.start_from={moved}", "model.dropout=0.3")
+    status, _, err = nmt(*of_moved, "train.max_steps=4")
+    assert status == 0, err  # the same model at another path
+    shutil.rmtree(moved)
+    status, _, err = nmt(*of_moved, "train.max_steps=4")
+    assert status != 0 and "train.start_from" in err
+
     damaged = list_checkpoints(tuned)[-1] / "model.toml"
     damaged.write_text("damaged")
     resumed = ("train", plain, f"run_dir={tuned}", start, "model.dropout=0.3", "train.max_steps=4")
@@ -361,7 +370,7 @@ def test_options_of_a_reused_tokenizer_that_have_no_effect_are_named_once(
     chosen = ("tokenizer.character_coverage=0.99", "tokenizer.algorithm=char", "tokenizer.user_symbols=['<q>']")
     status, _, err = nmt(command, recipe, *start, *chosen, "tokenizer.training_pairs=5")
     assert status == 0, err
-    overridden = "tokenizer.algorithm = 'char', tokenizer.character_coverage = 0.99, tokenizer.user_symbols = ('<q>',)"
+    overridden = 'tokenizer.algorithm = "char", tokenizer.character_coverage = 0.99, tokenizer.user_symbols = ["<q>"]'
     warning = f"warning: the tokenizer of {first} is reused, so these options have no effect: {overridden}, "
     assert err.count(f"{warning}tokenizer.training_pairs = 5; remove") == 1, err
     if command == "train":
