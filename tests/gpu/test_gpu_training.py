@@ -115,6 +115,8 @@ def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(
     precision: str, pairs: Path, tmp_path: Path, gpu: torch.device
 ) -> None:
     """With dropout. Some kernels sum in nondeterministic order."""
+    if precision != "fp16" and not torch.cuda.is_available():
+        pytest.skip("one precision is enough on a simulated GPU")
     losses = []
     for stops in (False, True):
         recipe = make_recipe(tmp_path / f"run-{stops}", gpu, dropout=0.2, precision=precision, keep_last=9)
