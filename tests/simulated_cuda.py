@@ -572,6 +572,7 @@ def simulated_cuda(allowed: Collection[str] | None = ()) -> Iterator[SimulatedCu
         run = thread.run
 
         def run_in_mode() -> None:
+            torch._C._set_only_lift_cpu_tensors(True)  # for this thread
             with mode:
                 run()
 
