@@ -174,8 +174,7 @@ def tag_ids(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> dict[int, int]:
             known = ", ".join(tokenizer.user_symbols()) or "none"
             raise UserError(
                 f"data.train.{index}.tag is {tag}, which is not a single token of the tokenizer; it must be one of its "
-                f"user symbols ({known}); choose another, or train another tokenizer, which a model of "
-                "train.start_from cannot use"
+                f"user symbols ({known}); choose another, or train another tokenizer"
             )
     return {index: ids[tag] for index, tag in tags.items()}
 

@@ -19,7 +19,7 @@ def tokenizer_sources(recipe: Recipe) -> list[Path]:
 
 
 def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
-    """Load the tokenizers that a recipe reuses; return None if it trains its own.
+    """Load the tokenizers that a recipe reuses, with its symbols; return None if it trains its own.
 
     Raises UserError if a model or its tokenizers are missing or corrupt, if two models have different tokenizers, or
     if they lack what `train.glossary_markup` or `train.subword_sampling` needs.
@@ -30,11 +30,20 @@ def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
             f"tokenizer.start_from ({recipe.tokenizer.start_from}) and train.start_from ({recipe.train.start_from}) "
             "have different tokenizers; weights need their own tokenizer; remove tokenizer.start_from"
         )
-    if loaded and recipe.train.glossary_markup:
-        TermMarkers.find(loaded[0], "train.glossary_markup")
-    if loaded and recipe.train.subword_sampling:
-        loaded[0].src.vocabulary()  # raises an error for characters and bytes
-    return loaded[0] if loaded else None
+    if not loaded:
+        return None
+    tokenizers = with_symbols_of(recipe, loaded[0])
+    if recipe.train.glossary_markup:
+        TermMarkers.find(tokenizers, "train.glossary_markup")
+    if recipe.train.subword_sampling:
+        tokenizers.src.vocabulary()  # raises an error for characters and bytes
+    return tokenizers
+
+
+def with_symbols_of(recipe: Recipe, tokenizers: Tokenizers) -> Tokenizers:
+    """Append the user symbols and tags of a recipe that reused tokenizers lack."""
+    tags = [corpus.tag for corpus in recipe.data.train if corpus.tag is not None]
+    return tokenizers.with_symbols(planned_symbols(recipe), tags)
 
 
 def _find(path: Path, recipe: Recipe) -> Path:

@@ -29,6 +29,7 @@ from nmt.text.splitting import is_unspaced
 from nmt.text.subword_file import (
     SPACE,
     Algorithm,
+    Piece,
     PieceKind,
     is_plain_bpe,
     read_algorithm,
@@ -36,6 +37,7 @@ from nmt.text.subword_file import (
     read_encoded,
     read_pieces,
     spell,
+    with_pieces,
     without_unused_settings,
 )
 from nmt.text.words import has_digits
@@ -211,6 +213,15 @@ class Tokenizer:
         pieces = enumerate(read_pieces(self.model))
         return {piece.text: token for token, piece in pieces if piece.kind == PieceKind.user_symbol}
 
+    def with_symbols(self, symbols: Iterable[str]) -> Tokenizer:
+        """Return the tokenizer with the missing ones of some user symbols at the end of its vocabulary."""
+        missing = [symbol for symbol in dict.fromkeys(symbols) if not self.has_piece(symbol)]
+        if not missing:
+            return self
+        added = (Piece(symbol, kind=PieceKind.user_symbol) for symbol in missing)
+        model = with_pieces(self.model, [*read_pieces(self.model), *added])
+        return Tokenizer(model, self.path, has_spaces=self.has_spaces)
+
     def tag_id(self, tag: str) -> int:
         """Return the id of a tag; raise UserError, which lists all tags, if it is unknown.
 
@@ -267,6 +278,11 @@ class Tokenizers:
             )
         joint = Tokenizer.load(directory / _JOINT_FILE, has_spaces=has_spaces)
         return cls(joint, joint)
+
+    def with_symbols(self, symbols: Sequence[str], tags: Sequence[str]) -> Tokenizers:
+        """Return the tokenizers with the missing ones of some user symbols, and of some tags of the source side."""
+        src = self.src.with_symbols((*symbols, *tags))
+        return Tokenizers(src, src if self.joint else self.tgt.with_symbols(symbols))
 
     def files(self) -> dict[str, bytes]:
         """Return the names and contents of the files that `load` reads."""

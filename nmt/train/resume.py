@@ -12,7 +12,7 @@ from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remov
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import describe_change, outdated_splits, read_report
 from nmt.data.prepare import Prepared
-from nmt.data.reused_tokenizers import load_verified_tokenizers, tokenizer_sources
+from nmt.data.reused_tokenizers import load_verified_tokenizers, tokenizer_sources, with_symbols_of
 from nmt.errors import UserError
 from nmt.logs import say, warn
 from nmt.processes.distributed import World
@@ -89,8 +89,10 @@ def require_same_text(recipe: Recipe) -> None:
 def _changed_tokenizer(recipe: Recipe, report: dict[str, Any]) -> str:
     """Describe the first reused tokenizer that is not that of the prepared text; "" if there is none."""
     for path in tokenizer_sources(recipe):
-        if path.exists() and load_verified_tokenizers(find_model(path)).digests() != report["tokenizers"]:
-            return f"the tokenizer of {path}"
+        if path.exists():
+            tokenizers = with_symbols_of(recipe, load_verified_tokenizers(find_model(path)))
+            if tokenizers.digests() != report["tokenizers"]:
+                return f"the tokenizer of {path}"
     return ""
 
 

@@ -291,13 +291,16 @@ def _newest_recipe(run_dir: Path) -> Recipe | None:
 
 
 def _identity(recipe: Recipe, *, reused_tokenizer: bool) -> dict[str, object]:
-    """Return the options that must not change during a run, by full name; for a reused tokenizer, only `start_from`."""
+    """Return the options that must not change during a run, by full name.
+
+    For a reused tokenizer, these are its path and symbols.
+    """
     train = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop", "guided_alignment"}
     train |= {"glossary_markup", "subword_sampling", "subword_sampling_sides"}
     decode = {"alignment_layer", "alignment_heads", "alignment_at"} if recipe.train.guided_alignment else set[str]()
     sections = {
         "data": recipe.data.model_dump(exclude={"root", "workers", "test", "valid"}),
-        "tokenizer": recipe.tokenizer.model_dump(include={"start_from"} if reused_tokenizer else None),
+        "tokenizer": recipe.tokenizer.model_dump(include={"start_from", "user_symbols"} if reused_tokenizer else None),
         "model": recipe.model.model_dump(),
         "train": recipe.train.model_dump(include=train),
         "decode": recipe.decode.model_dump(include=decode),

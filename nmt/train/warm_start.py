@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nmt.checkpoint import load_tensors, read_tensors
-from nmt.data.reused_tokenizers import expected_vocab_sizes
+from nmt.data.reused_tokenizers import expected_vocab_sizes, with_symbols_of
 from nmt.errors import UserError
 from nmt.logs import is_first_rank, warn
 from nmt.models import TranslationModel, build_uninitialized
@@ -25,6 +26,7 @@ from nmt.train.optimizer import Adam, load_optimizer_tensors
 from nmt.train.state import TrainState
 
 _EMBEDDINGS = ("src_embedding.*", "tgt_embedding.*", "output.weight")
+_BY_TOKEN = (*_EMBEDDINGS, "output.bias")  # parameters with a row per token
 # Options of the model section that may differ from those of the initial model.
 _CHANGEABLE = {"dropout", "attention_dropout", "activation_dropout", "max_positions"}
 _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
@@ -63,9 +65,13 @@ def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:
     tokenizer = recipe.tokenizer
     for directory in _candidates(start, recipe.directory):
         with suppress(UserError):
-            reused = tokenizer_options(Tokenizers.load(directory), tokenizer)
+            loaded = Tokenizers.load(directory)
+            reused = tokenizer_options(with_symbols_of(recipe, loaded), tokenizer)
+            own = {**reused, "vocab_size": loaded.tgt.vocab_size}  # without the symbols of the recipe
             given = {name: getattr(tokenizer, name) for name in reused if name in tokenizer.model_fields_set}
-            ignored = [f"tokenizer.{name} = {toml_value(x)}" for name, x in given.items() if x != reused[name]]
+            ignored = [
+                f"tokenizer.{name} = {toml_value(x)}" for name, x in given.items() if x not in (reused[name], own[name])
+            ]
             if ignored and warns and is_first_rank():
                 options = ", ".join(ignored)
                 warn(f"the tokenizer of {start} is reused, so these options have no effect: {options}; remove them")
@@ -120,6 +126,12 @@ def require_start_model(recipe: Recipe) -> None:
     verify_directory(directory)
     if recipe.train.start_optimizer == "kept":
         _optimizer_file(directory)
+        metadata = read_model_metadata(directory)
+        if expected_vocab_sizes(recipe) != (metadata.src_vocab_size, metadata.tgt_vocab_size):
+            raise UserError(
+                "train.start_optimizer is 'kept', and tags or user symbols of the recipe are missing in the vocabulary "
+                f"of {directory}; the optimizer state must have the same vocabulary; set start_optimizer to 'fresh'"
+            )
 
 
 def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
@@ -134,8 +146,21 @@ def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
     warn_of_run(start_from, read_model_metadata(directory))
     if differences := _differences(read_model_recipe(directory), model.recipe):
         raise UserError(f"train.start_from {directory}: {differences}; they must be equal; correct the model section")
-    load_tensors(model, read_tensors(directory / "model.safetensors"))
+    load_tensors(model, _with_new_tokens(model, read_tensors(directory / "model.safetensors")))
     return directory
+
+
+def _with_new_tokens(model: TranslationModel, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Append rows for the tokens that the model has in addition: the mean of the others (Hewitt 2021).
+
+    With random embeddings, a new token could have the highest probability everywhere.
+    """
+    for name, parameter in model.named_parameters():
+        if name in tensors and any(fnmatchcase(name, glob) for glob in _BY_TOKEN):
+            num_new = len(parameter) - len(tensors[name])
+            mean = tensors[name].mean(dim=0, keepdim=True)
+            tensors[name] = torch.cat([tensors[name], *[mean] * num_new])
+    return tensors
 
 
 def changed_start_model(recipe: Recipe, state: TrainState) -> str:

@@ -134,6 +134,20 @@ def test_user_symbols_are_single_pieces(tokenizer: Tokenizer) -> None:
     assert "a,b" in tokenizer.pieces(tokenizer.encode("a,b"))
 
 
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "char", "byte"])
+def test_symbols_are_added_at_the_end_of_the_vocabulary(algorithm: str, tmp_path: Path) -> None:
+    recipe = TokenizerRecipe.model_validate({"vocab_size": 278, "algorithm": algorithm, "user_symbols": ["<old>"]})
+    tokenizer = train_tokenizer(LINES, recipe, tmp_path / "tokenizer.model")
+    extended = tokenizer.with_symbols(["<old>", "<new>", "<q>", "<new>"])
+    size = tokenizer.vocab_size
+    assert extended.vocab_size == size + 2 and extended.pieces(range(size)) == tokenizer.pieces(range(size))
+    assert extended.encode("<new>")[-1] == size and extended.encode("x <q>")[-1] == size + 1
+    for line in [*LINES, "Ж <old> a"]:
+        assert extended.encode(line) == tokenizer.encode(line)
+    assert extended.decode(extended.encode("the<new>cat")) == tokenizer.decode(tokenizer.encode("the<new>cat"))
+    assert extended.with_symbols(["<q>", "<old>"]) is extended
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
 def test_lowercasing_equals_lowercased_text(algorithm: str, tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ import pytest
 import torch
 
 from nmt import pipeline
+from nmt.checkpoint import read_tensors
 from nmt.errors import UserError
 from nmt.processes.distributed import World
 from nmt.recipe import load_recipe, load_saved_recipe
 from nmt.storage.model_metadata import read_model_recipe
-from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, list_checkpoints
+from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, find_model, list_checkpoints
+from nmt.text.tokenizer import Tokenizers
 from nmt.train import trainer as trainer_module
 from nmt.train.disk_space import checkpoint_bytes, disk_need, model_bytes
 from nmt.train.state import require_same_run
@@ -370,14 +372,39 @@ def test_options_of_a_reused_tokenizer_that_have_no_effect_are_named_once(
     chosen = ("tokenizer.character_coverage=0.99", "tokenizer.algorithm=char", "tokenizer.user_symbols=['<q>']")
     status, _, err = nmt(command, recipe, *start, *chosen, "tokenizer.training_pairs=5")
     assert status == 0, err
-    overridden = 'tokenizer.algorithm = "char", tokenizer.character_coverage = 0.99, tokenizer.user_symbols = ["<q>"]'
+    overridden = 'tokenizer.algorithm = "char", tokenizer.character_coverage = 0.99'
     warning = f"warning: the tokenizer of {first} is reused, so these options have no effect: {overridden}, "
     assert err.count(f"{warning}tokenizer.training_pairs = 5; remove") == 1, err
     if command == "train":
         saved = load_saved_recipe(tuned / "recipe.toml").tokenizer
-        assert (saved.algorithm, saved.character_coverage, saved.user_symbols) == ("bpe", 1.0, ())
-    status, _, err = nmt("train", recipe, *start, "train.max_steps=4")
+        assert (saved.algorithm, saved.character_coverage, saved.user_symbols) == ("bpe", 1.0, ("<q>",))
+        assert saved.vocab_size == 301
+    status, _, err = nmt("train", recipe, *start, "tokenizer.user_symbols=['<q>']", "train.max_steps=4")
     assert status == 0 and "have no effect" not in err, err
+    if command == "train":
+        status, _, err = nmt("train", recipe, *start, "train.max_steps=4")
+        assert status != 0 and "tokenizer.user_symbols is" in err
+
+
+@pytest.mark.slow
+def test_a_new_tag_starts_as_the_mean_of_the_other_tokens(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    first, tuned = tmp_path / "first", tmp_path / "tuned"
+    assert nmt("train", recipe, f"run_dir={first}")[0] == 0
+    start = ("train", recipe, f"run_dir={tuned}", f"train.start_from={first}", "tokenizer.user_symbols=['<new>']")
+    status, _, err = nmt(*start, "train.start_optimizer=kept")
+    assert status == 1 and "must have the same vocabulary; set start_optimizer to 'fresh'" in one_line(err)
+    status, _, err = nmt(*start, "train.learning_rate=1e-12", "train.warmup_steps=1")
+    assert status == 0, err
+    old, new = (read_tensors(list_checkpoints(run)[-1] / "model.safetensors") for run in (first, tuned))
+    for name, tensor in old.items():
+        found = new[name]
+        if found.shape != tensor.shape:
+            assert len(found) == len(tensor) + 1
+            assert torch.allclose(found[-1], tensor.mean(dim=0), atol=1e-6)
+        assert torch.allclose(found[: len(tensor)], tensor, atol=1e-6)
+    shutil.rmtree(first)
+    assert nmt(*start, "train.learning_rate=1e-12", "train.warmup_steps=1", "train.max_steps=4")[0] == 0
+    assert Tokenizers.load(find_model(tuned)).src.tag_id("<new>") == 300
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
