@@ -425,6 +425,7 @@ def _translate_and_score(
         name=test.name,
         sentences=len(test.src),
         seconds=translated.seconds,
+        search=f"torch, {translator.precision}",
         digest=translated.digest,
         source=text_digest(test.src),
         context=context_digest(test.previous),

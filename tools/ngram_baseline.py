@@ -109,8 +109,9 @@ def score(model: KneserNey, prepared: Prepared, text: Path) -> Likelihood:
     """Score the lines of a file."""
     form, tokenizer, total = prepared.report["recipe"]["data"]["unicode_form"], prepared.tokenizers.tgt, Likelihood()
     for line in read_lines(text):
-        log_probs = model.log_probs(tokenizer.encode(normalize(line, form)))
-        total.add(PairScore(math.fsum(log_probs), log_probs), line)
+        tokens = tokenizer.encode(normalize(line, form))
+        log_probs = model.log_probs(tokens)
+        total.add(PairScore(math.fsum(log_probs), log_probs), len(tokenizer.decode(tokens).encode()))
     if not total.tokens:
         raise UserError(f"{text} is empty; it must have one sentence per line; check the file")
     return total

@@ -81,7 +81,7 @@ def repeat(
     if has_report:
         require_translations(runs)
         require_comparable(runs, metric)
-        warn_of_replaced(folder, runs)
+        warn_of_replaced(folder, runs, metric)
     elif metric is not None or output != "text":
         raise CommandError("--metric and --format have no effect without a report; leave them out, or execute all runs")
     if only is not None and only > len(runs):

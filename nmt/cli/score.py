@@ -30,7 +30,8 @@ def score(
     """Print the log-probability (natural logarithm) of each translation, or of each text for a language model.
 
     Prints the perplexity per token and the bits per byte of all lines to stderr. Both count EOS tokens; bytes are those
-    of the text without line breaks. Only bits per byte are comparable between tokenizers.
+    of the normalized text without line breaks. Only bits per byte are comparable between tokenizers, if their
+    normalization is the same.
     """
     check_inputs([src, tgt])
     sources, targets = read_pairs(src, tgt)
@@ -54,7 +55,7 @@ def score(
             scores = scorer.score(sources[window], targets[window], start + 1, names=names, context=window_context)
             for pair, texts in zip(scores, pairs[window], strict=True):
                 if context is None or not is_blank_pair(texts):  # which only ends a document
-                    total.add(pair, texts[1])
+                    total.add(pair, pair.num_bytes)
                 tokens = zip(pair.pieces, pair.token_log_probs, strict=True)
                 column = "\t" + " ".join(f"{piece}:{value:z.4f}" for piece, value in tokens)
                 typer.echo(f"{pair.log_prob:z.4f}{column if per_token else ''}")

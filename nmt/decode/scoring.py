@@ -69,9 +69,13 @@ def score_pairs(model: ForwardModel, batch: Batch) -> list[PairScore]:
 
 @dataclass(frozen=True)
 class TextScore(PairScore):
-    """A `PairScore` and the pieces of the translation, EOS as `</s>`. Pieces and scores are in reading order."""
+    """A `PairScore` and the pieces of the translation, EOS as `</s>`. Pieces and scores are in reading order.
+
+    num_bytes: length of the translation in UTF-8 as the tokenizer sees it: normalized, without repeated spaces
+    """
 
     pieces: list[str]
+    num_bytes: int
 
 
 @dataclass
@@ -80,18 +84,18 @@ class Likelihood:
 
     log_prob:  natural logarithm of the probability of all texts, EOS tokens included
     tokens:    number of tokens, EOS tokens included
-    num_bytes: length of the texts in UTF-8, without line breaks
+    num_bytes: length of the texts, see `TextScore`
     """
 
     log_prob: float = 0.0
     tokens: int = 0
     num_bytes: int = 0
 
-    def add(self, score: PairScore, text: str) -> None:
-        """Add a text. text: before normalization; a trailing carriage return is part of the line break."""
+    def add(self, score: PairScore, num_bytes: int) -> None:
+        """Add a text. num_bytes: see `TextScore`"""
         self.log_prob += score.log_prob
         self.tokens += len(score.token_log_probs)
-        self.num_bytes += len(text.removesuffix("\r").encode(errors="surrogatepass"))
+        self.num_bytes += num_bytes
 
     @property
     def perplexity(self) -> float:
@@ -100,7 +104,10 @@ class Likelihood:
 
     @property
     def bits_per_byte(self) -> float:
-        """Negative binary logarithm of the probability, divided by the bytes; comparable between tokenizers."""
+        """Negative binary logarithm of the probability, divided by the bytes.
+
+        Comparable between tokenizers with the same normalization: a lowercasing one need not predict case.
+        """
         return -self.log_prob / math.log(2) / max(self.num_bytes, 1)
 
 
@@ -194,7 +201,14 @@ class TextScorer:
             sum(log_probs) if num_previous else score.log_prob,
             in_reading_order(log_probs) if self._encoder.reverse_target else log_probs,
             self._encoder.tokenizers.tgt.pieces([*tgt, EOS_ID]),
+            len(self._encoder.tokenizers.tgt.decode(list(tgt)).encode(errors="surrogatepass")),
         )
+
+    @property
+    def normalization(self) -> str:
+        """Describe how texts are normalized, such as `NFC, lowercased`."""
+        lowercases = self._encoder.tokenizers.tgt.lowercases()
+        return f"{self._encoder.unicode_form}{', lowercased' if lowercases else ''}"
 
     def documents(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[Previous, ...]] | None:
         """Return the context of each pair; empty pairs end a document. None if the model uses no context."""

@@ -210,6 +210,8 @@ class TextTranslator(ABC):
         An engine with its own threads can then receive the next lines before these lines are done.
         """
         require_flag("partial_word", partial_word)
+        if self._on_tokens is not None and self._options.beam_size > 1:
+            raise UserError(f"with_callback needs greedy search, got beam_size {self._options.beam_size}; set it to 1")
         if n_best is not None:
             require_count("n_best", n_best)
         num_translations = num_candidates = n_best or self._options.n_best

@@ -21,6 +21,7 @@ from nmt.decode.task import Task
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Attention, Translation
 from nmt.devices.allocator import keep_freed_memory
+from nmt.devices.precision import choose_precision
 from nmt.devices.transfer import to_device
 from nmt.errors import UserError
 from nmt.inference.prepare import SearchModel, prepare_for_search
@@ -199,6 +200,11 @@ class Translator(TextTranslator):
         if torch_device.type == "cpu":
             keep_freed_memory()
         return translator
+
+    @property
+    def precision(self) -> SearchPrecision:
+        """Compute type of matmuls, resolved for the device."""
+        return choose_precision("auto", self._device) if self._precision == "auto" else self._precision
 
     def _search(self, tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
         """Search in batches of sentences of similar length; see `nmt.search.batches`."""

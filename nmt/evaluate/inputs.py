@@ -99,7 +99,7 @@ def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> 
     baseline, *others = systems
     for name in others:
         if systems[name] == systems[baseline]:
-            warn(f"{where}{name} is identical to the baseline; its p-values are meaningless")
+            warn(f"{where}{name} is identical to the baseline; check that it is the intended file")
 
 
 def hint_at_forms(

@@ -19,12 +19,12 @@ def score_text(scorer: TextScorer, texts: Sequence[str]) -> tuple[Score, ...]:
     total = Likelihood()
     for start in range(0, len(texts), _BATCH_TEXTS):
         batch = texts[start : start + _BATCH_TEXTS]
-        for score, text in zip(scorer.score([""] * len(batch), batch, first_line=start + 1), batch, strict=True):
-            total.add(score, text)
-    detail = f"{total.tokens:,} tokens with EOS, {total.num_bytes:,} bytes without line breaks"
+        for score in scorer.score([""] * len(batch), batch, first_line=start + 1):
+            total.add(score, score.num_bytes)
+    detail = f"{total.tokens:,} tokens with EOS, {total.num_bytes:,} bytes without line breaks and repeated spaces"
     return (
         Score("perplexity", total.perplexity, "per token, EOS included"),
-        Score("bits-per-byte", total.bits_per_byte, "bits of tokens and EOS / bytes", detail),
+        Score("bits-per-byte", total.bits_per_byte, f"bits of tokens and EOS / bytes ({scorer.normalization})", detail),
     )
 
 

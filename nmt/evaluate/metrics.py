@@ -185,8 +185,11 @@ def score_corpus(
     """
     require_strings("metrics", metrics)
     require_strings("hypotheses", hypotheses)
+    references = list(references)
     for stream in references:
         require_strings("each reference stream", stream)
+    if not isinstance(tgt_lang, str):
+        raise TypeError(f"tgt_lang must be a string such as 'de', got {type(tgt_lang).__name__}")
     if not re.fullmatch(LANGUAGE_PATTERN, tgt_lang) and any(name.startswith("bleu") for name in metrics):
         raise UserError(f"tgt_lang is {tgt_lang!r}; it must be an ISO 639 code such as de")
     scorers = [make_scorer(name, tgt_lang=tgt_lang, tokenize=tokenize, lowercase=lowercase) for name in metrics]

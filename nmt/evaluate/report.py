@@ -129,6 +129,7 @@ class ScoredTestSet:
     groups:       scores by label, if sentences have labels
     leaks:        sentences in the training text; None if unknown
     clean_scores: scores of the sentences without a leak; empty if all or none leak, or if unknown
+    search:       engine and precision of the translation; "" for a language model
     digest:       of model, text and translation, see `nmt.evaluate.translated`
     source, output: SHA-256 of the translated sentences and of their translations; "" if unknown
     context: SHA-256 of the number of previous sentences of each; "" without context, or if unknown
@@ -143,6 +144,7 @@ class ScoredTestSet:
     samples: tuple[Sample, ...] = ()
     leaks: LeakCounts | None = None
     clean_scores: tuple[Score, ...] = ()
+    search: str = ""
     digest: str = ""
     source: str = ""
     context: str = ""

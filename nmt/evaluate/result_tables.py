@@ -224,7 +224,7 @@ def _comparison_table(comparison: Comparison) -> Table:
 def _p_cell(p: float | None, difference: float | None) -> str:
     if p is None:
         return ""
-    # sacreBLEU's bootstrap returns its smallest p for identical outputs, so a difference is required too.
+    # The p-value of a difference of 0 may be small, so a difference is required too.
     return f"{p:.4f}{'*' if p < _SIGNIFICANCE_LEVEL and difference else ' '}"
 
 

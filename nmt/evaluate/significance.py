@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from sacrebleu.significance import PairedTest, Result
@@ -31,7 +31,7 @@ class PairedScore:
 
     mean, interval:  mean over bootstrap resamples and half width of the 95% interval
     difference:      from the baseline; None for the baseline, as are the p-values
-    p_bootstrap:     paired bootstrap resampling (Koehn 2004)
+    p_bootstrap:     paired bootstrap resampling (Koehn 2004); None also if the scores are equal in each resample
     p_randomization: paired approximate randomization (Riezler and Maxwell 2005)
     """
 
@@ -106,12 +106,12 @@ def compare_systems(
                 p_randomization=_get(by_trials, "p_value"),
             )
         )
-    for (name, lines), row in zip(prepared[1:], rows[1:], strict=True):
-        if row.p_bootstrap is None or row.difference != 0 or lines == prepared[0][1]:
-            continue
+    for index, row in enumerate(rows[1:], start=1):
         # If the scores are equal in each resample, too, sacreBLEU's bootstrap returns its smallest p-value.
-        if row.p_bootstrap < 2 / (resamples + 1):
-            warn(f"{name} has the same {scorer.name} as the baseline; its p-value by bootstrap is meaningless")
+        if row.difference == 0 and row.p_bootstrap is not None and row.p_bootstrap < 2 / (resamples + 1):
+            rows[index] = replace(row, p_bootstrap=None)
+            if prepared[index][1] != prepared[0][1]:
+                warn(f"{row.system} has the same {scorer.name} as the baseline; it has no p-value by bootstrap")
     return Comparison(scorer.name, tuple(signatures), tuple(rows))
 
 

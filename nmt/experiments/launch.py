@@ -34,8 +34,10 @@ from nmt.processes.distributed import choose_device
 from nmt.processes.environment import world_size
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.recipe import Recipe, parse_saved_recipe
-from nmt.storage.run_folder import MODEL
-from nmt.storage.sealed import link_or_copy
+from nmt.storage.run_folder import MODEL, list_checkpoints
+from nmt.storage.sealed import CorruptError, link_or_copy
+from nmt.train.resume import require_used_options
+from nmt.train.state import TrainState, require_same_run
 from nmt.train.warm_start import require_start_model, with_start_model
 
 _POLL_SECONDS = 0.2
@@ -245,11 +247,22 @@ def _require_one_process() -> None:
         )
 
 
+def _require_options_of_finished(recipe: Recipe) -> None:
+    """Raise UserError if a run has finished training with other options."""
+    require_same_run(recipe)
+    for checkpoint in list_checkpoints(recipe.directory)[-1:]:
+        with suppress(CorruptError):
+            state = TrainState.load(checkpoint)
+            if state.limits_reached(recipe.train):
+                require_used_options(recipe, state, checkpoint)
+
+
 def _require_inputs(run: Run) -> None:
     try:
         recipe = with_start_model(run.recipe)
         require_start_model(recipe)
         require_decoding_inputs(recipe)
+        _require_options_of_finished(recipe)
         if read_report(recipe.data_directory) is None:  # prepared text does not need the original files
             require_files((*recipe.data.train, *recipe.data.valid), recipe.data.root)
             require_alignment_files(recipe)

@@ -103,18 +103,21 @@ def _signature(recipe: Recipe, metric: str | None, refs: Sequence[Sequence[str]]
     return f"{scorer.name} {scorer.score(refs[0][:1], [stream[:1] for stream in refs]).signature}"
 
 
-def warn_of_replaced(folder: Path, runs: Sequence[Run]) -> None:
-    """Warn, before training, if a report in `folder` has runs that the new report will not have."""
+def warn_of_replaced(folder: Path, runs: Sequence[Run], metric: str | None) -> None:
+    """Warn, before training, if a report in `folder` has runs or a metric that the new report will not have."""
     earlier: list[str] = []
     with suppress(KeyError, TypeError):  # of another version
         for test in read_json_object(folder / "report.json")["tests"]:
+            shown = metric or runs[0].recipe.evaluate.metrics[0]
+            if test.get("metric", shown) != shown:
+                earlier.append(f"scores of {test['metric']} on {test['test']}")
             for variant in test["variants"]:
                 earlier += [f"{variant['name']}, seed {seed}" for seed in variant["seeds"]]
     known = {run.name for run in runs}
     if lost := dict.fromkeys(name for name in earlier if name not in known):
         warn(
-            f"{folder / 'report.md'} has {'; '.join(lost)}, which this command does not run; it will be replaced by a "
-            "report without them; to keep it, choose another folder (-o)"
+            f"{folder / 'report.md'} has {'; '.join(lost)}; it will be replaced by a report without them; to keep it, "
+            "save a copy"
         )
 
 

@@ -449,10 +449,11 @@ def test_samples_depend_on_the_seed(run_dir: Path, tmp_path: Path, nmt: Nmt) -> 
 def test_an_ensemble_of_equal_checkpoints_translates_like_one(run_dir: Path, tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "in.txt").write_text("The man sleeps.\n\nA dog.\n")
     first, *_, last = list_checkpoints(run_dir)
-    status, together, _ = nmt("translate", first, tmp_path / "in.txt", "--ensemble", last, "--ensemble", first)
+    options = (tmp_path / "in.txt", "--engine", "torch", "--precision", "fp32")
+    status, together, _ = nmt("translate", first, *options, "--ensemble", last, "--ensemble", first)
     assert status == 0
-    _, twice, _ = nmt("translate", last, tmp_path / "in.txt", "--ensemble", last)
-    _, alone, _ = nmt("translate", last, tmp_path / "in.txt", "-o", tmp_path / "out.txt.gz")
+    _, twice, _ = nmt("translate", last, *options, "--ensemble", last)
+    _, alone, _ = nmt("translate", last, *options, "-o", tmp_path / "out.txt.gz")
     assert alone == ""
     assert gzip.decompress((tmp_path / "out.txt.gz").read_bytes()).decode() == twice
     assert len(together.splitlines()) == 3

@@ -370,7 +370,7 @@ def test_runs_that_the_new_report_will_not_have_are_named(
     status, _, err = nmt("repeat", recipe, "--vary", "model.d_ff=32,128", "--seeds", 1, "-o", "out")
     assert status == 0, err
     lost = "d_ff=32, seed 2; d_ff=64, seed 1; d_ff=64, seed 2"
-    assert f"warning: out/report.md has {lost}, which this command does not run; it will be replaced" in err
+    assert f"warning: out/report.md has {lost}; it will be replaced by a report without them" in err
     status, _, err = nmt("repeat", recipe, "--vary", "model.d_ff=32,128", "--seeds", 1, "-o", "out")
     assert status == 0 and "does not run" not in err  # the report has been replaced
 

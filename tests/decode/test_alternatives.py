@@ -183,8 +183,10 @@ def test_a_greedy_search_reports_each_token(model: Path, lines: list[str], prefi
         assert greedy.translate([line], [prefix]) == [translation.text]
 
 
-def test_other_searches_report_nothing(translator: Translator, lines: list[str]) -> None:
+def test_several_lines_are_not_reported_and_a_beam_is_an_error(translator: Translator, lines: list[str]) -> None:
     reported: list[str] = []
-    streaming = translator.with_callback(reported.append)
-    assert streaming.translate(lines) == translator.translate(lines)
+    with pytest.raises(UserError, match="with_callback needs greedy search"):
+        translator.with_callback(reported.append).translate(lines)
+    greedy = translator.with_decode(DecodeRecipe(beam_size=1))
+    assert greedy.with_callback(reported.append).translate(lines) == greedy.translate(lines)
     assert reported == []
