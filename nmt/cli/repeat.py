@@ -19,10 +19,12 @@ from nmt.experiments.launch import command, execute, is_complete, prepare_data
 from nmt.experiments.results import (
     TestResult,
     as_document,
+    describe_runs,
     notes_on_training,
     read_results,
     require_comparable,
     result_tables,
+    runs_section,
     warn_of_replaced,
     warn_of_unpinned,
 )
@@ -115,10 +117,12 @@ def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, ou
     for note in notes:
         warn(note)
     tables = result_tables(results)
-    document = as_document(results) | {"notes": notes}
+    described = describe_runs(runs)
+    document = as_document(results) | {"notes": notes, "runs": described}
     title = f"# {folder.name}\n\n{counted(len(runs), 'run')} of {runs[0].recipe_file}.\n\n"
     title += "".join(f"{note}.\n\n" for note in notes)
-    write_file(folder / "report.md", (title + format_tables(tables, "markdown")).encode())
+    markdown = f"{title}{format_tables(tables, 'markdown').rstrip()}\n\n{runs_section(described)}"
+    write_file(folder / "report.md", markdown.encode())
     write_file(folder / "report.json", (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
     for result in results:
         variants = [VariantScores(v.name, v.scores, v.mean.value, v.mean.half_width) for v in result.variants]

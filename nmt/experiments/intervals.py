@@ -24,7 +24,7 @@ from nmt.evaluate.student_t import student_t_quantile
 
 Floats = NDArray[np.float64]
 _CONFIDENCE = 0.95
-_SEED = 12345
+SEED = 12345
 # Resamples at a time; bounds memory.
 _RESAMPLES_PER_PART = 50
 
@@ -69,7 +69,7 @@ def score_runs(
 ) -> RunScores:
     """Score the translations of several runs; the resamples depend only on the number of sentences."""
     refs = [[scorer.prepare(line) for line in stream] for stream in references]
-    generator = np.random.default_rng(_SEED)
+    generator = np.random.default_rng(SEED)
     size = len(refs[0])
     counts = [sentence_counts(scorer.metric, [scorer.prepare(line) for line in lines], refs) for lines in runs]
     sums = [[run_counts.sum(axis=0, keepdims=True)] for run_counts in counts]  # of each run, in parts (n, counts)

@@ -16,8 +16,8 @@ from nmt.errors import UserError
 from nmt.evaluate.inputs import scoring_options
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.evaluate.result_tables import metric_heading
-from nmt.evaluate.tables import Table
-from nmt.experiments.intervals import Estimate, RunScores, estimate, score_runs
+from nmt.evaluate.tables import Table, escape_markdown, markdown_rows
+from nmt.experiments.intervals import SEED, Estimate, RunScores, estimate, score_runs
 from nmt.experiments.launch import is_complete
 from nmt.experiments.run_comparison import read_translations
 from nmt.experiments.sweep import Run
@@ -31,7 +31,7 @@ from nmt.train.warm_start import changed_start_model, with_start_model
 _RESAMPLES = 1000
 _NOTES = (
     "Mean and difference with half widths of their 95% intervals over seeds and test sentences "
-    f"(Student's t, degrees of freedom by Satterthwaite; {_RESAMPLES:,} bootstrap resamples of sentences).",
+    f"(Student's t, degrees of freedom by Satterthwaite; {_RESAMPLES:,} bootstrap resamples, seed {SEED}).",
     "Significant: the interval of the difference from the first variant excludes zero. Intervals are not corrected for "
     "multiple comparisons.",
 )
@@ -192,6 +192,38 @@ def result_tables(results: Sequence[TestResult]) -> list[Table]:
         )
         for result in results
     ]
+
+
+def describe_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return what is needed to repeat each complete run: its options, commit, machine and software."""
+    facts = ("git_commit", "machine", "versions")
+    return [
+        {"run": run.name, "recipe": str(run.recipe_file), "options": list(run.overrides)}
+        | {name: _report(run).get(name) for name in facts}
+        for run in runs
+        if is_complete(run)
+    ]
+
+
+def runs_section(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Format the results of `describe_runs` as Markdown."""
+    lines = ["## Runs", "", *markdown_rows(("run", "options"), (_run_row(run) for run in runs)), ""]
+    for name, heading in (("git_commit", "Commit"), ("machine", "Machine"), ("versions", "Software")):
+        distinct = dict.fromkeys(json.dumps(run[name]) for run in runs)
+        lines += [f"{heading}: {'; '.join(map(_describe, map(json.loads, distinct)))}.", ""]
+    return "\n".join(lines)
+
+
+def _run_row(run: Mapping[str, Any]) -> tuple[str, str]:
+    return escape_markdown(run["run"]), escape_markdown(" ".join(run["options"]))
+
+
+def _describe(fact: object) -> str:
+    if isinstance(fact, dict):
+        return ", ".join(f"{name} {_describe(value)}" for name, value in fact.items())
+    if isinstance(fact, list):
+        return ", ".join(map(_describe, fact)) or "none"
+    return "unknown" if fact is None else str(fact)
 
 
 def as_document(results: Sequence[TestResult]) -> dict[str, Any]:

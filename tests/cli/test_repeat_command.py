@@ -90,7 +90,9 @@ def test_variants_are_run_on_the_same_text_and_compared(
     (test,) = document["tests"]
     scores = [json.loads((run / "report.json").read_text())["tests"][0]["scores"][0]["value"] for run in seeds]
     assert [score for variant in test["variants"] for score in variant["scores"]] == pytest.approx(scores)
-    assert "| d_ff=64 |" in Path("out/report.md").read_text()
+    report = Path("out/report.md").read_text()
+    assert "| d_ff=64 |" in report
+    assert "| d_ff=64, seed 2 | model.d_ff=64 seed=2 run_dir=out/d_ff=64/seed-2 |" in report and "torch" in report
     monkeypatch.setattr(launch, "_popen", None)  # nothing is run again
     status, again, _ = nmt("repeat", *options, "--format", "json")
     assert status == 0 and json.loads(again) == document
