@@ -9,6 +9,7 @@ import typer
 
 from nmt.alignment.attention import AlignmentAttention, WordAligner
 from nmt.alignment.choice import choose_attention
+from nmt.alignment.error_rate import AlignmentScore, read_gold
 from nmt.alignment.words import format_links
 from nmt.checkpoint import write_with_decode
 from nmt.cli.arguments import (
@@ -65,6 +66,10 @@ def align(
     save_model: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Copy the model, with this attention as its default.")
     ] = None,
+    gold: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Print precision, recall and AER against gold links: 0-0, possible 1?2."),
+    ] = None,
     device: Device = "auto",
 ) -> None:
     """Align the words of sentence pairs; print a line of SOURCE-TARGET positions from 0 per pair, as in 0-0 1-2 2-1.
@@ -79,29 +84,42 @@ def align(
         require_new(save_model)
     if reverse_model is not None:
         require_languages("--reverse-model", reverse_model, languages(model)[::-1])
-    check_inputs([src, tgt, *(choose or ())])
+    check_inputs([src, tgt, *(choose or ()), *filter(None, [gold])])
     sources, targets = read_pairs(src, tgt)
+    gold_links = None if gold is None else read_gold(gold, sources, targets)
     directory = find_model(model)
     aligner = load_aligner(model, layer, heads, at, device)
     if choose is not None:
         reverse = None if reverse_model is None else WordAligner.load(reverse_model, device)
-        choice = choose_attention(aligner, *read_pairs(*choose), reverse)
-        aligner.attention = choice.attention
-        by_layer = ", ".join(f"{key.at} {key.layer}: {score:.3f}" for key, score in choice.by_layer.items())
-        say(f"agreement by position and layer, all heads: {by_layer}")
-        say(f"best agreement {choice.agreement:.3f}: {_as_options(choice.attention)}")
+        aligner.attention = _choose(aligner, choose, reverse)
     if save_model is not None:
-        attention = aligner.attention
-        settings = [f"alignment_layer={attention.layer}", f"alignment_heads={list(attention.heads)}"]
-        settings.append(f"alignment_at={attention.at}")
-        write_with_decode(directory, override_decode(read_model_metadata(directory).decode, settings), save_model)
+        _save(directory, aligner.attention, save_model)
     names = (input_name(src), input_name(tgt))
+    score = AlignmentScore()
     with progress("aligning", len(sources), "pairs") as bar:
         for start in range(0, len(sources), ALIGNING_WINDOW):
             window = slice(start, start + ALIGNING_WINDOW)
-            for links in aligner.align(sources[window], targets[window], start + 1, names):
+            for number, links in enumerate(aligner.align(sources[window], targets[window], start + 1, names), start):
                 typer.echo(format_links(links))
+                if gold_links is not None:
+                    score.add(links, gold_links[number])
                 bar.advance(1)
+    if gold is not None:
+        say(f"precision {score.precision:.4f}, recall {score.recall:.4f}, AER {score.error_rate:.4f} against {gold}")
+
+
+def _choose(aligner: WordAligner, valid: tuple[Path, Path], reverse: WordAligner | None) -> AlignmentAttention:
+    choice = choose_attention(aligner, *read_pairs(*valid), reverse)
+    by_layer = ", ".join(f"{key.at} {key.layer}: {score:.3f}" for key, score in choice.by_layer.items())
+    say(f"agreement (F1 of links) by position and layer, all heads: {by_layer}")
+    say(f"best agreement {choice.agreement:.3f}: {_as_options(choice.attention)}")
+    return choice.attention
+
+
+def _save(directory: Path, attention: AlignmentAttention, out: Path) -> None:
+    settings = [f"alignment_layer={attention.layer}", f"alignment_heads={list(attention.heads)}"]
+    settings.append(f"alignment_at={attention.at}")
+    write_with_decode(directory, override_decode(read_model_metadata(directory).decode, settings), out)
 
 
 def load_aligner(model: Path, layer: int | None, heads: str | None, at: At | None, device: str) -> WordAligner:

@@ -56,7 +56,7 @@ def links(line: str) -> list[tuple[int, int]]:
 
 
 @pytest.mark.slow
-def test_align_prints_pharaoh_lines_within_the_words(folder: Path, nmt: Nmt) -> None:
+def test_align_prints_pharaoh_lines_within_the_words(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     status, out, _ = nmt("align", folder / "forward", folder / "src", folder / "tgt")
     assert status == 0
     lines = out.split("\n")
@@ -68,6 +68,9 @@ def test_align_prints_pharaoh_lines_within_the_words(folder: Path, nmt: Nmt) -> 
         assert found == sorted(set(found))
         assert {tgt_word for _, tgt_word in found} == set(range(len(target.split())))
         assert all(0 <= src_word < len(source.split()) for src_word, _ in found)
+    (tmp_path / "gold").write_text(out)
+    status, again, err = nmt("align", folder / "forward", folder / "src", folder / "tgt", "--gold", tmp_path / "gold")
+    assert (status, again) == (0, out) and "precision 1.0000, recall 1.0000, AER 0.0000" in err
     by_layer = [nmt("align", folder / "forward", folder / "src", folder / "tgt", "--layer", n)[1] for n in range(3)]
     assert by_layer[1] == out  # the second to last
     assert len(set(by_layer)) == 3
@@ -87,7 +90,7 @@ def test_choose_logs_uses_and_saves_the_attention(folder: Path, tmp_path: Path, 
         model = tmp_path / f"model{len(more)}"
         status, chosen, err = nmt(*command, *more, "--save-model", model)
         assert status == 0
-        assert "agreement by position and layer, all heads: output 0: 0." in err
+        assert "agreement (F1 of links) by position and layer, all heads: output 0: 0." in err
         options = err.strip().splitlines()[-1].rpartition(": ")[2].split()
         assert options[0] == "--layer"
         assert nmt("align", folder / "forward", folder / "src", folder / "tgt", *options)[1] == chosen
