@@ -111,6 +111,7 @@ def test_the_worked_example_runs(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("<p>word1 of <b>train</b></p>\n")
     (tmp_path / "film.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nword1 of train\n")
     (tmp_path / "terms.tsv").write_text("word1\tword1\n")
+    (tmp_path / "gold.txt").write_text("0-0 1?1\n")
     for name in ("manual.txt", "manual-2.txt"):
         (tmp_path / name).write_text("word1 of train\n")
     (tmp_path / "pages.jsonl").write_text('{"id": 1, "body": {"text": "word1 of train"}}\n')
