@@ -114,7 +114,7 @@ def test_engine_auto_supports_every_decode_option(translate: Nmt, shortlist: Pat
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        (("--length-penalty", "none", "--length-alpha", 0.3), "length_alpha"),
+        (("--length-penalty", "none", "--length-alpha", 0.3), "--length-alpha"),
         (("--set", "diversity_penalty=0.9"), "diversity_penalty"),
         (("--set", "decode.sampling_seed=3"), "sampling_seed"),
         (("--set", "ensemble_mean=log"), "ensemble_mean"),

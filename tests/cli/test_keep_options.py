@@ -168,7 +168,7 @@ def test_an_interrupted_document_starts_over(
         (["--n-best", "2"], 2, "--n-best does not support html"),
         (["--column", "1"], 2, "--column is for TSV"),
         (["--resume"], 1, "--resume does not support html"),
-        (["--with-alignments"], 2, "mutually exclusive"),
+        (["--with-alignments"], 2, "--with-alignments does not support"),
         (["--keep", ""], 2, "Invalid value for '--keep': the list is empty; give at least one of markup, numbers"),
     ],
 )

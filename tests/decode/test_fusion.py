@@ -153,7 +153,7 @@ def test_fusion_options_of_the_command_are_applied(model: Path, language_model: 
 
     status, out, err = nmt("translate", model, tmp_path / "src", "--fusion-weight", "0.5")
     assert (status, out) == (2, "")
-    assert "fusion_weight has no effect without fusion" in err
+    assert "--fusion-weight has no effect without fusion" in err
     assert nmt("translate", model, tmp_path / "src", "--fusion", "", "--device", "cpu")[0] == 0
     status, _, err = nmt("translate", model, tmp_path / "src", "--fusion", language_model, "--engine", "ctranslate2")
     assert (status, len(err.splitlines())) == (2, 1)

@@ -87,7 +87,8 @@ def train_in_processes(recipe: Recipe, data: Path, count: int) -> str:
     for process in processes:
         process.join(180)
     messages = "".join(error.read_text() for error in errors)
-    assert [process.exitcode for process in processes] == [0] * count, messages
+    codes = [process.exitcode for process in processes]
+    assert codes == [0] * count, f"exit codes {codes}: {messages}"
     return messages
 
 
