@@ -87,7 +87,8 @@ def find_model(path: Path, description: str = MODEL) -> Path:
     """Resolve a user path to the directory of a translation model, or of a classifier; raise UserError without one.
 
     Returns a model directory or a checkpoint unchanged. For a run, returns its averaged model, or its newest
-    checkpoint if there is no averaged model.
+    checkpoint if there is no averaged model. An averaged model without its description is returned
+    too: reading it is an error, unlike the use of another model.
 
     description: file that describes the model: `MODEL` or `CLASSIFIER`
     """
@@ -103,7 +104,7 @@ def find_model(path: Path, description: str = MODEL) -> Path:
                 f"{path} is a translation model; expected a classifier; train one with nmt train-classifier"
             )
     if (path / "model" / MANIFEST).is_file():
-        return path / "model"  # damaged: reading it is an error, unlike the use of another model
+        return path / "model"
     if checkpoints:
         return checkpoints[-1]
     if (path / "model.bin").is_file():

@@ -53,23 +53,19 @@ def test_an_interruption_that_an_extension_module_converts_is_restored(number: s
     assert raised.value.status == status
 
 
-def test_a_copy_of_the_signal_does_not_interrupt_the_cleanup(monkeypatch: pytest.MonkeyPatch) -> None:
-    cleanup = []
+@pytest.mark.parametrize(("seconds", "completed"), [(60.0, ["cleanup"]), (0.0, [])], ids=["copy", "later signal"])
+def test_only_a_later_signal_interrupts_the_cleanup(
+    seconds: float, completed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interruption, "COPY_SECONDS", seconds)
+    done = []
     with pytest.raises(Interrupted), interruptible():
         try:
             signal.raise_signal(signal.SIGTERM)
         finally:
             signal.raise_signal(signal.SIGTERM)
-            cleanup.append("done")
-    assert cleanup == ["done"]
-    monkeypatch.setattr(interruption, "COPY_SECONDS", 0.0)
-    with pytest.raises(Interrupted), interruptible():
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        finally:
-            signal.raise_signal(signal.SIGTERM)
-            cleanup.append("not reached")
-    assert cleanup == ["done"]
+            done.append("cleanup")
+    assert done == completed
 
 
 def test_an_error_without_a_signal_is_not_an_interruption() -> None:
