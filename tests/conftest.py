@@ -1,9 +1,10 @@
 """Shared fixtures."""
 
 import os
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -19,6 +20,8 @@ from tests.simulated_cuda import install_device_guard, simulated_cuda
 settings.register_profile("nmt", deadline=None)  # durations depend on the load of the machine
 settings.load_profile("nmt")
 install_device_guard()
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,6 +55,25 @@ def _no_fsync() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _restored_signals() -> Iterator[Sequence[object]]:
+    """Restore signal handlers after a block; processes started later would inherit an ignored signal."""
+    handlers = [signal.getsignal(number) for number in _SIGNALS]
+    try:
+        yield handlers
+    finally:
+        for number, handler in zip(_SIGNALS, handlers, strict=True):
+            signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_restored() -> Iterator[None]:
+    """Fail a test that leaves changed signal handlers."""
+    with _restored_signals() as before:
+        yield
+        assert [signal.getsignal(number) for number in _SIGNALS] == before
+
+
 @pytest.fixture
 def gpu() -> Iterator[torch.device]:
     """The GPU as used by the commands, or a simulated one."""
@@ -73,7 +95,7 @@ def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> N
     def call(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with _restored_signals(), pytest.raises(SystemExit) as ended:  # `main` ignores signals after an interruption
             cli.main()
             sys.exit(0)
         out, err = capfd.readouterr()

@@ -147,7 +147,7 @@ class DecodingProcesses:
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
-            process.terminate()  # after an error, it may still be translating
+            process.kill()  # after an error, it may still be translating
             process.join()
 
     def run(self) -> DecodedPass:
