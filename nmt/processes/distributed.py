@@ -31,6 +31,10 @@ WATCH_SECONDS = 60.0
 TIMEOUT_SECONDS = 600.0
 RESUME_REMEDY = "rerun the same command to resume from the last checkpoint"
 
+# Kept until the process exits. Otherwise DDP may own a group last, and then deletes it without releasing the GIL: it
+# would wait forever for a thread of Gloo that needs the GIL to free the tensors of the last collective.
+_ended_groups: list[object] = []
+
 
 @dataclass(frozen=True)
 class World:
@@ -202,6 +206,7 @@ def start_world(device_name: str, remedy: str = RESUME_REMEDY) -> Iterator[World
     finally:
         try:
             if dist.is_initialized():
+                _ended_groups.append(dist.group.WORLD)
                 dist.destroy_process_group()
         finally:
             detector.leave()

@@ -5,9 +5,13 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from nmt.errors import JobEnded, OrderlyEnd, UserError
 from nmt.processes.distributed import World, start_world
@@ -94,6 +98,16 @@ def leave_first(world: World, folder: Path) -> None:
     raise OrderlyEnd
 
 
+def leave_a_collective(world: World, folder: Path) -> nn.Module:
+    """Rank 1 does not wait for the result of the last collective, for which rank 0 is late; returns a DDP module."""
+    model = DistributedDataParallel(nn.Linear(1, 1))
+    model(torch.ones(1)).backward()
+    time.sleep(1.0 if world.is_main else 0.0)
+    with suppress(RuntimeError):  # rank 1 may have exited
+        dist.all_reduce(torch.ones(1), async_op=not world.is_main)
+    return model
+
+
 def die_once(world: World, folder: Path) -> None:
     """Rank 1 dies, unless torchrun has restarted the job; as in training, SIGTERM does not end a process at once."""
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # torchrun may send it before rank 0 reports
@@ -109,7 +123,7 @@ def main(what: str, folder: Path) -> int:
     try:
         with start_world("cpu") as world:
             (folder / f"{world.rank}.{os.getpid()}.pid").touch()
-            globals()[what](world, folder)
+            _model = globals()[what](world, folder)  # in training, a DDP module that outlives the process group
     except JobEnded:
         return 1
     except UserError as error:

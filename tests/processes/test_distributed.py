@@ -277,6 +277,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.mark.slow
+def test_a_collective_in_progress_does_not_block_the_exit(start: Start) -> None:
+    job = start("leave_a_collective")
+    assert [job.wait(rank, 20) for rank in (0, 1)] == [0, 0], [job.stderr(rank) for rank in (0, 1)]
+
+
+@pytest.mark.slow
 def test_results_of_collectives_of_three_processes(start: Start, tmp_path: Path) -> None:
     job = start("collectives", size=3, NMT_TIMEOUT_SECONDS="1")
     assert [job.wait(rank, 60) for rank in range(3)] == [0, 0, 0], [job.stderr(rank) for rank in range(3)]
