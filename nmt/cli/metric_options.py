@@ -85,6 +85,9 @@ def read_test_set(
     return ReferenceSet.read(ref or (), src, tgt_lang)
 
 
+_WITH_RULES = ("bleu-tokenized", "bleu-compound")  # metrics with rules for each language
+
+
 @dataclass(frozen=True)
 class MetricOptions:
     """Metrics, comma-separated, and their options."""
@@ -116,8 +119,9 @@ class MetricOptions:
         if self.lang is None or self.lang in LANGUAGES or SHORT_CODES.get(self.lang) in LANGUAGES:
             return
         if not re.fullmatch(LANGUAGE_PATTERN, self.lang):
-            raise typer.BadParameter(f"--lang is {self.lang!r}; it must be an ISO 639 code such as de")
-        warn(f"the tokenizers have no rules for {self.lang}; generic rules are used")
+            raise typer.BadParameter(f"--lang is {self.lang!r}; it must be an ISO 639 code without region, such as de")
+        if any(name.startswith(_WITH_RULES) for name in names):
+            warn(f"the tokenizers have no rules for {self.lang}; generic rules are used")
 
     def language(self, text: ReferenceSet) -> str:
         """Return the target language, English if unknown."""
@@ -127,7 +131,7 @@ class MetricOptions:
         """Create the scorers; raises CommandError for an unknown metric or a missing language."""
         names = self.names()
         for name in names:
-            if (self.lang or text.tgt_lang) is None and name.startswith(("bleu-tokenized", "bleu-compound")):
+            if (self.lang or text.tgt_lang) is None and name.startswith(_WITH_RULES):
                 raise CommandError(f"{name} needs the target language; use --lang, such as --lang de")
         return [
             make_scorer(

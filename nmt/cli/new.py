@@ -18,15 +18,20 @@ from nmt.recipe import parse_recipe
 from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.recipe.starter import starter_recipe
 from nmt.storage.sealed import write_file
+from nmt.text.clean import SHORT_CODES
 from nmt.text.lines import read_lines, read_plain_text, require_lines, require_same_length
 
-_CHARACTERS_PER_TOKEN = 4  # roughly, in European languages with the vocabularies of `nmt.recipe.starter`
+# Roughly, with the vocabularies of `nmt.recipe.starter`, in European and in other languages.
+_CHARACTERS_PER_TOKEN = 4.0
+_CHARACTERS_PER_TOKEN_OF = {"ja": 1.5, "ko": 2.0, "zh": 1.5, **dict.fromkeys(("km", "lo", "my", "th"), 3.0)}
 
 
 def _language(code: str) -> str:
     """Return a language code; raises BadParameter, before the text is read, unless it is an ISO 639 code."""
     if not re.fullmatch(LANGUAGE_PATTERN, code):
-        raise typer.BadParameter(f"{code!r} is not an ISO 639 code; it must be two or three lowercase letters, e.g. de")
+        raise typer.BadParameter(
+            f"{code!r} is not an ISO 639 code; it must be two or three lowercase letters without region, such as de"
+        )
     return code
 
 
@@ -51,9 +56,11 @@ def new(
     path = require_new_file(out or Path(f"{src_lang}-{tgt_lang}.toml"))
     train = _Text.from_options("", src, tgt, tsv)
     valid = _Text.from_options("valid-", valid_src, valid_tgt, valid_tsv)
-    pairs, tokens, alphabet = train.count()
+    pairs, characters, alphabet = train.count()
     valid.count()  # checks the text
     languages = (src_lang, tgt_lang)
+    language = SHORT_CODES.get(tgt_lang, tgt_lang)
+    tokens = int(characters / _CHARACTERS_PER_TOKEN_OF.get(language, _CHARACTERS_PER_TOKEN))
     recipe = starter_recipe(path.stem, languages, train.corpus(), valid.corpus(), pairs, tokens, alphabet)
     parse_recipe(recipe.text, where=str(path))
     write_file(path, recipe.text.encode())
@@ -87,7 +94,7 @@ class _Text:
         return {"kind": "text", "src": str(self.files[0]), "tgt": str(self.files[1])}
 
     def count(self) -> tuple[int, int, int]:
-        """Count pairs, target tokens (estimated) and distinct characters; raises UserError if empty or misaligned."""
+        """Count pairs, target characters and distinct characters; raises UserError if empty or misaligned."""
         num_lines, alphabet = [], set[str]()
         for path in self.files:
             lines = characters = 0
@@ -98,7 +105,7 @@ class _Text:
             num_lines.append(lines)
         require_same_length(self.files[0], num_lines[0], self.files[-1], num_lines[-1])
         require_lines(self.files[0], num_lines[0])
-        return num_lines[0], characters // _CHARACTERS_PER_TOKEN, len(alphabet)
+        return num_lines[0], characters, len(alphabet)
 
     def _read(self, path: Path) -> Iterator[list[str]]:
         """Yield each line as a list, or its first two columns; raises UserError for a line without a tab."""

@@ -41,7 +41,7 @@ from nmt.storage.shards import require_all_shards
 from nmt.text.clean import Pair
 from nmt.text.context import join_lines, last_lines
 from nmt.text.json_fields import parse_json, text_field
-from nmt.text.lines import InvalidUtf8, count_lines, decompressed, read_lines, reject_pipe, unreadable
+from nmt.text.lines import InvalidUtf8, count_lines, decompressed, has_csv_name, read_lines, reject_pipe, unreadable
 from nmt.text.sacrebleu_sets import sacrebleu_documents, sacrebleu_files
 from nmt.text.trees import read_treebank
 from nmt.text.tsv import TsvCheck
@@ -341,8 +341,11 @@ def _read_tsv(corpus: TsvCorpus, path: Path, invalid_utf8: InvalidUtf8) -> Itera
         columns = line.split("\t")
         check.add(number, columns)
         if len(columns) < min_columns:
-            wrong = f"{path}, line {number} has {counted(len(columns), 'column')}"
-            raise UserError(f"{wrong}; expected at least {min_columns}; correct the line, or the columns in the recipe")
+            wrong = f"{path}, line {number} has {counted(len(columns), 'column')}; expected at least {min_columns}"
+            remedy = "correct the line, or the columns in the recipe"
+            if has_csv_name(path):
+                remedy = "convert the CSV file to TSV"
+            raise UserError(f"{wrong}; {remedy}")
         yield columns[src], columns[tgt]
     check.warn()
 
@@ -445,7 +448,9 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
         if isinstance(error, StopIteration):
             reason = "its files are empty"
         remedy = "check files, config and split"
-        if folder is None:
+        if "load_from_disk" in reason:
+            remedy = "save it in another format, such as dataset.to_parquet(...) in its own directory"
+        elif folder is None:
             local = "copy it (hf download --repo-type dataset) and set `dataset` to its path"
             remedy += f"; without network access, {local}"
         raise UserError(f"dataset {name} cannot be read ({reason}); {remedy}") from error

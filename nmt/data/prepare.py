@@ -342,7 +342,8 @@ def _require_valid(recipe: Recipe) -> None:
 
 def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Tokenizers:
     num_pairs = min(recipe.tokenizer.training_pairs, text.kept.num_kept)
-    say(f"training the tokenizer on {num_pairs:,} pairs")
+    dropped = f" (dropped: {_drops(text.drops)})" if text.drops else ""
+    say(f"training the tokenizer on {num_pairs:,} of {sum(text.num_read):,} pairs{dropped}")
     tags = (corpus.tag for corpus in recipe.data.train if corpus.tag is not None)
     mixture = _mixture(recipe, text.num_kept)
 
@@ -476,9 +477,13 @@ def _warn_of_empty_corpora(recipe: Recipe, num_read: Sequence[int], num_kept: Co
             )
 
 
+def _drops(drops: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in drops.items() if count)
+
+
 def _summary(report: dict[str, Any], seconds: float) -> str:
     train = report["train"]
-    dropped = ", ".join(f"{count:,} {reason}" for reason, count in train["drops"].items() if count) or "none"
+    dropped = _drops(train["drops"]) or "none"
     tokens = " and ".join(f"{train[side]['tokens']:,}" for side in ("src", "tgt"))
     speed = f"{format_duration(seconds)}, {train['pairs_read'] / max(seconds, 1e-9):,.0f} pairs/s"
     return (

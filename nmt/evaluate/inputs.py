@@ -7,14 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
+
+from sacrebleu.metrics.bleu import BLEU
 
 from nmt.errors import UserError
 from nmt.evaluate.brackets import BracketF1
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed, make_scorer
 from nmt.evaluate.rouge import Rouge, warn_of_other_scripts
 from nmt.logs import counted, say, warn
-from nmt.recipe import Recipe
+from nmt.recipe import Metric, Recipe
+from nmt.text.clean import invisible_characters
 from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_empty, warn_of_equal, warn_of_fields
 from nmt.text.words import has_spaces
 
@@ -22,7 +25,7 @@ _MAX_OTHER_FORMS = 0.01  # fraction of lines
 _MAX_CASED = 0.01  # fraction of lines; lowercased text may still contain a few names
 # Advice by metric that separates words at spaces, for references without spaces.
 _REMEDIES = {
-    "bleu": "for bleu, set --lang zh or --lang ja, or use --tokenize char",
+    "bleu": "for bleu, use --tokenize char, or --lang zh or --lang ja if the text is Chinese or Japanese",
     "ter": "leave out ter",
     **dict.fromkeys(("bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"), "compute bleu instead"),
 }
@@ -80,6 +83,8 @@ def read_systems(files: Sequence[Path], text: ReferenceSet) -> dict[str, list[st
         system = input_name(path)
         if system in systems:
             raise UserError(f"{path} is given twice; systems must have different files; remove one")
+        if str(path) in get_args(Metric) and not path.exists():
+            raise UserError(f"there is no file {path}, but a metric; separate metrics by commas, as in -m bleu,{path}")
         lines = list(read_lines(path, allow_pipe=True))
         if any(path.resolve() == reference.resolve() for reference in text.reference_files):
             raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
@@ -116,6 +121,7 @@ def hint_at_forms(
     _warn_of_rouge(text.streams, scorers)
     for name, lines in systems.items():
         hint_at_unicode_form(name, lines, text.streams)
+        _hint_at_invisible_characters(name, lines, text.streams[0])
 
 
 def check_scoring(
@@ -182,9 +188,11 @@ def _warn_of_rouge(references: Sequence[Sequence[str]], scorers: Sequence[Scorer
 def _hint_at_missing_spaces(
     name: str, reference: Sequence[str], scorers: Sequence[Scorer], remedies: Mapping[str, str]
 ) -> None:
-    """Log a hint if a reference has no spaces and a metric splits words at spaces. remedies: advice by metric"""
-    unsplit = [scorer.name for scorer in scorers if scorer.name in remedies and _separates_at_spaces(scorer)]
-    if unsplit and not has_spaces(reference):
+    """Log a hint if a reference has no spaces and a metric does not split its clauses. remedies: advice by metric"""
+    if has_spaces(reference):
+        return
+    unsplit = [scorer.name for scorer in scorers if scorer.name in remedies and _joins_words(scorer, reference)]
+    if unsplit:
         metrics = " and ".join(unsplit)
         advice = ", and ".join(dict.fromkeys(remedies[metric] for metric in unsplit))
         say(f"hint: {name} has no spaces between words, so whole clauses are words for {metrics}; {advice}")
@@ -203,9 +211,18 @@ def hint_at_unicode_form(name: str, lines: Sequence[str], references: Sequence[S
         )
 
 
-def _separates_at_spaces(scorer: Scorer) -> bool:
-    """Return whether a metric of `_REMEDIES` separates words at spaces only."""
-    return scorer.name != "bleu" or getattr(scorer.metric, "tokenizer_signature", "") == "13a"
+def _hint_at_invisible_characters(name: str, lines: Sequence[str], reference: Sequence[str]) -> None:
+    """Log a hint if a reference has characters that translations of nmt never have, and the translations do not."""
+    found = invisible_characters(reference)
+    if found and not invisible_characters(lines):
+        say(f"hint: the reference has {found}, and {name} does not, which metrics count as errors; remove them")
+
+
+def _joins_words(scorer: Scorer, reference: Sequence[str]) -> bool:
+    """Return whether a metric of `_REMEDIES` does not separate the words of a reference without spaces."""
+    if not isinstance(scorer.metric, BLEU) or scorer.name != "bleu":
+        return True
+    return not has_spaces([scorer.metric.tokenizer(line) for line in reference])
 
 
 def _differ_in_form(first: str, second: str) -> bool:

@@ -56,14 +56,14 @@ class DataRecipe(Section):
     """Pairs whose source is longer than `max_tokens`: drop them, or truncate the source to `max_tokens`, for
     summarization. Set both this and `decode.long_lines` to `truncate`, or neither."""
     max_length_ratio: PositiveFloat = 9.0
-    """Drop pairs whose word counts have a higher ratio, if the longer side has more than 10 words."""
+    """Drop pairs with a higher ratio of words (without spaces: of character pairs) if a side has more than 10."""
     drop_duplicates: bool = True
     """Drop repeated pairs, which only the first corpus keeps. Always case-sensitive, like `drop_identical`."""
     drop_identical: bool = True
     """Drop pairs whose sides are identical and have more than 3 words; untranslated text teaches copying."""
     drop_wrong_script: bool = True
-    """Drop pairs in which most letters of a side are not in the script of its language. Languages with an unknown
-    script or several scripts are not filtered; a warning names them."""
+    """Drop pairs in which most letters of a side are not in the script of its language; a Chinese, Japanese or Korean
+    character counts as three letters. Warns of languages with an unknown script or several, which are not filtered."""
     temperature: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 1.0
     """Sampling temperature for several corpora: the fraction of a corpus of n pairs in an epoch is proportional to
     weight * n^(1/temperature). Higher values sample small corpora more often. At 1, with all weights 1, an epoch has
@@ -140,8 +140,8 @@ class TokenizerRecipe(Section):
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Fraction of characters covered by the vocabulary; the others are encoded as bytes."""
     lowercase: bool = False
-    """Lowercase all text, including at inference; `bleu` and `chrf` then ignore case. For small corpora whose
-    published scores are on lowercased text. A tokenizer reused by `start_from` keeps its own setting."""
+    """Lowercase all text, including at inference, by the same rules in all languages (I becomes i in Turkish); `bleu`
+    and `chrf` then ignore case. For lowercased corpora. A tokenizer reused by `start_from` keeps its own setting."""
     user_symbols: tuple[str, ...] = ()
     """Strings that are always single tokens, such as tags."""
     start_from: FilledPath | None = None

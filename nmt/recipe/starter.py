@@ -57,7 +57,7 @@ save_every = 150
 
 _SMALL = """\
 [tokenizer]
-vocab_size = 10_000  # fairseq's setting for IWSLT14
+vocab_size = {vocab_size:_}  # {reason}
 
 [model]  # small, for 100,000 to 1,000,000 pairs: fairseq's sizes for IWSLT14, as in recipe iwslt14-de-en
 d_model = 512
@@ -80,7 +80,7 @@ save_every = 1_000
 
 _BASE = """\
 [tokenizer]
-vocab_size = 32_000  # similar to the paper's
+vocab_size = {vocab_size:_}  # {reason}
 
 [model]  # base, for 1,000,000 pairs or more: the paper's base model, as in recipe wmt14-en-de-base
 d_model = 512
@@ -96,6 +96,13 @@ warmup_steps = 4_000
 validate_every = 1_250  # at every checkpoint
 save_every = 1_250
 """
+
+
+# Name, minimum pairs, options, vocabulary size and its reason.
+_LARGER_SIZES = (
+    ("base", _BASE_PAIRS, _BASE, 32_000, "similar to the paper's"),
+    ("small", _SMALL_PAIRS, _SMALL, 10_000, "fairseq's setting for IWSLT14"),
+)
 
 
 @dataclass(frozen=True)
@@ -140,10 +147,11 @@ def starter_recipe(
 
 def _size(pairs: int, tokens: int, alphabet: int) -> tuple[str, str]:
     """Return the name and the options of the model size for a corpus; tokens: on the target side."""
-    if pairs >= _BASE_PAIRS:
-        return "base", _BASE
-    if pairs >= _SMALL_PAIRS:
-        return "small", _SMALL
+    for name, least, text, vocab_size, reason in _LARGER_SIZES:
+        if pairs >= least:
+            if vocab_size < 2 * alphabet:
+                vocab_size, reason = 2 * alphabet, "twice as many as distinct characters"
+            return name, text.format(vocab_size=vocab_size, reason=reason)
     steps = max(_MIN_STEPS, _EPOCHS * tokens // 2_048)
     epochs = f"about {round(steps * 2_048 / max(tokens, 1)):,} epochs"
     if steps == _MIN_STEPS:

@@ -105,13 +105,24 @@ def normalize(text: str, form: UnicodeForm) -> str:
 
 
 def warn_of_form(name: str, lines: Sequence[str], form: UnicodeForm) -> None:
-    """Warn if more than 1% of the lines of a reference are not in the Unicode form of translations."""
+    """Warn if more than 1% of the lines of a reference have characters that normalized translations cannot have."""
     count = 0 if form == "none" else sum(not unicodedata.is_normalized(form, line) for line in lines)
     if count > _MAX_OTHER_FORMS * len(lines):
         warn(
             f"{name} is not in {form}, the form of translations (data.unicode_form), in {count:,} of "
             f"{counted(len(lines), 'line')}: characters in another form count as errors; normalize the file"
         )
+    if found := invisible_characters(lines):
+        warn(f"{name} has {found}: translations never have them, so they count as errors; remove them")
+
+
+def invisible_characters(lines: Sequence[str]) -> str | None:
+    """Describe the characters that `normalize` removes, if more than 1% of the lines have one."""
+    marked = [found for found in map(_INVISIBLE.search, lines) if found]
+    if len(marked) <= _MAX_OTHER_FORMS * len(lines):
+        return None
+    example = f"U+{ord(marked[0][0][0]):04X}"
+    return f"invisible characters such as {example} in {len(marked):,} of {counted(len(lines), 'line')}"
 
 
 class Cleaner:
@@ -158,12 +169,16 @@ def _count_words(text: str, language: str) -> int:
 
 
 def _in_other_script(text: str, language: str) -> bool:
-    """Return whether most letters belong to another script; False if the script of the language is unknown."""
+    """Return whether most letters belong to another script; False if the script of the language is unknown.
+
+    In Chinese, Japanese and Korean, one character counts as three letters, as many as it replaces in other scripts.
+    """
     script = _SCRIPTS.get(language)
     if script is None or (script == _LATIN and text.isascii()):
         return False
-    foreign = _foreign_letter(script).findall(text)
-    return bool(foreign) and 2 * len(foreign) > len(_LETTER.findall(text))
+    foreign = len(_foreign_letter(script).findall(text))
+    native = len(_LETTER.findall(text)) - foreign
+    return foreign > native * (3 if _HAN in script else 1)
 
 
 @cache

@@ -448,7 +448,7 @@ def test_text_without_spaces_gives_a_hint(tmp_path: Path, nmt: Nmt) -> None:
         (tmp_path / name).write_text(f"{line}\n" * 9 + "NATO\n")
     command = ("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp")
     hint, ter = "hint: the reference has no spaces between words, so whole clauses are words for ", "leave out ter\n"
-    bleu = "for bleu, set --lang zh or --lang ja, or use --tokenize char"
+    bleu = "for bleu, use --tokenize char, or --lang zh or --lang ja if the text is Chinese or Japanese"
     assert nmt(*command)[2] == f"{hint}bleu and ter; {bleu}, and {ter}"
     assert nmt(*command, "--metrics", "chrf,bleu")[2] == f"{hint}bleu; {bleu}\n"
     for options in (["--lang", "zh"], ["--tokenize", "char"]):
@@ -464,6 +464,26 @@ def test_text_without_spaces_gives_a_hint(tmp_path: Path, nmt: Nmt) -> None:
     older = nmt(*command, "--metrics", "bleu-tokenized,bleu-tokenized-lc", "--lang", "zh")[2]
     assert older == f"{hint}bleu-tokenized and bleu-tokenized-lc; compute bleu instead\n"
     assert nmt("evaluate", "--ref", tmp_path / "spaced", tmp_path / "hyp")[2] == ""
+    (tmp_path / "thai").write_text("วันนี้อากาศดีมาก\n" * 10)
+    thai = ("evaluate", "--ref", tmp_path / "thai", tmp_path / "hyp", "--metrics", "bleu")
+    assert nmt(*thai, "--lang", "zh")[2] == nmt(*thai, "--tokenize", "intl")[2] == f"{hint}bleu; {bleu}\n"
+    assert nmt(*thai, "--tokenize", "char")[2] == ""
+
+
+def test_references_with_characters_that_translations_cannot_have_give_a_hint(tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "ref").write_text("a\u200f dog\n" * 10)
+    (tmp_path / "hyp").write_text("a dog\n" * 10)
+    hint = "hint: the reference has invisible characters such as U+200F in 10 of 10 lines, and "
+    assert nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp")[2].startswith(hint)
+    (tmp_path / "same").write_text("a\u200f dog.\n" * 10)
+    assert nmt("evaluate", "--ref", tmp_path / "ref", tmp_path / "same")[2] == ""
+
+
+def test_a_metric_among_the_files_is_named(tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "ref").write_text("a dog\n")
+    status, _, err = nmt("evaluate", "--ref", tmp_path / "ref", "-m", "bleu", "chrf", tmp_path / "hyp")
+    expected = "there is no file chrf, but a metric; separate metrics by commas, as in -m bleu,chrf"
+    assert (status, one_line(err)) == (1, expected)
 
 
 def test_training_text_in_another_unicode_form_gives_a_hint(tmp_path: Path, nmt: Nmt) -> None:
@@ -651,8 +671,9 @@ def test_option_without_effect_is_an_error(texts: Path, nmt: Nmt, options: list[
 
 @pytest.mark.slow
 def test_a_language_without_tokenizer_rules_gives_a_warning(texts: Path, nmt: Nmt) -> None:
-    arguments = ["evaluate", "--ref", texts / "ref", texts / "good", "--lang"]
+    arguments = ["evaluate", "--ref", texts / "ref", texts / "good", "--metrics", "bleu-tokenized", "--lang"]
     assert "the tokenizers have no rules for da; generic rules are used" in nmt(*arguments, "da")[2]
+    assert "have no rules for" not in nmt(*arguments, "da", "--metrics", "chrf")[2]
     assert "have no rules for" not in nmt(*arguments, "de")[2]
     assert "have no rules for" not in nmt(*arguments, "zho")[2]
 

@@ -95,6 +95,22 @@ def test_the_vocabulary_covers_all_characters(tmp_path: Path, nmt: Nmt) -> None:
     assert status == 0, err
 
 
+@pytest.mark.parametrize(("language", "vocab_size"), [("de", 1_000), ("zh", 2_666)])
+def test_characters_per_token_depend_on_the_language(language: str, vocab_size: int, tmp_path: Path, nmt: Nmt) -> None:
+    """A tiny model has one token in its vocabulary for fifty target tokens."""
+    (tmp_path / "pairs.tsv").write_text(f"word\t{'a' * 100}\n" * 2_000)
+    out, text = tmp_path / "own.toml", tmp_path / "pairs.tsv"
+    assert nmt("new", "en", language, "--tsv", text, "--valid-tsv", text, "-o", out)[0] == 0
+    assert load_recipe(out).tokenizer.vocab_size == vocab_size
+
+
+def test_large_alphabets_get_large_vocabularies() -> None:
+    corpus = {"kind": "tsv", "path": "pairs.tsv"}
+    for alphabet, expected in ((4_000, 10_000), (6_000, 12_000)):
+        text = starter_recipe("own", ("en", "zh"), corpus, corpus, 100_000, 2_000_000, alphabet).text
+        assert parse_recipe(text).tokenizer.vocab_size == expected
+
+
 def test_text_in_another_format_is_named(tmp_path: Path, nmt: Nmt) -> None:
     given = options(tmp_path, 5)
     assert "warning" not in nmt("new", "en", "de", *given, "-o", tmp_path / "plain.toml")[2]

@@ -201,3 +201,5 @@ def test_length_ratio_and_script_are_checked_in_languages_without_spaces(languag
         drop_reason(cleaner("en", language), "Why?", "我想知道这把红色的小雨伞今天多少钱") is None
     )  # counts as nine words
     assert drop_reason(cleaner("en", language), english, f"{english}!") == "wrong script"
+    assert drop_reason(cleaner("en", language), "Open Firefox", "打开 Firefox") == "wrong script"
+    assert drop_reason(cleaner("en", language), "Please open Firefox", "请打开 Firefox") is None
