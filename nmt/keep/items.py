@@ -164,18 +164,26 @@ class ItemGrammar:
 
 
 def is_newly_joined(source: Item, line: str, target: Item, translation: str) -> bool:
-    """Return whether a number or placeholder that stands alone in a line is next to a letter in its translation.
+    """Return whether an item that stands alone in a line is joined to letters in its translation.
 
-    In the translation, only letters with case count: Korean and Arabic attach words to numbers without a space.
+    These are a number or placeholder next to a letter, and a fixed text within a word, even after a hyphen. In the
+    translation, only letters with case count: Korean and Arabic attach words to numbers without a space.
     """
-    before, after = _neighbors(source, line), _neighbors(target, translation)
-    is_word = source.kind in ("numbers", "placeholders")
-    return is_word and after.lower() != after.upper() and not any(map(str.isalpha, before))
+    if source.kind not in ("numbers", "placeholders", FIXED):
+        return False
+    neighbors = _rest_of_word if source.kind == FIXED else _neighbors
+    before, after = neighbors(source, line), neighbors(target, translation)
+    return after.lower() != after.upper() and not any(map(str.isalpha, before))
 
 
 def _neighbors(item: Item, text: str) -> str:
     """Return the characters next to an item of a text."""
     return text[max(item.start - 1, 0) : item.start] + text[item.end : item.end + 1]
+
+
+def _rest_of_word(item: Item, text: str) -> str:
+    """Return the characters between an item of a text and the spaces around it."""
+    return "".join(re.findall(r"\S+\Z", text[: item.start]) + re.findall(r"\A\S+", text[item.end :]))
 
 
 def _pair_equal(sources: Sequence[Item], targets: Sequence[Item], source_key: _Key, target_key: _Key) -> Pairing:

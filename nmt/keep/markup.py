@@ -45,7 +45,9 @@ _MAX_DEPTH = _MAX_FIXED = 100
 _CODE = frozenset(["code", "kbd", "samp", "var"])
 # An attribute outside the values of other attributes.
 _NO_TRANSLATION = re.compile(
-    r"""(?:"[^"]*"|'[^']*'|[^"'])*?\stranslate\s*=\s*(?:"no"|'no'|no(?=[\s/]|\Z))""", re.IGNORECASE
+    r"""(?:"[^"]*"|'[^']*'|[^"'])*?\s(?:translate\s*=\s*(?:"no"|'no'|no(?=[\s/]|\Z))"""
+    r"""|class\s*=\s*(?:"(?:[^"]*\s)?notranslate(?=[\s"])|'(?:[^']*\s)?notranslate(?=[\s'])|notranslate(?=[\s/]|\Z)))""",
+    re.IGNORECASE,
 )
 _TOKEN = re.compile(rf"{TAG.pattern}|(?P<entity>&[A-Za-z][\w.-]*;)", re.DOTALL)
 OVERRIDE = r"\{\\[^{}\n]*\}"
@@ -59,6 +61,7 @@ class Element:
     """Tags around a range of characters; a mark (empty element) has only an opening tag.
 
     opening, closing: as written; "" if the tag is on another line
+    is_fixed: whether the content is not translated
     """
 
     opening: str
@@ -66,6 +69,7 @@ class Element:
     start: int
     end: int
     children: list[Element] = field(default_factory=list)
+    is_fixed: bool = False
 
     @property
     def source(self) -> str:
@@ -74,11 +78,10 @@ class Element:
 
 
 class _Open(NamedTuple):
-    """An open element and its tag name in lower case. is_fixed: whether its content is not translated"""
+    """An open element and its tag name in lower case."""
 
     name: str
     element: Element
-    is_fixed: bool = False
 
 
 class Interval(NamedTuple):
@@ -94,8 +97,8 @@ class MarkedText:
 
     text:     without line breaks or tabs; entities are decoded
     elements: top-level elements, in order
-    fixed:    content of inline elements that is not translated: code, and that of elements with translate="no"; at most
-              100 different texts, because each is searched for in the whole line
+    fixed:    content of inline elements that is not translated: code, and that of elements with translate="no" or the
+              class notranslate; at most 100 different texts, because each is searched for in the whole line
     escapes:  whether &, < and > of a translation become entities
     too_deep: whether the line has too many open elements; `text` is then empty, and the whole line is one element
     """
@@ -151,7 +154,7 @@ class MarkedText:
 
 
 def has_no_translation(tag: re.Match[str]) -> bool:
-    """Return whether an opening tag, a match of `TAG`, has the attribute translate="no"."""
+    """Return whether an opening tag, a match of `TAG`, has the attribute translate="no" or the class notranslate."""
     return _NO_TRANSLATION.match(tag["rest"] or "") is not None
 
 
@@ -209,7 +212,7 @@ class _Parser:
         elif name and name not in VOID and not (token["rest"] or "").endswith("/"):
             self.depth += 1
             is_fixed = name in _CODE or has_no_translation(token)
-            self._stack.append(_Open(name, Element(tag, "", position, position), is_fixed))
+            self._stack.append(_Open(name, Element(tag, "", position, position, is_fixed=is_fixed)))
         else:
             self._parent.children.append(Element(tag, "", position, position))
         if name in BLOCKS and self.text and not self.text[-1].isspace():
@@ -227,10 +230,10 @@ class _Parser:
 
     def _pop(self, position: int) -> None:
         self.depth -= 1
-        _, element, is_fixed = self._stack.pop()
+        element = self._stack.pop().element
         element.end = position
         content = self.text[element.start : position].strip()
-        if is_fixed and any(map(str.isalnum, content)):
+        if element.is_fixed and any(map(str.isalnum, content)):
             self.fixed.append(content)
         self._parent.children.append(element)
 
@@ -379,7 +382,7 @@ class _Placement:
         first, last = self._tgt[interval.start], self._tgt[interval.end - 1]
         source_first, source_last = self._src[words.start], self._src[words.end - 1]
         start, end = first[0], last[1]
-        if copied := self._copied(element, start, end):
+        if copied := self._copied(element, Interval(source_first[0], source_last[1]), Interval(start, end)):
             start, end = copied
         else:
             if _is_punctuation(self._text[source_first[0] : element.start]):
@@ -391,14 +394,27 @@ class _Placement:
         self._place(element.children, words, interval, limit)
         self._insert(limit, element.closing, limit)
 
-    def _copied(self, element: Element, start: int, end: int) -> Interval | None:
-        """Return where translation[start:end] repeats the content of an element, with only punctuation around it."""
+    def _copied(self, element: Element, words: Interval, translated: Interval) -> Interval | None:
+        """Return where the translated words repeat the content of an element, e.g. the 2 of H2O in H2O.
+
+        Around it are the same letters as in the source, and punctuation; around content that is not translated,
+        anything.
+
+        words, translated: offsets of source and target words
+        """
         content = self._text[element.start : element.end].strip()
-        begin = self._translation.find(content, start, end) if content else -1
+        before, after = self._text[words.start : element.start], self._text[element.end : words.end]
+        before = before[_leading_punctuation(before) :] if any(map(str.isalnum, before)) else ""
+        after = after[: len(after) - _leading_punctuation(after[::-1])] if any(map(str.isalnum, after)) else ""
+        whole = before + content + after
+        begin = self._translation.find(whole, *translated) if content else -1
         if begin < 0:
             return None
-        others = self._translation[start:begin] + self._translation[begin + len(content) : end]
-        return None if any(map(str.isalnum, others)) else Interval(begin, begin + len(content))
+        others = self._translation[translated.start : begin] + self._translation[begin + len(whole) : translated.end]
+        if any(map(str.isalnum, others)) and not element.is_fixed:
+            return None
+        begin += len(before)
+        return Interval(begin, begin + len(content))
 
     def _insert_mark(self, element: Element, point: int, limit: int) -> None:
         """Insert a mark before target word `point`, with white space on the same sides as in the source."""
@@ -412,7 +428,7 @@ class _Placement:
             offset = self._tgt[point - 1][1]
         elif has_before and is_last and point > 0:
             tag = f" {tag}"
-        elif has_before and has_after and after:
+        elif has_after and (has_before or (not before and not is_last)):
             tag = f"{tag} "
         self._insert(offset, tag, limit)
 

@@ -9,8 +9,7 @@ inserted by word alignment.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
-from collections import Counter
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import astuple, dataclass, replace
@@ -23,6 +22,7 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation, join_parts
 from nmt.errors import MemoryFileError, UserError
 from nmt.keep.items import Item, ItemGrammar, is_newly_joined
+from nmt.keep.links import link_equal_words, statistical_links
 from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
 from nmt.logs import counted, warn
 from nmt.recipe import Context
@@ -244,8 +244,8 @@ class PreservingTranslator:
             return [translation.alignment or () for _, translation in pairs]
         texts = [(line.marked.text, translation.text) for line, translation in pairs]
         if self._aligns_jointly:
-            return [sorted(links) for links in _statistical_links(texts)]
-        return [sorted(links) for pair in texts for links in _statistical_links([pair])]
+            return [sorted(links) for links in statistical_links(texts)]
+        return [sorted(links) for pair in texts for links in statistical_links([pair])]
 
     def _insert(self, line: _Line, translation: str, links: Links, *, allow_joined: bool) -> str | None:
         """Return a translation with the tags of its line and items in their written form; None if items differ.
@@ -262,7 +262,7 @@ class PreservingTranslator:
         if not line.grammar.holds(line.items, apply_edits(translation, edits)[0], line.requested):
             return None
         if line.marked.elements:
-            links = _link_equal_words(line.marked.text, translation, links, pairs)
+            links = link_equal_words(line.marked.text, translation, links, pairs)
         return line.marked.insert(translation, links, edits)
 
     def _search_again(
@@ -409,7 +409,7 @@ class PreservingTranslator:
             text += output
         src_starts = [start for start, _ in word_spans(line.marked.text)]
         tgt_starts = [start for start, _ in word_spans(text)]
-        return text, [
+        return text.strip(), [
             (bisect_right(src_starts, segment.start) - 1 + source, bisect_right(tgt_starts, start) - 1 + target)
             for segment, start, links in joined
             for source, target in links
@@ -462,37 +462,3 @@ def _without_added_stop(translation: Translation, source: str) -> Translation:
     if source[-1] in _STOPS:
         return translation
     return replace(translation, text=translation.text.rstrip(_STOPS).rstrip())
-
-
-def _statistical_links(pairs: Sequence[tuple[str, str]]) -> list[set[tuple[int, int]]]:
-    """Return the word links of each pair of a text and its translation, by an aligner trained on these pairs."""
-    from nmt.alignment.lexical import agreed_links  # noqa: PLC0415 - imports numpy, which only markup needs
-
-    words: dict[str, int] = {}
-    return agreed_links([(_word_ids(text, words), _word_ids(translation, words)) for text, translation in pairs])
-
-
-def _word_ids(text: str, words: dict[str, int]) -> list[int]:
-    return [words.setdefault(word.strip(".,;:!?\"'()").casefold(), len(words)) for word in text.split()]
-
-
-def _link_equal_words(text: str, translation: str, links: Links, pairs: Sequence[tuple[Item, Item]]) -> Links:
-    """Replace the links of items, and of words that occur once on both sides."""
-    src_words, tgt_words = text.split(), translation.split()
-    src_counts, tgt_counts = Counter(src_words), Counter(tgt_words)
-    position = {word: index for index, word in enumerate(tgt_words)}
-    equal = {
-        position[word]: index
-        for index, word in enumerate(src_words)
-        if src_counts[word] == 1 and tgt_counts[word] == 1 and any(map(str.isalnum, word))
-    }
-    src_starts, tgt_starts = ([start for start, _ in word_spans(side)] for side in (text, translation))
-    items: set[int] = set()
-    for source, target in pairs:
-        first, end = bisect_right(src_starts, source.start) - 1, bisect_left(src_starts, source.end)
-        items.update(range(first, end))
-        words = range(bisect_right(tgt_starts, target.start) - 1, bisect_left(tgt_starts, target.end))
-        for offset, word in enumerate(words):
-            equal[word] = min(first + offset, end - 1)
-    others = (link for link in links if link[1] not in equal and link[0] not in items)
-    return [*others, *((source, target) for target, source in equal.items())]

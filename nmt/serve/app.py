@@ -29,7 +29,7 @@ from nmt.serve.messages import JsonLine, ScoreRequest, TranslateRequest, request
 from nmt.serve.metrics import CONTENT_TYPE
 from nmt.serve.models import AttentionRequest, Line, Pair, RequestOptions, ServedModel
 from nmt.serve.page import add_page
-from nmt.serve.service import Service
+from nmt.serve.service import SHUTTING_DOWN, Service
 from nmt.text.splitting import contains_phrase
 
 _MAX_N_BEST = 32  # unless the model itself has more; each alternative needs a search, and samples have no other limit
@@ -64,7 +64,7 @@ def build_app(service: Service, origins: Sequence[str] = (), hosts: Sequence[str
     async def health() -> Response:
         """Return whether the server accepts requests."""
         if service.is_draining:
-            return JsonLine({"error": "the server is shutting down"}, 503)
+            return JsonLine({"error": SHUTTING_DOWN}, 503)
         return JsonLine({"status": "ok"})
 
     @app.get("/metrics")
@@ -81,6 +81,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         """Translate lines, with optional scores, alignments and constraints, or documents."""
         body = await service.read_body(request, TranslateRequest)
         model = service.model(body.model)
+        _check_supported(body, model)
         _check_combinations(body, model)
         options = _request_options(body)
         if body.forbidden or body.required or body.preferred:
@@ -179,6 +180,13 @@ def _describe(model: ServedModel) -> dict[str, Any]:
         "context": model.context._asdict(),
         "unsupported": model.unsupported,
     }
+
+
+def _check_supported(body: TranslateRequest, model: ServedModel) -> None:
+    """Raise HTTPException for a field that the model or the engine does not support."""
+    for name, reason in model.unsupported.items():
+        if getattr(body, name, None):
+            raise HTTPException(400, f"{name} is not possible here: {reason}")
 
 
 def _check_combinations(body: TranslateRequest, model: ServedModel) -> None:
@@ -334,7 +342,7 @@ class _Middleware:
         try:
             self._rules.check(scope)
             if service.is_draining and scope["path"] not in _SERVED_WHILE_DRAINING:
-                response = JsonLine({"error": "the server is shutting down"}, 503, {"connection": "close"})
+                response = JsonLine({"error": SHUTTING_DOWN}, 503, {"connection": "close"})
                 await response(scope, receive, send_and_record)
             else:
                 await self._app(scope, receive, send_and_record)

@@ -105,8 +105,9 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to exit; called several times a second."""
-        if self._service.is_draining and not self._service.num_active:
-            self.should_exit = True
+        if self._service.is_draining:
+            self._service.end_receiving()
+            self.should_exit = self.should_exit or not self._service.num_active
         return await super().on_tick(counter)
 
 

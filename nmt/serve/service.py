@@ -32,6 +32,8 @@ from nmt.text.context import is_blank, with_previous
 Result = TypeVar("Result")
 
 _RETRY_SECONDS = 1.0
+_SECONDS_TO_FINISH = 2.0  # a body that is arriving when the server shuts down
+SHUTTING_DOWN = "the server is shutting down"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Service:
         self.models: Mapping[str, ServedModel] = {model.name: model for model in models}
         self.metrics = Metrics()
         self.is_draining = False
+        self._receiving: set[asyncio.Timeout] = set()  # of the request bodies that are arriving
         self.num_active = 0
         self.limits, self._api_keys, self._logs_text = limits, api_keys, logs_text
         self._delivery: Delivery | None = None
@@ -96,13 +99,18 @@ class Service:
         if key or not may_have_key:  # reject invalid keys before receiving the body
             self._authorize(key)
         try:
-            async with asyncio.timeout(self.limits.seconds):
+            async with asyncio.timeout(self.limits.seconds) as timeout:
+                self._receiving.add(timeout)
                 body = await self._receive_body(request)
         except TimeoutError as error:
+            if self.is_draining:
+                raise HTTPException(503, SHUTTING_DOWN, {"connection": "close"}) from error
             problem = f"the request body did not arrive within {self.limits.seconds:g} seconds; send it faster"
             raise HTTPException(408, problem, {"connection": "close"}) from error
         except ClientDisconnect as error:
             raise _client_disconnected() from error
+        finally:
+            self._receiving.discard(timeout)
         content_type = request.headers.get("content-type", "")
         fields = parse_fields(content_type, request.scope["query_string"], body, kind)
         if not key and may_have_key:
@@ -113,6 +121,13 @@ class Service:
         else:
             request.state.client = request.client.host if request.client else ""
         return check_fields(fields, kind)
+
+    def end_receiving(self) -> None:
+        """Wait at most two seconds longer for the request bodies that are arriving."""
+        deadline = asyncio.get_running_loop().time() + _SECONDS_TO_FINISH
+        for timeout in self._receiving:
+            if not timeout.expired() and (timeout.when() or deadline) > deadline:
+                timeout.reschedule(deadline)
 
     @property
     def requires_key(self) -> bool:

@@ -38,7 +38,8 @@ _FORMATS: Mapping[str, Format] = {
 }
 _OTHER_SUBTITLES = (".ass", ".sbv", ".ssa", ".sub", ".ttml", ".vtt")
 _TEST_SETS = (".sgm", ".sgml", ".xml")
-_LOCALIZATION = (".po", ".pot", ".tmx", ".xlf", ".xliff")
+_LOCALIZATION = (".po", ".pot", ".properties", ".tmx", ".xlf", ".xliff", ".yaml", ".yml")
+_TYPESETTING = (".adoc", ".markdown", ".md", ".rst", ".tex")
 _OPTIONAL_FIELDS = ("n_best", "alignment")  # of JSON Lines
 _JSON_LINE = re.compile(r'\{\s*"')
 _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
@@ -47,8 +48,8 @@ _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 def format_of_file(path: Path) -> Format | None:
     """Return the format for the extension of a file (`.tsv`, `.jsonl.gz`), None if it is unknown.
 
-    Raises CommandError for WMT test sets, TMX, XLIFF and PO files, whose markup would be translated as text, and for
-    subtitles in formats other than SubRip, whose time codes would be translated.
+    Raises CommandError for files whose markup would be translated as text, such as WMT test sets, XLIFF and Markdown,
+    and for subtitles in formats other than SubRip, whose time codes would be translated.
     """
     endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst")]
     if endings and endings[-1] in _OTHER_SUBTITLES:
@@ -56,9 +57,11 @@ def format_of_file(path: Path) -> Format | None:
             f"{path}: {endings[-1]} is not supported; subtitles must be .srt; convert them, or choose a format with "
             "--input-format or --output-format"
         )
-    if endings and endings[-1] in (*_TEST_SETS, *_LOCALIZATION):
+    if endings and endings[-1] in (*_TEST_SETS, *_LOCALIZATION, *_TYPESETTING):
         if endings[-1] in _TEST_SETS:
             remedy = "--input-format html translates the text between tags, data.test of a recipe also scores it"
+        elif endings[-1] in _TYPESETTING:
+            remedy = "convert it to HTML, or choose a format with --input-format or --output-format"
         else:
             remedy = "extract the segments, or choose a format with --input-format or --output-format"
         raise CommandError(f"{path}: {endings[-1]} is not supported, as its markup would be translated; {remedy}")

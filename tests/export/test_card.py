@@ -56,7 +56,7 @@ def test_the_card_of_a_run_has_its_scores(run: Path) -> None:
     assert "| length_penalty | power |" in body
     assert "git" not in body
     assert "- Parity check passed: details.\n" in body
-    assert "```python\nprint(1)\n```\n" in body
+    assert "```bash\npip install transformers torch sentencepiece\n```\n\n```python\nprint(1)\n```\n" in body
 
 
 def test_the_card_names_the_initial_model_without_its_folder(run: Path) -> None:

@@ -76,6 +76,8 @@ WORD_BY_WORD = [(i, i) for i in range(20)]
         ("x &amp; <b>&lt;y&gt;</b>", "X & <Y>", WORD_BY_WORD, "X &amp; <b>&lt;Y&gt;</b>"),
         ("a<br/>b", "A B", WORD_BY_WORD, "A<br/> B"),
         ("a <br/> b", "A B", WORD_BY_WORD, "A <br/> B"),
+        ("<br/> a b", "A B", WORD_BY_WORD, "<br/> A B"),
+        ("<br/>a b", "A B", WORD_BY_WORD, "<br/>A B"),
         ("a <img src='1'/>b", "A B", WORD_BY_WORD, "A <img src='1'/>B"),
         ("a b<hr>", "A B", WORD_BY_WORD, "A B<hr>"),
         ("a &product; b", "A B", WORD_BY_WORD, "A &product; B"),

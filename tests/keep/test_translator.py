@@ -120,6 +120,17 @@ def test_content_that_is_not_translated_is_kept(can_require: bool) -> None:
     assert own is not None and [term.source for term in own.find(plain)] == ["open"]
 
 
+def test_code_within_a_longer_word_is_accepted_only_from_the_first_search() -> None:
+    """A second search may add letters to the code that it must write."""
+    line, plain = "press <kbd>Ctrl+C</kbd> now", "press Ctrl+C now"
+    first = Script({plain: "jetzt Ctrl+C-Taste"})
+    assert best_of(keeping(first, "markup"), line) == "jetzt <kbd>Ctrl+C</kbd>-Taste"
+    second = Script({plain: "jetzt", "press": "drücke", "now": "jetzt"}, {plain: "drücke Ctrl+C-CC jetzt"})
+    translator = keeping(second, "markup")
+    assert best_of(translator, line) == "drücke <kbd>Ctrl+C</kbd> jetzt"
+    assert translator.fallbacks == Fallbacks(split=1)
+
+
 @pytest.mark.parametrize(
     ("line", "plain", "translation", "expected"),
     [

@@ -117,6 +117,18 @@ def test_a_signal_drains_the_server(start: Start) -> None:
 
 
 @pytest.mark.slow
+def test_a_body_that_does_not_arrive_does_not_delay_the_shutdown(start: Start) -> None:
+    server = start("--engine", "torch", "--max-seconds", 1_000)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT) as client:
+        client.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+        time.sleep(0.2)  # the server waits for the other bytes
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(TIMEOUT) == 0
+        response = client.recv(10_000)
+    assert b"HTTP/1.1 503 " in response and b"the server is shutting down" in response
+
+
+@pytest.mark.slow
 def test_a_disconnect_frees_the_queue_and_a_second_signal_exits_at_once(start: Start) -> None:
     server = start("--engine", "torch", "--max-delay", 60)
     leaving = HTTPConnection("127.0.0.1", server.port)

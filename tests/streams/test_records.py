@@ -69,6 +69,12 @@ def test_localization_files_are_refused(name: str) -> None:
         format_of_file(Path(name))
 
 
+@pytest.mark.parametrize("name", ["README.md", "page.rst.gz", "paper.tex"])
+def test_files_with_markup_for_typesetting_are_refused(name: str) -> None:
+    with pytest.raises(CommandError, match="as its markup would be translated; convert it to HTML, or choose a format"):
+        format_of_file(Path(name))
+
+
 @pytest.mark.parametrize("name", ["film.vtt", "film.en.ASS", "film.vtt.gz"])
 def test_other_subtitle_formats_are_an_error(name: str) -> None:
     with pytest.raises(CommandError, match=r"is not supported; subtitles must be \.srt; convert them, or choose "):

@@ -1,0 +1,27 @@
+"""Tags around words that a translation copies, without links of the model."""
+
+import pytest
+
+from nmt.keep.links import link_equal_words
+from nmt.keep.markup import MarkedText
+
+
+@pytest.mark.parametrize(
+    ("line", "translation", "expected"),
+    [
+        ("He saw <a>Tom</a>.", "Er hat Tom gesehen.", "Er hat <a>Tom</a> gesehen."),
+        ("I drink <b>H2O</b> today.", "Heute trinke ich H2O.", "Heute trinke ich <b>H2O</b>."),
+        ("“<b>Tom</b>” is here", "Hier ist „Tom“", "Hier ist „<b>Tom</b>“"),
+        ("I drink H<sub>2</sub>O today.", "Heute trinke ich H2O.", "Heute trinke ich H<sub>2</sub>O."),
+        ("(E=mc<sup>2</sup>) holds", "Es gilt E=mc2", "Es gilt E=mc<sup>2</sup>"),
+        ("H<sub>2</sub>O", "H20", "<sub>H20</sub>"),  # not copied
+        ("<code>max</code> function", "max-Funktion", "<code>max</code>-Funktion"),
+        ("<b>max</b> function", "max-Funktion", "<b>max-Funktion</b>"),
+    ],
+)
+def test_tags_enclose_copied_words(line: str, translation: str, expected: str) -> None:
+    marked = MarkedText.parse(line)
+    assert marked.insert(translation, link_equal_words(marked.text, translation, [], [])) == expected
+    if not expected.startswith("<"):  # wrong links to the first word are replaced
+        wrong = [(word, 0) for word in range(len(line.split()))]
+        assert marked.insert(translation, link_equal_words(marked.text, translation, wrong, [])) == expected
