@@ -43,7 +43,7 @@ LAZY_IMPORTERS = {
     "nmt.cli",
     "nmt.engines",
     "nmt.cli.recipes",
-    "nmt.keep.translator",
+    "nmt.keep.links",
     "nmt.logs",
     "nmt.train.metrics_writer",
 }

@@ -66,8 +66,6 @@ class ClassifierTrainer:
         if self._is_finished() and not state.validation_due:
             say(f"training is complete at step {state.step:,}{state.end_reason(self.recipe.train)}; nothing to do")
             return state
-        for problem in schedule_problems(self.recipe.train):
-            warn(problem)
         device = str(self.device)
         if device != state.device:
             if state.device:  # not at the first start
@@ -90,6 +88,9 @@ class ClassifierTrainer:
             self._validate(metrics)
             self._save()
         plan = self._plan()
+        in_epochs = options.max_steps if options.max_epochs is None else options.max_epochs * len(plan)
+        for problem in schedule_problems(options, min(options.max_steps, in_epochs)):
+            warn(problem)
         while not self._is_finished():
             started = time.perf_counter()
             loss = self._update(plan, state.step + 1)

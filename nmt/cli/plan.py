@@ -21,6 +21,7 @@ from nmt.recipe import Recipe, load_recipe
 from nmt.storage.run_folder import require_own_files
 from nmt.train.disk_space import format_bytes
 from nmt.train.resume import require_same_text
+from nmt.train.schedule import schedule_problems
 from nmt.train.warm_start import with_start_model
 
 
@@ -113,6 +114,8 @@ def _notes(recipe: Recipe, forecast: Forecast) -> Iterator[str]:
     train = recipe.train
     if forecast.disk > forecast.disk_free:
         yield "The disk is too small: lower train.keep_last or train.keep_best, or set run_dir to another disk."
+    for problem in schedule_problems(train, train.max_steps if forecast.text is None else forecast.text.updates):
+        yield f"Warning: {problem}."
     if forecast.text is not None and (train.patience or (train.max_minutes is not None and forecast.speed is None)):
         yield f"{'train.patience' if train.patience else 'train.max_minutes'} may end the run earlier."
     if forecast.text is not None and forecast.speed is None and train.micro_batch_tokens == "auto":

@@ -166,6 +166,10 @@ class TrainingBatches:
         except BaseException:
             self._close_epochs()
             raise
+        self._updates_left = len(self._plan)  # of the first epoch
+        self._updates_in_epoch = start.update + len(self._plan)
+        self._epochs_after = None if recipe.max_epochs is None else recipe.max_epochs - start.epoch - 1
+        self._max_steps = recipe.max_steps
         self._recent_epochs = deque([start.epoch], maxlen=_MAX_UPDATES_BEHIND)
         self._queue: queue.Queue[Update | BaseException] = queue.Queue(_PREFETCHED_UPDATES)
         self._stopped = threading.Event()
@@ -173,6 +177,12 @@ class TrainingBatches:
             target=self._prefetch, args=(start.epoch, start.update), name="batches", daemon=True
         )
         self._thread.start()
+
+    def last_update(self, step: int) -> int:
+        """Return the number of the update that ends training, about that of the last epoch. step: updates before"""
+        if self._epochs_after is None:
+            return self._max_steps
+        return min(self._max_steps, step + self._updates_left + self._epochs_after * self._updates_in_epoch)
 
     def __iter__(self) -> Iterator[Update]:
         return self

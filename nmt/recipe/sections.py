@@ -163,9 +163,9 @@ class TrainRecipe(Section):
     max_steps: PositiveInt = 100_000
     """Number of updates."""
     max_minutes: PositiveFloat | None = None
-    """Stop after this many minutes of training, at the next `log_every`; does not change the schedule (`max_steps`)."""
+    """Stop after this many minutes, at the next log, validation or checkpoint; does not change the schedule."""
     max_epochs: PositiveInt | None = None
-    """Stop after this many epochs."""
+    """Stop after this many epochs; does not change the schedule, which ends at `max_steps`."""
     batch_tokens: PositiveInt = 25_000
     """Maximum target tokens per update, over all processes and micro-batches. The limit on source tokens follows from
     the ratio of source to target tokens in the training text."""
@@ -199,7 +199,7 @@ class TrainRecipe(Section):
     final_rate_ratio: Probability = 0.0
     """Final learning rate of `cosine` and `linear`, at `max_steps`, as a fraction of the peak."""
     plateau_factor: Probability = 0.5
-    """With `plateau`: factor of each reduction of the learning rate, more than 0."""
+    """With `plateau`: factor of each reduction of the learning rate, more than 0; the nll is not that of the EMA."""
     plateau_patience: PositiveInt = 3
     """With `plateau`: validations without a lower nll before each reduction. Early stopping (`patience`) should wait
     longer."""
@@ -259,7 +259,7 @@ class TrainRecipe(Section):
     keep_last: PositiveInt = 5
     """Keep the newest N checkpoints."""
     keep_best: NonNegativeInt = 1
-    """Also keep the best N checkpoints."""
+    """Also keep the best N. They may count as newest ones, unless `validate_every` is a multiple of `save_every`."""
     best_metric: Literal["loss", "bleu"] = "loss"
     """Criterion for the best checkpoints: validation loss or BLEU."""
     patience: NonNegativeInt = 0

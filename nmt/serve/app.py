@@ -81,7 +81,6 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         """Translate lines, with optional scores, alignments and constraints, or documents."""
         body = await service.read_body(request, TranslateRequest)
         model = service.model(body.model)
-        _check_supported(body, model)
         _check_combinations(body, model)
         options = _request_options(body)
         if body.forbidden or body.required or body.preferred:
@@ -182,15 +181,11 @@ def _describe(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _check_supported(body: TranslateRequest, model: ServedModel) -> None:
-    """Raise HTTPException for a field that the model or the engine does not support."""
+def _check_combinations(body: TranslateRequest, model: ServedModel) -> None:
+    """Raise HTTPException for options that exclude or need each other, or that model or engine do not support."""
     for name, reason in model.unsupported.items():
         if getattr(body, name, None):
             raise HTTPException(400, f"{name} is not possible here: {reason}")
-
-
-def _check_combinations(body: TranslateRequest, model: ServedModel) -> None:
-    """Raise HTTPException for options that exclude or need each other, or that the model does not allow."""
     max_n_best = _MAX_N_BEST
     if not body.alternatives:
         max_n_best = max(max_n_best, model.decode.n_best, model.decode.beam_size)

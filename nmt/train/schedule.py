@@ -44,18 +44,23 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
             assert_never(recipe.schedule)
 
 
-def schedule_problems(recipe: TrainRecipe) -> Iterator[str]:
-    """Yield warnings if training ends within the warm-up, or before the first validation BLEU."""
-    updates = recipe.max_steps - recipe.schedule_start
+def schedule_problems(recipe: TrainRecipe, last: int) -> Iterator[str]:
+    """Yield warnings if update `last`, which ends training, is in the warm-up or decay, or precedes validation BLEU."""
+    updates = last - recipe.schedule_start
     if recipe.warmup_steps > updates:
         yield (
-            f"train.warmup_steps is {recipe.warmup_steps:,}, but the schedule ends after {updates:,} updates; the "
+            f"train.warmup_steps is {recipe.warmup_steps:,}, but the schedule has {updates:,} updates; the "
             "learning rate does not reach its peak; lower warmup_steps"
         )
-    if recipe.validate_bleu_every > recipe.max_steps:
+    elif recipe.schedule in ("cosine", "linear") and last < recipe.max_steps:
         yield (
-            f"train.validate_bleu_every is {recipe.validate_bleu_every:,}, but training ends after "
-            f"{recipe.max_steps:,} updates, without validation BLEU; lower it"
+            f"the learning rate decays until update {recipe.max_steps:,} (train.max_steps), but training ends after "
+            f"{last:,} updates (train.max_epochs), at a high rate; set max_steps to {last}"
+        )
+    if recipe.validate_bleu_every > last:
+        yield (
+            f"train.validate_bleu_every is {recipe.validate_bleu_every:,}, but training ends after {last:,} updates, "
+            "without validation BLEU; lower it"
         )
 
 

@@ -158,13 +158,13 @@ class Trainer:
             return state
         metrics = None
         if is_main:
-            for problem in schedule_problems(recipe):
-                warn(problem)
             validates_again = state.validation_due or state.step == 0
             metrics = MetricsWriter(self.recipe.directory, state.step, validates_again=validates_again)
         bar = progress("training", recipe.max_steps, "updates", done=state.step) if is_main else nullcontext()
         try:
             with self.batches() as batches, stop_requests() as stop, self.writer, bar as progress_bar:
+                for problem in schedule_problems(recipe, batches.last_update(state.step)) if is_main else ():
+                    warn(problem)
                 self._loop(batches, stop, metrics, progress_bar)
         finally:
             if metrics is not None:

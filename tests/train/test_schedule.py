@@ -80,17 +80,29 @@ def test_a_restarted_schedule_is_that_of_two_runs(schedule: str) -> None:
 
 def test_a_warm_up_that_outlasts_training_is_a_warning() -> None:
     assert not list(
-        schedule_problems(recipe(warmup_steps=100, max_steps=100, validate_every=100, validate_bleu_every=100))
+        schedule_problems(recipe(warmup_steps=100, max_steps=100, validate_every=100, validate_bleu_every=100), 100)
     )
-    expected = "train.warmup_steps is 1,001, but the schedule ends after 1,000 updates; the learning rate does not"
-    (problem,) = schedule_problems(recipe(warmup_steps=1_001, max_steps=1_000))
+    expected = "train.warmup_steps is 1,001, but the schedule has 1,000 updates; the learning rate does not"
+    (problem,) = schedule_problems(recipe(warmup_steps=1_001, max_steps=1_000), 1_000)
     assert problem.startswith(expected)
     restarted = recipe(warmup_steps=100, max_steps=150, schedule_start=100)
-    assert "the schedule ends after 50 updates" in next(schedule_problems(restarted))
+    assert "the schedule has 50 updates" in next(schedule_problems(restarted, 150))
 
 
 def test_training_that_ends_before_the_first_validation_bleu_is_a_warning() -> None:
-    (problem,) = schedule_problems(recipe(warmup_steps=1, max_steps=12, validate_every=100, validate_bleu_every=100))
+    never = recipe(warmup_steps=1, max_steps=12, validate_every=100, validate_bleu_every=100)
+    (problem,) = schedule_problems(never, 12)
     assert problem == (
         "train.validate_bleu_every is 100, but training ends after 12 updates, without validation BLEU; lower it"
     )
+
+
+def test_a_decay_that_outlasts_training_is_a_warning() -> None:
+    expected = (
+        "the learning rate decays until update 1,000 (train.max_steps), but training ends after 80 updates "
+        "(train.max_epochs), at a high rate; set max_steps to 80"
+    )
+    for schedule, problems in (("cosine", [expected]), ("linear", [expected]), ("inverse-sqrt", []), ("noam", [])):
+        options = recipe(schedule=schedule, learning_rate=0.01, warmup_steps=80, max_steps=1_000)
+        assert list(schedule_problems(options, 80)) == problems
+        assert list(schedule_problems(options, 1_000)) == []

@@ -270,10 +270,21 @@ def test_patience_ends_a_run_that_does_not_improve_and_a_second_start_does_nothi
 
 
 @pytest.mark.slow
-def test_max_epochs_ends_training_at_the_end_of_an_epoch(tiny_recipe: Recipe, tiny_data: Path) -> None:
-    state = train_tiny(with_train(tiny_recipe, max_epochs=2, max_steps=500), tiny_data)
+def test_max_epochs_ends_training_at_the_end_of_an_epoch(
+    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A warning names the last update, also after resuming within an epoch."""
+    options: dict[str, Any] = {"max_epochs": 2, "save_every": 1, "keep_last": 100, "warmup_steps": 1}
+    recipe = with_train(tiny_recipe, schedule="linear", max_steps=500, **options)
+    state = train_tiny(recipe, tiny_data)
     assert (state.epoch, state.update) == (2, 0)
     assert state.step == 2 * state.updates_in_epoch
+    warning = f"training ends after {state.step} updates (train.max_epochs)"
+    assert warning in capsys.readouterr().err
+    for checkpoint in list_checkpoints(recipe.directory)[state.updates_in_epoch // 2 :]:
+        shutil.rmtree(checkpoint)
+    assert train_tiny(recipe, tiny_data).step == state.step
+    assert warning in capsys.readouterr().err
 
 
 @pytest.mark.slow
