@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.ter import TER
 
 from nmt.errors import UserError
 from nmt.evaluate.brackets import BracketF1
@@ -220,7 +221,7 @@ def _hint_at_invisible_characters(name: str, lines: Sequence[str], reference: Se
 
 def _joins_words(scorer: Scorer, reference: Sequence[str]) -> bool:
     """Return whether a metric of `_REMEDIES` does not separate the words of a reference without spaces."""
-    if not isinstance(scorer.metric, BLEU) or scorer.name != "bleu":
+    if not isinstance(scorer.metric, BLEU | TER) or scorer.name not in ("bleu", "ter"):
         return True
     return not has_spaces([scorer.metric.tokenizer(line) for line in reference])
 

@@ -85,7 +85,8 @@ def test_a_reference_without_spaces_is_reported_for_word_based_metrics(
     bleu = "for bleu, set evaluate.tokenize to 'char'"
     for options, metrics, advice in (
         (["tgt_lang=lo"], "bleu and ter", f"{bleu}, and omit ter from evaluate.metrics"),
-        (["tgt_lang=zh"], "ter", "omit ter from evaluate.metrics"),
+        (["tgt_lang=zh"], "", ""),
+        (["tgt_lang=lo", "evaluate.tokenize='char'"], "ter", "omit ter from evaluate.metrics"),
         (["tgt_lang=lo", "evaluate.metrics=['bleu']"], "bleu", bleu),
         (["tgt_lang=lo", "evaluate.metrics=['chrf']"], "", ""),
     ):
