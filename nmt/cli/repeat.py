@@ -93,13 +93,13 @@ def repeat(
         _list(chosen)
         return
     failed = prepare_data(chosen) if prepare_only else execute(chosen, jobs)
+    if has_report and len(failed) < len(runs):
+        _report(runs, read_results(runs, metric), folder, output)
     if failed:
         raise UserError(
             f"{len(failed)} of {counted(len(chosen), 'run')} failed: {'; '.join(run.name for run in failed)}; the "
             "lines above say why; fix the cause and rerun the command"
         )
-    if has_report:
-        _report(runs, read_results(runs, metric), folder, output)
 
 
 def _list(runs: Sequence[Run]) -> None:

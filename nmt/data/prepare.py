@@ -342,7 +342,7 @@ def _require_valid(recipe: Recipe) -> None:
 
 def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Tokenizers:
     num_pairs = min(recipe.tokenizer.training_pairs, text.kept.num_kept)
-    dropped = f" (dropped: {_drops(text.drops)})" if text.drops else ""
+    dropped = f" (dropped: {_drops(text.drops)})" if text.drops.total() else ""
     say(f"training the tokenizer on {num_pairs:,} of {sum(text.num_read):,} pairs{dropped}")
     tags = (corpus.tag for corpus in recipe.data.train if corpus.tag is not None)
     mixture = _mixture(recipe, text.num_kept)

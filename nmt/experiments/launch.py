@@ -320,4 +320,5 @@ def _has_same_text(recipe: Recipe) -> bool:
 
 
 def _relevant_options(recipe: Recipe) -> dict[str, Any]:
-    return recipe.model_dump(mode="json", exclude={"train": {"threads"}})
+    """Return the options that a run must share with a finished one; its directory may have been moved."""
+    return recipe.model_dump(mode="json", exclude={"run_dir": True, "data": {"workers"}, "train": {"threads"}})

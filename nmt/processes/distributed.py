@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # documented as public
 from torch.distributed.rendezvous import rendezvous
 
 from nmt.devices.memory import explained_out_of_memory
@@ -216,23 +217,37 @@ def _join_job(size: int, remedy: str) -> tuple[int, FailureDetector]:
     patience = read_number("NMT_WATCH_SECONDS", WATCH_SECONDS)
     timeout = read_number("NMT_TIMEOUT_SECONDS", TIMEOUT_SECONDS)
     try:
-        store, rank, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
-        torchrun_serves_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        store, rank, serves_store = _connect(timedelta(seconds=timeout))
         return rank, FailureDetector(
             store,
             rank,
             size,
             patience=patience,
             timeout=timeout,
-            serves_store=rank == 0 and not torchrun_serves_store,
+            serves_store=serves_store,
             remedy=remedy,
         )
-    except (ValueError, RuntimeError) as error:  # a variable is missing, or the server of the store is missing or died
+    except (
+        KeyError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # no variable, or no server of the store
         address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        reason = f"{error.args[0]} is not set" if isinstance(error, KeyError) else str(error).partition("\n")[0]
         raise UserError(
-            f"cannot join the other processes at {address} ({str(error).partition(chr(10))[0]}); each needs RANK, "
-            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT; use torchrun, which sets them"
+            f"cannot join the other processes at {address} ({reason}); each needs RANK, WORLD_SIZE, MASTER_ADDR and "
+            "MASTER_PORT; use torchrun, which sets them"
         ) from error
+
+
+def _connect(timeout: timedelta) -> tuple[TCPStore, int, bool]:
+    """Connect to the store of the job; return it, the rank, and whether this process serves it."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun serves it
+        store, rank, _ = next(rendezvous("env://", timeout=timeout))
+        return store, rank, False
+    rank, host, port = int(os.environ["RANK"]), os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    # Do not wait here: `join_job` names the ranks that are missing.
+    return TCPStore(host, port, is_master=rank == 0, timeout=timeout, wait_for_workers=False), rank, rank == 0
 
 
 def _init_process_group(rank: int, size: int, device: torch.device, detector: FailureDetector) -> None:

@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,10 +30,12 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined] # documented as public
 
 from nmt.errors import JobEnded, UserError
+from nmt.processes.interruption import Interrupted
 
 MAX_HEARTBEAT_SECONDS = 1.0
 EXIT_SECONDS = 5.0  # time for a process to exit by itself after a verdict
 POLL_SECONDS = 0.05
+INTERRUPTED_SECONDS = 0.5  # for rank 0 to report a signal that all ranks received
 
 # After a broken connection: missed heartbeats that identify the lost rank, and checks before giving up.
 SUSPECT_MISSED = 4
@@ -181,6 +183,9 @@ class FailureDetector:
                 self._conclude(self._find_cause(error))
             elif isinstance(error, UserError):
                 self._conclude(str(error) if self._rank == 0 else f"{self._me.name}: {error}")
+            elif isinstance(error, Interrupted) and self._rank > 0:
+                time.sleep(INTERRUPTED_SECONDS)  # often all ranks are interrupted; rank 0 then prints a better message
+                self._conclude(f"{self._me.name} was interrupted by a signal; {self._remedy}")
             else:
                 # Ctrl-C and a closed output pipe need no message.
                 is_failure = isinstance(error, Exception) and not isinstance(error, BrokenPipeError)
@@ -212,17 +217,22 @@ class FailureDetector:
         if self._rank == 0:
             work()
             self._store.set(done, "yes")
-        self._wait([done], self._interval / 4)
+        self._wait({done: self._peers[0]}, self._interval / 4)
 
     def barrier(self) -> None:
         """Wait for all ranks without a timeout; raises JobEnded when the job ends."""
         self._tasks += 1
-        keys = [f"barrier/{self._tasks}/{other}" for other in range(len(self._peers))]
-        self._store.set(keys[self._rank], "yes")
+        keys = {f"barrier/{self._tasks}/{peer_rank}": peer for peer_rank, peer in enumerate(self._peers)}
+        self._store.set(f"barrier/{self._tasks}/{self._rank}", "yes")
         self._wait(keys, POLL_SECONDS)
 
-    def _wait(self, keys: list[str], interval: float) -> None:
-        while not self._store.check(keys):
+    def _wait(self, keys: Mapping[str, Peer], interval: float) -> None:
+        """Wait until each key has been set by its rank; raises JobEnded when the job ends."""
+        while not self._store.check(list(keys)):
+            for key, peer in keys.items():
+                if peer.has_left and not self._store.check([key]):
+                    same = "all processes must have the same input and options"
+                    self._conclude(f"{peer.name} has ended, but {self._me.name} has not; {same}; {self._remedy}")
             if self.verdict:
                 raise JobEnded(self.verdict)
             time.sleep(interval)

@@ -76,6 +76,10 @@ class TranslationJob:
                     "a file; save its content to a file"
                 )
             count = self.source.check()
+            if workers.size > 1:  # each process reads the input, and translates a part of it
+                digest = InputDigest()
+                digest.add(self.source.records())
+                workers.require_same({**self.origin.settings, "input": digest.hexdigest()})
             self.output.require_resumable(self.source.reader.format, resume=resume, restart=restart)
             if resume and workers.max(int(workers.is_main and self._is_complete(count))):
                 return

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -73,6 +73,10 @@ class _TorchWorkers(Workers):
 
     world: World
     processes: int | None
+
+    def require_same(self, options: Mapping[str, Any]) -> None:
+        """See `Workers.require_same`."""
+        self.world.require_same_options(options)
 
     def max(self, value: int) -> int:
         return self.world.max(value)

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nmt.decode.glossary import Glossary
 from nmt.decode.task import Previous, TranslatorInput
@@ -239,6 +239,9 @@ class Workers:
     def max(self, value: int) -> int:
         """Return the maximum of the values of all processes of the job."""
         return value
+
+    def require_same(self, options: Mapping[str, Any]) -> None:
+        """Raise UserError in a process of the job with other options, JSON values by name, than the first one."""
 
     def translate(
         self, load: Load, windows: Iterator[list[Record]], wait: Wait | None, num_lines: int | None

@@ -244,6 +244,7 @@ class Trainer:
     def _exit_if_stopped(self, stop: StopRequest) -> None:
         if stop.agreed:
             self.writer.wait()
+            self.world.barrier_without_timeout()  # launchers kill the job soon after the first process has exited
             raise Stopped(stop.agreed)
 
     def update(self, update: Update) -> UpdateResult:

@@ -104,6 +104,8 @@ def test_variants_are_run_on_the_same_text_and_compared(
     ]
     assert listed[0].endswith("nmt run tiny.toml model.d_ff=32 seed=1 run_dir=out/d_ff=32/seed-1")
     assert nmt("repeat", *options, "--list", "--only", 2)[1].splitlines() == listed[1:2]
+    Path("out").rename("moved")
+    assert nmt("repeat", *options[:-1], "moved", "--only", 2)[2] == "nothing to run: 1 run already complete\n"
 
 
 @pytest.mark.slow
@@ -196,6 +198,19 @@ def test_failed_runs_are_named_after_all_runs(recipe: Path, nmt: Nmt) -> None:
     assert (status, out) == (1, "")
     assert "nmt: 2 of 2 runs failed: vocab_size=60000, seed 1; vocab_size=70000, seed 1; the lines" in err
     assert "failed with exit status 1: nmt: " in err and "the log is out/vocab_size=60000/seed-1.log" in err
+    assert not Path("out/report.md").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked")
+def test_a_failed_run_does_not_prevent_the_report_of_the_others(
+    recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.cli.repeat.draw_scores", lambda *_: None)
+    status, out, err = nmt("repeat", recipe, "--seeds", 1, "--vary", "tokenizer.vocab_size=60000,600", "-o", "out")
+    assert status == 1
+    assert "nmt: 1 of 2 runs failed: vocab_size=60000, seed 1; the lines above say why" in err
+    assert "vocab_size=600" in out and "| vocab_size=600 |" in Path("out/report.md").read_text()
 
 
 def test_the_error_of_a_failed_run_is_not_that_of_another_process(

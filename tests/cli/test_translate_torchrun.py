@@ -5,7 +5,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,10 @@ from tests.cli.nasty_lines import as_bytes, nasty_lines
 from tests.forked import PROCESSES
 
 
-def run_rank(arguments: list[str], variables: dict[str, str], err: Path) -> None:
+def run_rank(arguments: list[str], variables: dict[str, str], err: Path, folder: Path | None) -> None:
     os.environ.update(variables)
+    if folder is not None:
+        os.chdir(folder)
     os.dup2(os.open(err, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     sys.argv = ["nmt", *arguments]
     cli.main()
@@ -26,7 +28,10 @@ def run_rank(arguments: list[str], variables: dict[str, str], err: Path) -> None
 class Job:
     """Processes of one job, each of which runs the same command."""
 
-    def __init__(self, folder: Path, size: int, arguments: tuple[object, ...]) -> None:
+    def __init__(
+        self, folder: Path, size: int, arguments: tuple[object, ...], folders: Sequence[Path | None] = (None,) * 3
+    ) -> None:
+        """Start the processes. folders: the directory in which each runs"""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -35,7 +40,8 @@ class Job:
         self.errors = [folder / f"{rank}.err" for rank in range(size)]
         self.processes = [
             PROCESSES.Process(
-                target=run_rank, args=([*map(str, arguments)], {**shared, "RANK": str(rank)}, self.errors[rank])
+                target=run_rank,
+                args=([*map(str, arguments)], {**shared, "RANK": str(rank)}, self.errors[rank], folders[rank]),
             )
             for rank in range(size)
         ]
@@ -88,6 +94,24 @@ def test_output_does_not_depend_on_the_number_of_processes(
     assert (tmp_path / "resumed").read_bytes() == expected
     assert {path.name for path in tmp_path.iterdir()} == {"in", "alone", "fresh", "resumed"}
     assert [path.read_text().count("lines were too long") for path in jobs[0].errors] == [1, 0]
+
+
+@pytest.mark.slow
+def test_processes_must_have_the_same_input(model: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Files of the same name on two machines differ."""
+    folder = tmp_path_factory.mktemp("inputs")
+    for name in ("0", "1"):
+        (folder / name).mkdir()
+        (folder / name / "in").write_text(f"a dog {name}\n" * 30)
+    command = ("translate", model, "in", "-o", "out", "--device", "cpu")
+    job = Job(folder, 2, command, folders=[folder / "0", folder / "1"])
+    try:
+        assert job.wait() == [1, 1]
+        (message,) = job.messages()
+        assert "rank 1 has different options than rank 0: input; all must be equal" in message
+    finally:
+        for process in job.processes:
+            process.kill()
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nmt.errors import JobEnded, OrderlyEnd, UserError
 from nmt.processes.distributed import World, start_world
+from nmt.processes.interruption import Interrupted
 
 LINES = [["Guten Tag", "", "zwei\u2028Zeilen \ud800"], [], ["日本語"]]
 MISSING = "corpus.en is missing; it must be there; look for it"
@@ -98,6 +99,19 @@ def leave_first(world: World, folder: Path) -> None:
     raise OrderlyEnd
 
 
+def leave_a_barrier(world: World, folder: Path) -> None:
+    """Only rank 0 waits for the others, as with shorter input on rank 1."""
+    if world.is_main:
+        world.barrier_without_timeout()
+
+
+def interrupt_one(world: World, folder: Path) -> None:
+    world.barrier()
+    if world.rank == 1:
+        raise Interrupted(status=143)
+    world.barrier_without_timeout()
+
+
 def leave_a_collective(world: World, folder: Path) -> nn.Module:
     """Rank 1 does not wait for the result of the last collective, for which rank 0 is late; returns a DDP module."""
     model = DistributedDataParallel(nn.Linear(1, 1))
@@ -131,6 +145,8 @@ def main(what: str, folder: Path) -> int:
         return 1
     except OrderlyEnd:
         return 143
+    except Interrupted as interrupted:
+        return interrupted.status
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -126,7 +127,7 @@ def test_collectives_of_one_process_are_the_identity() -> None:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"WORLD_SIZE": "2", "RANK": "0"}, "cannot join the other processes"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "cannot join the other processes at None:None (MASTER_ADDR is not set)"),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'; it must be a positive number"),
         ({"WORLD_SIZE": "1.5"}, "WORLD_SIZE is 1.5; it must be an integer"),
         ({"WORLD_SIZE": "2", "NMT_TIMEOUT_SECONDS": "inf"}, "NMT_TIMEOUT_SECONDS is 'inf'; it must be a positive"),
@@ -142,9 +143,21 @@ def test_a_wrong_environment_is_a_one_line_error(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=message) as caught, start_world("cpu"):
+    with pytest.raises(UserError, match=re.escape(message)) as caught, start_world("cpu"):
         pass
     assert "\n" not in str(caught.value)
+
+
+def test_missing_processes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = {"WORLD_SIZE": "3", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in {**variables, "NMT_TIMEOUT_SECONDS": "0.5"}.items():
+        monkeypatch.setenv(name, value)
+    message = r"did not all join within 0 seconds \(missing ranks: 1, 2\)"
+    with pytest.raises(UserError, match=message), start_world("cpu"):
+        pass
 
 
 def test_a_store_that_ends_while_processes_join_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +165,7 @@ def test_a_store_that_ends_while_processes_join_is_a_one_line_error(monkeypatch:
         raise RuntimeError("Connection reset by peer\nstack")
 
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setattr(distributed, "rendezvous", lambda *_, **__: iter([(None, 1, 2)]))
     monkeypatch.setattr(distributed, "FailureDetector", lose_store)
     message = r"cannot join the other processes .*Connection reset by peer\)"
@@ -274,6 +288,20 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield start_job
     for job in jobs:
         job.end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "status", "message"),
+    [
+        ("leave_a_barrier", 0, "{} has ended, but {} has not; all processes must have the same input and options"),
+        ("interrupt_one", 143, "{} was interrupted by a signal"),
+    ],
+)
+def test_a_process_that_ends_alone_ends_the_job(start: Start, what: str, status: int, message: str) -> None:
+    job = start(what)
+    assert [job.wait(rank, 20) for rank in (0, 1)] == [1, status], [job.stderr(rank) for rank in (0, 1)]
+    assert job.messages() == [f"nmt: {message.format(job.name(1), job.name(0))}{REMEDY}"]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from nmt.errors import UserError
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, dump_recipe
 from nmt.storage.model_metadata import read_model_metadata
-from nmt.storage.run_folder import list_checkpoints
+from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.train import trainer as trainer_module
 from nmt.train.state import Change, TrainState
 from nmt.train.validate import Validation
@@ -325,6 +325,19 @@ def test_the_model_has_the_search_options_of_the_report(
     averaged = recipe.directory.parent / "averaged"
     pipeline.average(recipe.directory, averaged, average, 1)
     assert read_model_metadata(averaged).decode.beam_size == 3
+
+
+@pytest.mark.slow
+def test_an_average_of_the_best_needs_all_of_them(tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path) -> None:
+    recipe = with_train(tiny_recipe, max_steps=8, validate_every=2, save_every=2, keep_last=1, average_count=1)
+    state = train_tiny(recipe, tiny_data)
+    kept = {checkpoint_step(path) for path in list_checkpoints(recipe.directory)}
+    removed = set(state.best_steps(3)) - kept
+    assert removed
+    steps = ", ".join(map(str, sorted(removed)))
+    with pytest.raises(UserError, match=f"3 best checkpoints: those of update {steps} were removed"):
+        pipeline.average(recipe.directory, tmp_path / "out", "best", 3)
+    assert pipeline.average(recipe.directory, tmp_path / "out", "best", 1)
 
 
 @pytest.mark.slow
