@@ -212,6 +212,7 @@ def _locked(recipe: Recipe, world: World) -> AbstractContextManager[None]:
 def _prepare(recipe: Recipe) -> Prepared:
     """Prepare the data unless it is up to date; raises UserError if the run was started with other data."""
     require_own_files(recipe.directory, [f"{name}.{recipe.tgt_lang}" for name in recipe.data.test])
+    remove_partial_files(recipe.directory)
     require_same_run(recipe)
     require_same_text(recipe)
     require_alignment_files(recipe)

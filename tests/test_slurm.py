@@ -76,7 +76,7 @@ def test_torchrun_is_launched_on_every_node(cluster: dict[str, str]) -> None:
         "--nnodes=2",
         "--nproc-per-node=4",
         "--rdzv-backend=c10d",
-        f"--rdzv-endpoint=node7:{20000 + 1234567 % 20000}",
+        f"--rdzv-endpoint=node7:{10000 + 1234567 % 20000}",
         "--rdzv-id=1234567-0",
         "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
         "-m",

@@ -42,7 +42,8 @@ MetricsOption = Annotated[
         "-m",
         "--metrics",
         help="Comma-separated. sacreBLEU's: bleu, chrf, chrf++, ter. As in older papers, not comparable with bleu: "
-        "bleu-tokenized, bleu-tokenized-lc, bleu-compound-split. For summaries: rouge-1, rouge-2, rouge-l, rouge-lsum.",
+        "bleu-tokenized, bleu-tokenized-lc, bleu-compound-split. For summaries: rouge-1, rouge-2, rouge-l, rouge-lsum. "
+        "For trees: bracket-f1.",
     ),
 ]
 LangOption = Annotated[

@@ -11,7 +11,7 @@ from nmt.cli.arguments import MAX_THREADS, file_path, named_file
 from nmt.engines import Engine
 from nmt.keep.items import Kind
 from nmt.recipe import GlossaryMode, SearchPrecision
-from nmt.search.options import LengthPenalty
+from nmt.recipe.decoding import LengthPenalty
 from nmt.streams.records import Format
 from nmt.text.lines import InvalidUtf8
 

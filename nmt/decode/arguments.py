@@ -82,8 +82,12 @@ def require_context(context: object) -> None:
 def require_list(name: str, value: object, of: str = "strings") -> Iterable[object]:
     """Return an iterable; raise TypeError for anything else, and for a string, path, dict or set."""
     if isinstance(value, (str, bytes, Path, dict, set, frozenset)) or not isinstance(value, Iterable):
-        advice = "use list(...)" if isinstance(value, (set, frozenset)) else "wrap it in a list"
-        raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}; {advice}")
+        advice = ""
+        if isinstance(value, (str, bytes, Path)):
+            advice = "; wrap it in a list"
+        elif isinstance(value, (set, frozenset)):
+            advice = "; use list(...)"
+        raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}{advice}")
     return value
 
 

@@ -15,7 +15,15 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, Self
 
-from nmt.decode.arguments import PerLine, require_count, require_flag, require_list, require_options, translator_inputs
+from nmt.decode.arguments import (
+    PerLine,
+    require_count,
+    require_flag,
+    require_list,
+    require_options,
+    require_strings,
+    translator_inputs,
+)
 from nmt.decode.context import ContextEncoder
 from nmt.decode.glossary import Glossary, Required
 from nmt.decode.line_encoder import RIGHT_TO_LEFT, LineEncoder
@@ -103,7 +111,13 @@ class TextTranslator(ABC):
     def with_constraints(
         self, tag: str | None, forbidden: Sequence[str] = (), *, digits: bool = True, requires: bool = True
     ) -> Self:
-        """Return a translator with another tag, more forbidden phrases, and optionally no digits or no `require`."""
+        """Return a translator with other constraints.
+
+        tag:       None keeps the tag
+        forbidden: added to `forbid`
+        digits:    False forbids digits in translations
+        requires:  False drops `decode.require`
+        """
         require_list("forbidden", forbidden)
         changes = {"tag": self._decode.tag if tag is None else tag, "forbid": (*self._decode.forbid, *forbidden)}
         if not requires:
@@ -253,7 +267,12 @@ class TextTranslator(ABC):
 
         The most probable token comes first. Translations with the same text count once. Raises UserError if the model
         decodes from right to left.
+
+        prefix:            beginning of the translation
+        count:             maximum number of translations
+        required, context: as in `translate`, for this line
         """
+        require_strings("line and prefix", [line, prefix])
         (item,) = translator_inputs([line], [prefix], [required], context=[context])
         require_count("count", count)
         require_flag("partial_word", partial_word)

@@ -14,7 +14,7 @@ import torch
 
 from nmt.alignment.attention import AlignmentAttention, AttendingModel, WordAligner
 from nmt.checkpoint import LoadedModel, load_model
-from nmt.decode.arguments import require_list, require_options
+from nmt.decode.arguments import require_list, require_options, require_strings
 from nmt.decode.language_model import FusedLanguageModel, require_fusible, require_language
 from nmt.decode.shortlist import Shortlist, require_languages
 from nmt.decode.task import Task
@@ -301,7 +301,8 @@ class Translator(TextTranslator):
         return [token for token, log_prob in candidates if log_prob > -math.inf]
 
     def attention(self, line: str, translation: Translation) -> Attention:
-        """See `TextTranslator.attention`; raises TypeError unless `translation` is a Translation."""
+        """See `TextTranslator.attention`; raises TypeError unless the arguments are a string and a Translation."""
+        require_strings("line", [line])
         if not isinstance(translation, Translation):
             raise TypeError(
                 f"translation must be a Translation, got {type(translation).__name__}; pass a result of "

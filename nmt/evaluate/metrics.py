@@ -23,7 +23,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
-from nmt.decode.arguments import require_strings
+from nmt.decode.arguments import require_list, require_strings
 from nmt.errors import CommandError, UserError
 from nmt.evaluate.brackets import BracketF1
 from nmt.evaluate.moses import MosesTokenizer, split_compounds
@@ -186,9 +186,12 @@ def score_corpus(
     """
     require_strings("metrics", metrics)
     require_strings("hypotheses", hypotheses)
+    require_list("references", references, "reference streams")
     references = list(references)
     for stream in references:
         require_strings("each reference stream", stream)
+    if resamples < 0:
+        raise ValueError(f"resamples is {resamples}; it must be at least 0")
     if not isinstance(tgt_lang, str):
         raise TypeError(f"tgt_lang must be a string such as 'de', got {type(tgt_lang).__name__}")
     if not re.fullmatch(LANGUAGE_PATTERN, tgt_lang) and any(name.startswith("bleu") for name in metrics):

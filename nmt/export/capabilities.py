@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Literal
+from typing import Literal, assert_never
 
 from nmt.errors import CommandError, UserError
 from nmt.export.packages import load_package
@@ -134,7 +134,7 @@ def unsupported_options(
 
 def unsupported_search_options(decode: DecodeRecipe) -> list[str]:
     """Return the names of the requested search options that CTranslate2 does not support."""
-    supported = {"stop": decode.stop != "exact"}
+    supported = {"stop": decode.stop in ("first", "patience")}
     return [name for name in _UNSUPPORTED if not supported.get(name, getattr(decode, name) == getattr(_DEFAULTS, name))]
 
 
@@ -146,9 +146,17 @@ def max_hypotheses(options: SearchOptions | DecodeRecipe) -> int:
 
 def length_exponent(options: SearchOptions | DecodeRecipe) -> float:
     """Return the exponent of CTranslate2's length penalty."""
-    if options.length_penalty == "none" or not options.length_alpha:
+    if not options.length_alpha:
         return _NO_PENALTY
-    return options.length_alpha * (GNMT_EXPONENT if options.length_penalty == "gnmt" else 1.0)
+    match options.length_penalty:
+        case "gnmt":
+            return options.length_alpha * GNMT_EXPONENT
+        case "power":
+            return options.length_alpha
+        case "none":
+            return _NO_PENALTY
+        case _:
+            assert_never(options.length_penalty)
 
 
 def select_compute_type(precision: SearchPrecision, device: EngineDevice) -> str:

@@ -12,7 +12,7 @@ class Slots:
     """Slots of the KV caches that each sentence uses, the same in all layers.
 
     width: slots of the sentence with the most
-    steps: step of each slot, before the first compaction
+    steps: decoder step that filled each slot; invalid after the first compaction
     """
 
     def __init__(self) -> None:

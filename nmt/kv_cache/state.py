@@ -90,7 +90,7 @@ class DecoderState:
     def _compact(self) -> None:
         """Remove the slots that no hypothesis attends to anymore.
 
-        The slots that a sentence keeps, and their order, depend only on the sentence, and so does rounding.
+        Each sentence is compacted independently, so its rounding errors do not depend on the batch.
         """
         capacity = self.layers[0].cache.stored.shape[3]
         is_used = (self.mask[:, 0, :, :capacity] == 0).any(dim=1)  # (batch, slots)

@@ -113,7 +113,7 @@ class CrossAttention(MultiHeadAttention):
         return heads_first(kv).contiguous().to(self.cache_dtype or memory.dtype)
 
     def step(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        """(batch, hypotheses, d_model) -> the same shape; memory: from `cache_memory`; mask: (batch, 1, 1, src_len)."""
+        """(batch, hypotheses, d_model) -> the same shape; memory: keys and values; mask: (batch, 1, 1, src_len)."""
         return self.out(attend_cached(self._queries(x), memory, mask).flatten(-2))
 
     def _queries(self, x: Tensor) -> Tensor:

@@ -18,6 +18,9 @@ OptionalPath = Annotated[Path | None, BeforeValidator(lambda path: None if path 
 
 SearchPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
+LengthPenalty = Literal["gnmt", "power", "none"]
+StopRule = Literal["exact", "first", "patience"]
+
 MAX_BEAM_SIZE = 5_000
 """With the base model and a beam of this size, the KV cache takes 6 GB for a sentence of 50 tokens."""
 
@@ -27,11 +30,11 @@ class DecodeRecipe(Section):
 
     beam_size: Annotated[PositiveInt, Field(le=MAX_BEAM_SIZE)] = 4
     """Hypotheses kept at each step; 1 is greedy search. Sampling ignores it."""
-    length_penalty: Literal["gnmt", "power", "none"] = "gnmt"
+    length_penalty: LengthPenalty = "gnmt"
     """Divisor of the log-probability: ((5+n)/6)^alpha (the paper), n^alpha (fairseq, CTranslate2), or 1."""
     length_alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
     """Exponent of the length penalty."""
-    stop: Literal["exact", "first", "patience"] = "first"
+    stop: StopRule = "first"
     """Stopping criterion: `first`, when `beam_size` hypotheses have finished, as in fairseq and CTranslate2;
     `patience`, when `patience` times `beam_size` have finished (Kasai et al. 2022); `exact`, when no live hypothesis
     can exceed the worst of the `n_best` finished ones. Greedy search stops at EOS."""

@@ -76,7 +76,7 @@ class ModelRecipe(Section):
 
     @property
     def head_width(self) -> int:
-        """`d_head` or its default."""
+        """Dimension of a head: `d_head`, or d_model / num_heads."""
         return self.d_head or self.d_model // self.num_heads
 
     @property

@@ -24,7 +24,7 @@ tgt_lang = {tgt}
 train = [{train}]
 valid = [{valid}]
 
-# Test sets that `nmt run` translates and scores at the end:
+# Test sets that `nmt run` translates and scores at the end, with paths like those above:
 # [data.test]
 # news = {{ kind = "text", src = "news.{src_lang}", tgt = "news.{tgt_lang}" }}
 

@@ -12,8 +12,8 @@ Step        The 2 * beam_size best extensions of a sentence's live hypotheses by
 Limit       An output has at most max_extra_tokens more tokens than the source, at most max_length_ratio times as many,
             and at most max_tokens, EOS excluded. A hypothesis at the limit can only end, with the true log-probability
             of EOS.
-Stop        A sentence is done when no live hypothesis can exceed its worst kept finished one. Log-probability only
-            falls and the length penalty only grows, so log_prob / penalty at the limit is an upper bound;
+Stop        A sentence is done when no live hypothesis can exceed its worst kept finished one. Log-probability never
+            increases and the length penalty never decreases, so log_prob / penalty at the limit is an upper bound;
             `Ranker.upper_bound` shows this for every option. With this rule, `exact`, a beam that never drops a
             hypothesis finds the true optimum. With `first`, a sentence is also done when beam_size hypotheses have
             ended, as in fairseq and CTranslate2; with `patience`, when patience * beam_size have (Kasai et al. 2022).

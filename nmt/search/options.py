@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import assert_never
 
 from nmt.errors import UserError
 from nmt.recipe import DecodeRecipe
+from nmt.recipe.decoding import LengthPenalty, StopRule
 from nmt.text.context import after_last
-
-LengthPenalty = Literal["gnmt", "power", "none"]
-StopRule = Literal["exact", "first", "patience"]
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of a search; the defaults are those of Vaswani et al. 2017 (section 6.1)."""
+    """Options of a search. The defaults are for direct calls; recipes use those of `DecodeRecipe`."""
 
     beam_size: int = 4
     """Live hypotheses at each step."""
@@ -80,9 +78,15 @@ class SearchOptions:
     @property
     def max_finished(self) -> int | None:
         """Number of finished hypotheses after which a group is done; None if `stop` is "exact"."""
-        if self.stop == "exact":
-            return None
-        patience = self.patience if self.stop == "patience" else 1.0
+        match self.stop:
+            case "exact":
+                return None
+            case "first":
+                patience = 1.0
+            case "patience":
+                patience = self.patience
+            case _:
+                assert_never(self.stop)
         return max(1, math.floor(self.beam_size // self.beam_groups * patience + 0.5))  # rounds as CTranslate2 does
 
     @classmethod

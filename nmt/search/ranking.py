@@ -65,7 +65,7 @@ class Ranker:
     def upper_bound(self, beam: Beam) -> Tensor:
         """Score that no live hypothesis of each group can exceed, (batch, groups).
 
-        Log-probability only falls, and bias adds at most the unmet gains. A negative total gains most from the
+        Log-probability never increases, and bias adds at most the unmet gains. A negative total gains most from the
         largest length penalty, at the limit; a positive one from the smallest, at the next token. Rounding preserves
         order, so this also holds for rounded values.
         """

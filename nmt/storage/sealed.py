@@ -169,7 +169,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 def remove_partial_files(directory: Path) -> None:
     """Remove what a killed `write_file` left in a directory; no other process may be writing there."""
-    for partial in directory.glob(".*.part-*"):
+    for partial in filter(Path.is_file, directory.glob(".*.part-*")):
         partial.unlink(missing_ok=True)
 
 

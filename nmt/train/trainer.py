@@ -234,11 +234,11 @@ class Trainer:
         self._exit_if_stopped(stop)
 
     def _is_due(self, interval: int) -> bool:
-        """Return whether something that is done every `interval` updates, and at the end of the run, is due now."""
+        """Return whether the step is a multiple of `interval`, or the last one."""
         return self._is_finished() or self.state.step % interval == 0
 
     def _agree_on_stop(self, stop: StopRequest) -> None:
-        """Make a signal to one process stop all of them at the same update."""
+        """All-reduce the stop request, so all ranks stop after the same update."""
         stop.agreed = self.world.max(stop.status)
 
     def _exit_if_stopped(self, stop: StopRequest) -> None:

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.packing.packed import PackedSequences
+from nmt.recipe.decoding import LengthPenalty
 from nmt.search.beam_search import beam_search
 from nmt.search.fusion import Fusion
-from nmt.search.options import LengthPenalty, SearchOptions
+from nmt.search.options import SearchOptions
 from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import EOS_ID
 from tests.search.test_bias import weights_table

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe
+from nmt.recipe.decoding import LengthPenalty
 from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
-from nmt.search.options import LengthPenalty, SearchOptions, length_penalty
+from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"
