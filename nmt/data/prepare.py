@@ -129,6 +129,8 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
     started = monotonic()
     directory = recipe.data_directory
     _warn_of_unused_documents(recipe)
+    if recipe.data.test and recipe.decode.tag is None and all(corpus.tag is not None for corpus in recipe.data.train):
+        warn("test sets are translated without a tag, but all corpora of data.train have one; set decode.tag")
     outdated = outdated_splits(recipe, directory)
     if "train" in outdated:
         if recipe.data.drop_wrong_script:

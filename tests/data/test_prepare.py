@@ -235,6 +235,23 @@ def test_warning_for_validation_references_in_another_unicode_form(
     assert (warning in capsys.readouterr().err) == (form == "NFC")
 
 
+def test_test_sets_without_a_tag_that_all_corpora_have_are_a_warning(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_corpus(folder / "text", sentence_pairs(200), sentence_pairs(20))
+    tagged = "data.train=[{kind='text',src='train.en',tgt='train.de',tag='<a>'}]"
+    test = "data.test={t={kind='text',src='valid.en',tgt='valid.de'}}"
+    for name, options, warns in (
+        ("untagged", (test,), False),
+        ("no test set", (tagged,), False),
+        ("tag", (tagged, test, "decode.tag=<a>"), False),
+        ("no tag", (tagged, test), True),
+    ):
+        prepare(recipe_for(folder, name, *options))
+        warning = "test sets are translated without a tag, but all corpora of data.train have one; set decode.tag"
+        assert (warning in capsys.readouterr().err) == warns, name
+
+
 @pytest.mark.parametrize("options", [(), ("data.train=[{kind='text',src='train.en',tgt='train.de',tag='<to-de>'}]",)])
 def test_warning_for_validation_text_with_swapped_sides(
     options: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
