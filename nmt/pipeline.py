@@ -17,6 +17,7 @@ from nmt.alignment.training import require_alignment_files
 from nmt.checkpoint import Tensors, average_checkpoints, average_origin, ema_origin, model_files, write_ema
 from nmt.data import prepare as preparation
 from nmt.data.prepare import Prepared, load_prepared
+from nmt.data.shared import load_shared
 from nmt.data.store import PairStore
 from nmt.data.test_sets import TestSet, test_sets, warn_of_swapped_tests
 from nmt.decode.context import translate_documents
@@ -232,8 +233,7 @@ def _train(recipe: Recipe, world: World, *, scores_tests: bool = False) -> Train
     world.run_on_main(lambda: require_start_model(recipe))
     world.run_on_main(lambda: require_decoding_inputs(recipe))
     world.run_on_main(lambda: _prepare(recipe))
-    prepared = load_prepared(recipe.data_directory)
-    verify_data(prepared, world)
+    prepared = load_shared(recipe.data_directory, world)
     tokenizers = prepared.tokenizers
     require_decoding(recipe, tokenizers)
     if scores_tests:
@@ -255,15 +255,6 @@ def _train(recipe: Recipe, world: World, *, scores_tests: bool = False) -> Train
     if world.is_main:  # the trainer has checked that the recipe fits the checkpoints of the run
         write_file(recipe.directory / "recipe.toml", dump_recipe(recipe).encode())
     return trainer.run()
-
-
-def verify_data(prepared: Prepared, world: World) -> None:
-    """Verify the checksums of the prepared data, on one rank per machine; raises UserError for a damaged file."""
-    if world.is_main and not prepared.has_checksums:
-        warn(f"{prepared.directory} was prepared by an earlier version without checksums; only file sizes are verified")
-    if world.is_local_main:
-        prepared.verify()
-    world.barrier_without_timeout()
 
 
 def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:

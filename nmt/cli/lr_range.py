@@ -15,11 +15,11 @@ from nmt.cli.metric_options import print_results
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import outdated_splits
 from nmt.data.prepare import load_prepared
+from nmt.data.shared import verify_data
 from nmt.diagnostics.lr_range import RateRange, run_range_test
 from nmt.errors import CommandError, UserError
 from nmt.evaluate.tables import Table
 from nmt.logs import say
-from nmt.pipeline import verify_data
 from nmt.plots.rates import draw_rate_range
 from nmt.processes.distributed import start_world
 from nmt.recipe import Recipe, load_recipe

@@ -16,6 +16,7 @@ import torch
 
 from nmt import pipeline
 from nmt.checkpoint import read_tensors
+from nmt.data.shared import verify_data
 from nmt.errors import UserError
 from nmt.processes.distributed import World
 from nmt.recipe import load_recipe, load_saved_recipe
@@ -173,7 +174,7 @@ def test_one_flipped_bit_in_the_prepared_text_is_refused(recipe: Path, tmp_path:
     for path in files:
         flip_a_bit(path)
         with pytest.raises(UserError, match=re.escape(f"{path} is damaged: its SHA-256 is not the one in prepare.j")):
-            pipeline.verify_data(prepared, World(0, 1, torch.device("cpu")))
+            verify_data(prepared, World(0, 1, torch.device("cpu")))
         flip_a_bit(path)
     flip_a_bit(files[0])
     status, _, err = nmt(*train)
@@ -220,12 +221,12 @@ def test_one_process_of_a_machine_verifies(recipe: Path, tmp_path: Path, monkeyp
     monkeypatch.setenv("LOCAL_RANK", "0")
     for rank in (0, 2):  # the first ranks of two machines
         with pytest.raises(UserError, match="is damaged"):
-            pipeline.verify_data(prepared, World(rank, 4, cpu))
+            verify_data(prepared, World(rank, 4, cpu))
     monkeypatch.setenv("LOCAL_RANK", "1")
     for rank in (1, 3):
-        pipeline.verify_data(prepared, World(rank, 4, cpu))
+        verify_data(prepared, World(rank, 4, cpu))
     with pytest.raises(UserError, match="is damaged"):
-        pipeline.verify_data(prepared, World(0, 1, cpu))
+        verify_data(prepared, World(0, 1, cpu))
 
 
 @pytest.mark.usefixtures("no_mecab")
