@@ -142,12 +142,12 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
     noun, option = "checkpoint", "keep_last"
     if kind == "best":
         noun, option = "validated checkpoint", "keep_best"
-        removed = {*TrainState.load(checkpoints[-1]).best_steps(count)} - {*map(checkpoint_step, checkpoints)}
-        if removed and not accept_fewer:
-            steps = ", ".join(map(str, sorted(removed)))
+        missing = {*TrainState.load(checkpoints[-1]).best_steps(count)} - {*map(checkpoint_step, checkpoints)}
+        if missing and not accept_fewer:
+            steps = ", ".join(map(str, sorted(missing)))
             raise UserError(
-                f"{run_dir} does not have all of its {count} best checkpoints: those of update {steps} were removed; "
-                "average fewer, or train another run with a higher train.keep_best"
+                f"{run_dir} has no checkpoint of update {steps}, among the {count} best; average fewer, or train "
+                "another run with a higher train.keep_best"
             )
         checkpoints = _sort_by_validation(checkpoints)
         if not checkpoints:

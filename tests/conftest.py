@@ -1,10 +1,11 @@
 """Shared fixtures."""
 
+import gc
 import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -55,13 +56,22 @@ def _no_fsync() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
+@contextmanager
 def _restored_signals() -> Iterator[None]:
-    """Restore signal handlers: commands change those of their process, and later processes would inherit them."""
-    handlers = [signal.getsignal(number) for number in _SIGNALS]
-    yield
-    for number, handler in zip(_SIGNALS, handlers, strict=True):
-        signal.signal(number, handler)
+    """Restore signal handlers: commands change those of their process, and processes started later inherit them."""
+    handlers, mask = [signal.getsignal(number) for number in _SIGNALS], signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        yield
+    finally:
+        for number, handler in zip(_SIGNALS, handlers, strict=True):
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    with _restored_signals():
+        yield
 
 
 @pytest.fixture
@@ -85,9 +95,10 @@ def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> N
     def call(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with _restored_signals(), pytest.raises(SystemExit) as ended:
             cli.main()
             sys.exit(0)
+        gc.enable()  # commands that end before their work leave it disabled
         out, err = capfd.readouterr()
         code = ended.value.code
         status = code if isinstance(code, int) else int(code is not None)  # as the interpreter exits

@@ -203,7 +203,7 @@ def test_a_failing_stage_keeps_its_checks(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_processes_of_a_stage_end_with_it(tmp_path: Path) -> None:
     child = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(600)"
-    outcome = run_stages(tmp_path, child, limit=2)
+    outcome = run_stages(tmp_path, child, limit=8)
     assert outcome.status == "timed out"
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 10

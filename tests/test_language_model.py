@@ -190,9 +190,9 @@ def test_a_server_rejects_fields_that_a_language_model_ignores(language_model: P
     served = ServedModel("lm", ("zxx", "en"), decode, generator, load_scorer, BatchingOptions(), "torch")
     with TestClient(build_app(Service([served], Limits()))) as client:
         for path, body, message in (
-            ("translate", {"text": "the old", "alternatives": True, "n_best": 2}, "alternatives is not possible"),
-            ("translate", {"text": "", "prefix": "the old"}, "prefix is not possible here: "),
-            ("translate", {"text": "the old", "glossary": [["old", "new"]]}, "glossary is not possible here: "),
+            ("translate", {"text": "the old", "alternatives": True, "n_best": 2}, "alternatives is not supported"),
+            ("translate", {"text": "", "prefix": "the old"}, "prefix is not supported: "),
+            ("translate", {"text": "the old", "glossary": [["old", "new"]]}, "glossary is not supported: "),
             ("score", {"pairs": [["", "a"], ["the old", "a"]]}, "pair 2 has a source, which lm ignores"),
         ):
             response = client.post(f"/v1/{path}", json=body)

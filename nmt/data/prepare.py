@@ -344,8 +344,9 @@ def _require_valid(recipe: Recipe) -> None:
 
 def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Tokenizers:
     num_pairs = min(recipe.tokenizer.training_pairs, text.kept.num_kept)
-    dropped = f" (dropped: {_drops(text.drops)})" if text.drops.total() else ""
-    say(f"training the tokenizer on {num_pairs:,} of {sum(text.num_read):,} pairs{dropped}")
+    if text.drops.total():
+        say(f"kept {text.kept.num_kept:,} of {sum(text.num_read):,} pairs (dropped: {_drops(text.drops)})")
+    say(f"training the tokenizer on {num_pairs:,} pairs")
     tags = (corpus.tag for corpus in recipe.data.train if corpus.tag is not None)
     mixture = _mixture(recipe, text.num_kept)
 

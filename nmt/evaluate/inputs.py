@@ -27,7 +27,7 @@ _MAX_CASED = 0.01  # fraction of lines; lowercased text may still contain a few 
 # Advice by metric that separates words at spaces, for references without spaces.
 _REMEDIES = {
     "bleu": "for bleu, use --tokenize char, or --lang zh or --lang ja if the text is Chinese or Japanese",
-    "ter": "leave out ter",
+    "ter": "for ter, use --lang zh if the text is Chinese, or leave it out",
     **dict.fromkeys(("bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"), "compute bleu instead"),
 }
 
@@ -85,7 +85,7 @@ def read_systems(files: Sequence[Path], text: ReferenceSet) -> dict[str, list[st
         if system in systems:
             raise UserError(f"{path} is given twice; systems must have different files; remove one")
         if str(path) in get_args(Metric) and not path.exists():
-            raise UserError(f"there is no file {path}, but a metric; separate metrics by commas, as in -m bleu,{path}")
+            raise UserError(f"there is no file {path}; {path} is a metric; separate metrics by commas: -m bleu,{path}")
         lines = list(read_lines(path, allow_pipe=True))
         if any(path.resolve() == reference.resolve() for reference in text.reference_files):
             raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")

@@ -136,7 +136,7 @@ class Scorer:
 def make_scorer(name: str, *, tgt_lang: str, tokenize: str | None = None, lowercase: bool = False) -> Scorer:
     """Create the scorer of a metric.
 
-    tgt_lang:  selects the rules of tokenizers; for Chinese and Japanese, `ter` splits characters
+    tgt_lang:  selects the rules of tokenizers; for Chinese, `ter` splits characters
     tokenize:  sacreBLEU tokenizer for `bleu`; None selects sacreBLEU's default for the language, mostly `13a`
     lowercase: for `bleu`, `chrf` and `chrf++` (sacreBLEU's -lc and --chrf-lowercase); TER always ignores case
 
@@ -150,7 +150,7 @@ def make_scorer(name: str, *, tgt_lang: str, tokenize: str | None = None, lowerc
         case "chrf++":
             return Scorer(name, CHRF(lowercase=lowercase, word_order=2), str, {})
         case "ter":
-            splits = SHORT_CODES.get(tgt_lang, tgt_lang) in ("ja", "zh")  # sacreBLEU needs both options to do so
+            splits = SHORT_CODES.get(tgt_lang, tgt_lang) == "zh"  # sacreBLEU needs both options to do so
             return Scorer(name, TER(normalized=splits, asian_support=splits), str, {})
         case "bracket-f1":
             return Scorer(name, BracketF1(), str, {})

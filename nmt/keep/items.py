@@ -40,6 +40,8 @@ _WRITTEN_SPACE = dict.fromkeys(("fr", "fra", "fre"), "\u202f")
 # Chinese, Japanese, Thai, Korean and similar letters, which stand next to items without a space.
 _ATTACHED = UNSPACED + "\uac00-\ud7a3"
 _WORD = rf"[^\W{_ATTACHED}]"
+_REST_OF_WORD = re.compile(rf"[^\s{_ATTACHED}]*")
+_MAX_REST = 100  # characters
 _FULL_WIDTH_DIGITS = {ord("\uff10") + digit: str(digit) for digit in range(10)}
 
 _NOT_IN_URL = r"\s<>\"\u201c\u201d\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
@@ -182,8 +184,10 @@ def _neighbors(item: Item, text: str) -> str:
 
 
 def _rest_of_word(item: Item, text: str) -> str:
-    """Return the characters between an item of a text and the spaces around it."""
-    return "".join(re.findall(r"\S+\Z", text[: item.start]) + re.findall(r"\A\S+", text[item.end :]))
+    """Return the characters around an item up to the next space, or letter of a script without spaces."""
+    before = _REST_OF_WORD.match(text[max(item.start - _MAX_REST, 0) : item.start][::-1])
+    after = _REST_OF_WORD.match(text[item.end : item.end + _MAX_REST])
+    return "".join(found[0] for found in (before, after) if found)
 
 
 def _pair_equal(sources: Sequence[Item], targets: Sequence[Item], source_key: _Key, target_key: _Key) -> Pairing:
@@ -228,7 +232,7 @@ def _with_fixed(text: str, fixed: Sequence[str], items: list[Item], flags: int =
     """Add the occurrences of fixed texts; drop other items that overlap them."""
     if not fixed:
         return items
-    pattern = "|".join(map(_whole_words, sorted(fixed, key=len, reverse=True)))  # the longest first
+    pattern = "|".join(map(whole_words, sorted(fixed, key=len, reverse=True)))  # the longest first
     found = [Item(FIXED, " ".join(match[0].split()), *match.span()) for match in re.finditer(pattern, text, flags)]
     ends = [item.end for item in found]
     starts = [*(item.start for item in found), len(text)]
@@ -236,7 +240,7 @@ def _with_fixed(text: str, fixed: Sequence[str], items: list[Item], flags: int =
     return sorted([*found, *others], key=lambda item: item.start)
 
 
-def _whole_words(text: str) -> str:
+def whole_words(text: str) -> str:
     """Return a pattern of a text that is not part of a longer word."""
     before, after = (
         rf"(?{look}{_WORD})" if re.match(_WORD, end) else "" for look, end in (("<!", text), ("!", text[-1]))

@@ -30,14 +30,19 @@ def _bare_words(text: str) -> list[str]:
 
 
 def link_equal_words(text: str, translation: str, links: Links, pairs: Sequence[tuple[Item, Item]]) -> Links:
-    """Replace the links of items, and of words that occur once on both sides."""
+    """Replace the links of items, and of names and the like that occur once on both sides.
+
+    Other words that are equal may be false friends, such as German "hat": they are linked only if they have no link.
+    """
     src_words, tgt_words = _bare_words(text), _bare_words(translation)
     src_counts, tgt_counts = Counter(src_words), Counter(tgt_words)
     position = {word: index for index, word in enumerate(tgt_words)}
+    given = {source for source, _ in links}
     equal = {
         position[word]: index
         for index, word in enumerate(src_words)
         if src_counts[word] == 1 and tgt_counts[word] == 1 and any(map(str.isalnum, word))
+        if index not in given or _is_copied(word, is_first=index == 0)
     }
     linked = set(equal.values())
     src_starts, tgt_starts = ([start for start, _ in word_spans(side)] for side in (text, translation))
@@ -49,3 +54,8 @@ def link_equal_words(text: str, translation: str, links: Links, pairs: Sequence[
             equal[word] = min(first + offset, end - 1)
     others = (link for link in links if link[1] not in equal and link[0] not in linked)
     return [*others, *((source, target) for target, source in equal.items())]
+
+
+def _is_copied(word: str, *, is_first: bool) -> bool:
+    """Return whether a word on both sides is probably a copy: it has a digit, or is capitalized inside a sentence."""
+    return any(map(str.isdigit, word)) or (not is_first and word[:1].isupper())

@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from nmt.decode.translation import without_breaks
+from nmt.keep.items import whole_words
 
 Links = Sequence[tuple[int, int]]
 
@@ -397,12 +398,15 @@ class _Placement:
     def _copied(self, element: Element, words: Interval, translated: Interval) -> Interval | None:
         """Return where the translated words repeat the content of an element, e.g. the 2 of H2O in H2O.
 
-        Around it are the same letters as in the source, and punctuation; around content that is not translated,
-        anything.
+        Around it are the same letters as in the source, and punctuation. Content that is not translated may be part of
+        a compound, as in max-Funktion.
 
         words, translated: offsets of source and target words
         """
         content = self._text[element.start : element.end].strip()
+        if element.is_fixed and content:
+            found = re.compile(whole_words(content), re.IGNORECASE).search(self._translation, *translated)
+            return found and Interval(*found.span())
         before, after = self._text[words.start : element.start], self._text[element.end : words.end]
         before = before[_leading_punctuation(before) :] if any(map(str.isalnum, before)) else ""
         after = after[: len(after) - _leading_punctuation(after[::-1])] if any(map(str.isalnum, after)) else ""
@@ -411,7 +415,7 @@ class _Placement:
         if begin < 0:
             return None
         others = self._translation[translated.start : begin] + self._translation[begin + len(whole) : translated.end]
-        if any(map(str.isalnum, others)) and not element.is_fixed:
+        if any(map(str.isalnum, others)):
             return None
         begin += len(before)
         return Interval(begin, begin + len(content))

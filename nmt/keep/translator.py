@@ -254,8 +254,7 @@ class PreservingTranslator:
         """
         pairing = line.grammar.pair(line.items, line.grammar.find_target(translation))
         text = line.marked.text
-        joined = [pair for pair in pairing.pairs if is_newly_joined(pair[0], text, pair[1], translation)]
-        if joined and not allow_joined:
+        if not allow_joined and any(is_newly_joined(pair[0], text, pair[1], translation) for pair in pairing.pairs):
             return None
         pairs = sorted(pairing.pairs, key=lambda pair: pair[1].start)
         edits = [(target.start, target.end, line.grammar.written(source)) for source, target in pairs]

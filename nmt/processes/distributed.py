@@ -247,7 +247,15 @@ def _connect(timeout: timedelta) -> tuple[TCPStore, int, bool]:
         return store, rank, False
     rank, host, port = int(os.environ["RANK"]), os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     # Do not wait here: `join_job` names the ranks that are missing.
-    return TCPStore(host, port, is_master=rank == 0, timeout=timeout, wait_for_workers=False), rank, rank == 0
+    store = TCPStore(
+        host,
+        port,
+        is_master=rank == 0,
+        timeout=timeout,
+        wait_for_workers=False,
+        multi_tenant=True,  # a second job of this process may use the port, as with torch's rendezvous
+    )
+    return store, rank, rank == 0
 
 
 def _init_process_group(rank: int, size: int, device: torch.device, detector: FailureDetector) -> None:

@@ -35,7 +35,7 @@ from nmt.processes.interruption import Interrupted
 MAX_HEARTBEAT_SECONDS = 1.0
 EXIT_SECONDS = 5.0  # time for a process to exit by itself after a verdict
 POLL_SECONDS = 0.05
-INTERRUPTED_SECONDS = 0.5  # for rank 0 to report a signal that all ranks received
+INTERRUPTED_SECONDS = 3.0  # for rank 0 to report a signal that all ranks received
 
 # After a broken connection: missed heartbeats that identify the lost rank, and checks before giving up.
 SUSPECT_MISSED = 4
@@ -184,7 +184,7 @@ class FailureDetector:
             elif isinstance(error, UserError):
                 self._conclude(str(error) if self._rank == 0 else f"{self._me.name}: {error}")
             elif isinstance(error, Interrupted) and self._rank > 0:
-                time.sleep(INTERRUPTED_SECONDS)  # often all ranks are interrupted; rank 0 then prints a better message
+                self._await_verdict(INTERRUPTED_SECONDS)  # if all ranks are interrupted, rank 0 has a better message
                 self._conclude(f"{self._me.name} was interrupted by a signal; {self._remedy}")
             else:
                 # Ctrl-C and a closed output pipe need no message.
@@ -194,6 +194,11 @@ class FailureDetector:
                 cause = f"{type(error).__name__}: {_first_line(error)}"
                 self._conclude(f"{self._me.name} failed: {cause}; {self._remedy}", is_shown=is_failure)
         return JobEnded(self.verdict)
+
+    def _await_verdict(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self.verdict and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
 
     def leave(self) -> None:
         """Announce the exit of this process; wait for the others while they need the store or the verdict."""

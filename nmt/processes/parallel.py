@@ -134,8 +134,10 @@ def _signals_deferred() -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        # First runs the handlers of signals that have arrived, which may raise.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -56,7 +56,7 @@ class DataRecipe(Section):
     """Pairs whose source is longer than `max_tokens`: drop them, or truncate the source to `max_tokens`, for
     summarization. Set both this and `decode.long_lines` to `truncate`, or neither."""
     max_length_ratio: PositiveFloat = 9.0
-    """Drop pairs with a higher ratio of words (without spaces: of character pairs) if a side has more than 10."""
+    """Drop pairs with a higher ratio of words if a side has over 10; without spaces, two characters are a word."""
     drop_duplicates: bool = True
     """Drop repeated pairs, which only the first corpus keeps. Always case-sensitive, like `drop_identical`."""
     drop_identical: bool = True
@@ -259,7 +259,7 @@ class TrainRecipe(Section):
     keep_last: PositiveInt = 5
     """Keep the newest N checkpoints."""
     keep_best: NonNegativeInt = 1
-    """Also keep the best N. They may count as newest ones, unless `validate_every` is a multiple of `save_every`."""
+    """Also keep the best N. They count toward `keep_last` unless `validate_every` is a multiple of `save_every`."""
     best_metric: Literal["loss", "bleu"] = "loss"
     """Criterion for the best checkpoints: validation loss or BLEU."""
     patience: NonNegativeInt = 0

@@ -185,7 +185,7 @@ def _check_combinations(body: TranslateRequest, model: ServedModel) -> None:
     """Raise HTTPException for options that exclude or need each other, or that model or engine do not support."""
     for name, reason in model.unsupported.items():
         if getattr(body, name, None):
-            raise HTTPException(400, f"{name} is not possible here: {reason}")
+            raise HTTPException(400, f"{name} is not supported: {reason}")
     max_n_best = _MAX_N_BEST
     if not body.alternatives:
         max_n_best = max(max_n_best, model.decode.n_best, model.decode.beam_size)

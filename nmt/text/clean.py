@@ -66,6 +66,7 @@ WITHOUT_SPACES = frozenset(("ja", "km", "lo", "my", "th", "zh", *(SHORT_CODES.ke
 """Languages without spaces between words."""
 _NOT_LETTERS = r"\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u218b\u2460-\u249b"  # fractions, superscripts
 _LETTER = re.compile(f"[^{_NOT_LETTERS}]")
+_EAST_ASIAN = re.compile(f"[{_HAN}{_KANA}{_HANGUL}]")
 
 
 def warn_of_unknown_scripts(languages: Mapping[str, str]) -> None:
@@ -171,14 +172,15 @@ def _count_words(text: str, language: str) -> int:
 def _in_other_script(text: str, language: str) -> bool:
     """Return whether most letters belong to another script; False if the script of the language is unknown.
 
-    In Chinese, Japanese and Korean, one character counts as three letters, as many as it replaces in other scripts.
+    A Chinese, Japanese or Korean character counts as three letters, about as many as it replaces in other scripts.
     """
     script = _SCRIPTS.get(language)
     if script is None or (script == _LATIN and text.isascii()):
         return False
-    foreign = len(_foreign_letter(script).findall(text))
-    native = len(_LETTER.findall(text)) - foreign
-    return foreign > native * (3 if _HAN in script else 1)
+    foreign = _foreign_letter(script).findall(text)
+    native = len(_LETTER.findall(text)) - len(foreign)
+    weighted = len(foreign) + 2 * len(_EAST_ASIAN.findall("".join(foreign)))
+    return weighted > native * (3 if _HAN in script else 1)
 
 
 @cache

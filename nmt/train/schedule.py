@@ -10,6 +10,7 @@ from nmt.recipe import TrainRecipe
 
 # Number of increases in dropout from 0 to its full value: few, because the training step is compiled for each level.
 _DROPOUT_INCREASES = 4
+_MIN_DECAYED = 0.9  # fraction of a schedule after which its rate is low
 
 
 def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
@@ -52,12 +53,12 @@ def schedule_problems(recipe: TrainRecipe, last: int) -> Iterator[str]:
             f"train.warmup_steps is {recipe.warmup_steps:,}, but the schedule has {updates:,} updates; the "
             "learning rate does not reach its peak; lower warmup_steps"
         )
-    elif recipe.schedule in ("cosine", "linear") and last < recipe.max_steps:
+    elif recipe.schedule in ("cosine", "linear") and last < _MIN_DECAYED * recipe.max_steps:
         yield (
             f"the learning rate decays until update {recipe.max_steps:,} (train.max_steps), but training ends after "
-            f"{last:,} updates (train.max_epochs), at a high rate; set max_steps to {last}"
+            f"about {last:,} updates (train.max_epochs), at a high rate; set max_steps to about {last}"
         )
-    if recipe.validate_bleu_every > last:
+    if recipe.validate_bleu_every > last and recipe.best_metric != "bleu":
         yield (
             f"train.validate_bleu_every is {recipe.validate_bleu_every:,}, but training ends after {last:,} updates, "
             "without validation BLEU; lower it"

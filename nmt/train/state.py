@@ -144,8 +144,9 @@ class TrainState:
         return self.best_score in (-values.get("valid/average_loss", math.nan), values.get("valid/average_bleu"))
 
     def best_steps(self, count: int) -> list[int]:
-        """Return the steps of the `count` best scores, best first."""
-        return [int(step) for step in sorted(self.scores, key=lambda step: -self.scores[step])[:count]]
+        """Return the steps of the `count` best scores, best first; those of diverged models only if all diverged."""
+        scores = {step: score for step, score in self.scores.items() if score != float("-inf")} or self.scores
+        return [int(step) for step in sorted(scores, key=lambda step: -scores[step])[:count]]
 
     def record_score(self, score: float, metrics: dict[str, float]) -> bool:
         """Record the score and metrics of this step; return whether it is the best so far."""

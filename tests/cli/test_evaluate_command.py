@@ -447,7 +447,8 @@ def test_text_without_spaces_gives_a_hint(tmp_path: Path, nmt: Nmt) -> None:
     ):
         (tmp_path / name).write_text(f"{line}\n" * 9 + "NATO\n")
     command = ("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp")
-    hint, ter = "hint: the reference has no spaces between words, so whole clauses are words for ", "leave out ter\n"
+    hint = "hint: the reference has no spaces between words, so whole clauses are words for "
+    ter = "for ter, use --lang zh if the text is Chinese, or leave it out\n"
     bleu = "for bleu, use --tokenize char, or --lang zh or --lang ja if the text is Chinese or Japanese"
     assert nmt(*command)[2] == f"{hint}bleu and ter; {bleu}, and {ter}"
     assert nmt(*command, "--metrics", "chrf,bleu")[2] == f"{hint}bleu; {bleu}\n"
@@ -482,7 +483,7 @@ def test_references_with_characters_that_translations_cannot_have_give_a_hint(tm
 def test_a_metric_among_the_files_is_named(tmp_path: Path, nmt: Nmt) -> None:
     (tmp_path / "ref").write_text("a dog\n")
     status, _, err = nmt("evaluate", "--ref", tmp_path / "ref", "-m", "bleu", "chrf", tmp_path / "hyp")
-    expected = "there is no file chrf, but a metric; separate metrics by commas, as in -m bleu,chrf"
+    expected = "there is no file chrf; chrf is a metric; separate metrics by commas: -m bleu,chrf"
     assert (status, one_line(err)) == (1, expected)
 
 

@@ -15,7 +15,7 @@ from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.errors import UserError
-from nmt.keep.items import ItemGrammar
+from nmt.keep.items import Item, ItemGrammar, is_newly_joined
 from nmt.keep.markup import MarkedText
 from nmt.keep.translator import Fallbacks, PreservingTranslator, warn_of_unspaced_markup
 
@@ -379,3 +379,9 @@ def test_the_context_has_no_tags() -> None:
     ]
     keeping(noisy).start_translation(inputs)()
     assert noisy.context == [["a 1"], [("c d", "D")]]
+
+
+def test_words_around_code_end_at_scripts_without_spaces() -> None:
+    source, target = Item("fixed", "Ctrl+C", 6, 12), Item("fixed", "Ctrl+C", 1, 7)
+    assert not is_newly_joined(source, "press Ctrl+C to quit Firefox", target, "按Ctrl+C退出Firefox")
+    assert is_newly_joined(source, "press Ctrl+C now", Item("fixed", "Ctrl+C", 0, 6), "Ctrl+C-CC drücken")

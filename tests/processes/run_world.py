@@ -101,6 +101,7 @@ def leave_first(world: World, folder: Path) -> None:
 
 def leave_a_barrier(world: World, folder: Path) -> None:
     """Only rank 0 waits for the others, as with shorter input on rank 1."""
+    world.barrier()  # rank 0 may still be connecting to rank 1
     if world.is_main:
         world.barrier_without_timeout()
 

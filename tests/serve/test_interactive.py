@@ -157,7 +157,7 @@ def test_fields_that_ctranslate2_does_not_support_are_listed_and_refused(model: 
         for field, value in values.items():
             response = client.post("/v1/translate", json={"text": LINE, "prefix": "th", field: value})
             assert response.status_code == 400, field
-            expected = f"{field} is not possible here: CTranslate2 does not support it; use --engine torch"
+            expected = f"{field} is not supported: CTranslate2 does not support it; use --engine torch"
             assert response.json()["error"] == expected
         assert len(client.post("/v1/translate", json=alternatives).json()["translations"][0]) > 1
 

@@ -74,7 +74,7 @@ def test_a_later_error_is_an_event(echo_service: MakeService) -> None:
 def test_a_timeout_within_a_stream_is_an_event_and_frees_the_queue(
     echo: EchoTranslator, echo_service: MakeService
 ) -> None:
-    service = echo_service(Limits(seconds=0.2), batching=BatchingOptions(batch_size=1, max_delay=0.0))
+    service = echo_service(Limits(seconds=2), batching=BatchingOptions(batch_size=1, max_delay=0.0))
     translate = echo.translate_inputs
 
     def block_after_first(inputs: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
@@ -85,7 +85,7 @@ def test_a_timeout_within_a_stream_is_an_event_and_frees_the_queue(
     echo.translate_inputs = block_after_first  # type: ignore[method-assign]
     events = read_events(TestClient(build_app(service)).post("/v1/translate", json={"text": LINES, "stream": True}))
     assert [name for name, _ in events] == ["line", "error"]
-    assert events[1][1]["error"].startswith("timeout after 0.2 seconds")
+    assert events[1][1]["error"].startswith("timeout after 2 seconds")
     assert service.models["en-de"].batcher.num_waiting == 0
 
 

@@ -203,3 +203,6 @@ def test_length_ratio_and_script_are_checked_in_languages_without_spaces(languag
     assert drop_reason(cleaner("en", language), english, f"{english}!") == "wrong script"
     assert drop_reason(cleaner("en", language), "Open Firefox", "打开 Firefox") == "wrong script"
     assert drop_reason(cleaner("en", language), "Please open Firefox", "请打开 Firefox") is None
+    assert drop_reason(cleaner("en", language), "It is cold today", "오늘 날씨 좋다 天氣") == "wrong script"
+    if language in ("zh", "zho", "yue"):
+        assert drop_reason(cleaner("en", language), "It is cold today", "今日はとても寒いですね") == "wrong script"

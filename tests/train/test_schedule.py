@@ -99,10 +99,10 @@ def test_training_that_ends_before_the_first_validation_bleu_is_a_warning() -> N
 
 def test_a_decay_that_outlasts_training_is_a_warning() -> None:
     expected = (
-        "the learning rate decays until update 1,000 (train.max_steps), but training ends after 80 updates "
-        "(train.max_epochs), at a high rate; set max_steps to 80"
+        "the learning rate decays until update 1,000 (train.max_steps), but training ends after about 80 "
+        "updates (train.max_epochs), at a high rate; set max_steps to about 80"
     )
     for schedule, problems in (("cosine", [expected]), ("linear", [expected]), ("inverse-sqrt", []), ("noam", [])):
         options = recipe(schedule=schedule, learning_rate=0.01, warmup_steps=80, max_steps=1_000)
         assert list(schedule_problems(options, 80)) == problems
-        assert list(schedule_problems(options, 1_000)) == []
+        assert list(schedule_problems(options, 900)) == []
