@@ -146,7 +146,7 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
         if missing and not accept_fewer:
             steps = ", ".join(map(str, sorted(missing)))
             raise UserError(
-                f"{run_dir} has no checkpoint of update {steps}, among the {count} best; average fewer, or train "
+                f"{run_dir} lacks checkpoints that are among its {count} best (steps {steps}); average fewer, or train "
                 "another run with a higher train.keep_best"
             )
         checkpoints = _sort_by_validation(checkpoints)

@@ -227,16 +227,11 @@ def _join_job(size: int, remedy: str) -> tuple[int, FailureDetector]:
             serves_store=serves_store,
             remedy=remedy,
         )
-    except (
-        KeyError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # no variable, or no server of the store
+    except (ValueError, RuntimeError) as error:  # a variable is missing, or the server of the store is missing or died
         address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        reason = f"{error.args[0]} is not set" if isinstance(error, KeyError) else str(error).partition("\n")[0]
         raise UserError(
-            f"cannot join the other processes at {address} ({reason}); each needs RANK, WORLD_SIZE, MASTER_ADDR and "
-            "MASTER_PORT; use torchrun, which sets them"
+            f"cannot join the other processes at {address} ({str(error).partition(chr(10))[0]}); each needs RANK, "
+            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT; use torchrun, which sets them"
         ) from error
 
 
@@ -245,6 +240,9 @@ def _connect(timeout: timedelta) -> tuple[TCPStore, int, bool]:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun serves it
         store, rank, _ = next(rendezvous("env://", timeout=timeout))
         return store, rank, False
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        if name not in os.environ:
+            raise ValueError(f"{name} is not set")
     rank, host, port = int(os.environ["RANK"]), os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     # Do not wait here: `join_job` names the ranks that are missing.
     store = TCPStore(

@@ -199,7 +199,7 @@ class TrainRecipe(Section):
     final_rate_ratio: Probability = 0.0
     """Final learning rate of `cosine` and `linear`, at `max_steps`, as a fraction of the peak."""
     plateau_factor: Probability = 0.5
-    """With `plateau`: factor of each reduction of the learning rate, more than 0; the nll is not that of the EMA."""
+    """With `plateau`: factor of each reduction of the learning rate, more than 0. Never looks at the EMA."""
     plateau_patience: PositiveInt = 3
     """With `plateau`: validations without a lower nll before each reduction. Early stopping (`patience`) should wait
     longer."""

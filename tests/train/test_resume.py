@@ -335,7 +335,7 @@ def test_an_average_of_the_best_needs_all_of_them(tiny_recipe: Recipe, tiny_data
     removed = set(state.best_steps(3)) - kept
     assert removed
     steps = ", ".join(map(str, sorted(removed)))
-    with pytest.raises(UserError, match=f"has no checkpoint of update {steps}, among the 3 best"):
+    with pytest.raises(UserError, match=rf"lacks checkpoints that are among its 3 best \(steps {steps}\)"):
         pipeline.average(recipe.directory, tmp_path / "out", "best", 3)
     assert pipeline.average(recipe.directory, tmp_path / "out", "best", 1)
 
