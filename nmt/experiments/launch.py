@@ -32,7 +32,7 @@ from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.cores import num_cores
 from nmt.processes.distributed import choose_device
 from nmt.processes.environment import world_size
-from nmt.processes.interruption import Interrupted, interruptible
+from nmt.processes.interruption import Interrupted, interruptible, uninterrupted
 from nmt.recipe import Recipe, parse_saved_recipe
 from nmt.storage.run_folder import MODEL, list_checkpoints
 from nmt.storage.sealed import CorruptError, link_or_copy
@@ -147,7 +147,8 @@ def _execute(runs: Sequence[Run], slots: Sequence[_Slot], bar: ProgressBar) -> l
             while pending and free:
                 run, slot = pending.pop(0), free.pop(0)
                 say(f"{run.name}: {run.recipe.directory}")
-                active.append(_Job(_start("run", run, slot), run, slot, time.monotonic()))
+                with uninterrupted():  # a process that is not in `active` would train on alone
+                    active.append(_Job(_start("run", run, slot), run, slot, time.monotonic()))
             time.sleep(_POLL_SECONDS)
             for job in [job for job in active if job.process.poll() is not None]:
                 active.remove(job)

@@ -16,6 +16,8 @@ from types import FrameType
 COPY_SECONDS = 1.0
 """Signals that follow the first one within this time are copies of it."""
 
+_SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1
+
 
 class SignalCopies:
     """Recognizes copies of a signal: `timeout` and a terminal with torchrun send each signal twice."""
@@ -58,8 +60,7 @@ def interruptible() -> Iterator[None]:
 
     before = {}
     if threading.current_thread() is threading.main_thread():  # only it receives signals
-        numbers = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1
-        before = {number: signal.signal(number, interrupt) for number in numbers}
+        before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
     try:
         yield
     except OSError:  # such as the BrokenPipeError of `ended_by_reader`
@@ -71,6 +72,23 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Handle signals that arrive in a `with` block at its end, for steps that must not be left half done."""
+    if threading.current_thread() is not threading.main_thread():  # only it receives signals
+        yield
+        return
+    received: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in received:
+            signal.raise_signal(number)
 
 
 @contextmanager

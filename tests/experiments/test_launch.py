@@ -1,11 +1,16 @@
 """Resources of parallel runs."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from nmt.experiments import launch
 from nmt.experiments.sweep import make_sweep
+from nmt.logs import progress
+from nmt.processes.interruption import Interrupted, interruptible
 
 RECIPE = """
 name = "tiny"
@@ -32,3 +37,19 @@ def test_cores_are_divided_among_runs_that_set_no_threads(
         assert overrides == [f"train.threads={expected}"]
     (alone,) = launch._slots(runs[0].recipe, None, len(runs))
     assert alone.overrides(runs[0]) == runs[0].overrides
+
+
+def test_a_signal_during_a_start_ends_the_started_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    runs = make_sweep(tmp_path / "tiny.toml", 1, (), []).runs(tmp_path)
+    started = []
+
+    def start(*_: object) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+        signal.raise_signal(signal.SIGTERM)
+        return started[0]
+
+    monkeypatch.setattr(launch, "_start", start)
+    with pytest.raises(Interrupted, match="incomplete: 1 run;"), interruptible(), progress("runs", 1, "runs") as bar:
+        launch._execute(runs, [launch._Slot({})], bar)
+    assert started[0].returncode == -signal.SIGTERM

@@ -9,7 +9,7 @@ import pytest
 
 from nmt.errors import JobEnded
 from nmt.processes import interruption
-from nmt.processes.interruption import Interrupted, ended_by_reader, interruptible
+from nmt.processes.interruption import Interrupted, ended_by_reader, interruptible, uninterrupted
 
 
 def test_a_reader_that_exits_ends_a_block_that_writes_nothing() -> None:
@@ -66,6 +66,17 @@ def test_only_a_later_signal_interrupts_the_cleanup(
             signal.raise_signal(signal.SIGTERM)
             done.append("cleanup")
     assert done == completed
+
+
+def test_a_signal_interrupts_only_after_an_uninterrupted_block() -> None:
+    done = []
+    with pytest.raises(Interrupted) as raised, interruptible():
+        with uninterrupted():
+            signal.raise_signal(signal.SIGTERM)
+            done.append("block")
+        done.append("after")
+    assert done == ["block"]
+    assert raised.value.status == 143
 
 
 def test_an_error_without_a_signal_is_not_an_interruption() -> None:
