@@ -18,6 +18,7 @@ from nmt.recipe import NO_LANGUAGE, ModelRecipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_report
 from nmt.storage.sealed import CorruptError, read_manifest, verify_directory
+from nmt.text.tokenizer import Tokenizers
 from nmt.train.state import TrainState
 
 # Options that `ModelRecipe.description` shows.
@@ -52,7 +53,9 @@ def describe_model(directory: Path) -> dict[str, Any]:
             "src": metadata.src_vocab_size,
             "tgt": metadata.tgt_vocab_size,
             "joint": "tokenizer.model" in files,
+            "user_symbols": list(Tokenizers.load(directory).src.user_symbols()),
         },
+        "tag": metadata.decode.tag,
         "max_tokens": metadata.max_tokens,
         "context": metadata.context._asdict() if metadata.context.size else None,
         "training": _training(directory, metadata, report),
@@ -138,8 +141,11 @@ def description_lines(description: Mapping[str, Any]) -> Iterator[str]:
         ("architecture", _architecture(ModelRecipe.model_validate(description["architecture"]))),
         ("parameters", f"{description['parameters']:,}"),
         ("vocabulary", f"{sizes['src']:,}, joint" if sizes["joint"] else f"{sizes['src']:,} and {sizes['tgt']:,}"),
-        *_training_rows(description["training"]),
     ]
+    if symbols := sizes["user_symbols"]:
+        default = "" if description["tag"] is None else f"; default tag: {description['tag']}"
+        rows.append(("tags, symbols", ", ".join(symbols) + default))
+    rows += _training_rows(description["training"])
     if context := description["context"]:
         translations = ", with translations" if context["sides"] == "both" else ""
         rows.append(("context", f"{counted(context['size'], 'previous sentence')}{translations}"))

@@ -87,8 +87,8 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in received:
-            signal.raise_signal(number)
+        for signal_number in received:
+            signal.raise_signal(signal_number)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from nmt.checkpoint import Checkpoint, average_checkpoints, load_model, model_fi
 from nmt.export.description import _training_rows
 from nmt.heads.masks import attentions
 from nmt.heads.pruning import write_pruned
-from nmt.storage.sealed import manifest_digest
+from nmt.storage.sealed import manifest_digest, write_directory
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
 
@@ -63,6 +63,19 @@ def test_a_run_is_described_by_its_average(run: Path, nmt: Nmt) -> None:
     assert rows["news bleu"] == "12.50  BLEU|nrefs:1"
     assert rows["torch"] == "fp32, bf16, fp16, int8 (on a CPU)"
     assert f"{hashlib.sha256(weights).hexdigest()}  {len(weights):>13,}  model.safetensors" in out
+
+
+def test_tags_are_listed_with_the_default_one(run: Path, tmp_path: Path, nmt: Nmt) -> None:
+    assert re.search("^tags, symbols +<web>, <news>$", nmt("info", run)[1], re.MULTILINE)
+    loaded = load_model(run / "model", torch.device("cpu"))
+    decode = loaded.metadata.decode.model_copy(update={"tag": "<news>"})
+    metadata = replace(loaded.metadata, decode=decode)
+    files = model_files(
+        loaded.model.recipe, model_tensors(loaded.model), Tokenizers.load(run / "model").files(), metadata
+    )
+    write_directory(tmp_path / "tagged", files)
+    out = nmt("info", tmp_path / "tagged")[1]
+    assert re.search("^tags, symbols +<web>, <news>; default tag: <news>$", out, re.MULTILINE)
 
 
 def test_a_single_checkpoint_is_named_once(run: Path, nmt: Nmt) -> None:
