@@ -22,6 +22,9 @@ settings.register_profile("nmt", deadline=None)  # durations depend on the load 
 settings.load_profile("nmt")
 install_device_guard()
 
+for _name in ("GIT_DIR", "GIT_WORK_TREE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"):
+    os.environ.pop(_name, None)  # tests must not join the job or use the repository of the shell
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 

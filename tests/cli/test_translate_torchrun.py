@@ -1,6 +1,7 @@
 """`nmt translate` in several processes under torchrun: the same output, and no hangs if a process dies."""
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -143,6 +144,15 @@ def test_ctranslate2_output_with_several_processes(model: Path, nmt: Nmt, start:
     assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
 
 
+def read_line(pipe: Path) -> None:
+    """Read a line of a named pipe and close it; fail if a job writes nothing within two minutes."""
+    descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # otherwise waits without a time limit for a writer
+    with os.fdopen(descriptor, "rb") as reader:
+        assert select.select([reader], [], [], 120.0)[0], "no output"
+        os.set_blocking(descriptor, True)
+        assert reader.readline()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_closed_output_pipe_ends_all_processes(model: Path, start: Start, tmp_path: Path, engine: str) -> None:
@@ -152,8 +162,7 @@ def test_closed_output_pipe_ends_all_processes(model: Path, start: Start, tmp_pa
     os.mkfifo(tmp_path / "out")
     options = ("-o", tmp_path / "out", "--window", 10, "--device", "cpu", "--engine", engine)
     job = start(2, "translate", model, tmp_path / "in", *options)
-    with (tmp_path / "out").open("rb") as reader:
-        reader.readline()
+    read_line(tmp_path / "out")
     assert job.wait() == [1, 1]
     assert "Broken pipe" not in "".join(path.read_text() for path in job.errors)
     assert not job.messages()

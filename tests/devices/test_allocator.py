@@ -17,6 +17,8 @@ libc = ctypes.CDLL("libc.so.6")
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.memset.restype, libc.memset.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
+PR_SET_THP_DISABLE = 41  # a transparent huge page needs one page fault for 2 MiB
+libc.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
 
 def write_and_free():
     blocks = [libc.malloc({BYTES}) for _ in range({BLOCKS})]
