@@ -44,7 +44,14 @@ from nmt.evaluate.report import (
     summarize,
 )
 from nmt.evaluate.report_format import write_report
-from nmt.evaluate.translated import TranslatedSet, context_digest, find_translated, text_digest, translation_digest
+from nmt.evaluate.translated import (
+    TranslatedSet,
+    context_digest,
+    find_translated,
+    references_digest,
+    text_digest,
+    translation_digest,
+)
 from nmt.logs import counted, progress, say, warn
 from nmt.models import build_model
 from nmt.plots.curves import draw_curves
@@ -427,6 +434,7 @@ def _translate_and_score(
         search=f"torch, {translator.precision}",
         digest=translated.digest,
         source=text_digest(test.src),
+        references=references_digest(test.refs),
         context=context_digest(test.previous),
         output=text_digest(lines),
         scores=score(lines, every),

@@ -70,9 +70,9 @@ def compare(
 ) -> None:
     """Compare systems with a baseline by two paired tests: bootstrap and approximate randomization.
 
-    The bootstrap gives the same results as sacreBLEU's --paired-bs. The randomization runs the trials of --paired-ar,
-    but also counts ties with the observed difference; otherwise, p is far too small when few sentences differ. The
-    environment variable SACREBLEU_SEED (default: 12345) sets the seed, which the signatures include.
+    Both draw the samples of sacreBLEU's --paired-bs and --paired-ar, with the same scores and intervals. p is
+    two-sided and counts ties with the observed difference; sacreBLEU's is too small, above all if few sentences differ.
+    The environment variable SACREBLEU_SEED (default: 12345) sets the seed, which the signatures include.
 
     nmt compare --ref news.de base.de big.de
 

@@ -72,7 +72,8 @@ class BracketF1(Metric):
         for stream in references:
             for line, reference in enumerate(stream, start=1):
                 try:
-                    brackets(reference)
+                    if reference is not None:  # it is None if it is missing
+                        brackets(reference)
                 except ValueError as error:
                     raise UserError(
                         f"line {line} of the reference is not a tree: {error}; it must look like "

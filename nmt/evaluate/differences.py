@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from sacrebleu.metrics.chrf import CHRF
 
+from nmt.evaluate.metrics import mask_missing
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -42,7 +44,8 @@ def largest_differences(
     chrf = CHRF(lowercase=lowercase)
     metric = "lowercased chrF2" if lowercase else "chrF2"
     differences = []
-    for index, (line, other_line, *refs) in enumerate(zip(first, second, *references, strict=True)):
+    for index, (line, other_line, *masked) in enumerate(zip(first, second, *mask_missing(references), strict=True)):
+        refs = [reference for reference in masked if reference is not None]
         if line != other_line:
             scores = (chrf.sentence_score(line, refs).score, chrf.sentence_score(other_line, refs).score)
             src = None if sources is None else sources[index]

@@ -94,17 +94,22 @@ def read_systems(files: Sequence[Path], text: ReferenceSet) -> dict[str, list[st
         warn_of_csv(system, lines)
         warn_of_empty(system, lines, text.streams, "is it the right file, and complete?")
         for name, others in {**text.references, "the source": text.source}.items():
-            if lines == others:
+            if others is not None and is_same_text(lines, others):
                 warn(f"{system} is identical to {name}; is it the right file?")
         systems[system] = lines
     return systems
+
+
+def is_same_text(lines: Sequence[str], others: Sequence[str]) -> bool:
+    """Return whether lines are equal except for white space at their ends, such as CR, which metrics ignore."""
+    return [line.rstrip() for line in lines] == [line.rstrip() for line in others]
 
 
 def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> None:
     """Warn of systems that are identical to the first one, the baseline."""
     baseline, *others = systems
     for name in others:
-        if systems[name] == systems[baseline]:
+        if is_same_text(systems[name], systems[baseline]):
             warn(f"{where}{name} is identical to the baseline; check that it is the intended file")
 
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from sacrebleu.metrics.base import Score as SacrebleuScore
 from sacrebleu.metrics.bleu import BLEU
@@ -104,7 +104,7 @@ class Scorer:
         if resamples > 1:
             check_seed()
         hyps = [self.prepare(line) for line in hypotheses]
-        refs = [[self.prepare(line) for line in stream] for stream in references]
+        refs = self.prepare_references(references)
         self.metric.n_bootstrap = self.metric.seed = None  # otherwise the signature shows those of an earlier call
         result, bootstrap = _corpus_score(self.metric, hyps, refs, resamples)
         signature = self.metric.get_signature()
@@ -119,6 +119,12 @@ class Scorer:
             mean=fields.get("confidence_mean", 0.0) if resamples > 1 else None,
             interval=fields.get("confidence_var", 0.0) if resamples > 1 else None,
         )
+
+    def prepare_references(self, references: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Preprocess references; missing ones, see `mask_missing`, are None, which sacreBLEU ignores."""
+        streams = mask_missing(references)
+        prepared = [[None if line is None else self.prepare(line) for line in stream] for stream in streams]
+        return cast("list[list[str]]", prepared)
 
     @property
     def is_case_sensitive(self) -> bool:
@@ -238,7 +244,8 @@ def score_groups(
         return line.rstrip().lower() if lowercase else line.rstrip()
 
     is_exact = [
-        normalize(hypothesis) in map(normalize, refs) for hypothesis, *refs in zip(hypotheses, *references, strict=True)
+        normalize(hypothesis) in (normalize(reference) for reference in refs if reference is not None)
+        for hypothesis, *refs in zip(hypotheses, *mask_missing(references), strict=True)
     ]
     result = []
     for name, sentences in sorted(members.items()):
@@ -260,6 +267,18 @@ def score_labels(
         return ()
     scorers = [make_scorer(name, **options) for name in _LABEL_METRICS]
     return tuple(score_groups(lines, references, labels, scorers, lowercase=options["lowercase"]))
+
+
+def mask_missing(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
+    """Replace missing references, which are blank although another one of the sentence is not, by None.
+
+    sacreBLEU's command line counts them as references of length 0: with one, BLEU has no brevity penalty.
+    """
+    rows = [
+        refs if not any(map(str.strip, refs)) else [line if line.strip() else None for line in refs]
+        for refs in zip(*references, strict=True)
+    ]
+    return [list(stream) for stream in zip(*rows, strict=True)]
 
 
 def check_aligned(streams: Mapping[str, Sequence[object]]) -> None:

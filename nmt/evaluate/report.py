@@ -132,6 +132,7 @@ class ScoredTestSet:
     search:       engine and precision of the translation; "" for a language model
     digest:       of model, text and translation, see `nmt.evaluate.translated`
     source, output: SHA-256 of the translated sentences and of their translations; "" if unknown
+    references: SHA-256 of the references; "" if unknown
     context: SHA-256 of the number of previous sentences of each; "" without context, or if unknown
     baseline, baseline_description, baseline_scores: see `nmt.evaluate.baselines`; empty without a baseline
     """
@@ -147,6 +148,7 @@ class ScoredTestSet:
     search: str = ""
     digest: str = ""
     source: str = ""
+    references: str = ""
     context: str = ""
     output: str = ""
     baseline: str = ""

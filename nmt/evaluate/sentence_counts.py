@@ -27,8 +27,12 @@ SentenceMetric = BLEU | CHRF | TER | BracketF1 | Rouge
 
 
 def sentence_counts(metric: SentenceMetric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
-    """Return the counts of each hypothesis against one or more streams of references, (sentences, counts)."""
-    pairs = list(zip(hypotheses, zip(*references, strict=True), strict=True))
+    """Return the counts of each hypothesis against one or more streams of references, (sentences, counts).
+
+    None for a reference: it is missing.
+    """
+    known = [[reference for reference in refs if reference is not None] for refs in zip(*references, strict=True)]
+    pairs = list(zip(hypotheses, known, strict=True))
     match metric:
         case BLEU():
             bleu = copy.copy(metric)

@@ -32,6 +32,11 @@ def text_digest(lines: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(list(lines)).encode()).hexdigest()
 
 
+def references_digest(refs: Sequence[Sequence[str]]) -> str:
+    """Return a SHA-256 of all reference streams."""
+    return text_digest([line for stream in refs for line in stream])
+
+
 def context_digest(previous: Sequence[int] | None) -> str:
     """Return a SHA-256 of the number of previous sentences of each source sentence; "" without context."""
     return "" if previous is None else text_digest(list(map(str, previous)))
@@ -40,6 +45,11 @@ def context_digest(previous: Sequence[int] | None) -> str:
 def has_other_source(run: Path, name: str, src: Sequence[str]) -> bool:
     """Return whether a run translated other sentences for a test set; False if its report does not say."""
     return _recorded(run, name, "source") not in ("", text_digest(src))
+
+
+def has_other_references(run: Path, name: str, refs: Sequence[Sequence[str]]) -> bool:
+    """Return whether a run was scored with other references of a test set; False if its report does not say."""
+    return _recorded(run, name, "references") not in ("", references_digest(refs))
 
 
 def has_other_context(run: Path, name: str, previous: Sequence[int] | None) -> bool:

@@ -68,7 +68,7 @@ def score_runs(
     scorer: Scorer, runs: Sequence[Sequence[str]], references: Sequence[Sequence[str]], resamples: int
 ) -> RunScores:
     """Score the translations of several runs; the resamples depend only on the number of sentences."""
-    refs = [[scorer.prepare(line) for line in stream] for stream in references]
+    refs = scorer.prepare_references(references)
     generator = np.random.default_rng(SEED)
     size = len(refs[0])
     counts = [sentence_counts(scorer.metric, [scorer.prepare(line) for line in lines], refs) for lines in runs]

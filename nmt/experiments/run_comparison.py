@@ -13,7 +13,7 @@ from nmt.evaluate.inputs import hint_at_lowercase_output, scoring_options, warn_
 from nmt.evaluate.metrics import check_aligned, make_scorer
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
-from nmt.evaluate.translated import has_other_output, has_other_source
+from nmt.evaluate.translated import has_other_output, has_other_references, has_other_source
 from nmt.logs import warn
 from nmt.recipe import Recipe, load_saved_recipe, parse_saved_recipe
 from nmt.storage.run_folder import read_json_object, require_run
@@ -127,6 +127,11 @@ def read_translations(recipe: Recipe, directory: Path, test: TestSet) -> list[st
             "the test set, or compare files with --ref"
         )
     check_aligned({str(path): lines, f"data.test.{test.name}": test.src})
+    if has_other_references(directory, test.name, test.refs):
+        warn(
+            f"the references of data.test.{test.name} have changed since the report of {directory}, whose scores are "
+            "those of the old ones; `nmt run` updates them"
+        )
     return lines
 
 

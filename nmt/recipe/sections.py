@@ -128,8 +128,7 @@ class TokenizerRecipe(Section):
     """The SentencePiece model."""
 
     algorithm: Literal["bpe", "unigram", "char", "byte"] = "bpe"
-    """Byte-pair encoding (Sennrich et al. 2016; the paper), unigram language model (Kudo 2018), characters, or UTF-8
-    bytes."""
+    """Byte-pair encoding (Sennrich et al. 2016; the paper), unigram language model (Kudo 2018), characters or bytes."""
     vocab_size: PositiveInt = 32_000
     """Vocabulary size, including special tokens and 256 byte tokens. With `char`, the maximum; rarer characters are
     encoded as bytes. With `byte` it is always 261 plus `user_symbols` and tags: spaces have their own token. A
@@ -163,7 +162,8 @@ class TrainRecipe(Section):
     max_steps: PositiveInt = 100_000
     """Number of updates."""
     max_minutes: PositiveFloat | None = None
-    """Stop after this many minutes, at the next log, validation or checkpoint; does not change the schedule."""
+    """Stop after this many minutes of updates in all sessions, without startup, validation and saving, at the next log,
+    validation or checkpoint; does not change the schedule."""
     max_epochs: PositiveInt | None = None
     """Stop after this many epochs; does not change the schedule, which ends at `max_steps`."""
     batch_tokens: PositiveInt = 25_000
@@ -209,8 +209,8 @@ class TrainRecipe(Section):
     label_smoothing: Probability = 0.1
     """Probability mass distributed evenly over the vocabulary, including the gold token."""
     rdrop: NonNegativeFloat = 0.0
-    """Weight of the R-Drop loss (Liang et al. 2021), the divergence between two passes with different dropout masks;
-    5 in their translation experiments. Doubles the computation."""
+    """Weight of the R-Drop loss (Liang et al. 2021, who use 5): divergence between two passes with different dropout
+    masks. Doubles the computation."""
     guided_alignment: bool = False
     """Guided alignment (Chen et al. 2016; Garg et al. 2019): train one head of the cross-attention to align words, for
     better alignments in translation. It is the head of `decode.alignment_layer` and `alignment_heads`, by default head

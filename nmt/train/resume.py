@@ -35,6 +35,8 @@ _UPDATE_OPTIONS = (
 # The report of a run uses the current values of these options.
 _REPORT_OPTIONS = ("data.test", "decode.", "evaluate.")
 
+_VALIDATION_SET = "the validation set"
+
 # Maximum factor by which changed options may raise the learning rate from one update to the next.
 _MAX_RATE_FACTOR = 2.0
 
@@ -186,13 +188,13 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
         if state.valid or (before is not None and before.data.valid != recipe.data.valid):
             known = state.valid[:12] or "unknown"
             state.changes.append(Change(state.step, "validation set (SHA-256)", known, valid[:12]))
-            changed.insert(0, "the validation set")
+            changed.insert(0, _VALIDATION_SET)
         elif not changed:
             return f"{checkpoint} does not identify its validation set; scores are assumed to be from the current one"
     if not changed:
         return ""
     best = f" (update {state.best_step:,})" if state.best_step else ""
-    state.discard_scores()
+    state.discard_scores(of_other_set=_VALIDATION_SET in changed)
     return (
         f"{' and '.join(changed)} changed: earlier scores are not comparable; discarding the best{best} and resetting "
         "patience"
@@ -206,6 +208,11 @@ def require_used_options(recipe: AnyRecipe, state: TrainState, checkpoint: Path)
     """
     if (before := _recipe_of(checkpoint, recipe)) is None:
         return
+    if recipe.train.max_steps < state.step and not state.limits_reached(before.train):  # it was interrupted
+        raise UserError(
+            f"train.max_steps is {recipe.train.max_steps}, but {recipe.directory} has {state.step} updates; it must be "
+            f"at least {state.step}, which ends the run here"
+        )
     names = _UPDATE_OPTIONS if recipe.train.max_steps == state.step else ("max_steps", *_UPDATE_OPTIONS)
     pairs = [(name, getattr(recipe.train, name), getattr(before.train, name)) for name in names]
     limits = " and ".join(state.limits_reached(recipe.train))

@@ -52,6 +52,7 @@ class TrainState:
     rate_factor:        factor on the learning rate, lowered by schedule `plateau`
     plateau_best:       lowest validation nll so far, for schedule `plateau`
     plateau_validations: validations since then, or since the last reduction of the rate
+    plateau_step:       step of the last validation that counted for schedule `plateau`
     unlogged:           sums over the updates since the last log line
     changes:            options that changed on resuming, oldest first
     """
@@ -85,6 +86,7 @@ class TrainState:
     rate_factor: float = 1.0
     plateau_best: float | None = None
     plateau_validations: int = 0
+    plateau_step: int = 0
     unlogged: dict[str, float] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
 
@@ -159,8 +161,9 @@ class TrainState:
 
     def record_plateau(self, nll: float, train: TrainRecipe) -> bool:
         """Record a validation nll for schedule `plateau`; return whether it lowers the learning rate."""
-        if train.schedule != "plateau":
+        if train.schedule != "plateau" or self.plateau_step == self.step > 0:
             return False
+        self.plateau_step = self.step
         if math.isfinite(nll) and (self.plateau_best is None or nll < self.plateau_best):
             self.plateau_best, self.plateau_validations = nll, 0
             return False
@@ -180,12 +183,16 @@ class TrainState:
         if train.schedule != "plateau" or self.step == train.schedule_start:
             self.rate_factor, self.plateau_best, self.plateau_validations = 1.0, None, 0
 
-    def discard_scores(self) -> None:
-        """Discard scores that are not comparable with later ones; validate this step again."""
+    def discard_scores(self, *, of_other_set: bool) -> None:
+        """Discard scores that are not comparable with later ones; validate this step again.
+
+        of_other_set: the validation set has changed, so its nll, which schedule `plateau` compares, is not comparable
+        """
         self.validation_due = self.validation_due or str(self.step) in self.scores
         self.scores, self.best_validation = {}, {}
         self.best_step, self.validations_without_best, self.start_score = 0, 0, None
-        self.plateau_best, self.plateau_validations = None, 0
+        if of_other_set:
+            self.plateau_best, self.plateau_validations, self.plateau_step = None, 0, 0
         self.scored_from = self.step
 
 

@@ -202,6 +202,9 @@ class Trainer:
         self.loss.train()
         if state.validation_due:
             is_kept = self._validate(stop, metrics)
+            if self._is_finished():  # because of `patience`, or of a lower limit
+                self._log(running, metrics, bar)
+                running = RunningMetrics({}, self.world)
             self._save(running, is_interim=not (is_kept or self._is_due(recipe.save_every)))
             self._exit_if_stopped(stop)
         if state.step == 0 and recipe.start_from is not None:
@@ -297,7 +300,7 @@ class Trainer:
     def _log(self, running: RunningMetrics, metrics: MetricsWriter | None, bar: ProgressBar | None) -> None:
         """Write the means since the last log line."""
         sums, state = running.sums(self.world), self.state
-        if metrics is None or bar is None:
+        if metrics is None or bar is None or not sums["tokens"]:
             return
         speed = sums["tokens"] / max(sums["seconds"], 1e-9)
         values = {
@@ -445,6 +448,8 @@ class Trainer:
         message = discard_other_scores(self.recipe, self.state, directory, self.text.valid_identity, was_finished)
         if message and self.world.is_main:
             say(message)
+        if self._is_finished() and str(self.state.step) not in self.state.scores:  # an interrupted run ends here
+            self.state.validation_due = True
         is_finished = self._is_finished() and not self.state.validation_due  # discarding scores may resume training
         record_changes(self.recipe, self.state, directory, is_finished=is_finished)
         load_tensors(self.model, checkpoint.model)

@@ -39,7 +39,7 @@ def paired_test(texts: Path, *options: str, seed: str) -> list[dict[str, dict[st
 
 
 @pytest.mark.slow
-def test_both_tests_equal_the_sacrebleu_command(texts: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_those_of_the_sacrebleu_command(texts: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     seed = "7"  # not the default
     monkeypatch.setenv("SACREBLEU_SEED", seed)
     status, out, _ = nmt(
@@ -55,8 +55,8 @@ def test_both_tests_equal_the_sacrebleu_command(texts: Path, nmt: Nmt, monkeypat
         name = THEIR_NAMES[comparison["metric"]]
         for ours, by_bootstrap, by_trials in zip(comparison["systems"], bootstrap, trials, strict=True):
             assert ours["score"] == by_bootstrap[name]["score"] == by_trials[name]["score"]
-            assert (ours["mean"], ours["interval"]) == (by_bootstrap[name]["mean"], by_bootstrap[name]["ci"])
-            assert ours["p_bootstrap"] == by_bootstrap[name]["p_value"]
+            theirs = [by_bootstrap[name]["mean"], by_bootstrap[name]["ci"]]
+            assert [ours["mean"], ours["interval"]] == pytest.approx(theirs, abs=1e-4)  # theirs are float32
             if name != "TER":  # whose ties we count: see tests/evaluate/test_significance.py
                 assert ours["p_randomization"] == by_trials[name]["p_value"]
         assert [

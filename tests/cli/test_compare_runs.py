@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt.evaluate.metrics import score_corpus
-from nmt.evaluate.translated import text_digest
+from nmt.evaluate.translated import references_digest, text_digest
 from tests.calling import Nmt, one_line
 
 RECIPE = """
@@ -167,6 +167,17 @@ def test_a_changed_test_set_is_not_scored_with_earlier_translations(runs: Path, 
     status, out, err = nmt("compare", "a", "b")
     assert (status, out) == (1, "")
     assert "data.test.heldout has changed since a/translations/heldout.de was written; restore the" in one_line(err)
+
+
+def test_changed_references_give_a_warning(runs: Path, nmt: Nmt) -> None:
+    for name in TRANSLATIONS:
+        test = {"name": "heldout", "references": references_digest([REFERENCES])}
+        (runs / name / "report.json").write_text(json.dumps({"tests": [test]}))
+    assert nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)[2] == ""
+    (runs / "test.de").write_text("".join(f"{line}\n" for line in REFERENCES[::-1]))
+    status, _, err = nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)
+    assert status == 0
+    assert "the references of data.test.heldout have changed since the report of a, whose scores" in err
 
 
 def test_translations_other_than_those_of_the_report_are_not_compared(runs: Path, nmt: Nmt) -> None:

@@ -21,6 +21,7 @@ from nmt.evaluate.metrics import (
     score_corpus,
     score_groups,
 )
+from nmt.evaluate.significance import compare_systems
 from nmt.recipe import BleuTokenizer, EvaluateRecipe, Metric
 from tests.evaluate.multi30k import needs_multi30k, read_lines
 
@@ -125,6 +126,24 @@ def test_a_second_reference_raises_bleu_and_is_in_the_signature() -> None:
     assert one.value < two.value == pytest.approx(100)
     assert "nrefs:1|" in one.signature
     assert "nrefs:2|" in two.signature
+
+
+@pytest.mark.parametrize("metric", TEXT_METRICS)
+def test_blank_references_count_only_if_all_of_a_sentence_are_blank(metric: str) -> None:
+    """A sentence with missing references scores as it does with the others alone; sacreBLEU's command line differs."""
+    blank = [" "] * len(REFERENCES)
+    (alone,) = score_corpus(HYPOTHESES, [REFERENCES], [metric], tgt_lang="en")
+    for references in ([REFERENCES, blank], [blank, REFERENCES], [["", *REFERENCES[1:]], [REFERENCES[0], "", "", ""]]):
+        (found,) = score_corpus(HYPOTHESES, references, [metric], tgt_lang="en", resamples=10)
+        assert found.value == alone.value
+        assert "nrefs:1|" in found.signature
+        systems = {"first": HYPOTHESES, "second": REFERENCES}
+        compared = compare_systems(systems, references, make_scorer(metric, tgt_lang="en"), resamples=5, trials=5)
+        assert compared.systems[0].score == alone.value
+    (mixed,) = score_corpus(HYPOTHESES, [REFERENCES, [REFERENCES[0], "", "", ""]], [metric], tgt_lang="en")
+    assert mixed.value == alone.value and "nrefs:var|" in mixed.signature
+    (group,) = by_group(["", *HYPOTHESES[1:]], [REFERENCES, blank], [["all"]] * 4, metric)
+    assert group.exact == 0.0
 
 
 def test_signatures_have_options_and_versions() -> None:

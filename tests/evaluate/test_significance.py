@@ -1,4 +1,4 @@
-"""Approximate randomization against all possible swaps, scored by sacreBLEU."""
+"""Paired tests against samples, and all possible swaps, scored by sacreBLEU."""
 
 import tracemalloc
 from collections.abc import Sequence
@@ -98,17 +98,39 @@ def test_different_outputs_of_equal_score_are_no_evidence(metric: str) -> None:
     assert p_randomization(metric, first, second, [["a b c d e", "a b c d e"]]) == 1.0
 
 
+def p_bootstrap(metric: str, first: list[str], second: list[str], references: list[list[str]], resamples: int) -> float:
+    systems, scorer = {"first": first, "second": second}, make_scorer(metric, tgt_lang="en")
+    comparison = compare_systems(systems, references, scorer, resamples=resamples, trials=0)
+    assert f"|bs:{resamples}|seed:12345|" in comparison.signatures[0] and "|p:two-sided|" in comparison.signatures[0]
+    p = comparison.systems[1].p_bootstrap
+    assert p is not None
+    return p
+
+
 @pytest.mark.slow
-def test_equal_scores_in_every_resample_give_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    other = [f"{line} " for line in FIRST]
-    compare_systems({"first": FIRST, "other": other}, [REFERENCE], make_scorer("bleu", tgt_lang="en"), resamples=50)
-    assert "other has the same bleu as the baseline; it has no p-value by bootstrap" in capsys.readouterr().err
-    compare_systems({"first": FIRST, "second": SECOND}, [REFERENCE], make_scorer("bleu", tgt_lang="en"), resamples=50)
-    assert "has no p-value" not in capsys.readouterr().err
-    right, wrong = ["the cat sat on the mat", "the cat sat on the rug"]  # equal scores, but not in each resample
-    alternating = {"odd": [right, wrong] * 20, "even": [wrong, right] * 20}
-    compare_systems(alternating, [[right] * 40], make_scorer("bleu", tgt_lang="en"), resamples=50)
-    assert "has no p-value" not in capsys.readouterr().err
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("number_of_references", [1, 3])
+def test_bootstrap_agrees_with_resampled_text_scored_by_sacrebleu(metric: str, number_of_references: int) -> None:
+    references = [REFERENCE, FIRST[::-1], SECOND[::-1]][:number_of_references]
+
+    def score(lines: list[str], chosen: Sequence[int]) -> float:
+        refs = [[stream[i] for i in chosen] for stream in references]
+        return float(METRICS[metric].corpus_score([lines[i] for i in chosen], refs).score)
+
+    # sacreBLEU draws its resamples with the same generator, shape and seed.
+    drawn = np.random.default_rng(12345).choice(len(REFERENCE), size=(120, len(REFERENCE)), replace=True).tolist()
+    differences = np.array([score(SECOND, chosen) - score(FIRST, chosen) for chosen in drawn])
+    observed = score(SECOND, range(6)) - score(FIRST, range(6))
+    extreme = np.abs(differences - differences.mean()) >= abs(observed) - 1e-9
+    assert p_bootstrap(metric, FIRST, SECOND, references, 120) == (extreme.sum() + 1) / 121
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_bootstrap_of_one_different_sentence_is_no_evidence(metric: str) -> None:
+    """sacreBLEU returns a p-value below 0.05."""
+    first, second, reference = FIRST * 5, [SECOND[0], *(FIRST * 5)[1:]], REFERENCE * 5
+    assert p_bootstrap(metric, first, second, [reference], 500) > 0.4
+    assert p_bootstrap(metric, first, [f"{line} " for line in first], [reference], 50) == 1.0
 
 
 @pytest.mark.slow

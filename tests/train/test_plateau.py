@@ -29,8 +29,12 @@ def test_rate_is_lowered_after_validations_without_a_lower_nll() -> None:
         state.record_plateau(nll, train)
         factors.append(state.rate_factor)
     assert factors == pytest.approx([1, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01])
-    state.discard_scores()  # of another validation set
+    state.discard_scores(of_other_set=False)  # another metric selects the best checkpoints
+    assert state.record_plateau(1.8, train)
+    state.discard_scores(of_other_set=True)
     assert not any(state.record_plateau(nll, train) for nll in (5.0, 5.0))
+    state.step = 10
+    assert not any(state.record_plateau(nll, train) for nll in (4.0, 6.0, 6.0))  # the same step, validated again
     constant = TrainState()
     assert not constant.record_plateau(1.0, TrainRecipe()) and constant == TrainState()
     assert learning_rate(train, 512, 4_000) == learning_rate(train, 512, 99_999) == train.learning_rate

@@ -253,6 +253,32 @@ def test_a_stopped_run_keeps_the_metrics_and_checkpoints_of_an_uninterrupted_one
 
 
 @pytest.mark.slow
+def test_an_interrupted_run_can_end_at_its_last_update(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lower limit makes the update the last one, which is logged and validated as usual."""
+    recipe = with_train(tiny_recipe, max_steps=8, validate_every=50, save_every=50, log_every=50)
+    update = trainer_module.Trainer.update
+
+    def update_and_stop(trainer: trainer_module.Trainer, given: Any) -> Any:
+        if trainer.state.step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(trainer, given)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(trainer_module.Trainer, "update", update_and_stop)
+        train_tiny(recipe, tiny_data)
+    with pytest.raises(UserError, match=r"max_steps is 4, but \S+ has 6 updates; it must be at least 6"):
+        train_tiny(with_train(recipe, max_steps=4), tiny_data)
+    state = train_tiny(with_train(recipe, max_steps=6), tiny_data)
+    assert list(state.scores) == ["6"] and not state.is_interim and not state.unlogged["tokens"]
+    assert len(metrics(recipe, "train/nll")) == len(metrics(recipe, "valid/nll")) == 1
+    capsys.readouterr()
+    train_tiny(with_train(recipe, max_steps=6), tiny_data)
+    assert "training is complete at step 6; nothing to do" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_patience_ends_a_run_that_does_not_improve_and_a_second_start_does_nothing(
     tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
