@@ -396,9 +396,12 @@ def _text_settings(inputs: InputOptions, outputs: OutputOptions, writer: RecordW
 
 
 def _with_requirements(decode: DecodeRecipe, writer: RecordWriter, keep: opt.Kinds, engine: Engine) -> DecodeRecipe:
-    """Add what the output needs: the whole beam to drop duplicates, and word alignments to place markup."""
+    """Add what the output needs: the whole beam to drop duplicates, and word alignments to place markup.
+
+    The list of diverse beam search stays as it is: the best of the whole beam would be copies from the best group.
+    """
     changes: dict[str, Any] = {}
-    if writer.distinct and not decode.sampling:
+    if writer.distinct and not decode.sampling and decode.beam_groups == 1:
         changes["n_best"] = max_hypotheses(decode)
     if "markup" in keep and engine != "ctranslate2":
         changes["alignments"] = True

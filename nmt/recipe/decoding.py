@@ -62,8 +62,9 @@ class DecodeRecipe(Section):
     """Block repeated n-grams of this many tokens; 0 disables this."""
     forbid: tuple[str, ...] = ()
     """Negative lexical constraints: phrases that must not occur. Each is tokenized by itself; other segmentations of it
-    are not excluded. In scripts without spaces, tokens that contain the phrase are excluded too. A given prefix may
-    still contain a phrase, and so may the joined translations of a split line."""
+    are not excluded, but longer words that begin with its tokens are (`Hund` may exclude `Hunde`). In scripts without
+    spaces, tokens that contain the phrase are excluded too. A given prefix may still contain a phrase, and so may the
+    joined translations of a split line."""
     require: tuple[str, ...] = ()
     """Positive lexical constraints: phrases that every output must contain, each tokenized by itself. Use a beam larger
     than their total number of tokens."""

@@ -11,6 +11,7 @@ from nmt.decode.glossary import Required, forms_of
 from nmt.logs import counted, warn
 from nmt.streams.records import Record, warn_of_format
 from nmt.streams.source import Source
+from nmt.text.clean import normalize
 from nmt.text.lines import is_csv_quoted, is_header
 from nmt.text.splitting import contains_phrase
 
@@ -167,7 +168,7 @@ def _with_blank_line_warning(windows: Windows) -> Windows:
 
 
 def _has_text(record: Record) -> bool:
-    return bool(record.text and record.text.strip())
+    return bool(record.text and normalize(record.text, "NFC"))  # without white space and invisible characters
 
 
 def _with_forbidden_warnings(windows: Windows, source: Source, settings: Mapping[str, Any]) -> Windows:
@@ -176,16 +177,16 @@ def _with_forbidden_warnings(windows: Windows, source: Source, settings: Mapping
     first_prefix = conflict = ""
     for window in windows:
         for record in filter(_has_text, window):
-            line = record.number + source.reader.header_lines
+            place = source.reader.place(record)
             forbidden = (*settings.get("decode.forbid", ()), *record.forbidden)
             in_prefix = record.prefix and _first_in(record.prefix, forbidden, ignores_case=True)
             if in_prefix:
                 num_prefixes += 1
-                first_prefix = first_prefix or f"{in_prefix!r} in line {line:,}"
+                first_prefix = first_prefix or f"{in_prefix!r} in {place}"
             if forbidden and not conflict:  # only the first: the search will report that no translation is possible
                 conflict = _find_conflict(_required(record, source, settings), forbidden)
                 if conflict:
-                    warn(f"line {line:,} requires {conflict}; remove one of them")
+                    warn(f"{place} requires {conflict}; remove one of them")
         yield window
     if num_prefixes:
         warn(

@@ -167,6 +167,11 @@ class RecordReader:
         """Number of lines before the first record, once the header is read."""
         return 0 if self.names is None else 1
 
+    def place(self, record: Record) -> str:
+        """Return the place of a record in the input, for messages: the number of its line, or of its text segment."""
+        unit = "line" if record.segment is None else "text segment"
+        return f"{unit} {record.number + self.header_lines:,}"
+
     def with_header(self, line: str | None, name: str) -> RecordReader:
         """Return the reader for the header `line` of the input `name`; None means that the input is empty.
 

@@ -124,7 +124,7 @@ class WindowTranslator:
         line_error = self._error_of(window)
         if line_error is None:
             return error
-        return UserError(f"line {window[0].number + self.writer.reader.header_lines}: {line_error}")
+        return UserError(f"{self.writer.reader.place(window[0])}: {line_error}")
 
     def _error_of(self, window: list[Record]) -> UserError | None:
         try:

@@ -79,6 +79,10 @@ def test_json_lines_from_a_pipe_without_their_format_give_a_warning(model: Path,
     ("lines", "warned"),
     [
         (['{"text": "a dog", "prefix": "b", "required": ["c"]}', '{"text": ""}'], ""),
+        (
+            ['{"text": "\\u200b", "prefix": "b"}', '{"text": "a"}'],
+            "1 blank line has a prefix or required phrases, which",
+        ),
         (['{"text": " ", "prefix": "b"}', '{"text": "a dog"}'], "1 blank line has a prefix or required phrases, which"),
         (['{"text": "", "prefix": " "}', '{"text": null, "required": []}'], ""),
         (
@@ -511,6 +515,17 @@ def test_a_header_names_the_columns_and_is_kept(model: Path, nmt: Nmt, sentences
     assert (tmp_path / "out.txt").read_text().splitlines() == translations
     listed = nmt(*command, "--n-best", 2, "--output-format", "text")[1].splitlines()
     assert {line.split("\t")[0] for line in listed} == {str(number) for number in range(1, 21)}
+
+
+def test_diverse_lists_are_the_same_in_every_format(model: Path, nmt: Nmt, sentences: Path) -> None:
+    """Filled up with the best of the whole beam, a list would have near copies from the best group."""
+    command = ("translate", model, sentences, "--engine", "torch", "--beam-size", 6, "--n-best", 3)
+    command = (*command, "--set", "beam_groups=3", "--set", "diversity_penalty=3")
+    lists = [json.loads(line)["n_best"] for line in nmt(*command, "--output-format", "jsonl")[1].splitlines()]
+    texts = [[entry["translation"] for entry in entries] for entries in lists]
+    found = [line.split("\t")[::2] for line in nmt(*command)[1].splitlines()]
+    expected = [[str(n), text] for n, entries in enumerate(texts, start=1) for text in dict.fromkeys(entries)]
+    assert found == expected
 
 
 @pytest.mark.slow
