@@ -519,8 +519,8 @@ def test_a_header_names_the_columns_and_is_kept(model: Path, nmt: Nmt, sentences
 
 def test_diverse_lists_are_the_same_in_every_format(model: Path, nmt: Nmt, sentences: Path) -> None:
     """Filled up with the best of the whole beam, a list would have near copies from the best group."""
-    command = ("translate", model, sentences, "--engine", "torch", "--beam-size", 6, "--n-best", 3)
-    command = (*command, "--set", "beam_groups=3", "--set", "diversity_penalty=3")
+    groups = ("--beam-size", 6, "--set", "beam_groups=3", "--set", "diversity_penalty=3", "--n-best", 3)
+    command = ("translate", model, sentences, "--engine", "torch", *groups)
     lists = [json.loads(line)["n_best"] for line in nmt(*command, "--output-format", "jsonl")[1].splitlines()]
     texts = [[entry["translation"] for entry in entries] for entries in lists]
     found = [line.split("\t")[::2] for line in nmt(*command)[1].splitlines()]
