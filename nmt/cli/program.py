@@ -122,9 +122,11 @@ class Program(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command that the arguments call."""
         name, _, rest = super().resolve_command(ctx, args)
+        if name is None:  # completion after an unknown command
+            return name, None, rest
         if name in _SINGLE_PROCESS and "TORCHELASTIC_RUN_ID" in os.environ and (size := world_size()) != 1:
             raise CommandError(f"nmt {name} uses one process, got {size}; run it without torchrun")
-        command = COMMANDS[str(name)].load(str(name))
+        command = COMMANDS[name].load(name)
         if not gc.isenabled():
             gc.freeze()  # modules live until the process exits, so collections can skip them
             gc.enable()

@@ -24,7 +24,7 @@ from nmt.recipe import Recipe
 from nmt.train.state import Change
 from nmt.train.validate import perplexity
 
-_PACKAGES = ("nmt", "torch", "sentencepiece", "sacrebleu", "sacremoses", "numpy")
+_PACKAGES = ("nmt", "sentencepiece", "sacrebleu", "sacremoses", "numpy")
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def describe_machine() -> Machine:
 
 def describe_software() -> dict[str, str]:
     """Return the versions of Python and of the packages that affect results."""
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), "torch": torch.__version__}  # with its build, such as +cu130
     for package in _PACKAGES:
         try:
             versions[package] = version(package)

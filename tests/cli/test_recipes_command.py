@@ -62,9 +62,9 @@ def test_wheel_and_source_distribution_contain_what_is_needed(tmp_path: Path) ->
     building = "from setuptools import build_meta as b; print(b.build_wheel({0!r}), b.build_sdist({0!r}))"
     copy = tmp_path / "copy"
     copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "MANIFEST.in"):
         shutil.copy(ROOT / name, copy)
-    for name in ("nmt", "recipes"):
+    for name in ("nmt", "recipes", "tests"):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([sys.executable, "-c", building.format(str(tmp_path))], cwd=copy, check=True, capture_output=True)
     (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
@@ -76,7 +76,9 @@ def test_wheel_and_source_distribution_contain_what_is_needed(tmp_path: Path) ->
         assert not any(name.startswith(("tests/", "tools/")) for name in names)
         archive.extractall(tmp_path / "site")
     with tarfile.open(source) as archive:
-        assert {name.partition("/")[2] for name in archive.getnames()} >= recipes | pages
+        names = {name.partition("/")[2] for name in archive.getnames()}
+        assert names >= recipes | pages | {"CHANGELOG.md"}
+        assert not any(name.startswith("tests/") for name in names)  # incomplete without the helper modules
     used = [
         sys.executable,
         "-c",
