@@ -1,10 +1,11 @@
 """Sentence splitting by rules, with abbreviations of English, German and French.
 
-A sentence ends at a period, question mark, exclamation mark or ellipsis, with closing quotes and brackets, if white
-space and the start of a sentence follow: a capital letter, a digit, or a letter of a script without case, possibly
-after opening quotes, brackets and dashes. Abbreviations, initials and ordinal numbers are exceptions. The lists of the
-three languages are used together, because the language of a text may be unknown. Chinese and Japanese sentences need no
-white space after them. The rules add no dependency to `nmt serve` and `nmt translate`.
+A sentence ends at a period, question mark, exclamation mark or ellipsis, or a mark of another script, with closing
+quotes, brackets and emoji, if white space and the start of a sentence follow: a capital letter, a digit, or a letter of
+a script without case, possibly after opening quotes, brackets and dashes. Abbreviations, initials and ordinal numbers
+are exceptions. The lists of the three languages are used together, because the language of a text may be unknown.
+Chinese, Japanese and Burmese sentences need no white space after them. Thai and Lao have no mark at the end of a
+sentence, and that of Tibetan also ends clauses. The rules add no dependency to `nmt serve` and `nmt translate`.
 """
 
 from __future__ import annotations
@@ -14,16 +15,29 @@ import unicodedata
 from collections.abc import Iterator
 from itertools import pairwise
 
-# Opening brackets, closing brackets and sentence ends of Chinese and Japanese.
-_WIDE = re.compile(
-    r"(?P<open>[\u300c\u300e\uff08])|(?=[\u3002\uff01\uff1f\u300d\u300f\uff09])"
-    r"(?P<mark>[\u3002\uff01\uff1f]*)(?P<close>[\u300d\u300f\uff09]*)(?P<quote>[\u201d\u2019]*)"
+MARKS = (
+    r".!?\u2026\u203c\u2047-\u2049\u037e"
+    r"\u0589\u061f\u06d4\u0964\u0965\u104b\u1362\u1367\u17d4\u17d5\u1803\u1809\u1c7e\u1c7f"
 )
-# The end of a sentence with white space after it. French has a space before its closing quote.
-_MARKS = r".!?\u2026\u061f\u06d4\u0964\u104b\u17d4"
+"""Ends of sentences. The second line: Armenian, Arabic and Urdu, Indic scripts, Burmese, Ethiopic, Khmer, Mongolian and
+Santali."""
+GREEK_QUESTION = r"(?<=[\u0370-\u03ff\u1f00-\u1fff]);"
+"""The Greek question mark in NFC, a semicolon after a Greek letter."""
+# A full-width period after a letter or digit may be that of an abbreviation or a number.
+WIDE_MARK = r"(?:[\u3002\uff01\uff1f\uff61]|(?<![0-9A-Za-z\uff10-\uff19\uff21-\uff3a\uff41-\uff5a])\uff0e)"
+"""The end of a Chinese or Japanese sentence."""
+_WIDE_CLOSING = r"\u300d\u300f\uff09\uff63"
+_WIDE = re.compile(
+    rf"(?P<open>[\u300c\u300e\uff08\uff62])|(?={WIDE_MARK}|[{_WIDE_CLOSING}])"
+    rf"(?P<mark>{WIDE_MARK}*)(?P<close>[{_WIDE_CLOSING}]*)(?P<quote>[\u201d\u2019]*)"
+)
+_EMOJI = r"\u200d\u20e3\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\ufe0f\U0001f000-\U0001faff"
+# The end of a sentence with white space after it. French has a space before its closing quote, and so have emoji.
 _END = re.compile(
-    rf"(?<![{_MARKS}])(?P<mark>[{_MARKS}]++)"
-    r"(?P<closing>[)\]}\"'\u2019\u201d\u201c\u203a\u00bb\u00ab*]*+(?:\s+[\u00bb\u203a](?=[\s)]|$))?)\s+"
+    rf"(?<![{MARKS}])(?P<mark>[{MARKS}]++|{GREEK_QUESTION}++[{MARKS}]*+)"
+    rf"(?P<closing>[)\]}}\"'\u2019\u201d\u201c\u203a\u00bb\u00ab*{_EMOJI}]*+(?:\s+[\u00bb\u203a](?=[\s)]|$))?"
+    rf"(?:\s++[{_EMOJI}]++)*+)"
+    r"(?:\s+|(?<=\u104b)(?=\w))"
 )
 _OPENING = "\"'\u2018\u201c\u201e\u201a\u00ab\u00bb\u2039\u203a([{\u00bf\u00a1*\u00a0\u202f -\u2013\u2014"
 _CONTEXT = 60  # characters around the end of a sentence that the rules read
@@ -95,7 +109,7 @@ def _wide_ends(text: str) -> Iterator[int]:
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     """Return whether a sentence ends at a mark followed by white space."""
     following = text[match.end() : match.end() + _CONTEXT].lstrip(_OPENING)
-    if not following[:1].isalnum() or following[0].islower():
+    if not _starts_sentence(following[:1]):
         return False
     if match["mark"] != "." or match["closing"]:
         is_omission = match["mark"] in ("...", "\u2026") and following[0].isdecimal()
@@ -109,6 +123,13 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     if word.isdecimal():
         return not (starts_line or _is_ordinal(previous, word, next_lower))
     return not _is_abbreviation(previous, word, following[0], next_lower)
+
+
+def _starts_sentence(character: str) -> bool:
+    """Return whether a sentence may start with a character; "" stands for the end of the text."""
+    # Unicode calls Georgian letters lowercase, but Georgian has no capitals in running text.
+    is_lower = character.islower() and not "\u10d0" <= character <= "\u10ff"
+    return character.isalnum() and not is_lower
 
 
 def _is_abbreviation(previous: str, word: str, next_character: str, next_lower: str) -> bool:

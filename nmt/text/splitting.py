@@ -9,15 +9,17 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from nmt.text.clean import normalize
+from nmt.text.sentences import GREEK_QUESTION, MARKS, WIDE_MARK
 
 # Split points, best first: after a sentence, after a clause, between words. Runs of punctuation are matched as a whole,
-# from their start, which takes linear time.
+# from their start, which takes linear time, except for opening punctuation after the end of a sentence.
+_AFTER_WIDE = r"[^\w\s(\[{\u00ab\u2018\u201c\u2039\u3008\u300a\u300c\u300e\u3010\u3014\u3016\uff08\uff3b\uff5b\uff62]"
 _SPLIT_POINTS = (
     re.compile(
-        r"(?<![^\w\s])(?:(?>[^\w\s]*?[.!?\u2026\u061f\u06d4\u0964])[^\w\s]*+\s+"
-        r"|(?>[^\w\s]*?[\u3002\uff01\uff1f\u104b\u17d4])[^\w\s]*+)"
+        rf"(?<![^\w\s])(?:(?>[^\w\s]*?(?:[{MARKS}]|{GREEK_QUESTION}))[^\w\s]*+\s+"
+        rf"|(?>[^\w\s]*?(?:{WIDE_MARK}|[\u104b\u17d4\u17d5])){_AFTER_WIDE}*+)"
     ),
-    re.compile(r"[,;:\u2013\u2014\u060c]\s+|[\u3001\uff0c\uff1a\uff1b\u104a]"),
+    re.compile(r"[,;:\u2013\u2014\u060c\u061b\u1363-\u1366]\s+|[\u3001\uff0c\uff1a\uff1b\uff64\u104a]"),
     re.compile(r"\s+"),
 )
 
@@ -26,6 +28,16 @@ _UNSPACED = (
     *("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "FULLWIDTH"),
     *("THAI", "LAO", "KHMER", "MYANMAR"),
 )
+# These extend the character before them, like all marks: joiners, Thai and Lao am, half-width voiced sound marks, skin
+# tones, and the tags of regional flags.
+_EXTENDING = re.compile("[\u200c\u200d\u0e33\u0eb3\uff9e\uff9f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
+# These belong to the character after them: the zero-width joiner, viramas, and vowels of Thai and Lao.
+_EXTENDED = re.compile(
+    "[\u200d\u094d\u09cd\u0a4d\u0acd\u0b4d\u0c4d\u0ccd\u0d4d\u0dca\u1039\u17d2\u0e40-\u0e44\u0ec0-\u0ec4]"
+)
+_FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
+_MAX_SEQUENCE = 32  # code points; without a limit, long runs of marks would take much time
+
 _CLOSING, _OPENING = "\"'\u2019\u201d)]", "\"'\u2018\u201c(["
 
 Phrase = tuple[int, ...]
@@ -59,8 +71,8 @@ def split_line(text: str, encode: Callable[[str], list[int]], max_tokens: int) -
 def split_text(text: str, fits: Callable[[str], bool]) -> list[str]:
     """Split a line recursively near its middle until every part fits. An empty line has no parts.
 
-    Prefers sentence ends, then clause ends, then spaces; splits elsewhere only if there are none. A single character
-    is never split.
+    Prefers sentence ends, then clause ends, then spaces; splits elsewhere only if there are none, and within a
+    character with marks or an emoji sequence only if nothing else is left.
     """
     text = text.strip()
     if len(text) <= 1 or fits(text):
@@ -69,8 +81,33 @@ def split_text(text: str, fits: Callable[[str], bool]) -> list[str]:
     points: list[int] = []
     for pattern in _SPLIT_POINTS:
         points = points or [match.end() for match in pattern.finditer(text) if match.end() < len(text)]
-    point = min(points, key=lambda point: abs(point - middle), default=middle)
+    point = min(points, key=lambda point: abs(point - middle)) if points else _character_boundary(text)
     return split_text(text[:point], fits) + split_text(text[point:], fits)
+
+
+def _character_boundary(text: str) -> int:
+    """Return the position between two user-perceived characters near the middle; the middle if there is none.
+
+    A simplification of Unicode Standard Annex 29, section 3.
+    """
+    middle = len(text) // 2
+    for distance in range(min(middle, _MAX_SEQUENCE)):
+        for point in (middle - distance, middle + distance):
+            if not _is_within_character(text, point):
+                return point
+    return middle
+
+
+def _is_within_character(text: str, point: int) -> bool:
+    before, after = text[point - 1], text[point]
+    if before in _FLAG_LETTERS and after in _FLAG_LETTERS:  # two letters are a flag
+        start = text[:point]
+        return (point - len(start.rstrip(_FLAG_LETTERS))) % 2 == 1
+    return (
+        unicodedata.category(after).startswith("M")
+        or _EXTENDING.match(after) is not None
+        or _EXTENDED.match(before) is not None
+    )
 
 
 def join_texts(texts: Sequence[str]) -> tuple[str, list[int]]:

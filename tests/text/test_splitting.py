@@ -1,5 +1,7 @@
 """Split points of texts, and phrases in texts."""
 
+from itertools import accumulate
+
 import pytest
 
 from nmt.text.splitting import contains_phrase, join_texts, split_text
@@ -46,10 +48,46 @@ def test_long_runs_of_punctuation_take_linear_time(run: str) -> None:
         ("Is it? No 1.5 is.", ["Is it?", "No 1.5 is."]),
         ('He said "no.") Then, he left', ['He said "no.")', "Then, he left"]),
         ("\u662f\u3002)\u4e0d\u662f\u4e0d\u662f", ["\u662f\u3002)", "\u4e0d\u662f\u4e0d\u662f"]),
+        ("彼女は言った。「はい、そうです。」", ["彼女は言った。", "「はい、そうです。」"]),
+        ("来ました。\uff08嘘だ。帰った\uff09", ["来ました。", "\uff08嘘だ。帰った\uff09"]),
+        ("他说。“你好。”", ["他说。", "“你好。”"]),
+        ("5\uff0e5\uff05\u3060\uff0e\u6b21\uff0e", ["5\uff0e5\uff05\u3060\uff0e", "\u6b21\uff0e"]),
+        ("यह, श्लोक है॥ यह, दूसरा है", ["यह, श्लोक है॥", "यह, दूसरा है"]),
+        ("Πώς, δες; Θέλω, δες", ["Πώς, δες;", "Θέλω, δες"]),
     ],
 )
 def test_sentence_ends_are_runs_of_punctuation(text: str, expected: list[str]) -> None:
     assert split_text(text, lambda part: part != text) == expected
+
+
+@pytest.mark.parametrize(
+    "characters",
+    [
+        "👨‍👩‍👧‍👦 👍🏽 ❤️ 👩‍🚀 1️⃣",
+        "🇩🇪 🇫🇷 🇬🇧 🇺🇸 🇯🇵",
+        "ที่ นี่ น้ำ ใจ แก้",
+        "ខ្ញុំ ស្រ ឡា ញ់ ភា",
+        "ကျော် င်း ဗျာ",
+        "क्षि म्य स त्त्व ज्ञा",
+        "e\u0301\u0323 می\u200c",
+    ],
+)
+def test_characters_of_several_code_points_are_not_split(characters: str) -> None:
+    text = characters.replace(" ", "")
+    bounds = list(accumulate(map(len, characters.split())))
+    parts = split_text(text, lambda part: len(part) <= max(map(len, characters.split())))
+    assert "".join(parts) == text
+    assert set(accumulate(map(len, parts))) <= set(bounds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["\u0301", "\U0001f468\u200d", "\U0001f1e6"])
+def test_long_sequences_are_split_in_linear_time(run: str) -> None:
+    """With quadratic time, the test would take minutes."""
+    text = "a" + run * 50_000
+    parts = split_text(text, lambda part: len(part) <= 30)
+    assert "".join(parts) == text
+    assert max(map(len, parts)) <= 30
 
 
 @pytest.mark.slow
