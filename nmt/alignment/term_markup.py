@@ -46,7 +46,7 @@ from nmt.text.words import find_words, share_stem
 MARKUP_FOLDER, _REPORT_FILE = "markup", "markup.json"
 
 # Increment when the same text gives different markup.
-_FORMAT = 1
+_FORMAT = 2
 
 _OPTION = "train.glossary_markup"
 _MIN_SRC_CHARACTERS, _MIN_TGT_CHARACTERS = 3, 4

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from nmt.text.clean import normalize
 from nmt.text.sentences import GREEK_QUESTION, MARKS, WIDE_MARK
+from nmt.text.words import JOINERS
 
 # Split points, best first: after a sentence, after a clause, between words. Runs of punctuation are matched as a whole,
 # from their start, which takes linear time, except for opening punctuation after the end of a sentence.
@@ -165,7 +166,7 @@ def contains_phrase(text: str, phrase: str, *, ignores_case: bool = False) -> bo
     start = text.find(phrase)
     while start >= 0:
         end = start + len(phrase)
-        before, after = text[max(start - 1, 0) : start], text[end : end + 1]
+        before, after = text[max(start - 2, 0) : start].rstrip(JOINERS)[-1:], text[end : end + 2].lstrip(JOINERS)[:1]
         if (is_start or not _is_joined(before)) and (is_end or not _is_joined(after)):
             return True
         start = text.find(phrase, start + 1)

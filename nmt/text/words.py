@@ -15,6 +15,9 @@ UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3
 UNSPACED += "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 """Ranges of Thai, Lao, Burmese, Khmer, Japanese and Chinese characters."""
 
+JOINERS = "\u200c\u200d"
+"""The zero-width non-joiner and joiner, which Persian and Indic words contain."""
+
 _END_OF_MARKS = 0x20000  # later marks only select variants of Chinese characters
 
 _MIN_STEM = 3
@@ -93,9 +96,13 @@ def _marks() -> str:
 
 @cache
 def _word_pattern() -> re.Pattern[str]:
-    r"""Return the pattern of a word; `\w` lacks the marks of many scripts, such as the vowels of Devanagari."""
+    r"""Return the pattern of a word; `\w` lacks the marks of many scripts, such as the vowels of Devanagari.
+
+    A joiner between two letters is part of their word (Unicode Standard Annex 29).
+    """
     marks = _marks()
-    return re.compile(rf"[{UNSPACED}][{marks}]*|(?:(?![{UNSPACED}])[\w{marks}])+|[^\s\w]")
+    run = rf"(?:(?![{UNSPACED}])[\w{marks}])+"
+    return re.compile(rf"[{UNSPACED}][{marks}]*|{run}(?:[{JOINERS}]+{run})*|[^\s\w]")
 
 
 @cache
