@@ -18,7 +18,7 @@ from nmt.recipe import parse_recipe
 from nmt.recipe.sections import LANGUAGE_PATTERN
 from nmt.recipe.starter import starter_recipe
 from nmt.storage.sealed import write_file
-from nmt.text.clean import SHORT_CODES
+from nmt.text.languages import SHORT_CODES
 from nmt.text.lines import read_lines, read_plain_text, require_lines, require_same_length
 
 # Roughly, with the vocabularies of `nmt.recipe.starter`, in European and in other languages.

@@ -6,7 +6,7 @@ import re
 from importlib.metadata import version
 from typing import Literal
 
-from nmt.text.clean import SHORT_CODES
+from nmt.text.languages import SHORT_CODES
 
 Punctuation = Literal["norm", "unipunct"]
 

@@ -26,7 +26,8 @@ from nmt.keep.links import link_equal_words, statistical_links
 from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
 from nmt.logs import counted, warn
 from nmt.recipe import Context
-from nmt.text.clean import WITHOUT_SPACES, normalize
+from nmt.text.clean import normalize
+from nmt.text.languages import WITHOUT_SPACES
 from nmt.text.splitting import contains_phrase
 from nmt.text.words import has_digits
 

@@ -35,7 +35,7 @@ _EXPECTED = {
 }
 _PATTERNS = {
     NAME_PATTERN: "letters, digits, '.', '_' and '-', starting with a letter or digit",
-    LANGUAGE_PATTERN: "an ISO 639 code of two or three lowercase letters, such as 'de'",
+    LANGUAGE_PATTERN: "an ISO 639 code of two or three lowercase letters without region or script, such as 'de'",
     TAG_PATTERN: "a word in angle brackets, such as '<web>'",
 }
 

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from nmt.logs import counted, warn
 from nmt.recipe import NO_LANGUAGE, DataRecipe
 from nmt.recipe.removed_characters import CONTROL, INVISIBLE
+from nmt.text.languages import HAN, HANGUL, KANA, LATIN, SCRIPTS, WITHOUT_SPACES
 from nmt.text.unicode_form import unicode_form
 
 Pair = tuple[str, str]
@@ -29,50 +30,15 @@ _MIN_WORDS_FOR_IDENTICAL = 3
 
 _MAX_OTHER_FORMS = 0.01  # fraction of lines
 
-_LATIN = "A-Za-zªºÀ-ÖØ-öø-\u02af\u1e00-\u1eff\u2c60-\u2c7f\ua720-\ua7ff\ufb00-\ufb06\uff21-\uff3a\uff41-\uff5a"
-_CYRILLIC = "\u0400-\u052f\u1c80-\u1c8f\u2de0-\u2dff\ua640-\ua69f"
-_GREEK = "\u0370-\u03ff\u1f00-\u1fff"
-_ARABIC = "\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufeff"
-_HEBREW = "\u0590-\u05ff\ufb1d-\ufb4f"
-_DEVANAGARI = "\u0900-\u097f\ua8e0-\ua8ff"
-_THAI = "\u0e00-\u0e7f"
-_HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
-_KANA = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
-_HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"
-
-# Excludes languages with several scripts, such as Serbian.
-_SCRIPT_OF_LANGUAGES = {
-    "af ca cs cy da de en es et eu fi fr ga gl hr hu id is it": _LATIN,
-    "lt lv ms mt nb nl nn no pl pt ro sk sl sq sv sw tr vi": _LATIN,
-    "be bg mk ru uk": _CYRILLIC,
-    "el": _GREEK,
-    "ar fa ur": _ARABIC,
-    "he yi": _HEBREW,
-    "hi mr ne": _DEVANAGARI,
-    "th": _THAI,
-    "zh": _HAN,
-    "ja": _HAN + _KANA,
-    "ko": _HANGUL + _HAN,
-}
-SHORT_CODES = {
-    **dict.fromkeys(("zho", "chi", "cmn", "yue"), "zh"),
-    **{"jpn": "ja", "khm": "km", "kor": "ko", "lao": "lo", "mya": "my", "bur": "my", "tha": "th"},
-}
-"""Two-letter codes of the languages with special rules, by three-letter code. Mandarin and Cantonese use the code
-of Chinese."""
-_SCRIPTS = {language: script for languages, script in _SCRIPT_OF_LANGUAGES.items() for language in languages.split()}
-_SCRIPTS |= {language: _SCRIPTS[short] for language, short in SHORT_CODES.items() if short in _SCRIPTS}
-WITHOUT_SPACES = frozenset(("ja", "km", "lo", "my", "th", "zh", *(SHORT_CODES.keys() - {"kor"})))
-"""Languages without spaces between words."""
 _NOT_LETTERS = r"\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u218b\u2460-\u249b"  # fractions, superscripts
 _LETTER = re.compile(f"[^{_NOT_LETTERS}]")
-_EAST_ASIAN = re.compile(f"[{_HAN}{_KANA}{_HANGUL}]")
+_EAST_ASIAN = re.compile(f"[{HAN}{KANA}{HANGUL}]")
 
 
 def warn_of_unknown_scripts(languages: Mapping[str, str]) -> None:
     """Warn of languages that `drop_wrong_script` cannot filter. languages: language of each option"""
     for option, language in languages.items():
-        if language != NO_LANGUAGE and language not in _SCRIPTS:
+        if language != NO_LANGUAGE and language not in SCRIPTS:
             warn(
                 f"{option} is {language!r}, which has no known script, so data.drop_wrong_script does not filter that "
                 "side; correct the code if it is wrong"
@@ -174,13 +140,13 @@ def _in_other_script(text: str, language: str) -> bool:
 
     A Chinese, Japanese or Korean character counts as three letters, about as many as it replaces in other scripts.
     """
-    script = _SCRIPTS.get(language)
-    if script is None or (script == _LATIN and text.isascii()):
+    script = SCRIPTS.get(language)
+    if script is None or (script == LATIN and text.isascii()):
         return False
     foreign = _foreign_letter(script).findall(text)
     native = len(_LETTER.findall(text)) - len(foreign)
     weighted = len(foreign) + 2 * len(_EAST_ASIAN.findall("".join(foreign)))
-    return weighted > native * (3 if _HAN in script else 1)
+    return weighted > native * (3 if HAN in script else 1)
 
 
 @cache

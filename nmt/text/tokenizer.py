@@ -24,7 +24,8 @@ import sentencepiece
 from nmt.errors import UserError
 from nmt.recipe import SEPARATOR, TERM_MARKERS, Recipe, TokenizerRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.text.clean import WITHOUT_SPACES, valid_unicode
+from nmt.text.clean import valid_unicode
+from nmt.text.languages import WITHOUT_SPACES
 from nmt.text.splitting import is_unspaced
 from nmt.text.subword_file import (
     SPACE,

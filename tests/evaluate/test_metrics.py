@@ -376,8 +376,9 @@ def test_language_selects_the_tokenizer_of_sacrebleu(language: str) -> None:
 
 @pytest.mark.slow
 def test_three_letter_code_selects_the_rules_of_moses() -> None:
-    (score,) = score_corpus(["我们"], [["我们"]], ["bleu-tokenized"], tgt_lang="zho")
-    assert "moses.zh." in score.signature
+    for code, language in (("zho", "zh"), ("fra", "fr")):
+        (score,) = score_corpus(["我们"], [["我们"]], ["bleu-tokenized"], tgt_lang=code)
+        assert f"moses.{language}." in score.signature
 
 
 @pytest.mark.parametrize("metric", TEXT_METRICS)

@@ -469,7 +469,7 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
         ('train.start_from=""', "train.start_from = ''; it must be a path that is not empty"),
         ("data.train=[{kind='text',src='',tgt='b'}]", "data.train.0.src = ''; it must be a path that is not empty"),
         ('name="a/b"', "name = 'a/b'; it must be letters, digits, '.', '_' and '-', starting"),
-        ("tgt_lang=German", "tgt_lang = 'German'; it must be an ISO 639 code of two or three lowercase letters"),
+        ("tgt_lang=zh-CN", "tgt_lang = 'zh-CN'; it must be an ISO 639 code of two or three lowercase letters without"),
         (
             'data.train=[{kind="text",src="a",tgt="b",tag="web"}]',
             "data.train.0.tag = 'web'; it must be a word in angle",
