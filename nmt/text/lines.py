@@ -38,6 +38,7 @@ _NUM_CHECKED = 1000  # lines that are checked for other formats
 _JSON_ARRAY = re.compile(r'\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
 _TEST_SET = re.compile(r"\s*<(?:srcset|refset|tstset|dataset)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"</[A-Za-z][\w.-]*>|<br ?/?>|&(?:amp|quot|apos|lt|gt|nbsp|#[0-9]+);")
+_SUBWORDS = re.compile(r"\u2581|\uffed|\w@@(?=\s|$)")  # of SentencePiece, of OpenNMT, of subword-nmt
 _MIN_MARKED = 0.1  # fraction of the lines
 _SEPARATOR = re.compile('[,;"]')  # CSV column separator or quote
 _ZIP = b"PK\x03\x04"
@@ -177,7 +178,7 @@ def find_format(filled: Sequence[str]) -> str:
 def warn_of_fields(
     name: str, lines: Sequence[str], *, translations: Sequence[str] = (), checks_markup: bool = False
 ) -> None:
-    """Warn of plain text that has a header or looks like TSV, JSON, a Moses n-best list or a WMT test set.
+    """Warn of plain text that has a header or looks like TSV, JSON, subwords, a Moses n-best list or a WMT test set.
 
     translations:  aligned with the lines, if known
     checks_markup: whether to also warn of tags and entities, as in training and validation sets
@@ -192,13 +193,18 @@ def warn_of_fields(
         warn(f"all lines of {name} are JSON, which counts as text; extract the text first (jq -r .translation)")
     elif kind := find_format(filled):
         warn(f"{name} looks like {kind}; extract the text first")
-    elif checks_markup:
-        marked = [found[0] for found in map(_MARKUP.search, filled) if found]
-        if len(marked) >= max(_MIN_MARKED * len(filled), 1):
-            warn(
-                f"{name} has tags or entities such as {marked[0]} in {len(marked):,} of {counted(len(lines), 'line')}; "
-                "they count as text; remove or unescape them, unless you want this"
-            )
+    elif found := _describe_matches(_SUBWORDS, lines):
+        warn(f"{name} has subword marks {found}; it must be plain text; decode it (spm_decode, or sed 's/@@ //g')")
+    elif checks_markup and (found := _describe_matches(_MARKUP, lines)):
+        warn(f"{name} has tags or entities {found}; they count as text; remove or unescape them, unless you want this")
+
+
+def _describe_matches(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
+    """Describe the matches of a pattern; return "" if it matches less than a tenth of the lines."""
+    matches = [found[0] for found in map(pattern.search, lines) if found]
+    if len(matches) < max(_MIN_MARKED * len(lines), 1):
+        return ""
+    return f"such as {matches[0]} in {len(matches):,} of {counted(len(lines), 'line')}"
 
 
 def is_csv_quoted(text: str) -> bool:

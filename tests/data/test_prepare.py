@@ -270,7 +270,9 @@ def test_warning_for_validation_text_with_swapped_sides(
         ("{}\t0.5", "all lines of the source of data.train.0, lines 1 to 200, have tabs"),
         ('<seg id="1">{}</seg>', "the source of data.train.0, lines 1 to 200, has tags or entities such as "),
         ("{} &quot;", "tags or entities such as &quot; in 200 of 200 lines; they count as text; remove"),
-        ("{} <de> a < b & c", ""),
+        ("\u2581{}", "has subword marks such as \u2581 in 200 of 200 lines; it must be plain text; decode it"),
+        ("a@@ {}", "has subword marks such as a@@ in 200 of 200 lines; it must be plain text; decode it"),
+        ("{} <de> a < b & c @ @@", ""),
     ],
 )
 def test_warning_for_columns_and_markup_in_the_training_text(
