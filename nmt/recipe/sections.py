@@ -139,8 +139,8 @@ class TokenizerRecipe(Section):
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Fraction of characters covered by the vocabulary; the others are encoded as bytes."""
     lowercase: bool = False
-    """Lowercase all text, including at inference, by the same rules in all languages (I becomes i in Turkish); `bleu`
-    and `chrf` then ignore case. For lowercased corpora. A tokenizer reused by `start_from` keeps its own setting."""
+    """Lowercase all text, including at inference, letter by letter (in Turkish, I becomes i; in Greek, no capital sigma
+    becomes final); `bleu` and `chrf` then ignore case. For lowercased corpora. A reused tokenizer keeps its setting."""
     user_symbols: tuple[str, ...] = ()
     """Strings that are always single tokens, such as tags."""
     start_from: FilledPath | None = None
