@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,15 +20,17 @@ from nmt.evaluate.rouge import Rouge, warn_of_other_scripts
 from nmt.logs import counted, say, warn
 from nmt.recipe import Metric, Recipe
 from nmt.text.clean import invisible_characters
+from nmt.text.languages import HAN, KANA
 from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_empty, warn_of_equal, warn_of_fields
 from nmt.text.words import has_spaces
 
 _MAX_OTHER_FORMS = 0.01  # fraction of lines
+_MIN_KANA = 0.1  # fraction of Chinese characters; Japanese has about as many kana
 _MAX_CASED = 0.01  # fraction of lines; lowercased text may still contain a few names
 # Advice by metric that separates words at spaces, for references without spaces.
 _REMEDIES = {
-    "bleu": "for bleu, use --tokenize char, or --lang zh or --lang ja if the text is Chinese or Japanese",
-    "ter": "for ter, use --lang zh if the text is Chinese, or leave it out",
+    "bleu": "for bleu, use --tokenize char",
+    "ter": "leave out ter",
     **dict.fromkeys(("bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"), "compute bleu instead"),
 }
 
@@ -123,7 +126,7 @@ def hint_at_forms(
     others: names of other results that depend on case
     """
     _hint_at_case(systems, text, [*(scorer.name for scorer in scorers if scorer.is_case_sensitive), *others])
-    _hint_at_missing_spaces("the reference", text.streams[0], scorers, _REMEDIES)
+    _hint_at_missing_spaces("the reference", text.streams[0], scorers, _remedies(text.streams[0]))
     _warn_of_rouge(text.streams, scorers)
     for name, lines in systems.items():
         hint_at_unicode_form(name, lines, text.streams)
@@ -202,6 +205,17 @@ def _hint_at_missing_spaces(
         metrics = " and ".join(unsplit)
         advice = ", and ".join(dict.fromkeys(remedies[metric] for metric in unsplit))
         say(f"hint: {name} has no spaces between words, so whole clauses are words for {metrics}; {advice}")
+
+
+def _remedies(reference: Sequence[str]) -> dict[str, str]:
+    """Return advice by metric for a reference without spaces, with --lang if it is Chinese or Japanese."""
+    text = "".join(reference)
+    num_kana, num_han = len(re.findall(f"[{KANA}]", text)), len(re.findall(f"[{HAN}]", text))
+    if num_kana + num_han <= len(text) / 2:
+        return _REMEDIES
+    if num_kana > _MIN_KANA * num_han:
+        return _REMEDIES | {"bleu": "for bleu, use --tokenize char or --lang ja"}
+    return _REMEDIES | {"bleu": "for bleu, use --tokenize char or --lang zh", "ter": "for ter, use --lang zh"}
 
 
 def hint_at_unicode_form(name: str, lines: Sequence[str], references: Sequence[Sequence[str]]) -> None:

@@ -14,6 +14,7 @@ from nmt.text.unicode_form import unicode_form
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
 UNSPACED += "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 """Ranges of Thai, Lao, Burmese, Khmer, Japanese and Chinese characters."""
+_TIBETAN = "\u0f00-\u0fff"  # words are several syllables, which a mark separates
 
 JOINERS = "\u200c\u200d"
 """The zero-width non-joiner and joiner, which Persian and Indic words contain."""
@@ -62,7 +63,7 @@ def find_words(text: str) -> list[Word]:
 
 def has_spaces(lines: Sequence[str]) -> bool:
     """Return whether a text has spaces between its words: False if most lines have long runs of an unspaced script."""
-    runs = re.compile(f"[{UNSPACED}]{{{_MIN_RUN},}}")
+    runs = re.compile(f"[{UNSPACED}{_TIBETAN}]{{{_MIN_RUN},}}")
     return 2 * sum(runs.search(line) is not None for line in lines) <= len(lines)
 
 

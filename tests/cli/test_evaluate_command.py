@@ -447,8 +447,8 @@ def test_text_without_spaces_gives_a_hint(tmp_path: Path, nmt: Nmt) -> None:
         (tmp_path / name).write_text(f"{line}\n" * 9 + "NATO\n")
     command = ("evaluate", "--ref", tmp_path / "ref", tmp_path / "hyp")
     hint = "hint: the reference has no spaces between words, so whole clauses are words for "
-    ter = "for ter, use --lang zh if the text is Chinese, or leave it out\n"
-    bleu = "for bleu, use --tokenize char, or --lang zh or --lang ja if the text is Chinese or Japanese"
+    ter = "for ter, use --lang zh\n"
+    bleu = "for bleu, use --tokenize char or --lang zh"
     assert nmt(*command)[2] == f"{hint}bleu and ter; {bleu}, and {ter}"
     assert nmt(*command, "--metrics", "chrf,bleu")[2] == f"{hint}bleu; {bleu}\n"
     assert nmt(*command, "--lang", "zh")[2] == ""  # splits characters for both
@@ -466,8 +466,13 @@ def test_text_without_spaces_gives_a_hint(tmp_path: Path, nmt: Nmt) -> None:
     assert nmt("evaluate", "--ref", tmp_path / "spaced", tmp_path / "hyp")[2] == ""
     (tmp_path / "thai").write_text("วันนี้อากาศดีมาก\n" * 10)
     thai = ("evaluate", "--ref", tmp_path / "thai", tmp_path / "hyp", "--metrics", "bleu")
-    assert nmt(*thai, "--lang", "zh")[2] == nmt(*thai, "--tokenize", "intl")[2] == f"{hint}bleu; {bleu}\n"
+    char = f"{hint}bleu; for bleu, use --tokenize char"
+    assert nmt(*thai, "--lang", "zh")[2] == nmt(*thai, "--tokenize", "intl")[2] == f"{char}\n"
     assert nmt(*thai, "--tokenize", "char")[2] == ""
+    for text, advice in (("今日は天気がいいです。", " or --lang ja"), ("ཁོང་གིས་དཔེ་ཆ་དེ་ཀློག་པ་རེད།", "")):
+        (tmp_path / "other").write_text(f"{text}\n" * 10)
+        other = nmt("evaluate", "--ref", tmp_path / "other", tmp_path / "hyp")[2]
+        assert other == f"{hint}bleu and ter; for bleu, use --tokenize char{advice}, and leave out ter\n"
 
 
 def test_references_with_characters_that_translations_cannot_have_give_a_hint(tmp_path: Path, nmt: Nmt) -> None:
