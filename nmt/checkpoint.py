@@ -86,17 +86,17 @@ def model_files(
     }
 
 
-def load_model(path: Path, device: torch.device) -> LoadedModel:
+def load_model(path: str | Path, device: torch.device | str) -> LoadedModel:
     """Load and verify a model directory, a checkpoint, or a run (its average, else its newest checkpoint).
 
     Raises:
         UserError: no model at `path`.
         CorruptError: a file differs from what was saved.
     """
-    directory = find_model(path)
+    directory = find_model(Path(path))
     verify_directory(directory)
     model_recipe, metadata = read_model_toml(directory / "model.toml")
-    model = build_uninitialized(model_recipe, metadata.src_vocab_size, metadata.tgt_vocab_size, device)
+    model = build_uninitialized(model_recipe, metadata.src_vocab_size, metadata.tgt_vocab_size, torch.device(device))
     load_tensors(model, read_tensors(directory / "model.safetensors"))
     return LoadedModel(model.eval(), metadata, directory)
 

@@ -32,6 +32,9 @@ def translator_inputs(
     if context is not None:
         require_context(context)
     glossaries = [glossary] * len(lines) if isinstance(glossary, Glossary) else glossary
+    # Lists: a pandas Series would be indexed by its labels.
+    prefixes, required = _as_list(prefixes), _as_list(required)
+    glossaries, context = _as_list(glossaries), _as_list(context)
     for values, kind, default in (
         (prefixes, "prefixes", "empty ones"),
         (required, "lists of required phrases", "[]"),
@@ -51,6 +54,10 @@ def translator_inputs(
         )
         for i, line in enumerate(lines)
     ]
+
+
+def _as_list(values: Iterable[Item] | None) -> list[Item] | None:
+    return None if values is None else list(values)
 
 
 def _require_texts(lines: object, prefixes: object, required: object, glossary: object) -> None:

@@ -166,7 +166,7 @@ class TextScorer:
                     f"got {counted(len(context), 'context')} for {counted(len(sources), 'pair')}; "
                     "expected one list of previous sentences per pair"
                 )
-        if not sources:
+        if len(sources) == 0:  # also for arrays, which have no truth value
             return []
         pairs = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]
         self._encoder.require_fit(pairs, first_line, names)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from itertools import islice
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from nmt.decode.arguments import (
     PerLine,
@@ -85,6 +85,19 @@ class TextTranslator(ABC):
         self._max_tokens = min(max_tokens, max_positions - 1)  # EOS needs a position too
         self._context = ContextEncoder(context, tokenizers, unicode_form)
         self._set_decode(decode)
+
+    def __copy__(self) -> Self:
+        """Return a translator with the same model."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __reduce__(self) -> Never:
+        """Raise TypeError for pickle and deepcopy, which cannot copy prepacked weights."""
+        raise TypeError(
+            f"a {type(self).__name__} can be neither pickled nor deep-copied; load one in each process; with_decode "
+            "returns one with other options"
+        )
 
     def with_decode(self, decode: DecodeRecipe, *, scores: bool = True) -> Self:
         """Return a translator with the same model and changed options; options not set in `decode` are kept.

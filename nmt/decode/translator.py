@@ -84,11 +84,14 @@ class Translator(TextTranslator):
         """Wrap a model in memory; `load` reads one from disk. For further arguments see `TextTranslator`.
 
         Raises UserError for options of `decode` that the model or its tokenizers do not support, and if its shortlist
-        or language model is unreadable or belongs to other tokenizers.
+        or language model is unreadable or belongs to other tokenizers, and ValueError for a model in training mode.
 
         device:    device of the model
         precision: precision of the language model of `decode.fusion`
         """
+        members = model.models if isinstance(model, Ensemble) else [model]
+        if any(getattr(member, "training", False) for member in members):
+            raise ValueError("the model is in training mode, in which dropout changes translations; call model.eval()")
         self.num_parameters = 0
         self._languages: tuple[str, str] | None = None  # source and target, if known
         self._model, self._device, self._precision = model, device, precision

@@ -285,7 +285,7 @@ def check_aligned(streams: Mapping[str, Sequence[object]]) -> None:
     """Raise UserError unless all streams (by name) have the same number of lines, at least one."""
     (first, first_lines), *others = streams.items()
     for name, lines in streams.items():
-        if not lines:
+        if len(lines) == 0:  # also for arrays, which have no truth value
             raise UserError(f"{name} is empty; it must have one sentence per line; check the file")
     for name, lines in others:
         if len(lines) != len(first_lines):

@@ -125,6 +125,8 @@ def _short(key: str, value: object) -> str:
 
 
 def _scores(report: dict[str, Any]) -> Iterator[str]:
+    if not report.get("tests"):
+        return
     yield from ("## Scores", "", "Measured by nmt before the export, with the search options below.", "")
     yield from ("| test set | metric | score | signature |", "|---|---|---|---|")
     for test in report.get("tests", []):

@@ -31,7 +31,7 @@ from nmt.errors import CommandError, UserError
 from nmt.export.generation import from_generation_config, ignored_options
 from nmt.export.huggingface import TEXT_OPTIONS, marian_names
 from nmt.export.marian_vocabulary import Side, read_sides
-from nmt.logs import warn
+from nmt.logs import say, warn
 from nmt.model.layers import sinusoids
 from nmt.models import build_uninitialized
 from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, ModelRecipe
@@ -92,6 +92,8 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
     markup = [i for i, piece in enumerate(read_pieces(tgt.subword_model)) if piece.text in (*TERM_MARKERS, SEPARATOR)]
     for option in ignored_options(generation, markup if tgt.is_nmt else ()):
         warn(f"{source} has {option} = {generation[option]}, which nmt does not read; translations may differ")
+    if (generation.get("num_beams") or 1) > 1 and not generation.get("early_stopping"):
+        say("early_stopping is not set: transformers searches longer; --set stop=exact does so, more slowly")
     tokenizer_config = _read_optional(source / "tokenizer_config.json", default={})
     metadata = ModelMetadata(
         src_lang=src_lang or _language(tokenizer_config, "source_lang", "--src-lang"),
@@ -243,9 +245,13 @@ def _convert(
 
 
 def _embedding_tables(weights: Mapping[str, Tensor], config: Config) -> tuple[Tensor, Tensor]:
-    """Return the source and target embeddings; the same tensor if they are shared."""
+    """Return the source and target embeddings; the same tensor if they are shared.
+
+    An untied model may have its own table on each side beside the shared one, which transformers then does not use.
+    """
     shared = weights.get("model.shared.weight")
-    if shared is not None and config.get("share_encoder_decoder_embeddings", True):
+    is_shared = config.get("share_encoder_decoder_embeddings", True) and config.get("tie_word_embeddings", True)
+    if shared is not None and is_shared:
         return shared, shared
     src_table = _first(weights, "model.encoder.embed_tokens.weight", "model.shared.weight")
     tgt_table = _first(weights, "model.decoder.embed_tokens.weight", "model.shared.weight", "lm_head.weight")

@@ -65,8 +65,9 @@ class EncoderDecoder(nn.Module, ABC):
         """Last tokens (batch, beam) -> decoder output (batch, beam, d_model)."""
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        """Decoder output (..., d_model) -> log-probabilities (..., vocab) float32."""
-        return torch.log_softmax(self.logits(hidden).float(), dim=-1)
+        """Decoder output (..., d_model) -> log-probabilities (..., vocab), float32, or float64 of a float64 model."""
+        logits = self.logits(hidden)
+        return torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), dim=-1)
 
     def logits_of(self, tokens: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the projection to the logits of `tokens` (n,) only: (..., d_model) -> (..., n)."""

@@ -1,5 +1,7 @@
 """The translator with a copying model, which reveals errors of order and splitting, and with a Transformer."""
 
+import copy
+import pickle
 import random
 import sys
 import weakref
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nmt.checkpoint import load_model, model_files, model_tensors
+from nmt.decode.arguments import translator_inputs
 from nmt.decode.glossary import Glossary, Term
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translation import Translation
@@ -27,6 +30,7 @@ from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, SearchPrecision, TokenizerRecipe
 from nmt.search.batches import Batching, static_batches
 from nmt.search.beam_search import StepModel
+from nmt.search.ensemble import Ensemble
 from nmt.special_ids import EOS_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, ModelMetadata
 from nmt.storage.sealed import write_directory
@@ -820,6 +824,45 @@ def test_int8_is_rejected_without_vnni(model_directory: Path, monkeypatch: pytes
         UserError, match="int8 needs a CPU with AVX-512-VNNI; device cpu is not one; use --precision fp32 or bf16"
     ):
         Translator.load(model_directory, device="cpu", precision="int8")
+
+
+def test_a_translator_is_neither_pickled_nor_deep_copied(model_directory: Path) -> None:
+    translator = Translator.load(model_directory, "cpu")
+    assert copy.copy(translator).translate(["ab"]) == translator.translate(["ab"])
+    for function in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="a Translator can be neither pickled nor deep-copied; load one in each"):
+            function(translator)
+
+
+def test_a_model_in_training_mode_is_an_error(model_directory: Path, tokenizers: Tokenizers) -> None:
+    loaded = load_model(str(model_directory), "cpu")
+    for model in (loaded.model.train(), Ensemble([loaded.model])):
+        with pytest.raises(ValueError, match=r"in training mode, .*; call model\.eval\(\)"):
+            Translator(
+                model, tokenizers, DecodeRecipe(), max_positions=9, unicode_form="NFC", device=torch.device("cpu")
+            )
+
+
+class Labeled(list[Any]):
+    """A list that is indexed by labels, like a pandas Series after sorting."""
+
+    def __getitem__(self, label: Any) -> Any:
+        return super().__getitem__(len(self) - 1 - label)
+
+
+def test_arguments_are_matched_by_position() -> None:
+    inputs = translator_inputs(
+        Labeled(["a", "b"]),
+        Labeled(["c", "d"]),
+        Labeled([["e"], ["f"]]),
+        glossary=Labeled([Glossary([Term("g", ("h",))]), None]),
+        context=Labeled([["i"], []]),
+    )
+    assert [(one.text, one.prefix, one.required, one.context) for one in inputs] == [
+        ("a", "c", ["e"], ["i"]),
+        ("b", "d", ["f"], []),
+    ]
+    assert inputs[0].glossary is not None and inputs[1].glossary is None
 
 
 def test_a_missing_model_and_an_unknown_device_are_errors(tmp_path: Path, model_directory: Path) -> None:
