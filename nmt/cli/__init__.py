@@ -19,6 +19,7 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)  # read once, when torch is imported
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # finding them takes 10 ms
+    os.environ["MPLBACKEND"] = "agg"  # an unknown one prevents the import of matplotlib, also in comet-score
     gc.disable()  # during imports, which create no garbage; `Program.resolve_command` enables it
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in background jobs of shells
         signal.signal(signal.SIGINT, _exit_immediately)  # `Program.resolve_command` restores the default

@@ -1,7 +1,10 @@
 """`nmt plot curves`: a figure of the metrics of a run, and one-line errors."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,13 @@ def test_curves_of_a_run_are_written_as_png(run_dir: Path, nmt: Nmt) -> None:
     width, height = struct.unpack(">II", head[16:])
     assert width > 1200
     assert height > 600
+
+
+@pytest.mark.slow
+def test_the_backend_of_the_environment_is_not_used(run_dir: Path) -> None:
+    command = [sys.executable, "-m", "nmt", "plot", "curves", str(run_dir), "-o", str(run_dir / "a.png")]
+    done = subprocess.run(command, env=os.environ | {"MPLBACKEND": "Qt4Agg"}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_errors_are_one_line(run_dir: Path, nmt: Nmt) -> None:
