@@ -23,6 +23,7 @@ Padding  Attention over a padded source is rounded differently, which int8 ampli
 from __future__ import annotations
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -90,7 +91,7 @@ class CTranslate2Engine:
         enable_avx512()
         with engine_errors():
             self._translator = load_package("ctranslate2").Translator(
-                str(directory),
+                os.fsencode(directory),  # a str must be valid UTF-8
                 device=device.kind,
                 device_index=device.index,
                 compute_type=compute_type,

@@ -394,6 +394,14 @@ def test_a_conversion_is_cached_until_the_model_changes(make_model: MakeModel, l
     assert path not in conversions(model)
 
 
+@pytest.mark.slow
+def test_the_path_of_a_conversion_need_not_be_valid_utf8(make_model: MakeModel, lines: list[str]) -> None:
+    model = make_model(seed=2)
+    first = CTranslate2Translator.load(model, "cpu", "fp32").translate(lines)
+    renamed = model.rename(model.with_name(os.fsdecode(b"m\xff")))
+    assert CTranslate2Translator.load(renamed, "cpu", "fp32").translate(lines) == first
+
+
 def overwrite_weights(model: Path, other: Path) -> None:
     for name in ("model.safetensors", "manifest.json"):
         (model / name).write_bytes((other / name).read_bytes())
