@@ -24,18 +24,15 @@ def guide(topic: Annotated[str | None, typer.Argument(help="A page (default: lis
         return
     if topic not in pages:
         raise CommandError(f"nmt guide {topic}: no such page; it must be one of {', '.join(pages)}")
+    text = option_reference() if topic == "options" else pages[topic]
     if sys.stdout.isatty():
-        Console().print(Markdown(pages[topic]))
+        Console().print(Markdown(text))
     else:
-        typer.echo(pages[topic], nl=False)
+        typer.echo(text, nl=False)
 
 
 def guide_pages() -> dict[str, str]:
     """Return the Markdown of each page, by name."""
     folder = files("nmt.guide")
-    pages = {
-        page.name.removesuffix(".md"): page.read_text(encoding="utf-8")
-        for page in folder.iterdir()
-        if page.name.endswith(".md")
-    }
-    return dict(sorted({**pages, "options": option_reference()}.items()))
+    pages = sorted(page.name for page in folder.iterdir() if page.name.endswith(".md"))
+    return {name.removesuffix(".md"): (folder / name).read_text(encoding="utf-8") for name in pages}

@@ -28,13 +28,18 @@ def option_documentation(section: type[BaseModel]) -> dict[str, str]:
 
 def _own_documentation(section: type[BaseModel]) -> dict[str, str]:
     """Return the strings below the fields that a class defines itself."""
-    (definition,) = ast.parse(dedent(getsource(section))).body
     documentation = {}
-    for field, text in pairwise(definition.body if isinstance(definition, ast.ClassDef) else []):
+    for field, text in pairwise(_definition(section).body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
                 documentation[name] = cleandoc(words)
     return documentation
+
+
+def _definition(section: type[BaseModel]) -> ast.ClassDef:
+    (definition,) = ast.parse(dedent(getsource(section))).body
+    assert isinstance(definition, ast.ClassDef)
+    return definition
 
 
 if TYPE_CHECKING:
@@ -73,5 +78,5 @@ class DocumentedType(ModelMetaclass):
 
     @property
     def summary(self) -> str:
-        """The docstring of the section alone."""
-        return cleandoc(self.__dict__["__doc__"])
+        """The docstring of the section alone; not from `__doc__`, which is None under `python -OO`."""
+        return ast.get_docstring(_definition(cast("type[BaseModel]", self))) or ""

@@ -220,6 +220,13 @@ def test_the_help_of_a_sweep_names_all_its_keys(nmt: Nmt) -> None:
     assert "recipe, seeds, overrides and variants." in words
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [("guide", "install"), ("config", "quickstart")])
+def test_the_documentation_does_not_need_docstrings(arguments: tuple[str, ...], nmt: Nmt) -> None:
+    done = subprocess.run([sys.executable, "-OO", "-m", "nmt", *arguments], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, nmt(*arguments)[1]), done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "defaults"),
     [("translate", ["0", "text"]), ("evaluate", ["1000"]), ("rerank", ["bleu", "10", "1"]), ("average", ["5"])],
