@@ -21,6 +21,7 @@ from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
 from nmt.errors import UserError
 from nmt.processes.distributed import choose_device
+from nmt.processes.environment import same_import_path
 from nmt.recipe import DecodeRecipe, SearchPrecision
 
 # Lines per window: the maximum of `nmt translate` on a CPU.
@@ -135,7 +136,8 @@ class DecodingProcesses:
             ours, theirs = context.Pipe()
             shard = replace(task, sentences=task.sentences[rank::processes])
             process = context.Process(target=_serve, args=(shard, theirs), daemon=True)
-            process.start()
+            with same_import_path():
+                process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)

@@ -86,7 +86,7 @@ def _signature(words: Sequence[str]) -> str:
             model = following
     try:  # the Python interpreter of the environment is beside the program, which may be a link
         program = Path(shutil.which(words[0]) or words[0]).resolve()
-        command = [str(program.with_name("python")), "-c", _PRINT_VERSION]
+        command = [str(program.with_name("python")), "-I", "-c", _PRINT_VERSION]
         version = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         version = "unknown"

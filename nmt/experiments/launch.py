@@ -189,8 +189,10 @@ def _start(name: str, run: Run, slot: _Slot) -> subprocess.Popen[bytes]:
 
 
 def _popen(arguments: Sequence[str], environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    # Not -m nmt: it would import from the working directory first.
+    program = f"import sys; sys.path[:] = {sys.path!a}; from nmt.cli import main; main()"
     return subprocess.Popen(
-        [sys.executable, "-m", "nmt", *arguments],
+        [sys.executable, "-P", "-c", program, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,

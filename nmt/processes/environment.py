@@ -1,9 +1,11 @@
-"""Numbers in environment variables, which torchrun or another launcher sets for each process."""
+"""Environment variables: numbers that torchrun or another launcher sets, and the import path of child processes."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from nmt.errors import UserError
 
@@ -46,3 +48,22 @@ def read_number(variable: str, default: float) -> float:
             return value
     kind = "positive" if default else "non-negative"
     raise UserError(f"{variable} is {text!r}; it must be a {kind} number up to {MAX_NUMBER:,}; correct or unset it")
+
+
+@contextmanager
+def same_import_path() -> Iterator[None]:
+    """Let interpreters that start in a `with` block import from where this one does.
+
+    multiprocessing starts `python -c`, which would import from the working directory first: a `random.py` there would
+    replace the module of the standard library.
+    """
+    given = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    os.environ.update(PYTHONPATH=os.pathsep.join(sys.path), PYTHONSAFEPATH="1")
+    try:
+        yield
+    finally:
+        for name, value in given.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

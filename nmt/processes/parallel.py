@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, NoReturn, TypeVar
 
 from nmt.errors import UserError
+from nmt.processes.environment import same_import_path
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -49,7 +51,7 @@ def map_in_order(
         option: the option that sets the number of processes, for the error message.
 
     Raises:
-        UserError: the system killed a worker. Exceptions of a worker and of `make_worker` propagate.
+        UserError: a worker died, or none can start. Exceptions of a worker and of `make_worker` propagate.
     """
     if num_processes == 1:
         yield from map(make_worker(), (job for job in jobs if job is not None))
@@ -57,25 +59,31 @@ def map_in_order(
     context = _context(_modules(make_worker))
     # Nothing is sent over this pipe. Workers exit when its writer closes, as it does when this process dies.
     reader, writer = context.Pipe(duplex=False)
-    executor = ProcessPoolExecutor(num_processes, context, _start_worker, (make_worker, reader))
+    try:
+        executor = ProcessPoolExecutor(num_processes, context, _start_worker, (make_worker, reader))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise UserError(
+            "/dev/shm, the shared memory of the worker processes, is full or too small; free some of it, enlarge it "
+            f"(docker run --shm-size=64m), or set {option} to 1"
+        ) from error
+    workers = executor._processes  # the pool drops it when it ends
     pending: deque[Future[Result]] = deque()
     try:
         for job in jobs:
             if job is None:
                 max_pending = 0
             else:
-                pending.append(_submit(executor, job))
+                pending.append(_submit(executor, job, option))
                 max_pending = num_processes * _JOBS_PER_PROCESS - 1
             while len(pending) > max_pending:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
     except BrokenProcessPool as error:
-        writer.close()
-        raise UserError(
-            "the system ended a worker process, probably for lack of memory; workers must not be killed; "
-            f"set {option} to less than {num_processes}"
-        ) from error
+        executor.shutdown(cancel_futures=True)  # sends SIGTERM to the other workers, and waits
+        raise _death([worker.exitcode for worker in workers.values()], option) from error
     except BaseException:
         writer.close()
         _close_results(executor)
@@ -86,13 +94,26 @@ def map_in_order(
         reader.close()
 
 
-def _submit(executor: ProcessPoolExecutor, job: Any) -> Future[Any]:
-    """Submit a job, which may start a worker; raise BrokenProcessPool if the fork server ends meanwhile."""
+def _submit(executor: ProcessPoolExecutor, job: Any, option: str) -> Future[Any]:
+    """Submit a job, which may start a worker; raise UserError if the fork server has ended."""
     try:
         with _signals_deferred():
             return executor.submit(_work, job)
     except (EOFError, ConnectionError) as error:
-        raise BrokenProcessPool(str(error)) from error
+        raise _death([], option) from error
+
+
+def _death(statuses: Iterable[int | None], option: str) -> UserError:
+    """Return the error for a worker that died. statuses: of all workers; the negative ones are signals"""
+    if -signal.SIGKILL in statuses:
+        return UserError(
+            "the system killed a worker process, probably for lack of memory; workers must not be killed; "
+            f"set {option} to a lower number"
+        )
+    # The pool sends SIGTERM to the other workers. 255 is unknown, because the fork server has ended.
+    known = next((status for status in statuses if status not in (None, 0, 255, -signal.SIGTERM)), None)
+    end = "" if known is None else f" with exit status {known if known > 0 else 128 - known}"
+    return UserError(f"a worker process ended{end}; the lines above may say why; correct that, or set {option} to 1")
 
 
 def _close_results(executor: ProcessPoolExecutor) -> None:
@@ -118,13 +139,14 @@ def _context(modules: Iterable[str]) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(modules))
     # Ctrl-C reaches every process of a terminal; only this process handles it. Children inherit the blocked signal.
-    # Start the resource tracker first: otherwise the server starts it, and starting it unblocks SIGINT.
-    resource_tracker.ensure_running()
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    with same_import_path():
+        # Start the resource tracker first: otherwise the server starts it, and starting it unblocks SIGINT.
+        resource_tracker.ensure_running()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return context
 
 

@@ -184,7 +184,7 @@ def test_a_dead_worker_ends_all_processes_with_one_line(start: Start, mark: str,
     os.kill(worker, signal.SIGKILL)
     status, messages = end(process)
     assert (status, len(messages)) == (1, 1)
-    assert messages[0].startswith("nmt: the system ended a worker process")
+    assert messages[0].startswith("nmt: the system killed a worker process")
 
 
 @pytest.mark.slow

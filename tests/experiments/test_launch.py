@@ -53,3 +53,12 @@ def test_a_signal_during_a_start_ends_the_started_process(tmp_path: Path, monkey
     with pytest.raises(Interrupted, match="incomplete: 1 run;"), interruptible(), progress("runs", 1, "runs") as bar:
         launch._execute(runs, [launch._Slot({})], bar)
     assert started[0].returncode == -signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_runs_do_not_import_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "typer.py").write_text("raise SystemExit('imported')\n")
+    with (tmp_path / "log").open("ab") as log:
+        assert launch._popen(["--version"], {}, log).wait() == 0
+    assert (tmp_path / "log").read_text().startswith("nmt ")

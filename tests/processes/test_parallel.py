@@ -1,5 +1,6 @@
 """Ordered map over worker processes: results, errors, early ends, and what workers import."""
 
+import errno
 import gc
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -51,7 +53,14 @@ def refuse(number: int) -> int:
 
 
 def ending_worker() -> Callable[[int], None]:
-    return os._exit
+    return end_process
+
+
+def end_process(status: int) -> None:
+    """End this process, by a signal if the status is negative."""
+    if status < 0:
+        os.kill(os.getpid(), -status)
+    os._exit(status)
 
 
 @pytest.mark.slow
@@ -150,11 +159,43 @@ def test_workers_freeze_their_initial_objects() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"the system ended a worker.*data\.workers"):
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (-signal.SIGKILL, "the system killed a worker process, probably for lack of memory; .* set --processes to a l"),
+        (-signal.SIGABRT, "a worker process ended with exit status 134; .* set --processes to 1"),
+        (9, "a worker process ended with exit status 9; the lines above may say why; .* set --processes to 1"),
+    ],
+)
+def test_a_worker_that_ends_is_an_error(status: int, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        list(map_in_order(ending_worker, [status], 2, option="--processes"))
+
+
+def test_too_little_shared_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+    with pytest.raises(UserError, match=r"/dev/shm, .* is full or too small; .* set data\.workers to 1"):
         list(map_in_order(ending_worker, [9], 2))
-    with pytest.raises(UserError, match=r"the system ended a worker.*--processes to less than 2"):
-        list(map_in_order(ending_worker, [9], 2, option="--processes"))
+
+
+OTHER_MODULES = """
+from nmt.processes.parallel import map_in_order
+from tests.processes.test_parallel import frozen_counter
+if __name__ == "__main__":
+    list(map_in_order(frozen_counter, [1], 2))
+"""
+
+
+@pytest.mark.slow
+def test_workers_do_not_import_from_the_working_directory(tmp_path: Path) -> None:
+    script, folder = tmp_path / "script.py", tmp_path / "data"
+    script.write_text(OTHER_MODULES)
+    folder.mkdir()
+    for module in ("random", "select", "nmt"):  # which the resource tracker, the fork server, and workers import
+        (folder / f"{module}.py").write_text("raise SystemExit('imported')\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, script], env=environment, cwd=folder, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif("forkserver" not in multiprocessing.get_all_start_methods(), reason="no fork server here")
@@ -166,7 +207,7 @@ def test_a_fork_server_that_is_killed_while_workers_start_is_an_error(monkeypatc
         raise EOFError("unexpected EOF")
 
     monkeypatch.setattr("multiprocessing.forkserver.read_signed", end_of_pipe)
-    with pytest.raises(UserError, match=r"the system ended a worker process"):
+    with pytest.raises(UserError, match="a worker process ended; the lines above may say why"):
         list(map_in_order(ending_worker, [9], 2))
 
 
