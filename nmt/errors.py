@@ -1,6 +1,7 @@
 """Errors that a user can cause."""
 
 import errno
+import sys
 
 
 class UserError(Exception):
@@ -33,3 +34,27 @@ def advice_on(error: OSError, advice: str) -> str:
     """Return what to do about a system error: `advice`, unless too many files are open."""
     is_limit = error.errno in (errno.EMFILE, errno.ENFILE)
     return "raise the limit on open files (ulimit -n), then rerun" if is_limit else advice
+
+
+def advice_on_encoding(error: UnicodeEncodeError) -> str:
+    """Return what to do about text that cannot be written."""
+    if error.encoding == sys.getfilesystemencoding() == "utf-8":  # bytes of a path, see PEP 383
+        return "rename the file or folder"
+    return "set PYTHONUTF8=1, then rerun"
+
+
+def describe_write_error(error: OSError, name: str, advice: str, *, needed: str = "", alternative: str = "") -> str:
+    """Return the message for a file that cannot be written.
+
+    advice:      what is expected and what to do, unless the disk is full or the file is too large
+    needed:      space requirement
+    alternative: remedy other than freeing space
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        wrong, remedy = f"the disk is full while writing {name}", "free some space"
+    elif error.errno == errno.EFBIG:
+        wrong, remedy = f"{name} exceeds the maximum file size", "raise the limit (ulimit -f, or the file system's)"
+    else:
+        return f"cannot write {name}: {error.strerror or error}; {advice_on(error, advice)}"
+    remedy += f", or {alternative}" if alternative else ", then rerun"
+    return "; ".join(filter(None, (wrong, needed, remedy)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 # Interval of progress lines without a terminal.
 SECONDS_BETWEEN_PLAIN_LINES = 15.0
+
+_UNDECODED = re.compile(r"[\udc80-\udcff]+")  # bytes of a path, see PEP 383
 
 Verbosity = Literal["quiet", "normal", "verbose"]
 _verbosity: Verbosity = "normal"
@@ -64,10 +67,13 @@ def _print(line: str) -> None:
 
 
 def print_line(line: str) -> None:
-    """Print a line to stderr at every verbosity, above the progress bar if there is one.
+    r"""Print a line to stderr at every verbosity, above the progress bar if there is one.
+
+    Bytes of a path that Python could not decode are decoded as UTF-8, or printed as `\xff`.
 
     A line that cannot be written, for example to a full disk, is lost. Raises BrokenPipeError if the reader has exited.
     """
+    line = _UNDECODED.sub(lambda found: os.fsencode(found[0]).decode(errors="backslashreplace"), line)
     try:
         if bars := sys.modules.get("nmt.terminal_bar"):
             bars.console.print(line, markup=False)

@@ -82,3 +82,8 @@ def test_verbose_prints_times(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     logs.say("counted")
     logs.warn("few pairs")
     assert re.fullmatch(r"\d\d:\d\d:\d\d counted\n\d\d:\d\d:\d\d warning: few pairs\n", capsys.readouterr().err)
+
+
+def test_bytes_of_a_path_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.print_line("Gr\udcc3\udcb6\udcc3\udc9fe m\udcff")
+    assert capsys.readouterr().err == "Größe m\\xff\n"

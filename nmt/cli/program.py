@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from nmt.errors import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError
+from nmt.errors import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError, advice_on_encoding
 from nmt.logs import is_first_rank, is_verbose, print_line, set_verbosity
 from nmt.processes.environment import world_size
 from nmt.processes.interruption import Interrupted
@@ -192,9 +192,8 @@ def main() -> None:
             signal.signal(number, signal.SIG_IGN)
         sys.exit(_fail(str(interrupted), interrupted.status) if is_first_rank() else interrupted.status)
     except UnicodeEncodeError as error:
-        sys.exit(
-            _fail(f"cannot write {error.object[error.start]!r} in {error.encoding}; set PYTHONUTF8=1, then rerun", 1)
-        )
+        wrong = f"cannot write {error.object[error.start]!r} in {error.encoding}"
+        sys.exit(_fail(f"{wrong}; {advice_on_encoding(error)}", 1))
     except BrokenPipeError:  # the reader of the output has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

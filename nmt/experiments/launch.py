@@ -179,7 +179,7 @@ def _start(name: str, run: Run, slot: _Slot) -> subprocess.Popen[bytes]:
         path.parent.mkdir(parents=True, exist_ok=True)
         arguments = [name, str(run.recipe_file), *slot.overrides(run)]
         with path.open("ab") as log:
-            log.write(f"{_PROMPT}{shlex.join(arguments)}\n".encode())
+            log.write(f"{_PROMPT}{shlex.join(arguments)}\n".encode(errors="surrogateescape"))
             log.flush()
             return _popen(arguments, slot.environment, log)
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import tomli_w
 from pydantic import ValidationError
 
-from nmt.errors import RecipeError
+from nmt.errors import RecipeError, advice_on_encoding
 from nmt.recipe.classification import ClassificationRecipe
 from nmt.recipe.corpora import Corpus, Section, TrainingOptions
 from nmt.recipe.decoding import DecodeRecipe, FinalDecodeRecipe
@@ -104,6 +104,8 @@ def _is_for_classifier(tree: dict[str, Any]) -> bool:
 def _parse(root: type[Root], text: str, overrides: Sequence[str], where: str) -> Root:
     tree = _tree(text, where)
     _apply_overrides(root, tree, overrides)
+    for override in overrides:
+        _require_utf8(override)
     if root is Recipe and _is_for_classifier(tree):
         raise RecipeError(f"{where} is for a classifier; it must be for a translation model; use nmt train-classifier")
     if root is ClassificationRecipe and "src_lang" in tree:
@@ -115,6 +117,16 @@ def _parse(root: type[Root], text: str, overrides: Sequence[str], where: str) ->
         if root is Recipe and {"src_lang", "tgt_lang"}.isdisjoint(tree):
             message += "; if it is for a classifier, use nmt train-classifier"
         raise RecipeError(message) from error
+
+
+def _require_utf8(override: str) -> None:
+    """Raise RecipeError for the bytes of a path that a saved recipe cannot contain."""
+    try:
+        override.encode()
+    except UnicodeEncodeError as error:
+        raise RecipeError(
+            f"override '{override}' is not UTF-8, in which recipes are saved; {advice_on_encoding(error)}"
+        ) from error
 
 
 def revalidate(recipe: Recipe) -> Recipe:

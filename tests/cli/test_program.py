@@ -203,6 +203,8 @@ def test_an_output_that_cannot_be_encoded_is_one_line(nmt: Nmt, monkeypatch: pyt
     monkeypatch.setattr(pipeline, "prepare", report)
     status, _, err = nmt("prepare", str(RECIPE))
     assert (status, one_line(err)) == (1, "cannot write '±' in ascii; set PYTHONUTF8=1, then rerun")
+    monkeypatch.setattr(pipeline, "prepare", lambda recipe: os.fsdecode(b"m\xff").encode())
+    assert one_line(nmt("prepare", str(RECIPE))[2]) == r"cannot write '\udcff' in utf-8; rename the file or folder"
 
 
 @pytest.mark.slow

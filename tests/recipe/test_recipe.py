@@ -425,6 +425,7 @@ def test_repeated_override_is_an_error(overrides: list[str], option: str) -> Non
     [
         ("train.max_steps", "override 'train.max_steps' has no value; it must have the form train.max_steps=1000"),
         ("=5", "override '=5' has no name; it must have the form train.max_steps=1000"),
+        ("run_dir=m\udcff", "override 'run_dir=m\udcff' is not UTF-8, in which recipes are saved; rename the file or "),
         ("name.x=5", "override 'name.x=5': 'name' is not a section; run `nmt config` to see the options"),
         ("data.train.0.weight=2", "override 'data.train.0.weight=2': 'train' is a list; an override cannot change one"),
         ("train.max_step=", "unknown option 'train.max_step'; did you mean 'max_steps'?"),
