@@ -8,14 +8,14 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import IO
 
-from nmt.errors import UserError
+from nmt.errors import UserError, describe_write_error
 
 if sys.platform != "win32":
     import fcntl
@@ -51,7 +51,11 @@ def run_lock(run_dir: Path) -> Iterator[None]:
             file = _lock(path)
             _locked[real_path] = file
         except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}; set run_dir to a writable folder") from error
+            _remove_if_empty(created)
+            advice = "set run_dir to a writable folder"
+            raise UserError(
+                describe_write_error(error, str(path), advice, alternative="set run_dir to another disk")
+            ) from error
     try:
         yield
     finally:
@@ -61,9 +65,14 @@ def run_lock(run_dir: Path) -> Iterator[None]:
                 if _is_at(path, file):
                     path.unlink()  # before releasing the lock: later, the file may be the next holder's
             file.close()
-            with suppress(OSError):
-                for folder in created:
-                    folder.rmdir()  # fails unless empty
+            _remove_if_empty(created)
+
+
+def _remove_if_empty(folders: Iterable[Path]) -> None:
+    """Remove folders up to the first that is not empty."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _require_not_locked_here(real_path: Path) -> None:
@@ -130,9 +139,15 @@ def _lock(path: Path) -> IO[str]:
     if not _LOCK_START.startswith(file.read(len(_LOCK_START))):  # neither a lock nor empty
         file.close()
         raise UserError(f"{path} is not the lock of a run; move it away, or set run_dir to another directory")
-    file.truncate(0)
-    file.write(f"{_LOCK_START}{os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n")
-    file.flush()
+    holder = f"{_LOCK_START}{os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n"
+    try:
+        file.truncate(0)
+        os.write(file.fileno(), holder.encode(errors="replace"))  # without the buffer, which `close` would try to write
+    except OSError:  # such as a full disk
+        with suppress(OSError):
+            path.unlink()
+        file.close()
+        raise
     return file
 
 

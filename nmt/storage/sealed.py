@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from nmt.errors import UserError, advice_on
+from nmt.errors import UserError, advice_on, describe_write_error
 from nmt.processes.run_lock import require_lock
 
 MANIFEST = "manifest.json"
@@ -271,22 +271,6 @@ def reporting_disk_errors(path: Path, *, needed: str = "", alternative: str = ""
         ) from error
 
 
-def describe_write_error(error: OSError, name: str, advice: str, *, needed: str = "", alternative: str = "") -> str:
-    """Return the message for a file that cannot be written.
-
-    advice: what is expected and what to do, unless the disk is full or the file is too large
-    needed, alternative: see `reporting_disk_errors`
-    """
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        wrong, remedy = f"the disk is full while writing {name}", "free some space"
-    elif error.errno == errno.EFBIG:
-        wrong, remedy = f"{name} exceeds the maximum file size", "raise the limit (ulimit -f, or the file system's)"
-    else:
-        return f"cannot write {name}: {error.strerror or error}; {advice_on(error, advice)}"
-    remedy += f", or {alternative}" if alternative else ", then rerun"
-    return "; ".join(filter(None, (wrong, needed, remedy)))
-
-
 def describe_os_error(error: OSError) -> str:
     """Return a one-line message for an OSError of any operation."""
     if error.errno == errno.ENOENT and error.filename is None:
@@ -297,7 +281,7 @@ def describe_os_error(error: OSError) -> str:
     file = f" ({error.filename})" if error.filename is not None else ""
     advice = "check the path and its permissions, then rerun the command"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return describe_write_error(error, str(error.filename or "a file"), advice)
+        return describe_write_error(error, str(error.filename or "standard output or a file"), advice)
     return f"{error.strerror or error}{file}; {advice_on(error, advice)}"
 
 

@@ -232,7 +232,7 @@ def open_part(path: Path, origin: Origin, *, resume: bool = False, restart: bool
             except BaseException:
                 with suppress(OSError, UserError):
                     opened.mark()
-                if not opened.records and not opened.is_unchanged:
+                if not opened.records and not (opened.is_unchanged and os.fstat(file.fileno()).st_size):
                     part.unlink(missing_ok=True)
                 if not opened.records and (is_new or not opened.is_unchanged):
                     journal_path(part).unlink(missing_ok=True)

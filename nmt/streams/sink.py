@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from io import FileIO
 from typing import TYPE_CHECKING
 
-from nmt.errors import UserError
-from nmt.storage.sealed import describe_write_error
+from nmt.errors import UserError, describe_write_error
 
 if TYPE_CHECKING:
     from zlib import _Compress

@@ -162,7 +162,7 @@ def test_a_report_that_cannot_be_printed_is_an_error(tmp_path: Path, nmt: Nmt, m
         status, _, err = nmt("run", "mine.toml", "train.max_steps=1")
     assert (status, err.splitlines()[-1]) == (
         1,
-        "nmt: the disk is full while writing a file; free some space, then rerun",
+        "nmt: the disk is full while writing standard output or a file; free some space, then rerun",
     )
 
 

@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -119,6 +120,14 @@ def test_marks_before_a_damaged_one_are_valid(tmp_path: Path) -> None:
         assert part.start.records == 40
         write(part)
     assert read(tmp_path / "out") == LINES
+
+
+def test_a_full_disk_leaves_no_empty_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(part_module, "_append_line", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(UserError, match="the disk is full"), open_part(tmp_path / "out", ORIGIN):
+            pass
+    assert names(tmp_path) == []
 
 
 def test_a_mark_that_a_full_disk_cuts_off_is_removed(tmp_path: Path) -> None:

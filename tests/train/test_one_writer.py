@@ -1,5 +1,6 @@
 """Protection of a run: changed corpora, tokenizers and languages, and concurrent commands."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -523,6 +525,14 @@ def test_an_unwritable_directory_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"), run_lock(tmp_path / "file" / "run"):
         pass
+
+
+def test_a_full_disk_leaves_no_lock(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "write", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    message = r"the disk is full while writing .*\.lock; free some space, or set run_dir to another disk"
+    with pytest.raises(UserError, match=message), run_lock(tmp_path / "runs" / "new"):
+        pass
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_deleted_run_is_not_written_into_its_successor(tmp_path: Path) -> None:
