@@ -25,7 +25,7 @@ install_device_guard()
 for _name in ("GIT_DIR", "GIT_WORK_TREE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"):
     os.environ.pop(_name, None)  # tests must not join the job or use the repository of the shell
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -74,6 +74,8 @@ def _restored_signals() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
     with _restored_signals():
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under `nohup`, which commands would respect
+            signal.signal(signal.SIGHUP, lambda *_: None)
         yield
 
 

@@ -1,6 +1,6 @@
 """The command-line program. Results go to stdout, everything else to stderr.
 
-Exit status: 0 success, 1 failure, 2 invalid command line or recipe, 130 or 143 stopped by a signal.
+Exit status: 0 success, 1 failure, 2 invalid command line or recipe, 129, 130 or 143 stopped by a signal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from nmt.errors import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError, advice_on_encoding
 from nmt.logs import is_first_rank, is_verbose, print_line, set_verbosity
 from nmt.processes.environment import world_size
-from nmt.processes.interruption import Interrupted
+from nmt.processes.interruption import EXIT_STATUS, Interrupted
 from nmt.storage.sealed import describe_os_error
 
 _HOME = re.compile(r"^(-\w|[\w.-]+=|)~(?=/|\Z)")  # at the start of a path
@@ -188,7 +188,7 @@ def main() -> None:
             print_line(str(end))
         sys.exit(end.status)
     except Interrupted as interrupted:
-        for number in (signal.SIGINT, signal.SIGTERM):  # copies of the signal
+        for number in EXIT_STATUS:  # copies of the signal
             signal.signal(number, signal.SIG_IGN)
         sys.exit(_fail(str(interrupted), interrupted.status) if is_first_rank() else interrupted.status)
     except UnicodeEncodeError as error:

@@ -60,7 +60,7 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
 
     jobs: parallel processes, which share the GPUs, or else the cores, evenly; None starts one per GPU, or one on a CPU
 
-    Raises Interrupted after Ctrl-C or SIGTERM, once each process has saved a checkpoint.
+    Raises Interrupted after a signal, once each process has saved a checkpoint.
     """
     _require_one_process()
     pending = [run for run in runs if not is_complete(run)]
@@ -81,7 +81,7 @@ def prepare_data(runs: Sequence[Run]) -> list[Run]:
     """Prepare the data of the runs, once per distinct corpus and reused tokenizer; return the runs that failed.
 
     Raises UserError, before preparing, if the initial model of a run or another file that its options name is missing.
-    Raises Interrupted after Ctrl-C or SIGTERM.
+    Raises Interrupted after a signal.
     """
     _require_one_process()
     for run in runs:

@@ -1,4 +1,4 @@
-"""Interruption of a command: Ctrl-C, SIGTERM, SIGUSR1, and a closed output pipe."""
+"""Interruption of a command: Ctrl-C, SIGTERM, SIGUSR1, SIGHUP, and a closed output pipe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import select
 import signal
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
@@ -16,7 +16,8 @@ from types import FrameType
 COPY_SECONDS = 1.0
 """Signals that follow the first one within this time are copies of it."""
 
-_SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1
+EXIT_STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 129}
+"""Of the signals that end a command. SIGUSR1 is Slurm's early warning of a SIGTERM; SIGHUP means a lost terminal."""
 
 
 class SignalCopies:
@@ -33,6 +34,23 @@ class SignalCopies:
         return monotonic() - self._first < COPY_SECONDS
 
 
+@contextmanager
+def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle the signals of `EXIT_STATUS` in a `with` block of the main thread, which receives them.
+
+    SIGHUP stays ignored if it is, as by `nohup`.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+        before = {number: signal.signal(number, handler) for number in EXIT_STATUS.keys() - ignored}
+    try:
+        yield
+    finally:
+        for number, old_handler in before.items():
+            signal.signal(number, old_handler)
+
+
 class Interrupted(BaseException):
     """A signal ended the work; `status` is the exit status, and the message may say how to continue."""
 
@@ -43,7 +61,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise Interrupted in a `with` block on Ctrl-C, SIGTERM, or SIGUSR1, Slurm's early warning of a SIGTERM.
+    """Raise Interrupted in a `with` block on the signals of `EXIT_STATUS`.
 
     Copies of the first signal are ignored, because they would interrupt the cleanup.
 
@@ -55,38 +73,28 @@ def interruptible() -> Iterator[None]:
     def interrupt(number: int, _frame: FrameType | None) -> None:
         if copies.is_copy():
             return
-        received.append(130 if number == signal.SIGINT else 143)
+        received.append(EXIT_STATUS[signal.Signals(number)])
         raise Interrupted(status=received[-1])
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # only it receives signals
-        before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
     try:
-        yield
+        with handling(interrupt):
+            yield
     except OSError:  # such as the BrokenPipeError of `ended_by_reader`
         raise
     except Exception as error:
         if received and not isinstance(error.__cause__, BrokenPipeError):  # JobEnded after a closed pipe
             raise Interrupted(status=received[-1]) from error
         raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Handle signals that arrive in a `with` block at its end, for steps that must not be left half done."""
-    if threading.current_thread() is not threading.main_thread():  # only it receives signals
-        yield
-        return
     received: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in _SIGNALS}
     try:
-        yield
+        with handling(lambda number, _: received.append(number)):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         for signal_number in received:
             signal.raise_signal(signal_number)
 

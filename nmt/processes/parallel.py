@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TypeVar
 
 from nmt.errors import UserError
 from nmt.processes.environment import same_import_path
+from nmt.processes.interruption import EXIT_STATUS
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -138,15 +139,17 @@ def _context(modules: Iterable[str]) -> BaseContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(modules))
-    # Ctrl-C reaches every process of a terminal; only this process handles it. Children inherit the blocked signal.
-    with same_import_path():
-        # Start the resource tracker first: otherwise the server starts it, and starting it unblocks SIGINT.
-        resource_tracker.ensure_running()
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+    # Ctrl-C and the loss of the terminal reach every process of a terminal; only this process handles them. Children
+    # inherit the blocked signals.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        with same_import_path():
+            # Start the resource tracker first: otherwise the server starts it, and starting it unblocks SIGINT.
+            resource_tracker.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return context
 
 
@@ -159,7 +162,7 @@ def _signals_deferred() -> Iterator[None]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         # First runs the handlers of signals that have arrived, which may raise.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
+        signal.pthread_sigmask(signal.SIG_BLOCK, EXIT_STATUS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

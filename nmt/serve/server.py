@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nmt.errors import UserError
 from nmt.logs import print_line, say
-from nmt.processes.interruption import SignalCopies
+from nmt.processes.interruption import SignalCopies, handling
 from nmt.serve.app import build_app
 from nmt.serve.libretranslate import shadowed_models
 from nmt.serve.messages import JsonLine
@@ -47,9 +48,9 @@ def open_socket(host: str, port: int) -> socket.socket:
 def run_server(
     service: Service, bound: socket.socket, origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C, then finish accepted requests and return.
+    """Serve until SIGTERM, SIGHUP or Ctrl-C, then finish accepted requests and return.
 
-    A second signal ends the process immediately, with status 143 or 130. origins, hosts: see `build_app`
+    A second signal ends the process immediately, with status 143, 129 or 130. origins, hosts: see `build_app`
     """
     if sys.platform == "linux":  # a client that stops reading would otherwise keep its request, and a shutdown, waiting
         milliseconds = round(1_000 * max(HEADER_TIMEOUT, service.limits.seconds))
@@ -79,6 +80,12 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._copies = SignalCopies()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Handle the signals that end a command; uvicorn handles only SIGINT and SIGTERM."""
+        with handling(self.handle_exit):
+            yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain after the first signal and exit at a second one that is not a copy of it."""

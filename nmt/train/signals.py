@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
 from nmt.errors import OrderlyEnd
-from nmt.processes.interruption import SignalCopies
-
-# 128 + signal number; SIGUSR1 is Slurm's early warning of a SIGTERM.
-EXIT_STATUS = {signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGINT: 130}
+from nmt.processes.interruption import EXIT_STATUS, SignalCopies, handling
 
 
 @dataclass
@@ -37,11 +33,8 @@ class Stopped(OrderlyEnd):  # not an error
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Record SIGTERM, SIGUSR1 and Ctrl-C in a `with` block; a second Ctrl-C, after a second, interrupts at once."""
+    """Record the signals of `EXIT_STATUS` in a `with` block; a second Ctrl-C, after a second, interrupts at once."""
     request, copies = StopRequest(), SignalCopies()
-    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
-        yield request
-        return
 
     def record(number: int, _frame: FrameType | None) -> None:
         if copies.is_copy():
@@ -50,9 +43,5 @@ def stop_requests() -> Iterator[StopRequest]:
             raise KeyboardInterrupt
         request.status = EXIT_STATUS[signal.Signals(number)]
 
-    before = {number: signal.signal(number, record) for number in EXIT_STATUS}
-    try:
+    with handling(record):
         yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

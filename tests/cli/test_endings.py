@@ -134,7 +134,8 @@ def test_a_signal_ends_the_threads_of_ctranslate2(start: Start, model: Path, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("send", "number", "status"), [(os.killpg, signal.SIGINT, 130), (os.kill, signal.SIGTERM, 143)]
+    ("send", "number", "status"),
+    [(os.killpg, signal.SIGINT, 130), (os.killpg, signal.SIGHUP, 129), (os.kill, signal.SIGTERM, 143)],
 )
 def test_a_signal_ends_all_processes(
     start: Start,
@@ -144,7 +145,7 @@ def test_a_signal_ends_all_processes(
     number: signal.Signals,
     status: int,
 ) -> None:
-    """Ctrl-C reaches all processes of a terminal; SIGTERM reaches only the command."""
+    """Ctrl-C and the loss of a terminal reach all its processes; SIGTERM reaches only the command."""
     process = start("-o", tmp_path / "out")
     wait_for_work(mark)
     send(process.pid, number)

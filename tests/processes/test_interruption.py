@@ -9,7 +9,7 @@ import pytest
 
 from nmt.errors import JobEnded
 from nmt.processes import interruption
-from nmt.processes.interruption import Interrupted, ended_by_reader, interruptible, uninterrupted
+from nmt.processes.interruption import EXIT_STATUS, Interrupted, ended_by_reader, interruptible, uninterrupted
 
 
 def test_a_reader_that_exits_ends_a_block_that_writes_nothing() -> None:
@@ -43,7 +43,7 @@ def test_a_block_that_ends_first_is_not_interrupted() -> None:
     os.close(writer)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)])
+@pytest.mark.parametrize(("number", "status"), EXIT_STATUS.items())
 def test_an_interruption_that_an_extension_module_converts_is_restored(number: signal.Signals, status: int) -> None:
     with pytest.raises(Interrupted) as raised, interruptible():
         try:
@@ -77,6 +77,12 @@ def test_a_signal_interrupts_only_after_an_uninterrupted_block() -> None:
         done.append("after")
     assert done == ["block"]
     assert raised.value.status == 143
+
+
+def test_nohup_remains_in_effect() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with interruptible(), uninterrupted():
+        signal.raise_signal(signal.SIGHUP)
 
 
 def test_an_error_without_a_signal_is_not_an_interruption() -> None:

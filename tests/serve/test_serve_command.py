@@ -122,7 +122,7 @@ def test_a_body_that_does_not_arrive_does_not_delay_the_shutdown(start: Start) -
     with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT) as client:
         client.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
         time.sleep(0.2)  # the server waits for the other bytes
-        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGHUP)
         assert server.process.wait(TIMEOUT) == 0
         response = client.recv(10_000)
     assert b"HTTP/1.1 503 " in response and b"the server is shutting down" in response

@@ -22,6 +22,7 @@ from nmt.devices.precision import autocast, choose_precision
 from nmt.model.transformer import Transformer
 from nmt.processes import interruption
 from nmt.processes.distributed import World
+from nmt.processes.interruption import EXIT_STATUS
 from nmt.recipe import Recipe
 from nmt.train.loss import TrainingLoss
 from nmt.train.signals import stop_requests
@@ -106,7 +107,7 @@ def test_autocast_computes_matmuls_in_its_precision() -> None:
         assert (a @ a).dtype == torch.float32
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "status"), EXIT_STATUS.items())
 def test_a_signal_is_recorded_and_handlers_are_restored(number: signal.Signals, status: int) -> None:
     before = signal.getsignal(number)
     with stop_requests() as request:
