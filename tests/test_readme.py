@@ -186,7 +186,9 @@ def test_the_guide_is_printed_page_by_page(nmt: Nmt) -> None:
     listed = nmt("guide")[1].splitlines()
     assert {line.split()[0] for line in listed} == {page.stem for page in GUIDE.glob("*.md")}
     assert nmt("guide", "training")[1] == (GUIDE / "training.md").read_text(encoding="utf-8")
-    status, _, errors = nmt("guide", "trainin")
+    status, _, errors = nmt("guide", "Trainin")
+    assert status == 2 and "no such page; did you mean training?" in errors
+    status, _, errors = nmt("guide", "xyz")
     assert status == 2 and "no such page; it must be one of alignments, " in errors
 
 

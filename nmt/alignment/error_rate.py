@@ -70,4 +70,6 @@ def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> lis
         links = parse_links(line.replace("?", "-").replace("p", "-"), num_words, where)
         sure = {link for link, sure in zip(links, is_sure, strict=True) if sure}
         gold.append(GoldLinks(sure, set(links)))
+    if not any(links.sure for links in gold):
+        raise UserError(f"{path} has no sure links; it must have some, such as 0-0; is it the right file?")
     return gold

@@ -39,7 +39,7 @@ def find_recipe(name: str) -> Path:
     packaged = packaged_files()
     if not path.exists():
         if name in packaged:
-            say(f"{name} is a recipe that comes with nmt; to edit a copy: nmt recipes {name} -o {name}.toml")
+            say(f"{name} comes with nmt; to edit a copy: nmt recipes {name} -o {name}.toml")
             return packaged[name]
         similar = get_close_matches(name, packaged, 1)
         if similar:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib.resources import files
 from typing import Annotated
 
@@ -23,7 +24,9 @@ def guide(topic: Annotated[str | None, typer.Argument(help="A page (default: lis
             typer.echo(f"{name:{width}}  {text.splitlines()[0].lstrip('# ')}")
         return
     if topic not in pages:
-        raise CommandError(f"nmt guide {topic}: no such page; it must be one of {', '.join(pages)}")
+        (hint,) = get_close_matches(topic.lower(), pages, 1) or [""]
+        expected = f"did you mean {hint}?" if hint else f"it must be one of {', '.join(pages)}"
+        raise CommandError(f"nmt guide {topic}: no such page; {expected}")
     text = option_reference() if topic == "options" else pages[topic]
     if sys.stdout.isatty():
         Console().print(Markdown(text))

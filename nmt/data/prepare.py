@@ -157,7 +157,7 @@ def load_prepared(directory: Path) -> Prepared:
     """Open a directory that `prepare` made; raise UserError if it is missing or incomplete."""
     report = read_report(directory)
     if report is None:
-        raise UserError(f"{directory} has no complete prepared corpus; run `nmt prepare` with its recipe")
+        raise UserError(f"{directory} has no complete corpus of a translation model; run `nmt prepare` with its recipe")
     return Prepared(directory, Tokenizers.load(directory, report["recipe"]["tgt_lang"]), report)
 
 

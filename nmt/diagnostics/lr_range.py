@@ -10,6 +10,7 @@ import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from nmt.data.prepare import Prepared
@@ -18,9 +19,10 @@ from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train.trainer import build_trainer
 
-# Weight of earlier losses in the smoothed loss.
-_SMOOTHING = 0.9
-# Stop when the smoothed loss exceeds its minimum by this factor.
+# Means weight losses by their distance in updates: with a weight of 1/e at this fraction of all updates, so the result
+# does not depend on their number.
+_SMOOTHED_FRACTION = 0.05
+# Stop when the mean of the latest losses exceeds its minimum by this factor.
 _DIVERGED = 1.5
 
 
@@ -29,7 +31,7 @@ class RatePoint:
     """One update of the test.
 
     loss:     mean loss of the update in nats per target token, with label smoothing
-    smoothed: exponential moving average of the losses so far, bias-corrected
+    smoothed: mean of the losses around this update, exponentially weighted
     """
 
     learning_rate: float
@@ -57,8 +59,8 @@ def run_range_test(
 ) -> RateRange:
     """Train with rates from `lowest` to `highest`, in a temporary directory and without the schedule of the recipe."""
     train = recipe.train.model_copy(update={"dropout_ramp_steps": 0, "subword_sampling": 0.0})
-    points: list[RatePoint] = []
-    mean = 0.0
+    losses: list[float] = []
+    decay, total, weight, lowest_mean = _decay(updates), 0.0, 0.0, math.inf
     diverged = False
     with tempfile.TemporaryDirectory() as folder:
         recipe = recipe.model_copy(update={"run_dir": Path(folder), "train": train})
@@ -68,7 +70,7 @@ def run_range_test(
         rates = range_rates(lowest, highest, updates)
         trainer.updater.schedule = lambda step: rates[step - 1]
         with trainer.batches() as batches, progress("testing rates", updates, "updates") as bar:
-            for rate in rates:
+            for _ in rates:
                 update = next(batches)
                 result = trainer.update(update)
                 loss = float(world.sum(result.loss)) / update.tgt_tokens
@@ -76,14 +78,35 @@ def run_range_test(
                 if not math.isfinite(loss) or (bool(result.skipped) and trainer.updater.precision != "fp16"):
                     diverged = True
                     break
-                mean = _SMOOTHING * mean + (1 - _SMOOTHING) * loss
-                smoothed = mean / (1 - _SMOOTHING ** (len(points) + 1))
-                points.append(RatePoint(rate, loss, smoothed))
+                losses.append(loss)
                 bar.advance(1)
-                if smoothed > _DIVERGED * min(point.smoothed for point in points):
+                total, weight = decay * total + loss, decay * weight + 1.0
+                lowest_mean = min(lowest_mean, total / weight)
+                if total / weight > _DIVERGED * lowest_mean:
                     diverged = True
                     break
+    smoothed = smooth(losses, updates)
+    points = [RatePoint(*values) for values in zip(rates[: len(losses)], losses, smoothed, strict=True)]
     return summarize_range(points, diverged)
+
+
+def smooth(losses: Sequence[float], updates: int) -> list[float]:
+    """Return means of the losses around each update, which do not lag behind. updates: planned number of updates"""
+    factor = _decay(updates)
+
+    def sums(values: Sequence[float]) -> list[float]:
+        return list(accumulate(values, lambda total, value: factor * total + value))
+
+    def sums_around(values: Sequence[float]) -> list[float]:
+        sides = zip(sums(values), sums(values[::-1])[::-1], values, strict=True)
+        return [before + after - value for before, after, value in sides]
+
+    return [total / weight for total, weight in zip(sums_around(losses), sums_around([1.0] * len(losses)), strict=True)]
+
+
+def _decay(updates: int) -> float:
+    """Return the ratio of the weights of two consecutive losses in a mean."""
+    return math.exp(-1 / (_SMOOTHED_FRACTION * updates))
 
 
 def range_rates(lowest: float, highest: float, updates: int) -> list[float]:

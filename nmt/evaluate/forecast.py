@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,13 @@ class Forecast:
 
 
 def write_forecast(forecast: Forecast, run_dir: Path) -> Path:
-    """Write `plan.json` in a run directory and return its path."""
+    """Write `plan.json` in a run directory and return its path.
+
+    A forecast without a measurement keeps the speed of an earlier one with the same options.
+    """
     path = run_dir / FORECAST_FILE
+    if forecast.speed is None and (earlier := read_forecast(run_dir)) and earlier.options == forecast.options:
+        forecast = replace(forecast, speed=earlier.speed)
     write_file(path, (json.dumps(asdict(forecast), indent=1, ensure_ascii=False) + "\n").encode())
     return path
 

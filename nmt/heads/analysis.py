@@ -167,6 +167,7 @@ def removal_steps(importance: Mapping[Head, float]) -> dict[str, list[list[Head]
             removed(encoder - less, decoder - less) for less in range(min(encoder, decoder))
         ],
         "same number in each encoder layer": [removed(encoder - less, decoder) for less in range(encoder)],
+        "same number in each decoder layer": [removed(encoder, decoder - less) for less in range(decoder)],
     }
 
 

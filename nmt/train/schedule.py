@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import assert_never
 
+from nmt.logs import counted
 from nmt.recipe import TrainRecipe
 
 # Number of increases in dropout from 0 to its full value: few, because the training step is compiled for each level.
@@ -50,7 +51,7 @@ def schedule_problems(recipe: TrainRecipe, last: int) -> Iterator[str]:
     updates = last - recipe.schedule_start
     if recipe.warmup_steps > updates:
         yield (
-            f"train.warmup_steps is {recipe.warmup_steps:,}, but the schedule has {updates:,} updates; the "
+            f"train.warmup_steps is {recipe.warmup_steps:,}, but the schedule has {counted(updates, 'update')}; the "
             "learning rate does not reach its peak; lower warmup_steps"
         )
     elif recipe.schedule in ("cosine", "linear") and last < _MIN_DECAYED * recipe.max_steps:

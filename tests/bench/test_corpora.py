@@ -56,5 +56,5 @@ def test_tokens_have_a_zipf_distribution() -> None:
 
 
 def test_directory_without_a_corpus_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no complete prepared corpus"):
+    with pytest.raises(UserError, match="has no complete corpus of a translation model"):
         open_corpus(tmp_path)

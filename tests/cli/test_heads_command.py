@@ -69,10 +69,11 @@ def test_bleu_without_heads_is_measured_and_plotted(
     changes = {head["removal"]: head["bleu_change"] for head in found["heads"] if head["bleu_change"] is not None}
     assert sorted(map(abs, changes)) == sorted(abs(head["removal"]) for head in found["heads"])[-2:]
     assert found["signature"].startswith("BLEU|")
-    gradual, same, encoder = found["curves"].values()
+    gradual, same, encoder, decoder = found["curves"].values()
     assert [removed for removed, _ in gradual] == [0, 1, 2, 3, 4, 5]
     assert [removed for removed, _ in same] == [0, 3]
     assert [removed for removed, _ in encoder] == [0, 1]
+    assert [removed for removed, _ in decoder] == [0, 2]
     assert gradual[0][1] == same[0][1] == found["bleu"]
     assert "removed heads" in plot.read_text(encoding="utf-8")
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -177,6 +178,14 @@ def test_the_forecast_is_saved_and_printed_with_notes(recipe: Path, tmp_path: Pa
     forecast = read_forecast(tmp_path / "run")
     assert forecast is not None and forecast.text is not None and forecast.text.updates == 25
     assert read_forecast(write_forecast(forecast, tmp_path).parent) == forecast
+    speed = SpeedForecast("cpu", "fp32", 1, 400, 30, 9.0, 8.0, 7.0, 9.0, 1, 2.0, None, None)
+    measured = replace(forecast, speed=speed)
+    write_forecast(measured, tmp_path)
+    write_forecast(forecast, tmp_path)  # keeps the measurement of the same options
+    assert read_forecast(tmp_path) == measured
+    other = replace(forecast, options="seed = 2")
+    write_forecast(other, tmp_path)
+    assert read_forecast(tmp_path) == other
 
 
 @pytest.mark.parametrize("content", ['{"parameters": 1}', "[]", "", None])

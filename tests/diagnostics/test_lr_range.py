@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nmt.data.prepare import load_prepared, prepare
-from nmt.diagnostics.lr_range import RatePoint, range_rates, run_range_test, summarize_range
+from nmt.diagnostics.lr_range import RatePoint, range_rates, run_range_test, smooth, summarize_range
 from nmt.processes.distributed import start_world
 from nmt.recipe import load_recipe
 from nmt.train.trainer import build_trainer
@@ -74,6 +74,28 @@ def test_summary_of_a_curve() -> None:
     assert math.isnan(summarize_range([], diverged=True).lowest)
 
 
+def test_smoothing_is_a_mean_with_weights_by_distance() -> None:
+    losses, decay = [5.0, 3.0, 4.0, 9.0], math.exp(-1 / 2)
+    for index, mean in enumerate(smooth(losses, 40)):
+        weights = [decay ** abs(index - other) for other in range(4)]
+        assert mean == pytest.approx(sum(map(math.prod, zip(weights, losses, strict=True))) / sum(weights))
+
+
+def test_rates_do_not_depend_on_the_number_of_updates() -> None:
+    """A mean of the latest losses would lag behind: by 3 decades with 20 updates, and 0.3 with 200."""
+
+    def loss_at(rate: float) -> float:  # falls most steeply at 1e-3, lowest at 1.5e-2
+        return 9.0 - 3.5 / (1.0 + math.pow(1e-3 / rate, 1.5)) + math.pow(rate / 0.1, 1.5)
+
+    for updates in (20, 60, 200, 2_000):
+        rates = range_rates(1e-6, 1.0, updates)
+        losses = [loss_at(rate) for rate in rates]
+        smoothed = smooth(losses, updates)
+        found = summarize_range([RatePoint(*values) for values in zip(rates, losses, smoothed, strict=True)], False)
+        assert abs(math.log10(found.steepest / 1e-3)) < 0.25, updates
+        assert abs(math.log10(found.lowest / 1.5e-2)) < 0.35, updates
+
+
 @pytest.mark.slow
 def test_losses_equal_those_of_plain_training(recipe: Path, tmp_path: Path) -> None:
     """Plain training with a warm-up has the same first rate, 1e-3. The second rate only affects later losses."""
@@ -89,8 +111,7 @@ def test_losses_equal_those_of_plain_training(recipe: Path, tmp_path: Path) -> N
             updates = [next(batches) for _ in range(2)]
             losses = [float(other.update(update).loss) / update.tgt_tokens for update in updates]
     assert [point.loss for point in found.points] == losses
-    assert found.points[0].smoothed == pytest.approx(losses[0])
-    assert found.points[1].smoothed == pytest.approx((0.09 * losses[0] + 0.1 * losses[1]) / 0.19)
+    assert [point.smoothed for point in found.points] == smooth(losses, 2)
 
 
 @pytest.mark.slow
