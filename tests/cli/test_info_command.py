@@ -65,6 +65,11 @@ def test_a_run_is_described_by_its_average(run: Path, nmt: Nmt) -> None:
     assert f"{hashlib.sha256(weights).hexdigest()}  {len(weights):>13,}  model.safetensors" in out
 
 
+def test_a_model_older_than_the_newest_checkpoint_is_a_warning(run: Path, nmt: Nmt) -> None:
+    (run / "checkpoints" / "step-00000120").mkdir()
+    assert "was averaged at step 99, but the run has a checkpoint of step 120" in nmt("info", run)[2]
+
+
 def test_tags_are_listed_with_the_default_one(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     assert re.search("^tags, symbols +<web>, <news>$", nmt("info", run)[1], re.MULTILINE)
     loaded = load_model(run / "model", torch.device("cpu"))
