@@ -18,7 +18,7 @@ from nmt.logs import is_first_rank, warn
 from nmt.models import TranslationModel, build_uninitialized
 from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, revalidate
 from nmt.recipe.toml import toml_value
-from nmt.storage.model_metadata import read_model_metadata, read_model_recipe, warn_of_run
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe, warn_of_run
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.storage.sealed import manifest_digest, verify_directory
 from nmt.text.tokenizer import Tokenizers
@@ -67,16 +67,25 @@ def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:
         with suppress(UserError):
             loaded = Tokenizers.load(directory)
             reused = tokenizer_options(with_symbols_of(recipe, loaded), tokenizer)
-            own = {**reused, "vocab_size": loaded.tgt.vocab_size}  # without the symbols of the recipe
             given = {name: getattr(tokenizer, name) for name in reused if name in tokenizer.model_fields_set}
-            ignored = [
-                f"tokenizer.{name} = {toml_value(x)}" for name, x in given.items() if x not in (reused[name], own[name])
-            ]
+            if _may_have_trained(given.get("vocab_size"), loaded, reused):
+                del given["vocab_size"]
+            ignored = [f"tokenizer.{name} = {toml_value(x)}" for name, x in given.items() if x != reused[name]]
             if ignored and warns and is_first_rank():
                 options = ", ".join(ignored)
                 warn(f"the tokenizer of {start} is reused, so these options have no effect: {options}; remove them")
             return recipe.model_copy(update={"tokenizer": tokenizer.model_copy(update=reused)})
     return recipe
+
+
+def _may_have_trained(vocab_size: int | None, loaded: Tokenizers, reused: dict[str, Any]) -> bool:
+    """Return whether `tokenizer.vocab_size` may be the option with which a reused tokenizer was trained.
+
+    Symbols that were added later make the vocabulary larger; characters and bytes may make it smaller than the option.
+    """
+    smallest = loaded.tgt.vocab_size - len(loaded.tgt.user_symbols())
+    is_maximum = reused["algorithm"] in ("char", "byte")
+    return vocab_size is not None and smallest <= vocab_size and (is_maximum or vocab_size <= reused["vocab_size"])
 
 
 def tokenizer_options(tokenizers: Tokenizers, chosen: TokenizerRecipe) -> dict[str, Any]:
@@ -113,25 +122,43 @@ def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
 def require_start_model(recipe: Recipe) -> None:
     """Raise UserError, before preparing text, if the initial model of a new run is damaged.
 
-    Also raises it if `train.start_optimizer` is "kept" and the model has no optimizer state, and for invalid patterns
-    of `train.freeze`.
+    Also raises it if `train.start_optimizer` is "kept" and the model has no optimizer state, for invalid patterns of
+    `train.freeze`, and if new symbols need an optimizer state or embeddings that are not trained.
     """
-    if recipe.train.freeze:
-        model = build_uninitialized(recipe.model, *expected_vocab_sizes(recipe), torch.device("meta"))
-        freeze(model, recipe.train.freeze)
     start = recipe.train.start_from
+    if start is None and not recipe.train.freeze:
+        return
+    model = build_uninitialized(recipe.model, *expected_vocab_sizes(recipe), torch.device("meta"))
+    freeze(model, recipe.train.freeze)
     if start is None or list_checkpoints(recipe.directory):
         return
     directory = find_model(start)
     verify_directory(directory)
     if recipe.train.start_optimizer == "kept":
         _optimizer_file(directory)
-        metadata = read_model_metadata(directory)
-        if expected_vocab_sizes(recipe) != (metadata.src_vocab_size, metadata.tgt_vocab_size):
-            raise UserError(
-                "train.start_optimizer is 'kept', and tags or user symbols of the recipe are missing in the vocabulary "
-                f"of {directory}; the optimizer state must have the same vocabulary; set start_optimizer to 'fresh'"
-            )
+    if not (added := _added_rows(model, read_model_metadata(directory))):
+        return
+    wrong = f"tags or other symbols of the recipe are missing in the vocabulary of {directory}"
+    if recipe.train.start_optimizer == "kept":
+        raise UserError(
+            f"train.start_optimizer is 'kept', and {wrong}; the optimizer state must have the same vocabulary; set "
+            "start_optimizer to 'fresh'"
+        )
+    if frozen := [name for name in added if not model.get_parameter(name).requires_grad]:
+        raise UserError(
+            f"train.freeze includes {frozen[0]}, and {wrong}; their embeddings must be trained, because all of them "
+            "start as the same vector; remove 'embeddings' from train.freeze"
+        )
+
+
+def _added_rows(model: TranslationModel, start: ModelMetadata) -> list[str]:
+    """Return the names of the embeddings of a model that have more tokens than the initial model has."""
+    return [
+        name
+        for name, parameter in model.named_parameters()
+        if any(fnmatchcase(name, glob) for glob in _EMBEDDINGS)
+        and len(parameter) > (start.src_vocab_size if name.startswith("src_") else start.tgt_vocab_size)
+    ]
 
 
 def load_start_weights(model: TranslationModel, start_from: Path) -> Path:

@@ -395,6 +395,11 @@ def test_a_new_tag_starts_as_the_mean_of_the_other_tokens(recipe: Path, tmp_path
     start = ("train", recipe, f"run_dir={tuned}", f"train.start_from={first}", "tokenizer.user_symbols=['<new>']")
     status, _, err = nmt(*start, "train.start_optimizer=kept")
     assert status == 1 and "must have the same vocabulary; set start_optimizer to 'fresh'" in one_line(err)
+    status, _, err = nmt(*start, "train.freeze=['embeddings']")
+    assert status == 1 and "train.freeze includes output.weight, and tags or other symbols of the recipe" in err
+    assert "remove 'embeddings' from train.freeze" in one_line(err) and not tuned.exists()
+    other = f"run_dir={tmp_path / 'other'}"
+    assert nmt(*start[:2], other, *start[3:], "train.freeze=['encoder']")[0] == 0
     status, _, err = nmt(*start, "train.learning_rate=1e-12", "train.warmup_steps=1")
     assert status == 0, err
     old, new = (read_tensors(list_checkpoints(run)[-1] / "model.safetensors") for run in (first, tuned))
@@ -407,6 +412,9 @@ def test_a_new_tag_starts_as_the_mean_of_the_other_tokens(recipe: Path, tmp_path
     shutil.rmtree(first)
     assert nmt(*start, "train.learning_rate=1e-12", "train.warmup_steps=1", "train.max_steps=4")[0] == 0
     assert Tokenizers.load(find_model(tuned)).src.tag_id("<new>") == 300
+    again = (*start[:2], f"run_dir={tmp_path / 'again'}", f"train.start_from={tuned}", "tokenizer.vocab_size=300")
+    status, _, err = nmt(*again)  # the size before `<new>` was added
+    assert status == 0 and "have no effect" not in err, err
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
