@@ -20,7 +20,7 @@ from typing import Any
 
 from nmt.data.corpus import input_files, resolve
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
-from nmt.data.store import Split
+from nmt.data.store import REPORT_FILE, Split
 from nmt.errors import UserError
 from nmt.logs import progress, say, warn
 from nmt.recipe import TERM_MARKERS, Corpus, HuggingFaceCorpus, Recipe
@@ -28,7 +28,6 @@ from nmt.storage.checksums import read_checked
 from nmt.storage.sealed import write_file
 from nmt.text.lines import read_blocks
 
-REPORT_FILE = "prepare.json"
 _STAMPS_FILE = "stamps.json"
 
 # Increment when the same recipe and text give a different prepared corpus.

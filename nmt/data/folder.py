@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 
-from nmt.data.fingerprint import REPORT_FILE
+from nmt.data.store import REPORT_FILE
 from nmt.errors import UserError
 from nmt.processes.run_lock import run_lock
 from nmt.storage.run_folder import require_own_text

@@ -26,7 +26,6 @@ from nmt.data.corpus import OnRead, ReadOptions, count_pairs, input_files, read_
 from nmt.data.encoding import CorpusEncoder, EncodedChunk, PairFormat, encode_frames
 from nmt.data.fingerprint import (
     FORMAT,
-    REPORT_FILE,
     InputFile,
     hub_commits,
     outdated_splits,
@@ -40,7 +39,7 @@ from nmt.data.fingerprint import (
 from nmt.data.folder import replacing
 from nmt.data.mixture import Mixture
 from nmt.data.reused_tokenizers import reused_tokenizers
-from nmt.data.store import PairStore, PairWriter, Split, token_dtype
+from nmt.data.store import REPORT_FILE, PairStore, PairWriter, Split, token_dtype
 from nmt.data.test_sets import TestSet, warn_of_swapped_sides
 from nmt.errors import UserError
 from nmt.logs import counted, format_duration, progress, say, warn

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nmt.data.store import REPORT_FILE
 from nmt.errors import UserError
 from nmt.recipe import Recipe, has_tree_vocabulary
-from nmt.storage.run_folder import find_model
+from nmt.storage.checksums import read_checked
+from nmt.storage.run_folder import find_model, find_prepared
 from nmt.storage.sealed import MANIFEST, CorruptError, read_manifest
 from nmt.text.term_markup import TermMarkers
 from nmt.text.tokenizer import Tokenizers, planned_symbols, planned_vocab_size
@@ -46,9 +48,20 @@ def with_symbols_of(recipe: Recipe, tokenizers: Tokenizers) -> Tokenizers:
     return tokenizers.with_symbols(planned_symbols(recipe), tags)
 
 
-def _find(path: Path, recipe: Recipe) -> Path:
+def find_tokenizers(path: Path) -> Path:
+    """Return the model directory of a path as `find_model` does, or else the prepared text of a run without a model."""
+    prepared = find_prepared(path)
     try:
         return find_model(path)
+    except UserError:
+        if read_checked(prepared / REPORT_FILE):
+            return prepared
+        raise
+
+
+def _find(path: Path, recipe: Recipe) -> Path:
+    try:
+        return find_tokenizers(path)
     except UserError as error:
         option = "train.start_from" if path == recipe.train.start_from else "tokenizer.start_from"
         raise UserError(f"{option} is {path.absolute()}: {error}") from error
@@ -72,11 +85,14 @@ def is_vocab_size_known(recipe: Recipe) -> bool:
 
 
 def load_verified_tokenizers(directory: Path) -> Tokenizers:
-    """Load the tokenizers of a model directory and verify their checksums; raise CorruptError if they differ."""
-    manifest = read_manifest(directory)
+    """Load the tokenizers of a model or of prepared text and verify their checksums; raise CorruptError for others."""
+    expected, file = read_checked(directory / REPORT_FILE).get("tokenizers"), REPORT_FILE
+    if expected is None:
+        manifest, file = read_manifest(directory), MANIFEST
+        expected = {name: sha256 for name, (_, sha256) in manifest.items() if name.startswith("tokenizer")}
     tokenizers = Tokenizers.load(directory)
-    if tokenizers.digests() != {name: sha256 for name, (_, sha256) in manifest.items() if name.startswith("tokenizer")}:
+    if tokenizers.digests() != expected:
         raise CorruptError(
-            f"the tokenizer of {directory} is corrupt (its SHA-256 differs from {MANIFEST}); copy the model again"
+            f"the tokenizer of {directory} is corrupt (its SHA-256 differs from {file}); copy the directory again"
         )
     return tokenizers

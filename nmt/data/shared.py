@@ -6,8 +6,8 @@ import hashlib
 import time
 from pathlib import Path
 
-from nmt.data.fingerprint import REPORT_FILE
 from nmt.data.prepare import Prepared, load_prepared
+from nmt.data.store import REPORT_FILE
 from nmt.logs import warn
 from nmt.processes.distributed import World
 

@@ -22,6 +22,8 @@ from nmt.text.segmentation import Tokens, gather, reverse_each
 
 Split = Literal["train", "valid"]
 Side = Literal["src", "tgt"]
+REPORT_FILE = "prepare.json"
+"""Report of the preparation, which is written last."""
 # Arrays of a split: the tokens of each side, and the links of each pair (`nmt.alignment.training`).
 Part = Literal["src", "tgt", "links"]
 

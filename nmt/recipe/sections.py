@@ -144,7 +144,7 @@ class TokenizerRecipe(Section):
     user_symbols: tuple[str, ...] = ()
     """Strings that are always single tokens, such as tags."""
     start_from: FilledPath | None = None
-    """Reuse the tokenizer of this model directory; implied by `train.start_from`."""
+    """Reuse the tokenizer of this model, or of this run, which may be only prepared; implied by `train.start_from`."""
     training_pairs: PositiveInt = 2_000_000
     """Maximum training pairs for the tokenizer, sampled from the corpora as in an epoch."""
 

@@ -12,12 +12,12 @@ from nmt.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, remov
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import describe_change, outdated_splits, read_report
 from nmt.data.prepare import Prepared
-from nmt.data.reused_tokenizers import load_verified_tokenizers, tokenizer_sources, with_symbols_of
+from nmt.data.reused_tokenizers import find_tokenizers, load_verified_tokenizers, tokenizer_sources, with_symbols_of
 from nmt.errors import UserError
 from nmt.logs import say, warn
 from nmt.processes.distributed import World
 from nmt.recipe import ClassificationRecipe, Recipe, load_classification_recipe, load_saved_recipe
-from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
+from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, list_checkpoints
 from nmt.storage.sealed import manifest_digest
 from nmt.train.schedule import learning_rate
 from nmt.train.state import Change, TrainState, differences, full_names
@@ -92,7 +92,7 @@ def _changed_tokenizer(recipe: Recipe, report: dict[str, Any]) -> str:
     """Describe the first reused tokenizer that is not that of the prepared text; "" if there is none."""
     for path in tokenizer_sources(recipe):
         if path.exists():
-            tokenizers = with_symbols_of(recipe, load_verified_tokenizers(find_model(path)))
+            tokenizers = with_symbols_of(recipe, load_verified_tokenizers(find_tokenizers(path)))
             if tokenizers.digests() != report["tokenizers"]:
                 return f"the tokenizer of {path}"
     return ""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import load_tensors, read_tensors
-from nmt.data.reused_tokenizers import expected_vocab_sizes, with_symbols_of
+from nmt.data.reused_tokenizers import expected_vocab_sizes, find_tokenizers, with_symbols_of
 from nmt.errors import UserError
 from nmt.logs import is_first_rank, warn
 from nmt.models import TranslationModel, build_uninitialized
@@ -104,7 +104,7 @@ def tokenizer_options(tokenizers: Tokenizers, chosen: TokenizerRecipe) -> dict[s
 
 def _candidates(start: Path, run_dir: Path) -> Iterator[Path]:
     with suppress(UserError):
-        yield find_model(start)
+        yield find_tokenizers(start)
     yield from reversed(list_checkpoints(run_dir))
 
 

@@ -12,7 +12,7 @@ from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.data.store import PairStore
 from nmt.errors import UserError
 from nmt.recipe import Recipe, TokenizerRecipe, parse_recipe
-from nmt.storage.sealed import write_directory
+from nmt.storage.sealed import CorruptError, write_directory
 from nmt.text.clean import Cleaner
 from nmt.text.tokenizer import Tokenizers, train_tokenizers
 from tests.data.directories import contents
@@ -187,6 +187,20 @@ def test_reusing_the_trained_tokenizer_gives_the_same_store(folder: Path) -> Non
     assert {name for name in files[0] if files[0][name] != files[1].get(name)} == {"prepare.json"}  # has the options
     reports = [{**prepared.report, "recipe": None} for prepared in (plain, reused)]
     assert reports[0] == reports[1]
+
+
+@pytest.mark.parametrize("path", ["first", "first/data"])
+def test_the_tokenizer_of_prepared_text_is_reused_without_a_model(path: str, folder: Path) -> None:
+    first = prepare(recipe_for(folder, "first", None))
+    recipe = recipe_for(folder, "second", None, f"tokenizer.start_from='{folder / path}'")
+    assert prepare(recipe).tokenizers.files() == first.tokenizers.files()
+    with pytest.raises(UserError, match=r"tokenizer\.start_from is .*nowhere has no model; expected a model"):
+        (folder / "nowhere").mkdir()
+        prepare(recipe_for(folder, "third", None, f"tokenizer.start_from='{folder / 'nowhere'}'"))
+    other = Tokenizers.load(first.directory).with_symbols(["<x>"], ())
+    other.save(first.directory)
+    with pytest.raises(CorruptError, match=r"its SHA-256 differs from prepare\.json"):
+        prepare(recipe)
 
 
 @pytest.mark.slow
