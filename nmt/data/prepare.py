@@ -14,8 +14,8 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -39,7 +39,8 @@ from nmt.data.fingerprint import (
 from nmt.data.folder import replacing
 from nmt.data.mixture import Mixture
 from nmt.data.reused_tokenizers import reused_tokenizers
-from nmt.data.store import REPORT_FILE, PairStore, PairWriter, Split, token_dtype
+from nmt.data.split_store import SplitCounts, write_split
+from nmt.data.store import REPORT_FILE, PairStore, Split
 from nmt.data.test_sets import TestSet, warn_of_swapped_sides
 from nmt.errors import UserError
 from nmt.logs import counted, format_duration, progress, say, warn
@@ -187,34 +188,6 @@ def _mixture(recipe: Recipe, sizes: Sequence[int]) -> Mixture:
 # --- Stages ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _SplitCounts:
-    """Counts of a split: pairs per corpus, tokens and words per side, drops per reason."""
-
-    pairs: Counter[int] = field(default_factory=Counter)
-    tokens: Counter[str] = field(default_factory=Counter)
-    words: Counter[str] = field(default_factory=Counter)
-    drops: Counter[str] = field(default_factory=Counter)
-
-    def add(self, chunk: EncodedChunk) -> None:
-        self.pairs[chunk.corpus] += len(chunk.src.lengths)
-        self.drops.update(chunk.drops)
-        for side, sentences in (("src", chunk.src), ("tgt", chunk.tgt)):
-            self.tokens[side] += len(sentences.tokens)
-            self.words[side] += int(sentences.words.sum())
-
-    def sides(self) -> dict[str, dict[str, float]]:
-        return {
-            side: {
-                "tokens": self.tokens[side],
-                "words": self.words[side],
-                "average_length": round(self.tokens[side] / max(self.pairs.total(), 1), 4),
-                "pieces_per_word": round(self.tokens[side] / max(self.words[side], 1), 4),
-            }
-            for side in ("src", "tgt")
-        }
-
-
 def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dict[str, Any]:
     """Prepare both splits in an empty directory and return the report."""
     data = recipe.data
@@ -234,10 +207,11 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     pair_format = _pair_format(recipe, tokenizers)
     encoded = encode_frames(text.frames(), directory, pair_format, workers=workers, already_encoded=reuse)
     with progress("encoding", text.kept.num_kept, "pairs") as bar:
-        train = _store(directory, "train", tokenizers, encoded, bar.advance)
+        train = write_split(directory, "train", tokenizers, encoded, bar.advance)
     drops = text.drops + train.drops
     _require_pairs(train.pairs.total(), text, drops)
     _warn_of_empty_corpora(recipe, text.num_read, train.pairs)
+    train.warn_of_bytes("data.train")
     valid = _encode_valid(recipe, directory, tokenizers)
     text.path.unlink()
 
@@ -252,7 +226,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
             "input_files": sum(len(input_files(corpus, data.root)) for corpus in data.train),
             **train.sides(),
         },
-        "valid": _valid_report(valid),
+        "valid": valid.valid_report(),
         "vocab_size": {"src": tokenizers.src.vocab_size, "tgt": tokenizers.tgt.vocab_size},
         "tokenizers": tokenizers.digests(),
     }
@@ -305,7 +279,7 @@ def _prepare_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, 
             link_or_copy(current / name, directory / name)
     valid = _encode_valid(recipe, directory, Tokenizers.load(directory))
     known = {name: digest for name, digest in report.get("sha256", {}).items() if not name.startswith("valid.")}
-    changed = {"recipe": recorded_options(recipe, report), "valid": _valid_report(valid)}
+    changed = {"recipe": recorded_options(recipe, report), "valid": valid.valid_report()}
     if commits or "commits" in report:
         changed["commits"] = {**report.get("commits", {"train": {}}), "valid": commits}
     return _write_report({**report, **changed}, inputs, directory, known)
@@ -359,9 +333,9 @@ def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Token
     return train_tokenizers(sample, options, directory, tuple(tags), sorted(tree_tokens))
 
 
-def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> _SplitCounts:
+def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> SplitCounts:
     """Write the unmodified validation set, and store the encoded pairs that fit the model."""
-    counts = _store(directory, "valid", tokenizers, _valid_chunks(recipe, directory, tokenizers))
+    counts = write_split(directory, "valid", tokenizers, _valid_chunks(recipe, directory, tokenizers))
     if not counts.pairs.total():
         raise UserError(
             "data.valid has no sentence that fits the model; it must have at least one; correct data.valid, or raise "
@@ -406,35 +380,7 @@ def _valid_chunks(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> It
         (directory / _VALID_PREVIOUS).write_text("".join(f"{count}\n" for count in previous))
 
 
-def _store(
-    directory: Path,
-    split: Split,
-    tokenizers: Tokenizers,
-    chunks: Iterable[EncodedChunk],
-    advance: Callable[[int], None] = lambda num_pairs: None,
-) -> _SplitCounts:
-    """Write the chunks of a split; report the number of processed pairs to `advance`."""
-    counts = _SplitCounts()
-    src_dtype, tgt_dtype = token_dtype(tokenizers.src.vocab_size), token_dtype(tokenizers.tgt.vocab_size)
-    with PairWriter(directory, split, {"src": src_dtype, "tgt": tgt_dtype}) as writer:
-        for chunk in chunks:
-            writer.append("src", chunk.src.tokens, chunk.src.lengths)
-            writer.append("tgt", chunk.tgt.tokens, chunk.tgt.lengths)
-            counts.add(chunk)
-            advance(len(chunk.src.lengths) + chunk.drops.total())
-    return counts
-
-
 # --- Report ---------------------------------------------------------------------------------------------------------
-
-
-def _valid_report(valid: _SplitCounts) -> dict[str, Any]:
-    return {
-        "pairs_read": valid.pairs.total() + valid.drops.total(),
-        "too_long_for_model": valid.drops["too many tokens"],
-        "pairs": valid.pairs.total(),
-        **valid.sides(),
-    }
 
 
 def _write_report(

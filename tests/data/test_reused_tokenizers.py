@@ -189,6 +189,21 @@ def test_reusing_the_trained_tokenizer_gives_the_same_store(folder: Path) -> Non
     assert reports[0] == reports[1]
 
 
+def test_text_that_becomes_bytes_is_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(recipe_for(folder, "first", None))
+    assert "are bytes" not in capsys.readouterr().err
+    (folder / "news.en").write_text("".join(f"{src}\n" for src, _ in PAIRS))
+    (folder / "thai.th").write_text("".join(f"แมวเห็นหนู {number} ตัว\n" for number in range(40)))
+    thai = ["data.train=[{kind='text', src='news.en', tgt='thai.th'}]", "tgt_lang=th"]
+    thai += ["data.max_tokens=90", "model.max_positions=91"]
+    prepare(recipe_for(folder, "second", None, *thai, f"tokenizer.start_from='{folder / 'first'}'"))
+    err = capsys.readouterr().err
+    assert "% of the target tokens of data.train are bytes: the tokenizer does not cover this text, so sentences" in err
+    assert "of the source tokens" not in err
+    prepare(recipe_for(folder, "bytes", None, *thai, "tokenizer.algorithm='byte'"))
+    assert "are bytes" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("path", ["first", "first/data"])
 def test_the_tokenizer_of_prepared_text_is_reused_without_a_model(path: str, folder: Path) -> None:
     first = prepare(recipe_for(folder, "first", None))
