@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +29,7 @@ from nmt.errors import UserError
 from nmt.evaluate.baselines import find_baseline
 from nmt.evaluate.forecast import read_forecast
 from nmt.evaluate.inputs import check_scoring, hint_at_lowercase_output, scoring_options
-from nmt.evaluate.likelihood import require_test_lengths, score_text
+from nmt.evaluate.likelihood import require_test_lengths, score_test_set
 from nmt.evaluate.metrics import Score, make_scorer, score_corpus, score_labels
 from nmt.evaluate.report import (
     DataSummary,
@@ -42,12 +41,14 @@ from nmt.evaluate.report import (
     describe_software,
     find_git_commit,
     summarize,
+    with_direction,
 )
 from nmt.evaluate.report_format import write_report
 from nmt.evaluate.translated import (
     TranslatedSet,
     context_digest,
     find_translated,
+    output_name,
     references_digest,
     text_digest,
     translation_digest,
@@ -59,6 +60,7 @@ from nmt.processes.distributed import World, start_world
 from nmt.processes.interruption import interruptible
 from nmt.processes.run_lock import run_lock
 from nmt.recipe import DecodeRecipe, Recipe, dump_choices, dump_recipe, load_saved_recipe
+from nmt.recipe.corpora import languages_by_tag
 from nmt.storage.model_metadata import ModelMetadata, longest_source_of, read_model_metadata
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_own_files, require_own_model, require_run
 from nmt.storage.sealed import (
@@ -200,8 +202,8 @@ def require_test_sets(recipe: Recipe) -> None:
     tests = test_sets(recipe)
     if recipe.is_language_model:
         return
-    options = scoring_options(recipe, recipe.tokenizer.lowercase)
     for test in tests.values():
+        options = scoring_options(recipe, recipe.tokenizer.lowercase, test.name)
         test.warn_of_wrong_references(recipe.data.unicode_form)
         check_scoring(f"data.test.{test.name}", test.refs, recipe.evaluate.metrics, options)
 
@@ -219,7 +221,7 @@ def _locked(recipe: Recipe, world: World) -> AbstractContextManager[None]:
 
 def _prepare(recipe: Recipe) -> Prepared:
     """Prepare the data unless it is up to date; raises UserError if the run was started with other data."""
-    require_own_files(recipe.directory, [f"{name}.{recipe.tgt_lang}" for name in recipe.data.test])
+    require_own_files(recipe.directory, [output_name(recipe, name) for name in recipe.data.test])
     remove_partial_files(recipe.directory)
     require_same_run(recipe)
     require_same_text(recipe)
@@ -282,6 +284,7 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
             max_tokens=recipe.data.max_tokens,
             context=recipe.data.context_options,
             longest_source=None if earlier is None else max(longest, earlier),
+            tags=languages_by_tag(recipe.data.train, recipe),
         )
         return model_files(recipe.model, tensors, tokenizers.files(), metadata)
 
@@ -299,7 +302,7 @@ def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
     leaks = read_leaks(run_dir)
     score_tests = _score_texts if recipe.is_language_model else _translate_tests
     tests, num_parameters = score_tests(recipe, world, leaks)
-    _warn_of_outdated(run_dir / "translations", {f"{test.name}.{recipe.tgt_lang}" for test in tests})
+    _warn_of_outdated(run_dir / "translations", {output_name(recipe, test.name) for test in tests})
     curves, notes = _draw_curves(recipe)
     report = RunReport(
         name=recipe.name,
@@ -309,7 +312,7 @@ def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
         parameters=num_parameters,
         model=manifest_digest(run_dir / "model"),
         training=_summarize_training(recipe, world, state, averaged),
-        tests=tests,
+        tests=tuple(with_direction(test, recipe) for test in tests),
         machine=describe_machine(),
         versions=describe_software(),
         git_commit=find_git_commit(),
@@ -342,19 +345,13 @@ def _translate_tests(
 
 def _score_texts(recipe: Recipe, world: World, leaks: Mapping[str, SetLeaks]) -> tuple[tuple[ScoredTestSet, ...], int]:
     """Score the test sets with a language model; return the scores and the number of parameters."""
-    scorer = TextScorer.load(recipe.directory / "model", str(world.device))
+    model, device = recipe.directory / "model", str(world.device)
+    scorer = TextScorer.load(model, device)
     tests = []
     for name, test in test_sets(recipe).items():
-        started = time.perf_counter()
-        scores = score_text(scorer, test.ref)
-        seconds = time.perf_counter() - started
-        scored = ScoredTestSet(name, len(test.ref), seconds, scores)
-        test_leaks = leaks.get(f"data.test.{name}")
-        if test_leaks is not None:
-            clean = [test.ref[index] for index in test_leaks.clean()]
-            clean_scores = score_text(scorer, clean) if 0 < len(clean) < len(test.ref) else ()
-            scored = replace(scored, leaks=test_leaks.counts(), clean_scores=clean_scores)
-        tests.append(scored)
+        tag = recipe.data.test[name].tag
+        tagged = scorer if tag is None else TextScorer.load(model, device, tag)
+        tests.append(score_test_set(tagged, test, leaks.get(f"data.test.{name}")))
     return tuple(tests), scorer.num_parameters
 
 
@@ -412,11 +409,13 @@ def _translate_and_score(
     recipe: Recipe, translator: Translator, test: TestSet, window: int, origin: str, leaks: SetLeaks | None
 ) -> ScoredTestSet:
     """Translate a test set to `translations/NAME.LANG` in the run directory, unless up to date, and score it."""
+    if (tag := recipe.data.test[test.name].tag) is not None:
+        translator, origin = translator.with_constraints(tag), f"{origin} {tag}"
     translated = _translate(recipe, translator, test, window, origin)
     lines = translated.lines
     evaluate = recipe.evaluate
     metrics = evaluate.metrics
-    options = scoring_options(recipe, translator.lowercases)
+    options = scoring_options(recipe, translator.lowercases, test.name)
     hint_at_lowercase_output(f"data.test.{test.name}", lines, test.refs, metrics, **options)
 
     def score(texts: Sequence[str], indices: Sequence[int]) -> tuple[Score, ...]:
@@ -449,7 +448,7 @@ def _translate_and_score(
 
 
 def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: int, origin: str) -> TranslatedSet:
-    out = recipe.directory / "translations" / f"{test.name}.{recipe.tgt_lang}"
+    out = recipe.directory / "translations" / output_name(recipe, test.name)
     if test.previous is not None:
         origin = f"{origin} {test.previous}"
     # `origin` does not identify the files of a shortlist and of a language model.

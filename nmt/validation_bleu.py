@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nmt.data.prepare import Prepared
 from nmt.data.test_sets import reference_context
@@ -24,22 +24,36 @@ _SAMPLES = 5
 
 
 def validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> TranslateValidation | None:
-    """Return a function that translates the first validation sentences, if the recipe measures validation BLEU."""
+    """Return a function that translates validation sentences, if the recipe measures validation BLEU.
+
+    These are the first ones; if corpora have tags, they are spread evenly over all corpora.
+    """
     if not recipe.train.validate_bleu_every:
         return None
     valid = prepared.valid_set()
-    src = valid.src[: recipe.train.validate_bleu_sentences]
-    ref = valid.ref[: recipe.train.validate_bleu_sentences]
-    context = None if valid.previous is None else reference_context(valid, recipe.data.context_options)
+    chosen = _chosen(len(valid.src), recipe.train.validate_bleu_sentences, spread=valid.tags is not None)
+    src, ref = ([side[index] for index in chosen] for side in (valid.src, valid.ref))
+    tags = [None if valid.tags is None else valid.tags[index] or None for index in chosen]
+    context = None
+    if valid.previous is not None:
+        all_context = reference_context(valid, recipe.data.context_options)
+        context = [all_context[index] for index in chosen]
 
     def translate(model: TranslationModel, check_stop: Callable[[], None]) -> ValidationBleu | None:
         translator = _translator_of(model, recipe, prepared, world)
+        by_tag = {tag: translator if tag is None else translator.with_constraints(tag) for tag in tags}
         translations: list[str] = []
         window = _WINDOW[world.device.type] * world.size
         for first in range(0, len(src), window):
             check_stop()
-            part = slice(first + world.rank, min(first + window, len(src)), world.size)
-            translations += translator.translate(src[part], context=None if context is None else context[part])
+            part = range(first + world.rank, min(first + window, len(src)), world.size)
+            found: dict[int, str] = {}
+            for tag in dict.fromkeys(tags[index] for index in part):
+                group = [index for index in part if tags[index] == tag]
+                lines = [src[index] for index in group]
+                previous = None if context is None else [context[index] for index in group]
+                found |= zip(group, by_tag[tag].translate(lines, context=previous), strict=True)
+            translations += [found[index] for index in part]
         shards = world.gather_text(translations)
         if shards is None:
             return None
@@ -54,6 +68,12 @@ def validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> T
         return ValidationBleu(bleu.value, "\n".join(markdown_rows(["source", "translation", "reference"], rows)))
 
     return translate
+
+
+def _chosen(num_sentences: int, limit: int, *, spread: bool) -> Sequence[int]:
+    """Return the indices of the first sentences, or of sentences that are spread evenly over all corpora."""
+    number = min(num_sentences, limit)
+    return [index * num_sentences // number for index in range(number)] if spread else range(number)
 
 
 def _translator_of(model: TranslationModel, recipe: Recipe, prepared: Prepared, world: World) -> Translator:

@@ -21,6 +21,7 @@ from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.diagnostics.leaks import Leak, SetLeaks
 from nmt.errors import RecipeError, UserError
+from nmt.evaluate import likelihood
 from nmt.experiments.launch import is_complete
 from nmt.experiments.sweep import Run
 from nmt.export.packages import is_installed
@@ -141,8 +142,8 @@ def test_the_reported_time_excludes_the_second_scoring_of_clean_sentences(
         scored.append(len(texts))
         return ()
 
-    monkeypatch.setattr(pipeline, "score_text", score)
-    monkeypatch.setattr("nmt.pipeline.time.perf_counter", lambda: sum(scored))
+    monkeypatch.setattr(likelihood, "score_text", score)
+    monkeypatch.setattr("nmt.evaluate.likelihood.time.perf_counter", lambda: sum(scored))
     leak = Leak(line=1, part="reference", kind="exact", corpus=0, number=1, times=1, found="")
     leaks = {"data.test.news": SetLeaks("data.test.news", 8, (leak,))}
     recipe = recipe_of(language_model.parent)

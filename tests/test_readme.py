@@ -145,10 +145,12 @@ def test_the_worked_example_runs(tmp_path: Path) -> None:
 
 
 def test_the_example_of_mixed_corpora_is_valid() -> None:
-    whole, mixed, *_ = blocks("toml")
+    whole, mixed, both, *_ = blocks("toml")
     head, _, tail = whole.partition("train = [")
     recipe = parse_recipe(head + tail.partition("\n")[2].replace("[data.test]", mixed + "\n[data.test]"))
-    assert [(corpus.weight, corpus.tag) for corpus in recipe.data.train] == [(4.0, None), (1.0, "<web>")]
+    assert [(corpus.weight, corpus.tag) for corpus in recipe.data.train] == [(4.0, None), (1.0, None)]
+    data = parse_recipe(both).data
+    assert [corpus.tag for corpus in (*data.train, *data.valid, *data.test.values())] == ["<2de>", "<2fr>"] * 3
 
 
 def test_the_recipe_of_the_example_trains_the_papers_base_model() -> None:

@@ -226,7 +226,7 @@ class _Builder:
     def _file_links(self, corpus: StoredCorpus, path: Path) -> Iterator[set[TokenLink]]:
         """Yield the links of the tokens of each stored pair from an alignment file."""
         recipe = self._recipe
-        cleaner = Cleaner(recipe.data, recipe.src_lang, recipe.tgt_lang)
+        cleaner = Cleaner(recipe.data, *corpus.corpus.languages(recipe))
         longest = recipe.data.max_tokens - int(corpus.tagged) if recipe.data.long_sources == "truncate" else None
         chunks = in_chunks(self._store, corpus.ids())
         stored = (pair for ids in chunks for pair in self._reader.pairs(ids, corpus.tagged))

@@ -19,7 +19,7 @@ from nmt.evaluate.metrics import Scorer, bleu_tokenizer, make_scorer
 from nmt.evaluate.moses import LANGUAGES
 from nmt.evaluate.tables import Table, format_tables
 from nmt.logs import is_first_rank, warn
-from nmt.recipe.sections import LANGUAGE_PATTERN
+from nmt.recipe.corpora import LANGUAGE_PATTERN
 from nmt.storage.finite import finite
 from nmt.text.languages import SHORT_CODES
 from nmt.text.sacrebleu_sets import sacrebleu_files

@@ -15,7 +15,7 @@ from nmt.cli.arguments import file_path, require_new_file
 from nmt.errors import CommandError, UserError
 from nmt.logs import say, warn
 from nmt.recipe import parse_recipe
-from nmt.recipe.sections import LANGUAGE_PATTERN
+from nmt.recipe.corpora import LANGUAGE_PATTERN
 from nmt.recipe.starter import starter_recipe
 from nmt.storage.sealed import write_file
 from nmt.text.languages import SHORT_CODES

@@ -24,7 +24,7 @@ from nmt.serve.memory import ServedMemory
 from nmt.serve.models import ServedModel, require_aligners
 from nmt.serve.server import open_socket, run_server
 from nmt.serve.service import ApiKeys, Limits, Service
-from nmt.storage.model_metadata import read_model_metadata, warn_of_run
+from nmt.storage.model_metadata import read_model_metadata, warn_of_missing_tag, warn_of_run
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
 
@@ -159,6 +159,7 @@ class _ModelLoader:
         metadata = read_model_metadata(model)
         digest = manifest_digest(model)
         warn_of_run(path, metadata)
+        warn_of_missing_tag(path, metadata, decode)
         request = TranslatorRequest([model], decode, self.device, self.processes, scores=True)
         choice = choose_engine(self.engine, self.precision, request, required=False)
         memory = None

@@ -27,7 +27,7 @@ from nmt.recipe import (
     require_length_penalty_effect,
 )
 from nmt.recipe.toml import toml_value
-from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, warn_of_run
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, warn_of_missing_tag, warn_of_run
 from nmt.storage.run_folder import find_model
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output, is_standard_output, require_distinct, require_not_input
@@ -182,7 +182,8 @@ def _translate(inputs: InputOptions, outputs: OutputOptions, search: SearchArgum
 
     models, metadata = _find_models(search.models)
     decode = _override_decode(metadata.decode, search)
-
+    if inputs.format != "jsonl":  # whose lines may have their own tags
+        warn_of_missing_tag(search.models[0], metadata, decode)
     reader = _make_reader(inputs, out_format)
     source = Source.open(
         inputs.file, reader, inputs.invalid_utf8, inputs.prefixes, inputs.required, inputs.glossary, metadata.context
@@ -396,12 +397,9 @@ def _text_settings(inputs: InputOptions, outputs: OutputOptions, writer: RecordW
 
 
 def _with_requirements(decode: DecodeRecipe, writer: RecordWriter, keep: opt.Kinds, engine: Engine) -> DecodeRecipe:
-    """Add what the output needs: the whole beam to drop duplicates, and word alignments to place markup.
-
-    The list of diverse beam search stays as it is: the best of the whole beam would be copies from the best group.
-    """
+    """Add what the output needs: the whole beam to drop duplicates, and word alignments to place markup."""
     changes: dict[str, Any] = {}
-    if writer.distinct and not decode.sampling and decode.beam_groups == 1:
+    if writer.distinct and not decode.sampling and decode.beam_groups == 1:  # the whole beam would not be diverse
         changes["n_best"] = max_hypotheses(decode)
     if "markup" in keep and engine != "ctranslate2":
         changes["alignments"] = True

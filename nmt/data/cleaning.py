@@ -83,13 +83,11 @@ class CleanChunk:
 class ChunkCleaner:
     """Cleans chunks of pairs in a worker process; also encodes them if given a directory of tokenizers."""
 
-    def __init__(self, data: DataRecipe, src_lang: str, tgt_lang: str, tokenizer_directory: Path | None = None) -> None:
-        clean: Callable[[str, str], Pair | DropReason] = Cleaner(data, src_lang, tgt_lang).clean
-        if data.context:
-            # Later pairs clean this pair again as context. The next pair must not evict it, hence one more entry.
-            cached = lru_cache(data.context + 2)(clean)
-            clean = partial(clean_joined, cached, data.context_options)
-        self._clean = clean
+    def __init__(
+        self, data: DataRecipe, languages: Sequence[tuple[str, str]], tokenizer_directory: Path | None = None
+    ) -> None:
+        """languages: source and target language of each corpus"""
+        self._clean = [_cleaning(data, *pair) for pair in languages]
         self._drop_duplicates = data.drop_duplicates
         self._encode = None
         if tokenizer_directory is not None:
@@ -99,10 +97,11 @@ class ChunkCleaner:
     def __call__(self, chunk: tuple[int, Sequence[Pair]]) -> CleanChunk:
         """Clean a chunk, given as the index of its corpus and its pairs."""
         corpus, pairs = chunk
+        clean_pair = self._clean[corpus]
         drops: Counter[str] = Counter()
         clean: list[Pair] = []
         for pair in pairs:
-            result = self._clean(*pair)
+            result = clean_pair(*pair)
             if isinstance(result, str):
                 drops[result] += 1
             else:
@@ -111,6 +110,15 @@ class ChunkCleaner:
         content = compress_pairs(clean) if self._encode is None else pack_tokens(*self._encode(clean))
         frame = Frame(corpus, len(clean), content)
         return CleanChunk(len(pairs), frame, np.frombuffer(hashes, dtype="<u8").astype(np.uint64), drops)
+
+
+def _cleaning(data: DataRecipe, src_lang: str, tgt_lang: str) -> Callable[[str, str], Pair | DropReason]:
+    """Return the function that cleans the pairs of a corpus."""
+    clean = Cleaner(data, src_lang, tgt_lang).clean
+    if not data.context:
+        return clean
+    # Later pairs clean this pair again as context. The next pair must not evict it, hence one more entry.
+    return partial(clean_joined, lru_cache(data.context + 2)(clean), data.context_options)
 
 
 def clean_corpora(

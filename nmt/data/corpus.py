@@ -74,6 +74,11 @@ class ReadOptions:
         """Return the options of a recipe."""
         return cls(recipe.data.root, recipe.src_lang, recipe.tgt_lang, recipe.data.invalid_utf8)
 
+    def of(self, corpus: Corpus) -> ReadOptions:
+        """Return the options with the languages of a corpus."""
+        src_lang, tgt_lang = corpus.languages(self)
+        return replace(self, src_lang=src_lang, tgt_lang=tgt_lang)
+
 
 def read_chunks(
     corpora: Sequence[Corpus],
@@ -104,6 +109,7 @@ def read_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[Pair]:
     Uses only the first reference; `nmt.data.test_sets` reads all. Raises UserError for files that are unreadable
     or damaged, and for sides of different lengths.
     """
+    options = options.of(corpus)
     root, invalid_utf8 = options.root, options.invalid_utf8
     match corpus:
         case TextCorpus():
@@ -165,6 +171,7 @@ def read_documents(corpus: Corpus, options: ReadOptions) -> Iterator[Hashable] |
 
     Raises UserError as `read_pairs` does.
     """
+    options = options.of(corpus)
     match corpus:
         case SgmCorpus():
             src = _existing(corpus.src, options.root)

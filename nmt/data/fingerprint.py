@@ -52,7 +52,10 @@ def preparation_options(recipe: Recipe) -> dict[str, Any]:
     if recipe.data.long_sources == "drop":
         del data["long_sources"]  # likewise
     data["train"] = [_portable(corpus, exclude={"weight", "alignment"}) for corpus in recipe.data.train]
-    data["valid"] = [_portable(corpus, exclude={"weight", "tag", "alignment"}) for corpus in recipe.data.valid]
+    data["valid"] = [
+        _portable(corpus, exclude={"weight", "alignment", *(("tag",) if corpus.tag is None else ())})
+        for corpus in recipe.data.valid
+    ]
     trained = recipe.tokenizer.model_dump(mode="json", exclude={"start_from"})
     if recipe.train.glossary_markup:
         trained["markers"] = list(TERM_MARKERS)
@@ -307,7 +310,8 @@ def _modified(path: Path) -> int:
 def _portable(corpus: Corpus, exclude: set[str]) -> dict[str, Any]:
     """Return the options of a corpus with absolute paths reduced to file names."""
     values = corpus.model_dump(mode="json", exclude=exclude)
-    for name in ("revision", "label_column", "label_field", "document_column", "document_field", "documents"):
+    added = ("revision", "label_column", "label_field", "document_column", "document_field", "documents")
+    for name in (*added, "src_lang", "tgt_lang"):
         if values.get(name) is None or values[name] is False:  # column 0 is not False
             values.pop(name, None)  # absent from corpora prepared before the option existed
     for name in values:

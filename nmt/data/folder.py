@@ -19,7 +19,7 @@ from nmt.storage.sealed import new_directory, reporting_disk_errors, sync
 # Names of the files in the directory of a prepared corpus, temporary ones included.
 _OWN_FILES = (
     *(REPORT_FILE, "stamps.json", "tokenizer.model", "tokenizer.src.model", "tokenizer.tgt.model"),
-    *("train.*.npy", "valid.*.npy", "valid.src.txt", "valid.tgt.txt", "valid.previous.txt"),
+    *("train.*.npy", "valid.*.npy", "valid.src.txt", "valid.tgt.txt", "valid.previous.txt", "valid.tags.txt"),
     *("epochs", "alignment", "markup", ".*"),
 )
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from nmt.data.cleaning import ChunkCleaner, CleanText, clean_corpora
 from nmt.data.corpus import OnRead, ReadOptions, count_pairs, input_files, read_chunks, require_files
@@ -65,6 +65,7 @@ from nmt.text.tokenizer import Tokenizer, Tokenizers, planned_symbols, train_tok
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
 _VALID_FILES = ("valid.src.txt", "valid.tgt.txt")
 _VALID_PREVIOUS = "valid.previous.txt"  # number of sentences in the context of each line
+_VALID_TAGS = "valid.tags.txt"  # tag of each line, "" for none
 
 # For fewer pairs, starting processes costs more time than it saves.
 _MIN_PAIRS_FOR_PROCESSES = 150_000
@@ -85,13 +86,13 @@ class Prepared:
     def valid_set(self) -> TestSet:
         """Return the unmodified validation set, including pairs too long for the model."""
         src, tgt = (list(read_lines(self.directory / name)) for name in _VALID_FILES)
-        path = self.directory / _VALID_PREVIOUS
+        path, tags = self.directory / _VALID_PREVIOUS, self.directory / _VALID_TAGS
         previous = [int(count) for count in read_lines(path)] if path.exists() else None
-        return TestSet("valid", src, [tgt], previous=previous)
+        return TestSet("valid", src, [tgt], None, previous, list(read_lines(tags)) if tags.exists() else None)
 
     def valid_identity(self) -> str:
-        """Return the SHA-256 of the validation set and of the lengths of its context."""
-        paths = (self.directory / name for name in (*_VALID_FILES, _VALID_PREVIOUS))
+        """Return the SHA-256 of the validation set, of the lengths of its context and of its tags."""
+        paths = (self.directory / name for name in (*_VALID_FILES, _VALID_PREVIOUS, _VALID_TAGS))
         digests = sha256_of([path for path in paths if path.exists()])
         return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
@@ -129,12 +130,11 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
     started = monotonic()
     directory = recipe.data_directory
     _warn_of_unused_documents(recipe)
-    if recipe.data.test and recipe.decode.tag is None and all(corpus.tag is not None for corpus in recipe.data.train):
-        warn("test sets are translated without a tag, but all corpora of data.train have one; set decode.tag")
+    _warn_of_missing_tags(recipe)
     outdated = outdated_splits(recipe, directory)
     if "train" in outdated:
         if recipe.data.drop_wrong_script:
-            warn_of_unknown_scripts({"src_lang": recipe.src_lang, "tgt_lang": recipe.tgt_lang})
+            warn_of_unknown_scripts(_languages(recipe))
         with replacing(directory) as new:
             report = _prepare_all(recipe, new, on_read)
         say(_summary(report, monotonic() - started))
@@ -161,8 +161,8 @@ def load_prepared(directory: Path) -> Prepared:
     return Prepared(directory, Tokenizers.load(directory, report["recipe"]["tgt_lang"]), report)
 
 
-def tag_ids(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> dict[int, int]:
-    """Return the token id of the tag of each tagged corpus, by corpus index.
+def tag_ids(corpora: Sequence[Corpus], tokenizer: Tokenizer, split: Split = "train") -> dict[int, int]:
+    """Return the token id of the tag of each tagged corpus of a split, by corpus index.
 
     Raises UserError for a tag that is not a single token of the source tokenizer.
     """
@@ -175,8 +175,8 @@ def tag_ids(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> dict[int, int]:
         if tag not in ids or ids[tag] <= EOS_ID or ids[tag] not in tokenizer.encode(tag):
             known = ", ".join(tokenizer.user_symbols()) or "none"
             raise UserError(
-                f"data.train.{index}.tag is {tag}, which is not a single token of the tokenizer; it must be one of its "
-                f"user symbols ({known}); choose another, or train another tokenizer"
+                f"data.{split}.{index}.tag is {tag}, which is not a single token of the tokenizer; it must be one of "
+                f"its user symbols ({known}); choose another, or train another tokenizer"
             )
     return {index: ids[tag] for index, tag in tags.items()}
 
@@ -196,6 +196,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     if tokenizers is not None:
         say(f"reusing the tokenizer of {tokenizers.src.path.parent}, {tokenizers.src.vocab_size:,} tokens")
         _pair_format(recipe, tokenizers)  # fails early for an unknown tag and without a separator
+        _valid_format(recipe, tokenizers)
         tokenizers.save(directory)
     num_pairs = _count_training_pairs(recipe)
     _require_valid(recipe)
@@ -244,7 +245,9 @@ def _clean(
     chunks = read_chunks(data.train, ReadOptions.from_recipe(recipe), on_read, context)
     text = clean_corpora(
         say_documents(chunks, context, "data.train"),
-        partial(ChunkCleaner, data, recipe.src_lang, recipe.tgt_lang, directory if encodes else None),
+        partial(
+            ChunkCleaner, data, [corpus.languages(recipe) for corpus in data.train], directory if encodes else None
+        ),
         directory,
         num_corpora=len(data.train),
         drop_duplicates=data.drop_duplicates,
@@ -268,6 +271,16 @@ def _pair_format(recipe: Recipe, tokenizers: Tokenizers) -> PairFormat:
     )
 
 
+def _valid_format(recipe: Recipe, tokenizers: Tokenizers) -> PairFormat:
+    """Return the stored form of validation pairs, which are dropped only if they do not fit the model."""
+    return replace(
+        _pair_format(recipe, tokenizers),
+        min_tokens=(0, 0),
+        tags=tag_ids(recipe.data.valid, tokenizers.src, "valid"),
+        limit=recipe.model.max_positions - 1,  # one position is for EOS
+    )
+
+
 def _prepare_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, Any]:
     """Prepare only the validation set in an empty directory; reuse the other files of `current`."""
     report = load_prepared(current).report
@@ -288,13 +301,31 @@ def _prepare_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, 
 def _warn_of_unused_documents(recipe: Recipe) -> None:
     if recipe.data.context:
         return
-    corpora = {f"train.{index}": corpus for index, corpus in enumerate(recipe.data.train)}
-    corpora |= {f"valid.{index}": corpus for index, corpus in enumerate(recipe.data.valid)}
-    corpora |= {f"test.{name}": corpus for name, corpus in recipe.data.test.items()}
-    for name, corpus in corpora.items():
+    for name, corpus in recipe.data.corpora("train", "valid", "test").items():
         for option in ("document_column", "document_field"):
             if getattr(corpus, option, None) is not None:
-                warn(f"data.{name}.{option} has no effect if data.context is 0; remove {option}, or raise data.context")
+                warn(f"{name}.{option} has no effect if data.context is 0; remove {option}, or raise data.context")
+
+
+def _warn_of_missing_tags(recipe: Recipe) -> None:
+    """Warn of validation and test sets without a tag if all training corpora have one."""
+    if any(corpus.tag is None for corpus in recipe.data.train):
+        return
+    splits: tuple[Split | Literal["test"], ...] = ("valid", "test") if recipe.decode.tag is None else ("valid",)
+    if missing := [name for name, corpus in recipe.data.corpora(*splits).items() if corpus.tag is None]:
+        warn(
+            f"all corpora of data.train have a tag, but {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} "
+            "none; set it"
+        )
+
+
+def _languages(recipe: Recipe) -> dict[str, str]:
+    """Return the languages of the training corpora, by option."""
+    languages = {"src_lang": recipe.src_lang, "tgt_lang": recipe.tgt_lang}
+    for name, corpus in recipe.data.corpora("train").items():
+        own = {"src_lang": corpus.src_lang, "tgt_lang": corpus.tgt_lang}
+        languages |= {f"{name}.{option}": language for option, language in own.items() if language is not None}
+    return languages
 
 
 def _count_training_pairs(recipe: Recipe) -> int | None:
@@ -357,11 +388,11 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> Sp
 
 def _valid_chunks(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> Iterator[EncodedChunk]:
     data, form, context = recipe.data, recipe.data.unicode_form, recipe.data.context_options
-    max_length = recipe.model.max_positions - 1  # one position is for EOS
-    pair_format = replace(_pair_format(recipe, tokenizers), min_tokens=(0, 0), tags={}, limit=max_length)
+    pair_format = _valid_format(recipe, tokenizers)
     encode = CorpusEncoder(tokenizers, pair_format.separators)
     src_path, tgt_path = (directory / name for name in _VALID_FILES)
     previous: list[int] = []
+    tags: list[str] = []
     with (
         src_path.open("w", encoding="utf-8", newline="\n") as src_file,
         tgt_path.open("w", encoding="utf-8", newline="\n") as tgt_file,
@@ -369,6 +400,7 @@ def _valid_chunks(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> It
         chunks = read_chunks(data.valid, ReadOptions.from_recipe(recipe), context=context)
         for corpus, pairs in say_documents(chunks, context, "data.valid"):
             current = list(map(last_lines, pairs))
+            tags += [data.valid[corpus].tag or ""] * len(pairs)
             src_file.writelines(f"{src}\n" for src, _ in current)
             tgt_file.writelines(f"{tgt}\n" for _, tgt in current)
             if context.size:
@@ -378,6 +410,8 @@ def _valid_chunks(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> It
             yield pair_format.apply(corpus, *encode(normalized))
     if context.size:
         (directory / _VALID_PREVIOUS).write_text("".join(f"{count}\n" for count in previous))
+    if any(tags):
+        (directory / _VALID_TAGS).write_text("".join(f"{tag}\n" for tag in tags), encoding="utf-8")
 
 
 # --- Report ---------------------------------------------------------------------------------------------------------

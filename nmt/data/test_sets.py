@@ -31,6 +31,7 @@ class TestSet:
     refs:     one or more lists of reference translations, each as long as `src`
     labels:   labels of each sentence; None if the corpus has none
     previous: number of context sentences of each sentence; None without context
+    tags:     tag of each sentence in the validation set, "" for none; None without tags
     """
 
     __test__ = False  # not a test class of pytest
@@ -40,6 +41,7 @@ class TestSet:
     refs: list[list[str]]
     labels: list[Labels] | None = None
     previous: list[int] | None = None
+    tags: list[str] | None = None
 
     @property
     def ref(self) -> list[str]:
@@ -103,6 +105,7 @@ def reference_context(test: TestSet, context: Context) -> list[list[str | tuple[
 
 
 def _read(name: str, corpus: Corpus, options: ReadOptions, context_size: int) -> TestSet:
+    options = options.of(corpus)
     by_reference = [list(read_pairs(variant, options)) for variant in _with_one_reference(corpus, options)]
     if not by_reference[0]:
         raise UserError(f"data.test.{name} has no sentences; it must have at least one; correct or remove the set")

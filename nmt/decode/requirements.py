@@ -45,8 +45,9 @@ def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:
     """Raise UserError for options that do not fit the tokenizers, or the context of the model."""
     decode, data = recipe.decode, recipe.data
     ContextEncoder(data.context_options, tokenizers, data.unicode_form).require_supported(decode)
-    if decode.tag is not None:
-        tokenizers.src.tag_id(decode.tag)
+    for tag in (decode.tag, *(corpus.tag for corpus in data.test.values())):
+        if tag is not None:
+            tokenizers.src.tag_id(tag)
     if decode.shortlist is not None:
         Shortlist.load(decode.shortlist, tokenizers)
         require_languages(decode.shortlist, (recipe.src_lang, recipe.tgt_lang))

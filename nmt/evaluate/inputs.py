@@ -318,6 +318,10 @@ def _has_upper_case(lines: Iterable[str]) -> bool:
     return any(line != line.lower() for line in lines)
 
 
-def scoring_options(recipe: Recipe, lowercase: bool) -> dict[str, Any]:
-    """Return the options of `make_scorer`; `lowercase`: the model writes lowercase text."""
-    return {"tgt_lang": recipe.tgt_lang, "tokenize": recipe.evaluate.tokenize, "lowercase": lowercase}
+def scoring_options(recipe: Recipe, lowercase: bool, test: str | None = None) -> dict[str, Any]:
+    """Return the options of `make_scorer`.
+
+    lowercase: whether the model writes lowercase text; test: name of the test set; None is the validation set
+    """
+    tgt_lang = recipe.tgt_lang if test is None else recipe.data.test[test].languages(recipe)[1]
+    return {"tgt_lang": tgt_lang, "tokenize": recipe.evaluate.tokenize, "lowercase": lowercase}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
-from nmt.data.test_sets import test_sets
+from nmt.data.test_sets import TestSet, test_sets
 from nmt.decode.scoring import Likelihood, TextScorer
+from nmt.diagnostics.leaks import SetLeaks
 from nmt.evaluate.metrics import Score
+from nmt.evaluate.report import ScoredTestSet
 from nmt.recipe import Recipe
 from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizers, require_lengths
@@ -26,6 +30,18 @@ def score_text(scorer: TextScorer, texts: Sequence[str]) -> tuple[Score, ...]:
         Score("perplexity", total.perplexity, "per token, EOS included"),
         Score("bits-per-byte", total.bits_per_byte, f"bits of tokens and EOS / bytes ({scorer.normalization})", detail),
     )
+
+
+def score_test_set(scorer: TextScorer, test: TestSet, leaks: SetLeaks | None) -> ScoredTestSet:
+    """Score all texts of a test set, and those without a leak; raises UserError as `score_text` does."""
+    started = time.perf_counter()
+    scores = score_text(scorer, test.ref)
+    scored = ScoredTestSet(test.name, len(test.ref), time.perf_counter() - started, scores)
+    if leaks is None:
+        return scored
+    clean = [test.ref[index] for index in leaks.clean()]
+    clean_scores = score_text(scorer, clean) if 0 < len(clean) < len(test.ref) else ()
+    return replace(scored, leaks=leaks.counts(), clean_scores=clean_scores)
 
 
 def require_test_lengths(recipe: Recipe, tokenizers: Tokenizers) -> None:

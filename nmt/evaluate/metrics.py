@@ -31,7 +31,7 @@ from nmt.evaluate.rouge import Rouge
 from nmt.evaluate.sentence_counts import SentenceMetric
 from nmt.logs import counted
 from nmt.recipe import Metric
-from nmt.recipe.sections import LANGUAGE_PATTERN
+from nmt.recipe.corpora import LANGUAGE_PATTERN
 from nmt.text.languages import SHORT_CODES
 
 # sacreBLEU exposes details and intervals only as text; this many decimals restore the exact value.

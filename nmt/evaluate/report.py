@@ -9,7 +9,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,8 @@ class ScoredTestSet:
     source, output: SHA-256 of the translated sentences and of their translations; "" if unknown
     references: SHA-256 of the references; "" if unknown
     context: SHA-256 of the number of previous sentences of each; "" without context, or if unknown
+    tag:          prepended to each source sentence; "" if none
+    languages:    such as "en to fr" if they are not those of the recipe, otherwise ""
     baseline, baseline_description, baseline_scores: see `nmt.evaluate.baselines`; empty without a baseline
     """
 
@@ -151,6 +153,8 @@ class ScoredTestSet:
     references: str = ""
     context: str = ""
     output: str = ""
+    tag: str = ""
+    languages: str = ""
     baseline: str = ""
     baseline_description: str = ""
     baseline_scores: tuple[Score, ...] = ()
@@ -206,12 +210,22 @@ def summarize(recipe: Recipe) -> str:
     train = recipe.train
     task, search = f"language model of {recipe.tgt_lang}", ""
     if not recipe.is_language_model:
-        task = f"{recipe.src_lang} to {recipe.tgt_lang}"
+        pairs = [" to ".join(corpus.languages(recipe)) for corpus in recipe.data.train]
+        task = ", ".join(dict.fromkeys(pairs))
         search = f"; {recipe.decode.description}"
     return (
         f"{task}, {recipe.model.description}; "
         f"at most {train.max_steps:,} updates of {train.batch_tokens:,} target tokens{search}"
     )
+
+
+def with_direction(test: ScoredTestSet, recipe: Recipe) -> ScoredTestSet:
+    """Return a test set with its tag, and with its languages if they are not those of the recipe."""
+    corpus = recipe.data.test[test.name]
+    languages = corpus.languages(recipe)
+    is_own = languages != (recipe.src_lang, recipe.tgt_lang)
+    tag = corpus.tag or recipe.decode.tag or ""
+    return replace(test, tag=tag, languages=" to ".join(languages) if is_own else "")
 
 
 def describe_machine() -> Machine:

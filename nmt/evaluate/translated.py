@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nmt.recipe import Recipe
+
 
 @dataclass(frozen=True)
 class TranslatedSet:
@@ -20,6 +22,11 @@ class TranslatedSet:
     lines: list[str]
     seconds: float
     digest: str
+
+
+def output_name(recipe: Recipe, test: str) -> str:
+    """Return the name of the file with the translations of a test set, NAME.LANG."""
+    return f"{test}.{recipe.data.test[test].languages(recipe)[1]}"
 
 
 def translation_digest(origin: str, src: Sequence[str], lines: Sequence[str]) -> str:

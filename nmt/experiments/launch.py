@@ -26,7 +26,7 @@ from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.test_sets import test_sets
 from nmt.decode.requirements import require_decoding_inputs
 from nmt.errors import CommandError, UserError
-from nmt.evaluate.translated import has_other_context, has_other_output, has_other_source
+from nmt.evaluate.translated import has_other_context, has_other_output, has_other_source, output_name
 from nmt.experiments.sweep import Run, merge_overrides
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.cores import num_cores
@@ -312,7 +312,7 @@ def _has_same_text(recipe: Recipe) -> bool:
     if recipe.is_language_model:  # does not translate its test sets
         return True
     for name in recipe.data.test:
-        if has_other_output(run, name, run / "translations" / f"{name}.{recipe.tgt_lang}"):
+        if has_other_output(run, name, run / "translations" / output_name(recipe, name)):
             return False
     with suppress(UserError):  # a deleted test set; reading the results raises this error
         return not any(

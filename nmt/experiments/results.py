@@ -84,7 +84,7 @@ def require_comparable(runs: Sequence[Run], metric: str | None) -> None:
                 f"data.test.{name} has different text in another data.root; variants must have the same test sets to "
                 "be compared; give absolute paths to its files"
             )
-    signatures = [_signature(recipe, metric, next(iter(tests[0].values())).refs) for recipe in recipes if tests[0]]
+    signatures = [_signature(recipe, metric, next(iter(tests[0].values()))) for recipe in recipes if tests[0]]
     distinct = list(dict.fromkeys(signatures))
     if len(distinct) > 1:
         raise UserError(
@@ -94,13 +94,13 @@ def require_comparable(runs: Sequence[Run], metric: str | None) -> None:
         )
 
 
-def _signature(recipe: Recipe, metric: str | None, refs: Sequence[Sequence[str]]) -> str:
+def _signature(recipe: Recipe, metric: str | None, test: TestSet) -> str:
     """Return name and signature of the scores of a recipe; raises UserError for an unavailable metric."""
     lowercase = recipe.tokenizer.lowercase
     with suppress(UserError):  # without the initial model, no run starts
         lowercase = with_start_model(recipe).tokenizer.lowercase
-    scorer = _make_scorer(recipe, metric, lowercase)
-    return f"{scorer.name} {scorer.score(refs[0][:1], [stream[:1] for stream in refs]).signature}"
+    scorer = _make_scorer(recipe, metric, lowercase, test.name)
+    return f"{scorer.name} {scorer.score(test.ref[:1], [stream[:1] for stream in test.refs]).signature}"
 
 
 def warn_of_replaced(folder: Path, runs: Sequence[Run], metric: str | None) -> None:
@@ -239,7 +239,7 @@ def _score_test(test: TestSet, complete: Mapping[str, Sequence[Run]], metric: st
     for name, runs in complete.items():
         if not runs:
             continue
-        scorer = _scorer(runs[0].recipe, metric)
+        scorer = _scorer(runs[0].recipe, metric, test.name)
         lines = [read_translations(run.recipe, run.recipe.directory, test) for run in runs]
         signature = scorer.score(lines[0], test.refs).signature
         scores = score_runs(scorer, lines, test.refs, _RESAMPLES)
@@ -291,14 +291,14 @@ def _report(run: Run) -> dict[str, Any]:
     return report
 
 
-def _scorer(recipe: Recipe, metric: str | None) -> Scorer:
+def _scorer(recipe: Recipe, metric: str | None, test: str) -> Scorer:
     """Return a scorer with the options of the run's report."""
-    return _make_scorer(recipe, metric, Tokenizers.load(recipe.directory / "model").tgt.lowercases())
+    return _make_scorer(recipe, metric, Tokenizers.load(recipe.directory / "model").tgt.lowercases(), test)
 
 
-def _make_scorer(recipe: Recipe, metric: str | None, lowercase: bool) -> Scorer:
+def _make_scorer(recipe: Recipe, metric: str | None, lowercase: bool, test: str) -> Scorer:
     name = metric or recipe.evaluate.metrics[0]
-    return make_scorer(name, **scoring_options(recipe, lowercase))
+    return make_scorer(name, **scoring_options(recipe, lowercase, test))
 
 
 def _test_options(recipe: Recipe) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from nmt.evaluate.inputs import hint_at_lowercase_output, scoring_options, warn_
 from nmt.evaluate.metrics import check_aligned, make_scorer
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
-from nmt.evaluate.translated import has_other_output, has_other_references, has_other_source
+from nmt.evaluate.translated import has_other_output, has_other_references, has_other_source, output_name
 from nmt.logs import warn
 from nmt.recipe import Recipe, load_saved_recipe, parse_saved_recipe
 from nmt.storage.run_folder import read_json_object, require_run
@@ -97,7 +97,7 @@ def compare_runs(
         systems = {run.name: read_translations(run.recipe, run.directory, test) for run in runs}
         warn_of_identical(systems, f"{test.name}: ")
         lowercase = _lowercases(runs, test.name)
-        options = scoring_options(first, lowercase)
+        options = scoring_options(first, lowercase, test.name)
         names = metrics or first.evaluate.metrics
         scorers = [make_scorer(name, **options) for name in names]
         for run, lines in systems.items():
@@ -112,7 +112,7 @@ def compare_runs(
 
 def read_translations(recipe: Recipe, directory: Path, test: TestSet) -> list[str]:
     """Read the translations of a test set from a run directory."""
-    path = directory / "translations" / f"{test.name}.{recipe.tgt_lang}"
+    path = directory / "translations" / output_name(recipe, test.name)
     if not path.is_file():
         raise UserError(f"{path} is missing; `nmt run` writes it after training; complete that run first")
     lines = list(read_lines(path))

@@ -54,19 +54,20 @@ class Card:
 def write_card(loaded: LoadedModel, card: Card) -> str:
     """Return the text of README.md."""
     metadata = loaded.metadata
-    src_lang, tgt_lang = metadata.src_lang, metadata.tgt_lang
+    directions = ", ".join(metadata.directions)
+    codes = list(dict.fromkeys(code for pair in metadata.directions for code in pair.split(" to ")))
     lines = [
         "---",
-        f"language: {json.dumps([src_lang, tgt_lang])}",  # quoted, because `no`, Norwegian, is false in YAML
+        f"language: {json.dumps(codes)}",  # quoted, because `no`, Norwegian, is false in YAML
         *([f"license: {card.license}"] if card.license is not None else []),
         "pipeline_tag: translation",
         f"library_name: {'transformers' if card.target == 'huggingface' else 'ctranslate2'}",
         "tags: [translation, nmt]",
         "---",
         "",
-        f"# {src_lang} to {tgt_lang}",
+        f"# {directions}",
         "",
-        f"A Transformer (Vaswani et al. 2017) that translates {src_lang} into {tgt_lang}, exported by nmt.",
+        f"A Transformer (Vaswani et al. 2017) for translation, {directions}, exported by nmt.",
         "",
         "```bash",
         f"pip install {'transformers torch' if card.target == 'huggingface' else 'ctranslate2'} sentencepiece",
@@ -103,6 +104,10 @@ def _input_notes(loaded: LoadedModel) -> Iterator[str]:
     tokenizers = Tokenizers.load(loaded.directory, metadata.tgt_lang)
     if tokenizers.tgt.lowercases():
         yield "The model ignores case, and translations are in lower case."
+    if metadata.tags:
+        tags = ", ".join(f"`{tag}` ({languages})" for tag, languages in metadata.tags.items())
+        default = f"`{metadata.decode.tag}`" if metadata.decode.tag else "none of them"
+        yield f"In training, each source began with one of these tags: {tags}. The code above adds {default}."
     if TermMarkers.ids_of(tokenizers.src):
         yield _MARKUP
 
@@ -132,7 +137,8 @@ def _scores(report: dict[str, Any]) -> Iterator[str]:
     for test in report.get("tests", []):
         for score in test.get("scores", []):
             signature = _escape(score["signature"])
-            yield f"| {test['name']} | {score['name']} | {score['value']:.2f} | `{signature}` |"
+            direction = ", ".join(filter(None, (test["name"], test.get("languages"), test.get("tag"))))
+            yield f"| {direction} | {score['name']} | {score['value']:.2f} | `{signature}` |"
     yield ""
     for test in report.get("tests", []):
         matches = (test.get("leaks") or {}).get("any") or {"exact": 0, "near": 0}

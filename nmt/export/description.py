@@ -46,7 +46,7 @@ def describe_model(directory: Path) -> dict[str, Any]:
     report = find_report(directory) or {}
     return {
         "model": str(directory),
-        "languages": {"src": metadata.src_lang, "tgt": metadata.tgt_lang},
+        "languages": {"src": metadata.src_lang, "tgt": metadata.tgt_lang, "directions": metadata.directions},
         "architecture": recipe.model_dump(mode="json"),
         "parameters": _count_parameters(directory / "model.safetensors"),
         "vocabulary": {
@@ -132,7 +132,7 @@ def _size(directory: Path) -> int:
 def description_lines(description: Mapping[str, Any]) -> Iterator[str]:
     """Format the result of `describe_model` as lines of labels and values."""
     languages, sizes, files = description["languages"], description["vocabulary"], description["files"]
-    pair = f"{languages['src']} to {languages['tgt']}"
+    pair = ", ".join(languages["directions"])
     if languages["src"] == NO_LANGUAGE:
         pair = f"{languages['tgt']} (language model)"
     rows: list[tuple[str, str]] = [

@@ -35,7 +35,7 @@ from nmt.logs import say, warn
 from nmt.model.layers import sinusoids
 from nmt.models import build_uninitialized
 from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, ModelRecipe
-from nmt.recipe.sections import LANGUAGE_PATTERN
+from nmt.recipe.corpora import LANGUAGE_PATTERN
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import require_new, write_directory
 from nmt.text.clean import UnicodeForm

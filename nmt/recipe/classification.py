@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from nmt.recipe.corpora import Corpus, FilledPath, MonolingualCorpus, Section, Seed, has_label
+from nmt.recipe.corpora import Corpus, CorpusOptions, FilledPath, MonolingualCorpus, Section, Seed, has_label
 from nmt.recipe.effects import require_training_effect
 from nmt.recipe.model import ModelRecipe
 from nmt.recipe.sections import NAME_PATTERN, TokenizerRecipe, TrainRecipe
@@ -88,7 +88,7 @@ class LabeledDataRecipe(Section):
             raise ValueError("data.labels has one name; it must have all classes, at least two; add the others")
         if repeated := [label for label in self.labels if self.labels.count(label) > 1]:
             raise ValueError(f"data.labels has {repeated[0]!r} twice; names must be distinct; remove one")
-        for option in ("weight", "tag", "alignment", "document_column", "document_field"):
+        for option in (*CorpusOptions.model_fields, "document_column", "document_field"):
             default = 1.0 if option == "weight" else None
             if any(getattr(corpus, option, default) != default for corpus in corpora):
                 raise ValueError(f"{option} of a corpus has no effect on a classifier; remove {option}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, assert_never, get_args
+from typing import Annotated, Any, Literal, Protocol, assert_never, get_args
 
 from pydantic import (
     AfterValidator,
@@ -26,6 +26,7 @@ PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 FieldName = Annotated[str, Field(min_length=1)]
+LANGUAGE_PATTERN = r"^[a-z]{2,3}$"
 TAG_PATTERN = r"^<[^\s<>]+>$"
 _RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}
 
@@ -127,20 +128,41 @@ def _not_reserved(tag: str | None) -> str | None:
     return tag
 
 
-class TrainingOptions(Section):
-    """Options of training corpora of every kind; not for validation and test sets."""
+class Languages(Protocol):
+    """The languages of a recipe."""
 
-    weight: PositiveFloat = 1.0
-    """Sampling weight. An epoch has as many pairs as all corpora together, distributed in proportion to weight times
-    size: with weights 4 and 1, corpora of equal size are sampled 1.6 and 0.4 times per epoch. The tokenizer is trained
-    on the same mix. See `data.temperature`."""
+    @property
+    def src_lang(self) -> str:
+        """The source language."""
+
+    @property
+    def tgt_lang(self) -> str:
+        """The target language."""
+
+
+class CorpusOptions(Section):
+    """Options of corpora of every kind."""
+
     tag: Annotated[str | None, AfterValidator(_not_reserved)] = Field(default=None, pattern=TAG_PATTERN)
-    """Token prepended to each source sentence to identify the corpus or domain, such as `<web>`. The validation loss is
-    computed without a tag; validation BLEU and test sets use `decode.tag`."""
+    """Token prepended to each source sentence to identify the corpus, domain or target language, such as `<web>`. A
+    validation or test set uses a tag of the training corpora. Without one, its loss is computed without a tag, and it
+    is translated with `decode.tag`."""
+    src_lang: str | None = Field(default=None, pattern=LANGUAGE_PATTERN)
+    """Source language of this corpus, ISO 639 code; by default that of the recipe."""
+    tgt_lang: str | None = Field(default=None, pattern=LANGUAGE_PATTERN)
+    """Target language of this corpus, likewise. Cleaning and the scores of a test set use the rules of the language."""
+    weight: PositiveFloat = 1.0
+    """Sampling weight of a training corpus. An epoch has as many pairs as all corpora together, distributed in
+    proportion to weight times size: with weights 4 and 1, corpora of equal size are sampled 1.6 and 0.4 times per
+    epoch. The tokenizer is trained on the same mix. See `data.temperature`."""
     alignment: FilledPath | None = None
-    """Word alignments for `train.guided_alignment` and `train.glossary_markup`: a file in Pharaoh format (`0-0 1-2`)
-    with a line for each pair of the corpus. Words are separated by any white space, including no-break spaces, which
-    some aligners treat as letters. By default, a statistical aligner computes the alignments."""
+    """Word alignments of a training corpus for `train.guided_alignment` and `train.glossary_markup`: a file in Pharaoh
+    format (`0-0 1-2`) with a line for each pair. Words are separated by any white space, including no-break spaces,
+    which some aligners treat as letters. By default, a statistical aligner computes the alignments."""
+
+    def languages(self, recipe: Languages) -> tuple[str, str]:
+        """Return the source and the target language; those of the recipe unless the corpus has its own."""
+        return self.src_lang or recipe.src_lang, self.tgt_lang or recipe.tgt_lang
 
 
 ReferenceFiles = FilledPath | Annotated[tuple[FilledPath, ...], Field(min_length=1)]
@@ -152,7 +174,7 @@ def _as_references(tgt: Path | tuple[Path, ...] | None) -> tuple[Path, ...]:
     return tgt if isinstance(tgt, tuple) else (tgt,)
 
 
-class TextCorpus(TrainingOptions):
+class TextCorpus(CorpusOptions):
     """Two aligned text files, one sentence per line, plain or compressed (.gz, .xz, .zst)."""
 
     kind: Literal["text"] = "text"
@@ -167,7 +189,7 @@ class TextCorpus(TrainingOptions):
         return _as_references(self.tgt)
 
 
-class TsvCorpus(TrainingOptions):
+class TsvCorpus(CorpusOptions):
     """A tab-separated file with source and target columns."""
 
     kind: Literal["tsv"] = "tsv"
@@ -189,7 +211,7 @@ class TsvCorpus(TrainingOptions):
         return any(isinstance(column, str) for column in columns)
 
 
-class SgmCorpus(TrainingOptions):
+class SgmCorpus(CorpusOptions):
     """A WMT test set: SGM files of source and reference, or one XML file of both. If the XML file has several
     references, the first is used."""
 
@@ -205,7 +227,7 @@ class SgmCorpus(TrainingOptions):
         return _as_references(self.tgt)
 
 
-class ParquetCorpus(TrainingOptions):
+class ParquetCorpus(CorpusOptions):
     """A Parquet file; a dot addresses a nested field (`translation.en`), unless a column has the full name."""
 
     kind: Literal["parquet"] = "parquet"
@@ -221,7 +243,7 @@ class ParquetCorpus(TrainingOptions):
     """Field that identifies the document of each pair, for `data.context`."""
 
 
-class JsonLinesCorpus(TrainingOptions):
+class JsonLinesCorpus(CorpusOptions):
     """A JSON Lines file, plain or compressed; a dot addresses a nested field, unless a field has the full name."""
 
     kind: Literal["jsonl"] = "jsonl"
@@ -237,7 +259,7 @@ class JsonLinesCorpus(TrainingOptions):
     """Field that identifies the document of each pair, for `data.context`."""
 
 
-class HuggingFaceCorpus(TrainingOptions):
+class HuggingFaceCorpus(CorpusOptions):
     """A Hugging Face dataset, streamed from the Hub or a local directory."""
 
     kind: Literal["huggingface"] = "huggingface"
@@ -259,7 +281,7 @@ class HuggingFaceCorpus(TrainingOptions):
     """Field that identifies the document of each pair, for `data.context`."""
 
 
-class SacrebleuCorpus(TrainingOptions):
+class SacrebleuCorpus(CorpusOptions):
     """A test set of sacreBLEU, which downloads it if necessary."""
 
     kind: Literal["sacrebleu"] = "sacrebleu"
@@ -267,7 +289,7 @@ class SacrebleuCorpus(TrainingOptions):
     """Name such as `wmt14/full`."""
 
 
-class TreesCorpus(TrainingOptions):
+class TreesCorpus(CorpusOptions):
     """Constituency trees for parsing as translation (Vinyals et al. 2015; Vaswani et al. 2017, section 6.3): the source
     is the words, the target the labeled brackets. Use metric `bracket-f1`."""
 
@@ -277,7 +299,7 @@ class TreesCorpus(TrainingOptions):
     compressed."""
 
 
-class MonolingualCorpus(TrainingOptions):
+class MonolingualCorpus(CorpusOptions):
     """Text without a source, one sentence per line, for language models (`src_lang = "zxx"`)."""
 
     kind: Literal["monolingual"] = "monolingual"
@@ -285,7 +307,7 @@ class MonolingualCorpus(TrainingOptions):
     """A file of sentences in the target language, plain or compressed."""
 
 
-class ToyCorpus(TrainingOptions):
+class ToyCorpus(CorpusOptions):
     """The built-in toy corpus: labeled pairs generated by a small English-German grammar."""
 
     kind: Literal["toy"] = "toy"
@@ -326,6 +348,12 @@ def named_files(corpus: Corpus) -> tuple[Path, ...]:
             return ()
         case _:
             assert_never(corpus)
+
+
+def languages_by_tag(corpora: Iterable[Corpus], recipe: Languages) -> dict[str, str]:
+    """Return languages such as "en to fr" by tag if all corpora have a tag, otherwise {}."""
+    by_tag = {corpus.tag: " to ".join(corpus.languages(recipe)) for corpus in corpora}
+    return {} if None in by_tag else {tag: languages for tag, languages in by_tag.items() if tag is not None}
 
 
 def has_label(corpus: Corpus) -> bool:

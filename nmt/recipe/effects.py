@@ -194,6 +194,9 @@ def require_effect(recipe: Recipe) -> None:
                 f"data.train.{index}.alignment has no effect without guided alignment or glossary markup; set "
                 f"train.guided_alignment to true or train.glossary_markup, or remove data.train.{index}.alignment"
             )
+    for name, corpus in recipe.data.corpora("train", "valid", "test").items():
+        if corpus.src_lang is not None and recipe.is_language_model:
+            raise ValueError(f"{name}.src_lang has no effect on a language model, which has no source; remove it")
     metrics = recipe.evaluate.metrics
     if not metrics:
         raise ValueError("evaluate.metrics is empty; it must name at least one metric, such as 'bleu'")
@@ -208,6 +211,17 @@ def require_effect(recipe: Recipe) -> None:
     if found := ineffective_option(chosen, recipe.decode, has_ensemble=True, needs_alignments=True):
         name, problem = found
         raise ValueError(f"decode.{problem}; change that, or remove decode.{name}")
+
+
+def require_known_tags(recipe: Recipe) -> None:
+    """Raise ValueError for a tag of translations that the model will not have; a reused tokenizer may have others."""
+    tags = {None, *recipe.tokenizer.user_symbols, *(corpus.tag for corpus in recipe.data.train)}
+    used = {f"{name}.tag": corpus.tag for name, corpus in recipe.data.corpora("valid", "test").items()}
+    for option, tag in ({"decode.tag": recipe.decode.tag} | used).items():
+        if tag not in tags and not recipe.reuses_tokenizer:
+            raise ValueError(
+                f"{option} is {tag!r}; it must be the tag of a training corpus; add it to a corpus, or correct it"
+            )
 
 
 def _require_tokenizer_effect(recipe: Recipe | ClassificationRecipe) -> None:

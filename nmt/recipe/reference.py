@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from nmt.recipe.classification import USED_OPTIONS, ClassificationRecipe, LabeledDataRecipe
-from nmt.recipe.corpora import CORPUS_KINDS, Section, TrainingOptions
+from nmt.recipe.corpora import CORPUS_KINDS, CorpusOptions, Section
 from nmt.recipe.documentation import option_documentation
 from nmt.recipe.sections import DataRecipe, Recipe
 from nmt.recipe.toml import toml_value
@@ -49,10 +49,10 @@ def _corpus_comments() -> Iterator[str]:
         options = ", ".join(_key(name, field) for name, field in _own_options(section).items())
         yield f"#   kind = {toml_value(kind)}: {options}"
         yield f"#     {' '.join(section.summary.split())}"
-    shared = ", ".join(_key(name, field) for name, field in TrainingOptions.model_fields.items())
-    yield f"#   Training corpora of every kind: {shared}"
-    for name in TrainingOptions.model_fields:
-        yield f"#     {name}: {_meaning(TrainingOptions, name)}"
+    shared = ", ".join(_key(name, field) for name, field in CorpusOptions.model_fields.items())
+    yield f"#   Corpora of every kind: {shared}"
+    for name in CorpusOptions.model_fields:
+        yield f"#     {name}: {_meaning(CorpusOptions, name)}"
 
 
 def _key(name: str, field: FieldInfo) -> str:
@@ -106,12 +106,12 @@ def _section_of(field: FieldInfo) -> type[Section] | None:
 def _corpora() -> Iterator[str]:
     for kind, section in CORPUS_KINDS.items():
         yield from _table(f'A corpus of `kind = "{kind}"`', section.summary, section, _own_options(section))
-    yield from _table("Training corpora of every kind", "", TrainingOptions, TrainingOptions.model_fields)
+    yield from _table("Corpora of every kind", "", CorpusOptions, CorpusOptions.model_fields)
 
 
 def _own_options(section: type[Section]) -> dict[str, FieldInfo]:
     """Return the options of one kind of corpus."""
-    others = {"kind", *TrainingOptions.model_fields}
+    others = {"kind", *CorpusOptions.model_fields}
     return {name: field for name, field in section.model_fields.items() if name not in others}
 
 

@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, field_v
 
 from nmt.recipe.context import SEPARATOR, Context, ContextSides
 from nmt.recipe.corpora import (
+    LANGUAGE_PATTERN,
     NO_LANGUAGE,
     Corpus,
     FilledPath,
@@ -23,13 +24,12 @@ from nmt.recipe.corpora import (
     TextCorpus,
 )
 from nmt.recipe.decoding import DecodeRecipe, FinalDecodeRecipe
-from nmt.recipe.effects import require_effect
+from nmt.recipe.effects import require_effect, require_known_tags
 from nmt.recipe.evaluation import EvaluateRecipe
 from nmt.recipe.model import ModelRecipe
 from nmt.recipe.term_markers import TERM_MARKERS
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-LANGUAGE_PATTERN = r"^[a-z]{2,3}$"
 Threads = Annotated[int, Field(ge=0, le=1_024)]  # the system aborts a process that starts too many
 # Validation context of saved recipes: earlier versions accepted more options without effect.
 SAVED = {"is_saved": True}
@@ -82,10 +82,7 @@ class DataRecipe(Section):
 
     @model_validator(mode="after")
     def _corpus_options_fit_the_split(self) -> DataRecipe:
-        train = {f"data.train.{index}": corpus for index, corpus in enumerate(self.train)}
-        valid = {f"data.valid.{index}": corpus for index, corpus in enumerate(self.valid)}
-        test = {f"data.test.{name}": corpus for name, corpus in self.test.items()}
-        for name, corpus in (train | valid).items():
+        for name, corpus in self.corpora("train", "valid").items():
             if isinstance(corpus, TextCorpus | SgmCorpus) and isinstance(corpus.tgt, tuple):
                 raise ValueError(
                     f"{name}.tgt is a list of {len(corpus.tgt)}; only test sets have several references; give one file"
@@ -95,14 +92,18 @@ class DataRecipe(Section):
                     raise ValueError(
                         f"{name}.{option} has no effect; only test sets have labels; remove {name}.{option}"
                     )
-        for name, corpus in (valid | test).items():
-            for option, default in (("weight", 1.0), ("alignment", None), ("tag", None)):
+        for name, corpus in self.corpora("valid", "test").items():
+            for option, default in (("weight", 1.0), ("alignment", None)):
                 if getattr(corpus, option) != default:
-                    advice = ", and set decode.tag to translate with a tag" if option == "tag" else ""
                     raise ValueError(
-                        f"{name}.{option} has no effect; only training corpora use it; remove {name}.{option}{advice}"
+                        f"{name}.{option} has no effect; only training corpora use it; remove {name}.{option}"
                     )
         return self
+
+    def corpora(self, *splits: Literal["train", "valid", "test"]) -> dict[str, Corpus]:
+        """Return the corpora of some splits by name, such as `data.train.0` and `data.test.news`."""
+        named = {"train": enumerate(self.train), "valid": enumerate(self.valid), "test": self.test.items()}
+        return {f"data.{split}.{name}": corpus for split in splits for name, corpus in named[split]}
 
     @property
     def context_options(self) -> Context:
@@ -253,7 +254,7 @@ class TrainRecipe(Section):
     validate_bleu_every: NonNegativeInt = 0
     """Compute validation BLEU every N updates, a multiple of `validate_every`; 0 disables it."""
     validate_bleu_sentences: PositiveInt = 500
-    """Number of sentences for validation BLEU."""
+    """Number of sentences for validation BLEU: the first ones, or evenly spaced ones if `data.valid` has tags."""
     save_every: PositiveInt = 1_000
     """Save a checkpoint every N updates."""
     keep_last: PositiveInt = 5
@@ -427,12 +428,7 @@ class Recipe(Section):
                 f"data.long_sources is {self.data.long_sources!r} and decode.long_lines is {self.decode.long_lines!r}; "
                 "a model must be used as it was trained; set both to 'truncate', or neither"
             )
-        tags = {*self.tokenizer.user_symbols, *(corpus.tag for corpus in self.data.train)}
-        if self.decode.tag not in {None, *tags} and not self.reuses_tokenizer:
-            raise ValueError(
-                f"decode.tag is {self.decode.tag!r}; it must be the tag of a training corpus; "
-                "add it to a corpus, or correct it"
-            )
+        require_known_tags(self)
         self._require_language_model()
         if self.data.max_tokens + 1 > self.model.max_positions:
             raise ValueError(
@@ -453,19 +449,16 @@ class Recipe(Section):
 
     def _require_language_model(self) -> None:
         """Raise ValueError if corpora or options of a language model need a source, or if other corpora have none."""
-        splits = {f"train.{index}": corpus for index, corpus in enumerate(self.data.train)}
-        splits |= {f"valid.{index}": corpus for index, corpus in enumerate(self.data.valid)}
-        splits |= {f"test.{name}": corpus for name, corpus in self.data.test.items()}
-        for name, corpus in splits.items():
+        for name, corpus in self.data.corpora("train", "valid", "test").items():
             has_source = not isinstance(corpus, MonolingualCorpus)
             if not has_source and not self.is_language_model:
                 raise ValueError(
-                    f"data.{name} has no source, but src_lang is {self.src_lang!r}; a language model has none; set "
+                    f"{name} has no source, but src_lang is {self.src_lang!r}; a language model has none; set "
                     f"src_lang to {NO_LANGUAGE!r}, or give pairs"
                 )
             if has_source and self.is_language_model:
                 raise ValueError(
-                    f"data.{name} has kind {corpus.kind!r}, but src_lang is {NO_LANGUAGE!r}; a language model has no "
+                    f"{name} has kind {corpus.kind!r}, but src_lang is {NO_LANGUAGE!r}; a language model has no "
                     "source; give corpora of kind 'monolingual', or correct src_lang"
                 )
         if not self.is_language_model:

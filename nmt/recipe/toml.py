@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from nmt.errors import RecipeError, advice_on_encoding
 from nmt.recipe.classification import ClassificationRecipe
-from nmt.recipe.corpora import Corpus, Section, TrainingOptions
+from nmt.recipe.corpora import Corpus, CorpusOptions, Section
 from nmt.recipe.decoding import DecodeRecipe, FinalDecodeRecipe
 from nmt.recipe.former_options import upgrade_options
 from nmt.recipe.sections import SAVED, Recipe
@@ -201,7 +201,7 @@ def dump_choices(recipe: Recipe) -> str:
     return tomli_w.dumps(tree)
 
 
-def _corpus_choices(corpus: Corpus | TrainingOptions) -> dict[str, Any]:
+def _corpus_choices(corpus: Corpus | CorpusOptions) -> dict[str, Any]:
     return {
         "kind": type(corpus).model_fields["kind"].default,
         **corpus.model_dump(mode="json", exclude_defaults=True, exclude_none=True),
@@ -293,7 +293,7 @@ def toml_value(value: Any) -> str:
     match value:
         case bool():
             return "true" if value else "false"
-        case TrainingOptions():
+        case CorpusOptions():
             return toml_value(_corpus_choices(value))
         case Section():
             return toml_value(value.model_dump(mode="json", exclude_none=True))

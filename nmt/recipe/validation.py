@@ -10,10 +10,10 @@ from typing import Any, Union, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from nmt.recipe.corpora import CORPUS_KINDS, TAG_PATTERN
+from nmt.recipe.corpora import CORPUS_KINDS, LANGUAGE_PATTERN, TAG_PATTERN
 from nmt.recipe.documentation import DocumentedType
 from nmt.recipe.former_options import REMOVED, RENAMED, RENAMED_KINDS
-from nmt.recipe.sections import LANGUAGE_PATTERN, NAME_PATTERN, Recipe
+from nmt.recipe.sections import NAME_PATTERN, Recipe
 
 # Descriptions of valid values, by the error types of pydantic.
 _EXPECTED = {

@@ -40,6 +40,7 @@ class ModelMetadata:
     max_tokens:     maximum length of training sentences in tokens, including a tag
     longest_source: length in tokens of the longest source sentence in the training text of this model and of its
                     initial model; None if unknown
+    tags:           languages, such as "en to fr", by tag if all training sentences had one; {} otherwise, or if unknown
     context:        number and sides of the previous sentences that are prepended to each sentence
     """
 
@@ -54,11 +55,17 @@ class ModelMetadata:
     max_tokens: int = DEFAULT_MAX_TOKENS
     context: Context = NO_CONTEXT
     longest_source: int | None = None
+    tags: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_language_model(self) -> bool:
         """Whether the model has no source."""
         return self.src_lang == NO_LANGUAGE
+
+    @property
+    def directions(self) -> list[str]:
+        """The languages: "en to de", or those of each tag."""
+        return list(dict.fromkeys(self.tags.values())) or [f"{self.src_lang} to {self.tgt_lang}"]
 
     def max_source_tokens(self, tag: Sequence[int]) -> int | None:
         """Return the length to which sources are truncated, without the tag; None if they are not truncated."""
@@ -119,6 +126,8 @@ def model_toml(model_recipe: ModelRecipe, metadata: ModelMetadata) -> str:
         "decode": metadata.decode.model_dump(mode="json", exclude_none=True),
         "origin": metadata.origin,
     }
+    if metadata.tags:
+        tree["tags"] = metadata.tags
     if metadata.longest_source is not None:
         tree["text"]["longest_source"] = metadata.longest_source
     return tomli_w.dumps(tree)
@@ -143,6 +152,7 @@ def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelMetadata]:
             max_tokens=tree["text"].get("max_tokens", DEFAULT_MAX_TOKENS),
             context=Context(**tree.get("context", {})),
             longest_source=tree["text"].get("longest_source"),
+            tags=dict(tree.get("tags", {})),
         )
         return ModelRecipe.model_validate(tree["model"]), metadata
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -154,6 +164,16 @@ def _warn_ignored(path: Path, options: tuple[str, ...]) -> None:
     """Warn once about removed options in a model of an earlier version."""
     if options:
         warn(f"{path}: ignoring options that no longer exist: {', '.join(options)}")
+
+
+def warn_of_missing_tag(path: Path, metadata: ModelMetadata, decode: DecodeRecipe) -> None:
+    """Warn if all training sentences of a model had a tag and the search options have none."""
+    if metadata.tags and decode.tag is None and is_first_rank():
+        tags = ", ".join(f"{tag} ({languages})" for tag, languages in metadata.tags.items())
+        warn(
+            f"{path} was trained with a tag before every source sentence, and none is set; set one with --tag, "
+            f"--set tag=TAG or the field `tag` of a line: {tags}"
+        )
 
 
 def warn_of_run(run: Path, metadata: ModelMetadata) -> None:

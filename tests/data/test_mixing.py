@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.data.fingerprint import text_identity
+from nmt.data.fingerprint import outdated_splits, text_identity
 from nmt.data.loader import TrainingBatches
 from nmt.data.mixture import Mixture
 from nmt.data.prepare import Prepared, prepare, tag_ids
@@ -129,10 +129,46 @@ def test_validation_text_has_no_tag(folder: Path) -> None:
     assert stored(prepared, "valid") == [
         (tokenizer.encode(src), tokenizer.encode(tgt)) for src, tgt in sentence_pairs(300, 5)
     ]
-    for option in ("tag='<web>'", "weight=7.0"):
-        valid = f"data.valid=[{{kind='text', src='valid.en', tgt='valid.de', {option}}}]"
-        with pytest.raises(UserError, match="has no effect; only training corpora use it"):
-            recipe_for(folder, "news", "web,tag='<web>'", options=(valid,))
+    with pytest.raises(UserError, match="has no effect; only training corpora use it"):
+        recipe_for(folder, "news", "web,tag='<web>'", options=(valid_sets("weight=7.0"),))
+
+
+def valid_sets(*options: str) -> str:
+    corpora = (f"{{kind='text', src='valid.en', tgt='valid.de', {option}}}" for option in options)
+    return f"data.valid=[{', '.join(corpora)}]"
+
+
+def test_a_validation_set_has_its_own_tag(folder: Path) -> None:
+    corpora = ("news,tag='<news>'", "web,tag='<web>'")
+    untagged = prepare(recipe_for(folder, *corpora))
+    recipe = recipe_for(folder, *corpora, options=(valid_sets("tag='<web>'", "tag='<news>'"),))
+    assert outdated_splits(recipe, untagged.directory) == {"valid"}
+    identity = untagged.valid_identity()
+    prepared = prepare(recipe)
+    ids = prepared.tokenizers.src.user_symbols()
+    tags = [src[0] for src, _ in stored(prepared, "valid")]
+    assert tags == [ids["<web>"]] * 5 + [ids["<news>"]] * 5
+    assert prepared.valid_set().tags == ["<web>"] * 5 + ["<news>"] * 5
+    other = recipe_for(folder, *corpora, options=(valid_sets("tag='<web>'", "tag='<web>'"),))
+    assert len({identity, prepared.valid_identity(), prepare(other).valid_identity()}) == 3
+    assert not outdated_splits(other, prepared.directory)
+
+
+def test_a_tag_that_the_model_will_not_have_is_an_error(folder: Path, tokenizers: dict[bool, Tokenizers]) -> None:
+    with pytest.raises(UserError, match=r"data\.valid\.0\.tag is '<x>'; it must be the tag of a training corpus; add"):
+        recipe_for(folder, "web,tag='<web>'", options=(valid_sets("tag='<x>'"),))
+    reuse = f"tokenizer.start_from='{write_model(folder / 'base', tokenizers[True])}'"
+    with pytest.raises(UserError, match=r"data\.valid\.0\.tag is <x>, which is not a single token of the tokenizer"):
+        prepare(recipe_for(folder, "web,tag='<web>'", options=(valid_sets("tag='<x>'"), reuse)))
+
+
+def test_pairs_are_filtered_by_the_languages_of_their_corpus(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_text(folder, "russian", [("the cat sees a mouse", "кошка видит мышь"), ("the dog", "der Hund")])
+    corpora = ("news,tag='<de>'", "russian,tag='<ru>',tgt_lang='ru'")
+    prepared = prepare(recipe_for(folder, *corpora, options=("data.test.a={kind='toy', tag='<de>'}",)))
+    assert [corpus["pairs"] for corpus in prepared.report["train"]["corpora"]] == [30, 1]
+    warning = "warning: all corpora of data.train have a tag, but data.valid.0 has none; set it\n"
+    assert warning in capsys.readouterr().err
 
 
 def test_the_first_corpus_keeps_duplicates_with_different_tags(folder: Path) -> None:

@@ -241,15 +241,21 @@ def test_test_sets_without_a_tag_that_all_corpora_have_are_a_warning(
     write_corpus(folder / "text", sentence_pairs(200), sentence_pairs(20))
     tagged = "data.train=[{kind='text',src='train.en',tgt='train.de',tag='<a>'}]"
     test = "data.test={t={kind='text',src='valid.en',tgt='valid.de'}}"
-    for name, options, warns in (
-        ("untagged", (test,), False),
-        ("no test set", (tagged,), False),
-        ("tag", (tagged, test, "decode.tag=<a>"), False),
-        ("no tag", (tagged, test), True),
+    valid = "data.valid=[{kind='text',src='valid.en',tgt='valid.de',tag='<a>'}]"
+    for name, options, sets in (
+        ("untagged", (test,), ""),
+        ("no test set", (tagged,), "data.valid.0 has none"),
+        ("tag", (tagged, test, "decode.tag=<a>"), "data.valid.0 has none"),
+        ("tags", (tagged, valid, test, "decode.tag=<a>"), ""),
+        ("no test tag", (tagged, valid, test), "data.test.t has none"),
+        ("no tag", (tagged, test), "data.valid.0, data.test.t have none"),
     ):
         prepare(recipe_for(folder, name, *options))
-        warning = "test sets are translated without a tag, but all corpora of data.train have one; set decode.tag"
-        assert (warning in capsys.readouterr().err) == warns, name
+        warning = f"warning: all corpora of data.train have a tag, but {sets}; set it\n"
+        assert capsys.readouterr().err.count("have a tag") == bool(sets), name
+        if sets:
+            prepare(recipe_for(folder, name, *options))
+            assert warning in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [(), ("data.train=[{kind='text',src='train.en',tgt='train.de',tag='<to-de>'}]",)])
@@ -258,7 +264,7 @@ def test_warning_for_validation_text_with_swapped_sides(
 ) -> None:
     write_corpus(folder / "text", sentence_pairs(200), sentence_pairs(80))
     prepare(recipe_for(folder, "right", *options))
-    assert "warning" not in capsys.readouterr().err
+    assert "swapped" not in capsys.readouterr().err
     prepare(recipe_for(folder, "swapped", "data.valid=[{kind='text',src='valid.de',tgt='valid.en'}]", *options))
     warning = "the source of data.valid resembles the target of data.train, and its target resembles the source;"
     assert (warning in capsys.readouterr().err) == (not options)  # tagged corpora may have several directions

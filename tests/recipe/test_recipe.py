@@ -38,7 +38,7 @@ from nmt.recipe import (
     overrides_by_name,
     parse_recipe,
 )
-from nmt.recipe.corpora import CORPUS_KINDS
+from nmt.recipe.corpora import CORPUS_KINDS, CorpusOptions
 from nmt.recipe.documentation import option_documentation
 from nmt.recipe.reference import option_reference
 
@@ -817,8 +817,7 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         ),
         (
             ["data.test={news={kind='toy', split='test', tag='<web>'}}"],
-            "data.test.news.tag has no effect; only training corpora use it; remove data.test.news.tag, and set "
-            "decode.tag",
+            "data.test.news.tag is '<web>'; it must be the tag of a training corpus; add it to a corpus, or correct it",
         ),
         (
             ["data.valid=[{kind='tsv', path='a', label_column=2}]"],
@@ -1024,10 +1023,10 @@ def test_describe_recipe_documents_every_kind_of_corpus() -> None:
     text = describe_recipe(parse_recipe(SMALL))
     for kind, section in CORPUS_KINDS.items():
         (line,) = [line for line in text.splitlines() if line.startswith(f'#   kind = "{kind}":')]
-        own = section.model_fields.keys() - {"kind", "weight", "tag", "alignment"}
+        own = section.model_fields.keys() - {"kind", *CorpusOptions.model_fields}
         assert all(re.search(rf"[ ,]{name}\b", line) for name in own), line
     assert '#   kind = "tsv": path*, src_column = 0, tgt_column = 1, label_column, document_column\n' in text
-    assert "#   Training corpora of every kind: weight = 1.0, tag, alignment\n" in text
+    assert "#   Corpora of every kind: tag, src_lang, tgt_lang, weight = 1.0, alignment\n" in text
 
 
 @pytest.mark.slow

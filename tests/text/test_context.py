@@ -75,7 +75,7 @@ def test_each_pair_is_cleaned_once(size: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Cleaner, "clean", clean)
     pairs = [(str(number), str(number)) for number in range(20)]
     data = DataRecipe(train=[{"kind": "toy"}], valid=[{"kind": "toy"}], context=size)
-    ChunkCleaner(data, "en", "de")((0, list(join_lines(pairs, data.context_options, None))))
+    ChunkCleaner(data, [("en", "de")])((0, list(join_lines(pairs, data.context_options, None))))
     assert cleaned == [src for src, _ in pairs]
 
 

@@ -18,6 +18,7 @@ from nmt import validation_bleu
 from nmt.bench.random_model import numbered_word_tokenizers
 from nmt.data.loader import make_batch
 from nmt.data.store import PairStore
+from nmt.data.test_sets import TestSet
 from nmt.devices.precision import autocast, choose_precision
 from nmt.model.transformer import Transformer
 from nmt.processes import interruption
@@ -34,7 +35,7 @@ CPU = torch.device("cpu")
 
 def test_sample_translations_are_cells_of_a_table(tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny_recipe.model_copy(update={"train": tiny_recipe.train.model_copy(update={"validate_bleu_every": 1})})
-    valid = SimpleNamespace(src=["a | b", "c"], ref=["x | y", "*z*"], previous=None)
+    valid = SimpleNamespace(src=["a | b", "c"], ref=["x | y", "*z*"], previous=None, tags=None)
     tokenizers = SimpleNamespace(tgt=SimpleNamespace(lowercases=lambda: False))
     prepared: Any = SimpleNamespace(valid_set=lambda: valid, tokenizers=tokenizers)
     translator = SimpleNamespace(translate=lambda lines, context: ["x | y", "<z>"][: len(lines)])
@@ -46,6 +47,27 @@ def test_sample_translations_are_cells_of_a_table(tiny_recipe: Recipe, monkeypat
     html = MarkdownIt("commonmark").enable("table").render(found.samples)
     cells = re.findall(r"<t[dh]>(.*?)</t[dh]>", html)
     assert cells[3:] == ["a | b", "x | y", "x | y", "c", "&lt;z&gt;", "*z*"]
+
+
+def test_each_sentence_is_translated_with_its_tag(tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tiny_recipe.model_copy(update={"train": tiny_recipe.train.model_copy(update={"validate_bleu_every": 1})})
+    lines = ["a", "b", "c"]
+    valid = TestSet("valid", lines, [["<x>a", "b", "<x>c"]], tags=["<x>", "", "<x>"])
+    tokenizers = SimpleNamespace(tgt=SimpleNamespace(lowercases=lambda: False))
+    prepared: Any = SimpleNamespace(valid_set=lambda: valid, tokenizers=tokenizers)
+
+    def translator(tag: str) -> Any:
+        return SimpleNamespace(
+            translate=lambda lines, context: [tag + line for line in lines], with_constraints=translator
+        )
+
+    monkeypatch.setattr(validation_bleu, "_translator_of", lambda *_: translator(""))
+    translate = validation_translator(recipe, prepared, World(0, 1, CPU))
+    assert translate is not None
+    found = translate(Transformer(recipe.model, 40, 40), lambda: None)
+    assert found is not None
+    cells = re.findall(r"<td>(.*?)</td>", MarkdownIt("commonmark").enable("table").render(found.samples))
+    assert cells[1::3] == cells[2::3] == ["&lt;x&gt;a", "b", "&lt;x&gt;c"]
 
 
 def test_translations_of_a_right_to_left_model_are_in_reading_order(tiny_recipe: Recipe) -> None:

@@ -1,0 +1,122 @@
+"""Several target languages in one model, selected by tags."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from nmt.decode.translator import Translator
+from nmt.recipe import ToyCorpus, load_recipe
+from nmt.recipe.corpora import languages_by_tag
+from nmt.storage.model_metadata import read_model_metadata
+from nmt.validation_bleu import _chosen
+from tests.calling import Nmt
+
+pytestmark = pytest.mark.usefixtures("no_curves")
+
+RECIPE = """
+name = "small"
+src_lang = "en"
+tgt_lang = "de"
+[data]
+root = "FOLDER"
+workers = 1
+max_tokens = 60
+train = [
+  { kind = "text", src = "train.en", tgt = "train.de", tag = "<2de>" },
+  { kind = "text", src = "train.en", tgt = "train.zh", tag = "<2zh>", tgt_lang = "zh" },
+]
+valid = [
+  { kind = "text", src = "news.en", tgt = "news.de", tag = "<2de>" },
+  { kind = "text", src = "news.en", tgt = "news.zh", tag = "<2zh>", tgt_lang = "zh" },
+]
+[data.test]
+news = { kind = "text", src = "news.en", tgt = "news.de", tag = "<2de>" }
+chinese = { kind = "text", src = "news.en", tgt = "news.zh", tag = "<2zh>", tgt_lang = "zh" }
+[tokenizer]
+vocab_size = 300
+[model]
+d_model = 16
+d_ff = 32
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+max_positions = 64
+[train]
+max_steps = 2
+batch_tokens = 300
+micro_batch_tokens = 300
+learning_rate = 0.01
+validate_every = 2
+validate_bleu_every = 2
+validate_bleu_sentences = 4
+save_every = 2
+average_count = 1
+device = "cpu"
+threads = 1
+precision = "fp32"
+[decode]
+beam_size = 1
+max_length_ratio = 2.0
+[evaluate]
+metrics = ["bleu"]
+resamples = 0
+"""
+SENTENCES = {"en": "the cat sees {} mice", "de": "die Katze sieht {} Mäuse", "zh": "猫看见{}只老鼠"}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    for name, count in (("train", 60), ("news", 3)):
+        for language, sentence in SENTENCES.items():
+            (tmp_path / f"{name}.{language}").write_text("".join(f"{sentence.format(n)}\n" for n in range(count)))
+    path = tmp_path / "small.toml"
+    path.write_text(RECIPE.replace("FOLDER", str(tmp_path)))
+    return path
+
+
+@pytest.mark.slow
+def test_each_test_set_is_translated_and_scored_in_its_direction(
+    recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    status, out, err = nmt("run", recipe, f"run_dir={run}")
+    assert status == 0 and "have no tag" not in err, err
+    model, sources = Translator.load(run / "model", "cpu", "fp32"), (tmp_path / "news.en").read_text().splitlines()
+    for name, tag in (("news.de", "<2de>"), ("chinese.zh", "<2zh>")):
+        expected = model.with_constraints(tag).translate(sources)
+        assert (run / "translations" / name).read_text().splitlines() == expected
+    german, chinese = json.loads((run / "report.json").read_text())["tests"]
+    assert (german["tag"], german["languages"], chinese["tag"]) == ("<2de>", "", "<2zh>")
+    assert "tok:13a" in german["scores"][0]["signature"] and "tok:zh" in chinese["scores"][0]["signature"]
+    assert out.startswith("# small\n\nen to de, en to zh, Transformer")
+    assert "## Test set chinese (en to zh): 3 sentences" in out and ", tag `<2zh>`; other engines" in out
+    assert read_model_metadata(run / "model").tags == {"<2de>": "en to de", "<2zh>": "en to zh"}
+    assert f"{run / 'translations' / 'chinese.zh'} is up to date" in nmt("run", recipe, f"run_dir={run}")[2]
+    status, _, err = nmt("run", recipe, f"run_dir={run}", "data.test.chinese.tag=<2de>")
+    assert "chinese.zh is up to date" not in err and "news.de is up to date" in err
+
+    warning = f"warning: {run} was trained with a tag before every source sentence, and none is set; set one with --tag"
+    translate = ("translate", run, tmp_path / "news.en", "--engine", "torch")
+    assert (
+        f"{warning}, --set tag=TAG or the field `tag` of a line: <2de> (en to de), <2zh> (en to zh)"
+        in nmt(*translate)[2]
+    )
+    assert warning not in nmt(*translate, "--tag", "<2de>")[2]
+    assert "\nlanguages        en to de, en to zh\n" in nmt("info", run)[1]
+    monkeypatch.setattr(import_module("nmt.cli.serve"), "run_server", lambda *_: None)
+    serve = ("serve", run, "--port", 0, "--device", "cpu", "--engine", "torch")
+    assert warning in nmt(*serve)[2] and warning not in nmt(*serve, "--set", "tag='<2de>'")[2]
+
+
+def test_a_model_of_some_tagged_corpora_needs_no_tag(recipe: Path) -> None:
+    loaded = load_recipe(recipe)
+    assert languages_by_tag(loaded.data.train, loaded) == {"<2de>": "en to de", "<2zh>": "en to zh"}
+    assert languages_by_tag((*loaded.data.train, ToyCorpus()), loaded) == {}
+
+
+def test_sentences_for_validation_bleu_are_spread_over_tagged_corpora() -> None:
+    assert list(_chosen(10, 4, spread=True)) == [0, 2, 5, 7]
+    assert list(_chosen(10, 4, spread=False)) == [0, 1, 2, 3]
+    assert list(_chosen(3, 4, spread=True)) == [0, 1, 2]
