@@ -217,12 +217,7 @@ def require_own_text(data: Path) -> None:
 
 
 def find_prepared(path: Path) -> Path:
-    """Return the directory of the prepared corpus of a run; other paths are returned unchanged.
-
-    Raises UserError if the path does not exist.
-    """
-    if not path.exists():
-        raise UserError(f"{path} does not exist; expected the directory of a run, such as runs/NAME; correct the path")
+    """Return the directory of the prepared corpus of a run; other paths are returned unchanged."""
     return path / "data" if (path / "data").is_dir() else path
 
 
