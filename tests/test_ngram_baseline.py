@@ -91,7 +91,7 @@ def test_training_sentences_are_in_reading_order_and_without_context(tmp_path: P
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--order", "0"], "--order must be from 1 to 10, got 0"), ([], "does not exist; expected the directory")],
+    [(["--order", "0"], "--order must be from 1 to 10, got 0"), ([], "has no complete corpus of a translation model")],
 )
 def test_wrong_input_is_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str

@@ -156,10 +156,11 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
 def load_prepared(directory: Path) -> Prepared:
     """Open a directory that `prepare` made; raise UserError if it is missing or incomplete."""
     report = read_report(directory)
-    if not directory.exists():
-        raise UserError(f"{directory} does not exist; expected the directory of a run, such as runs/NAME; correct it")
     if report is None:
-        raise UserError(f"{directory} has no complete corpus of a translation model; run `nmt prepare` with its recipe")
+        raise UserError(
+            f"{directory} has no complete corpus of a translation model; correct the path, or run `nmt prepare` with "
+            "its recipe"
+        )
     return Prepared(directory, Tokenizers.load(directory, report["recipe"]["tgt_lang"]), report)
 
 

@@ -60,7 +60,7 @@ def test_the_title_names_what_ran(nmt: Nmt) -> None:
     [
         (("train", "huge"), 1, "unknown model 'huge'"),
         (("train", "tiny", "train.batch_token=5"), 2, "did you mean 'batch_tokens'"),
-        (("train", "tiny", "--lengths", "nowhere"), 1, "nowhere does not exist; expected the directory of a run"),
+        (("train", "tiny", "--lengths", "nowhere"), 1, "nowhere has no complete corpus of a translation model"),
         (("decode", "tiny", "--input", "text"), 2, "random weights need a tokenizer"),
         (("decode", "tiny", "--latency", "--processes", 2), 2, "--latency measures one process"),
         (("decode", "tiny", "--threads", 2_000), 2, "it must be less than or equal to 1024"),

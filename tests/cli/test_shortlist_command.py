@@ -104,11 +104,7 @@ def test_a_shortlist_is_created_and_used(run: Path, tmp_path: Path, nmt: Nmt) ->
 def test_invalid_input_is_one_line(run: Path, tmp_path: Path, nmt: Nmt) -> None:
     source = tmp_path / "in.txt"
     for arguments, status, expected in (
-        (
-            ("shortlist", tmp_path / "nowhere", "-o", tmp_path / "x"),
-            1,
-            "does not exist; expected the directory of a run",
-        ),
+        (("shortlist", tmp_path / "nowhere", "-o", tmp_path / "x"), 1, "has no complete corpus of a translation model"),
         (("shortlist", tmp_path, "-o", tmp_path / "x"), 1, "has no complete corpus of a translation model"),
         (("shortlist", run, "-o", source / "x"), 1, "cannot write"),
         (("translate", run, source, "--shortlist", tmp_path / "none"), 1, "cannot be read as a shortlist"),

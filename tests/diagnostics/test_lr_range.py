@@ -179,7 +179,7 @@ def test_wrong_rates_missing_text_and_wrong_outputs_are_errors(recipe: Path, tmp
         assert status == 2
         assert one_line(err) == f"--lowest must be positive and below a finite --highest, got 1 and {highest}"
     status, _, err = nmt("lr-range", recipe, f"run_dir={tmp_path / 'none'}", "-o", tmp_path / "a.png")
-    assert status == 1 and "run `nmt prepare` with its recipe" in one_line(err)
+    assert status == 1 and "or run `nmt prepare` with its recipe" in one_line(err)
     status, out, err = nmt("lr-range", recipe, "-o", tmp_path / "a.txt")
     assert (status, out) == (2, "") and "a.txt: the name needs an extension such as .png" in one_line(err)
     (tmp_path / "photo.png").write_bytes(b"\x89PNG of another program")

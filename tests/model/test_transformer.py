@@ -195,7 +195,7 @@ def test_incremental_decoding_equals_full_forward(norm_order: str) -> None:
     for hypothesis in range(beam):
         tgt = PackedSequences.from_lists(tokens[:, hypothesis].tolist())
         full = torch.log_softmax(model.logits(model(src, tgt)), dim=-1).unflatten(0, (len(SRC), steps))
-        torch.testing.assert_close(incremental[:, hypothesis], full, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(incremental[:, hypothesis], full, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_steps_after_reordering_and_selecting_equal_full_forward() -> None:
         sources = PackedSequences.from_lists([SRC[b] for b in live for _ in range(beam)])
         full = model(sources, PackedSequences.from_lists(histories.flatten(0, 1).tolist()))
         expected = torch.log_softmax(model.logits(full), -1).unflatten(0, (len(live), beam, -1))[:, :, -1]
-        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-11)
         beam_index = torch.randint(0, beam, (len(live), beam), generator=generator)
         state.reorder(beam_index)
         histories = histories.gather(1, beam_index[..., None].expand_as(histories))
@@ -344,4 +344,4 @@ def test_output_bias_in_training_and_search() -> None:
     torch.testing.assert_close(biased.logits(biased(src, tgt)), expected, rtol=1e-12, atol=1e-12)
     first = biased.step(torch.full((len(SRC), 1), BOS_ID), biased.start(src, beam_size=1))
     starts = expected[tgt.cu_seqlens[:-1].long()].log_softmax(dim=-1)
-    torch.testing.assert_close(first.squeeze(1), starts, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(first.squeeze(1), starts, rtol=1e-11, atol=1e-11)
