@@ -63,6 +63,13 @@ from nmt.text.lines import read_lines, warn_of_sides, with_format_warnings
 from nmt.text.tokenizer import Tokenizer, Tokenizers, planned_symbols, train_tokenizers
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")
+_OPTIONS_OF_REASONS = {
+    "too long": "data.max_tokens",
+    "too many tokens": "data.max_tokens",
+    "length ratio": "data.max_length_ratio",
+    "identical sides": "data.drop_identical",
+    "wrong script": "data.drop_wrong_script",
+}
 _VALID_FILES = ("valid.src.txt", "valid.tgt.txt")
 _VALID_PREVIOUS = "valid.previous.txt"  # number of sentences in the context of each line
 _VALID_TAGS = "valid.tags.txt"  # tag of each line, "" for none
@@ -444,9 +451,10 @@ def _require_pairs(num_pairs: int, text: CleanText, drops: Counter[str]) -> None
     if not num_read:
         raise UserError("data.train has no sentences; it must have at least one; correct data.train")
     reason, count = drops.most_common(1)[0]
+    options = f"{_OPTIONS_OF_REASONS[reason]}, " if reason in _OPTIONS_OF_REASONS else ""
     raise UserError(
-        f"all {num_read:,} training pairs were dropped, {count:,} of them as {reason!r}; "
-        "at least one must remain; check the languages, files, columns and other options of the data section"
+        f"all {num_read:,} training pairs were dropped, {count:,} of them as {reason!r}; at least one must remain; "
+        f"check {options}the languages, files and columns"
     )
 
 

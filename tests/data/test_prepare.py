@@ -610,7 +610,7 @@ def test_a_corpus_without_usable_pairs_is_an_error(folder: Path) -> None:
     one_line_error(recipe_for(folder), "all 3 training pairs were dropped, 2 of them as 'wrong script'")
     (folder / "text" / "train.tsv").write_text("the old dog sees a cat\tder alte Hund\n")
     tsv = recipe_for(folder, "run", "data.train=[{kind='tsv', path='train.tsv', src_column=0, tgt_column=0}]")
-    one_line_error(tsv, "as 'identical sides'; at least one must remain; check the languages, files, columns")
+    one_line_error(tsv, "as 'identical sides'; at least one must remain; check data.drop_identical, the languages")
     write_corpus(folder / "text", [], sentence_pairs(5))
     one_line_error(recipe_for(folder), r"data\.train has no sentences")
     write_corpus(folder / "text", sentence_pairs(100), [])
