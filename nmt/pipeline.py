@@ -60,7 +60,7 @@ from nmt.processes.distributed import World, start_world
 from nmt.processes.interruption import interruptible
 from nmt.processes.run_lock import run_lock
 from nmt.recipe import DecodeRecipe, Recipe, dump_choices, dump_recipe, load_saved_recipe
-from nmt.recipe.corpora import languages_by_tag
+from nmt.recipe.corpora import directions, directions_by_tag
 from nmt.storage.model_metadata import ModelMetadata, longest_source_of, read_model_metadata
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints, require_own_files, require_own_model, require_run
 from nmt.storage.sealed import (
@@ -284,7 +284,8 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
             max_tokens=recipe.data.max_tokens,
             context=recipe.data.context_options,
             longest_source=None if earlier is None else max(longest, earlier),
-            tags=languages_by_tag(recipe.data.train, recipe),
+            tags=directions_by_tag(recipe.data.train, recipe),
+            trained_directions=directions(recipe.data.train, recipe),
         )
         return model_files(recipe.model, tensors, tokenizers.files(), metadata)
 

@@ -91,8 +91,11 @@ def run_range_test(
 
 
 def smooth(losses: Sequence[float], updates: int) -> list[float]:
-    """Return means of the losses around each update, which do not lag behind. updates: planned number of updates"""
-    factor = _decay(updates)
+    """Return means of the losses around each update, which do not lag behind. updates: planned number of updates
+
+    A loss above the first one counts as the first: after a jump, it would raise the means before the jump.
+    """
+    factor, losses = _decay(updates), [min(loss, losses[0]) for loss in losses]
 
     def sums(values: Sequence[float]) -> list[float]:
         return list(accumulate(values, lambda total, value: factor * total + value))

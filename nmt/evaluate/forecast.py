@@ -90,11 +90,12 @@ class Forecast:
 def write_forecast(forecast: Forecast, run_dir: Path) -> Path:
     """Write `plan.json` in a run directory and return its path.
 
-    A forecast without a measurement keeps the speed of an earlier one with the same options.
+    A forecast without a measurement keeps the speed of an earlier one with the same options and text.
     """
     path = run_dir / FORECAST_FILE
-    if forecast.speed is None and (earlier := read_forecast(run_dir)) and earlier.options == forecast.options:
-        forecast = replace(forecast, speed=earlier.speed)
+    if forecast.speed is None and (earlier := read_forecast(run_dir)) is not None:
+        is_same = (earlier.options, earlier.text) == (forecast.options, forecast.text)
+        forecast = replace(forecast, speed=earlier.speed if is_same else None)
     write_file(path, (json.dumps(asdict(forecast), indent=1, ensure_ascii=False) + "\n").encode())
     return path
 

@@ -20,11 +20,12 @@ from nmt.diagnostics.leaks import LeakCounts
 from nmt.evaluate.forecast import Forecast
 from nmt.evaluate.metrics import GroupScore, Score
 from nmt.processes.cores import num_cores
-from nmt.recipe import Recipe
+from nmt.recipe import NO_LANGUAGE, Recipe
+from nmt.recipe.corpora import directions
 from nmt.train.state import Change
 from nmt.train.validate import perplexity
 
-_PACKAGES = ("nmt", "sentencepiece", "sacrebleu", "sacremoses", "numpy")
+_PACKAGES = ("nmt", "torch", "sentencepiece", "sacrebleu", "sacremoses", "numpy")
 
 
 @dataclass(frozen=True)
@@ -208,10 +209,10 @@ class RunReport:
 def summarize(recipe: Recipe) -> str:
     """Describe a recipe in one line: languages, model size, updates and search."""
     train = recipe.train
-    task, search = f"language model of {recipe.tgt_lang}", ""
-    if not recipe.is_language_model:
-        pairs = [" to ".join(corpus.languages(recipe)) for corpus in recipe.data.train]
-        task = ", ".join(dict.fromkeys(pairs))
+    task, search = ", ".join(directions(recipe.data.train, recipe)), ""
+    if recipe.is_language_model:
+        task = f"language model of {task.replace(f'{NO_LANGUAGE} to ', '')}"
+    else:
         search = f"; {recipe.decode.description}"
     return (
         f"{task}, {recipe.model.description}; "
@@ -225,7 +226,8 @@ def with_direction(test: ScoredTestSet, recipe: Recipe) -> ScoredTestSet:
     languages = corpus.languages(recipe)
     is_own = languages != (recipe.src_lang, recipe.tgt_lang)
     tag = corpus.tag or recipe.decode.tag or ""
-    return replace(test, tag=tag, languages=" to ".join(languages) if is_own else "")
+    shown = languages[1] if recipe.is_language_model else " to ".join(languages)
+    return replace(test, tag=tag, languages=shown if is_own else "")
 
 
 def describe_machine() -> Machine:
@@ -236,13 +238,13 @@ def describe_machine() -> Machine:
 
 def describe_software() -> dict[str, str]:
     """Return the versions of Python and of the packages that affect results."""
-    versions = {"python": platform.python_version(), "torch": torch.__version__}  # with its build, such as +cu130
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:  # running from a source tree that is not installed
             versions[package] = "not installed"
-    return versions
+    return versions | {"torch": torch.__version__}  # with its build, such as +cu130
 
 
 def find_git_commit(ignored: Sequence[str] = ()) -> str | None:

@@ -65,9 +65,10 @@ def _test_section(test: ScoredTestSet, start_from: str | None) -> Iterator[str]:
     rate = f", {test.sentences / test.seconds:,.1f} per second" if test.seconds else ""
     languages = f" ({test.languages})" if test.languages else ""
     yield f"## Test set {escape_markdown(test.name)}{languages}: {counted(test.sentences, 'sentence')}{rate}"
+    if test.tag:
+        yield f"Tag of the sources: `{test.tag}`."
     if test.search:
-        tag = f", tag `{test.tag}`" if test.tag else ""
-        yield f"Translated with {test.search}{tag}; other engines and precisions change some translations."
+        yield f"Translated with {test.search}; other engines and precisions change some translations."
     yield _score_table(test)
     yield from map(escape_markdown, score_notes((*test.scores, *test.clean_scores)))
     yield from (f"{score.name}: {score.detail}" for score in test.scores if score.detail)

@@ -33,7 +33,7 @@ class EvaluatedSystems:
         """Score the whole test set with each metric, and with the `comet` command last; see `Scorer.score`."""
         by_comet: dict[str, Score] = {}
         if comet is not None:
-            by_comet = comet_scores(comet, self.systems, self._known_sources, self.references[0])
+            by_comet = comet_scores(comet, self.systems, self._known_sources, self._first_references)
         scores = {}
         for name, lines in self.systems.items():
             scores[name] = [scorer.score(lines, self.references, resamples=resamples) for scorer in self.scorers]
@@ -56,13 +56,18 @@ class EvaluatedSystems:
     ) -> dict[str, list[WordScore]]:
         """Score words by training frequency, against the first reference; see `score_words`."""
         return {
-            name: score_words(lines, self.references[0], frequencies, words) for name, lines in self.systems.items()
+            name: score_words(lines, self._first_references, frequencies, words) for name, lines in self.systems.items()
         }
 
     def differences(self, number: int) -> tuple[list[Difference], list[Difference]]:
         """Return up to `number` sentences on which the first of two systems is most ahead, and most behind."""
         first, second = self.systems.values()
         return largest_differences(first, second, self.references, self.sources, number, lowercase=self.ignores_case)
+
+    @property
+    def _first_references(self) -> list[str]:
+        """The first reference of each sentence that is not blank; "" if all are."""
+        return [next(filter(str.strip, refs), "") for refs in zip(*self.references, strict=True)]
 
     @property
     def _known_sources(self) -> Sequence[str]:

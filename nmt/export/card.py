@@ -137,7 +137,8 @@ def _scores(report: dict[str, Any]) -> Iterator[str]:
     for test in report.get("tests", []):
         for score in test.get("scores", []):
             signature = _escape(score["signature"])
-            direction = ", ".join(filter(None, (test["name"], test.get("languages"), test.get("tag"))))
+            tag = f"`{test['tag']}`" if test.get("tag") else None
+            direction = ", ".join(filter(None, (test["name"], test.get("languages"), tag)))
             yield f"| {direction} | {score['name']} | {score['value']:.2f} | `{signature}` |"
     yield ""
     for test in report.get("tests", []):

@@ -134,7 +134,7 @@ def description_lines(description: Mapping[str, Any]) -> Iterator[str]:
     languages, sizes, files = description["languages"], description["vocabulary"], description["files"]
     pair = ", ".join(languages["directions"])
     if languages["src"] == NO_LANGUAGE:
-        pair = f"{languages['tgt']} (language model)"
+        pair = f"{pair.replace(f'{NO_LANGUAGE} to ', '')} (language model)"
     rows: list[tuple[str, str]] = [
         ("model", description["model"]),
         ("languages", pair),

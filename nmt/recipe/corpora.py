@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, assert_never, get_args
 
@@ -350,10 +350,19 @@ def named_files(corpus: Corpus) -> tuple[Path, ...]:
             assert_never(corpus)
 
 
-def languages_by_tag(corpora: Iterable[Corpus], recipe: Languages) -> dict[str, str]:
-    """Return languages such as "en to fr" by tag if all corpora have a tag, otherwise {}."""
-    by_tag = {corpus.tag: " to ".join(corpus.languages(recipe)) for corpus in corpora}
-    return {} if None in by_tag else {tag: languages for tag, languages in by_tag.items() if tag is not None}
+def directions(corpora: Iterable[Corpus], recipe: Languages) -> tuple[str, ...]:
+    """Return the languages of corpora, such as "en to fr", each once."""
+    return tuple(dict.fromkeys(" to ".join(corpus.languages(recipe)) for corpus in corpora))
+
+
+def directions_by_tag(corpora: Sequence[Corpus], recipe: Languages) -> dict[str, str]:
+    """Return languages such as "en to fr, de to fr" by tag if all corpora have a tag, otherwise {}."""
+    tags = dict.fromkeys(corpus.tag for corpus in corpora)
+    return {
+        tag: ", ".join(directions([corpus for corpus in corpora if corpus.tag == tag], recipe))
+        for tag in tags
+        if tag is not None and None not in tags
+    }
 
 
 def has_label(corpus: Corpus) -> bool:

@@ -41,6 +41,7 @@ class ModelMetadata:
     longest_source: length in tokens of the longest source sentence in the training text of this model and of its
                     initial model; None if unknown
     tags:           languages, such as "en to fr", by tag if all training sentences had one; {} otherwise, or if unknown
+    trained_directions: languages of the training text; () if unknown
     context:        number and sides of the previous sentences that are prepended to each sentence
     """
 
@@ -56,6 +57,7 @@ class ModelMetadata:
     context: Context = NO_CONTEXT
     longest_source: int | None = None
     tags: dict[str, str] = field(default_factory=dict)
+    trained_directions: tuple[str, ...] = ()
 
     @property
     def is_language_model(self) -> bool:
@@ -64,8 +66,8 @@ class ModelMetadata:
 
     @property
     def directions(self) -> list[str]:
-        """The languages: "en to de", or those of each tag."""
-        return list(dict.fromkeys(self.tags.values())) or [f"{self.src_lang} to {self.tgt_lang}"]
+        """The languages of the training text, such as "en to de"."""
+        return list(self.trained_directions) or [f"{self.src_lang} to {self.tgt_lang}"]
 
     def max_source_tokens(self, tag: Sequence[int]) -> int | None:
         """Return the length to which sources are truncated, without the tag; None if they are not truncated."""
@@ -128,6 +130,8 @@ def model_toml(model_recipe: ModelRecipe, metadata: ModelMetadata) -> str:
     }
     if metadata.tags:
         tree["tags"] = metadata.tags
+    if metadata.trained_directions:
+        tree["languages"]["directions"] = list(metadata.trained_directions)
     if metadata.longest_source is not None:
         tree["text"]["longest_source"] = metadata.longest_source
     return tomli_w.dumps(tree)
@@ -153,6 +157,7 @@ def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelMetadata]:
             context=Context(**tree.get("context", {})),
             longest_source=tree["text"].get("longest_source"),
             tags=dict(tree.get("tags", {})),
+            trained_directions=tuple(tree["languages"].get("directions", ())),
         )
         return ModelRecipe.model_validate(tree["model"]), metadata
     except (OSError, ValueError, KeyError, TypeError) as error:

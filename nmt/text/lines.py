@@ -38,7 +38,7 @@ _NUM_CHECKED = 1000  # lines that are checked for other formats
 _JSON_ARRAY = re.compile(r'\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
 _TEST_SET = re.compile(r"\s*<(?:srcset|refset|tstset|dataset)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"</[A-Za-z][\w.-]*>|<br ?/?>|&(?:amp|quot|apos|lt|gt|nbsp|#[0-9]+);")
-_SUBWORDS = re.compile(r"\u2581|\uffed|\w@@(?=\s|$)")  # of SentencePiece, of OpenNMT, of subword-nmt
+_SUBWORDS = re.compile(r"\u2581|\uffed|\w@@(?= \w)")  # of SentencePiece, of OpenNMT, of subword-nmt
 _MIN_MARKED = 0.1  # fraction of the lines
 _SEPARATOR = re.compile('[,;"]')  # CSV column separator or quote
 _ZIP = b"PK\x03\x04"
@@ -193,9 +193,9 @@ def warn_of_fields(
         warn(f"all lines of {name} are JSON, which counts as text; extract the text first (jq -r .translation)")
     elif kind := find_format(filled):
         warn(f"{name} looks like {kind}; extract the text first")
-    elif found := _describe_matches(_SUBWORDS, lines):
+    elif found := _describe_matches(_SUBWORDS, filled):
         warn(f"{name} has subword marks {found}; it must be plain text; decode it (spm_decode, or sed 's/@@ //g')")
-    elif checks_markup and (found := _describe_matches(_MARKUP, lines)):
+    elif checks_markup and (found := _describe_matches(_MARKUP, filled)):
         warn(f"{name} has tags or entities {found}; they count as text; remove or unescape them, unless you want this")
 
 

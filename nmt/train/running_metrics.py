@@ -32,6 +32,7 @@ class RunningMetrics:
 
     tokens, seconds: of all updates, for the speed
     learned:         target tokens of the updates that were not skipped, the denominator of `loss` and `nll`
+    grad_norm:       of the last update; None if an earlier session made it
     pending:         updates since the last synchronization
     """
 
@@ -42,7 +43,7 @@ class RunningMetrics:
         self.tokens = int(initial.get("tokens", 0))
         self.learned = int(initial.get("learned", self.tokens))
         self.seconds = initial.get("seconds", 0.0)
-        self.grad_norm: Tensor | float = 0.0
+        self.grad_norm: Tensor | None = None
         self.pending: list[PendingUpdate] = []
 
     def add(self, update: Update, result: UpdateResult, step: int) -> None:

@@ -304,12 +304,13 @@ class Trainer:
             return
         speed = sums["tokens"] / max(sums["seconds"], 1e-9)
         values = {
-            "train/learning_rate": self.updater.learning_rate,
-            "train/gradient_norm": float(running.grad_norm),
             "train/tokens_per_second": speed,
             "train/epoch": state.epoch,
             "train/skipped_updates": state.skipped,
         }
+        if running.grad_norm is not None:
+            values["train/learning_rate"] = self.updater.learning_rate
+            values["train/gradient_norm"] = float(running.grad_norm)
         losses = ""
         if sums["learned"]:  # not every update was skipped
             loss, nll = sums["loss"] / sums["learned"], sums["nll"] / sums["learned"]

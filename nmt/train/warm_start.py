@@ -144,10 +144,11 @@ def require_start_model(recipe: Recipe) -> None:
             f"train.start_optimizer is 'kept', and {wrong}; the optimizer state must have the same vocabulary; set "
             "start_optimizer to 'fresh'"
         )
-    if frozen := [name for name in added if not model.get_parameter(name).requires_grad]:
+    source = model.src_embedding.weight
+    if not source.requires_grad and any(model.get_parameter(name) is source for name in added):
         raise UserError(
-            f"train.freeze includes {frozen[0]}, and {wrong}; their embeddings must be trained, because all of them "
-            "start as the same vector; remove 'embeddings' from train.freeze"
+            f"train.freeze includes the source embeddings, and {wrong}; these must be trained, because all of them "
+            "start as the same vector; remove the embeddings from train.freeze"
         )
 
 

@@ -75,8 +75,8 @@ def test_summary_of_a_curve() -> None:
 
 
 def test_smoothing_is_a_mean_with_weights_by_distance() -> None:
-    losses, decay = [5.0, 3.0, 4.0, 9.0], math.exp(-1 / 2)
-    for index, mean in enumerate(smooth(losses, 40)):
+    losses, decay = [5.0, 3.0, 4.0, 5.0], math.exp(-1 / 2)
+    for index, mean in enumerate(smooth([*losses[:3], 90.0], 40)):  # a loss above the first counts as the first
         weights = [decay ** abs(index - other) for other in range(4)]
         assert mean == pytest.approx(sum(map(math.prod, zip(weights, losses, strict=True))) / sum(weights))
 
@@ -94,6 +94,9 @@ def test_rates_do_not_depend_on_the_number_of_updates() -> None:
         found = summarize_range([RatePoint(*values) for values in zip(rates, losses, smoothed, strict=True)], False)
         assert abs(math.log10(found.steepest / 1e-3)) < 0.25, updates
         assert abs(math.log10(found.lowest / 1.5e-2)) < 0.35, updates
+        jump = [loss + 20.0 * (rate > 0.05) for rate, loss in zip(rates, losses, strict=True)]
+        points_of_jump = [RatePoint(*values) for values in zip(rates, jump, smooth(jump, updates), strict=True)]
+        assert abs(math.log10(summarize_range(points_of_jump, True).lowest / 1.5e-2)) < 0.5, updates
 
 
 @pytest.mark.slow

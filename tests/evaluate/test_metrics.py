@@ -22,6 +22,7 @@ from nmt.evaluate.metrics import (
     score_groups,
 )
 from nmt.evaluate.significance import compare_systems
+from nmt.evaluate.systems import EvaluatedSystems
 from nmt.recipe import BleuTokenizer, EvaluateRecipe, Metric
 from tests.evaluate.multi30k import needs_multi30k, read_lines
 
@@ -402,3 +403,8 @@ def test_streams_that_are_not_lists_of_strings_are_errors() -> None:
         score_corpus(["a"], [["b"]], [1], tgt_lang="German")  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"metrics must be a list of strings"):
         score_corpus(["a"], [["b"]], "bleu", tgt_lang="de")
+
+
+def test_single_references_are_the_first_that_are_not_blank() -> None:
+    systems = EvaluatedSystems({"a": ["x", "y", "z"]}, [["", "b", " "], ["c", "d", ""]], None, [], ignores_case=False)
+    assert systems._first_references == ["c", "b", ""]

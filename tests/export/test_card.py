@@ -71,10 +71,11 @@ def test_the_card_names_tags_and_their_languages(run: Path) -> None:
     (run / "report.json").write_text(json.dumps(REPORT | {"tests": [test]}))
     loaded = load_model(run, torch.device("cpu"))
     metadata = replace(loaded.metadata, tags={"<2de>": "en to de", "<2fr>": "en to fr"})
+    metadata = replace(metadata, trained_directions=("en to de", "en to fr"))
     card = write_card(replace(loaded, metadata=metadata), Card("huggingface", None, "", ()))
     assert 'language: ["en", "de", "fr"]\n' in card and "\n# en to de, en to fr\n" in card
     assert "these tags: `<2de>` (en to de), `<2fr>` (en to fr). The code above adds none of them." in card
-    assert "\n| news, en to fr, <2fr> | bleu | 27.35 |" in card
+    assert "\n| news, en to fr, `<2fr>` | bleu | 27.35 |" in card
 
 
 def test_the_card_counts_test_sentences_in_the_training_text(run: Path) -> None:

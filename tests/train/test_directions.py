@@ -8,7 +8,7 @@ import pytest
 
 from nmt.decode.translator import Translator
 from nmt.recipe import ToyCorpus, load_recipe
-from nmt.recipe.corpora import languages_by_tag
+from nmt.recipe.corpora import directions_by_tag
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.validation_bleu import _chosen
 from tests.calling import Nmt
@@ -91,7 +91,7 @@ def test_each_test_set_is_translated_and_scored_in_its_direction(
     assert (german["tag"], german["languages"], chinese["tag"]) == ("<2de>", "", "<2zh>")
     assert "tok:13a" in german["scores"][0]["signature"] and "tok:zh" in chinese["scores"][0]["signature"]
     assert out.startswith("# small\n\nen to de, en to zh, Transformer")
-    assert "## Test set chinese (en to zh): 3 sentences" in out and ", tag `<2zh>`; other engines" in out
+    assert "## Test set chinese (en to zh): 3 sentences" in out and "Tag of the sources: `<2zh>`." in out
     assert read_model_metadata(run / "model").tags == {"<2de>": "en to de", "<2zh>": "en to zh"}
     assert f"{run / 'translations' / 'chinese.zh'} is up to date" in nmt("run", recipe, f"run_dir={run}")[2]
     status, _, err = nmt("run", recipe, f"run_dir={run}", "data.test.chinese.tag=<2de>")
@@ -112,8 +112,8 @@ def test_each_test_set_is_translated_and_scored_in_its_direction(
 
 def test_a_model_of_some_tagged_corpora_needs_no_tag(recipe: Path) -> None:
     loaded = load_recipe(recipe)
-    assert languages_by_tag(loaded.data.train, loaded) == {"<2de>": "en to de", "<2zh>": "en to zh"}
-    assert languages_by_tag((*loaded.data.train, ToyCorpus()), loaded) == {}
+    assert directions_by_tag(loaded.data.train, loaded) == {"<2de>": "en to de", "<2zh>": "en to zh"}
+    assert directions_by_tag((*loaded.data.train, ToyCorpus()), loaded) == {}
 
 
 def test_sentences_for_validation_bleu_are_spread_over_tagged_corpora() -> None:
