@@ -31,7 +31,7 @@ from nmt.experiments.sweep import Run, merge_overrides
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.cores import num_cores
 from nmt.processes.distributed import choose_device
-from nmt.processes.environment import world_size
+from nmt.processes.environment import import_path, world_size
 from nmt.processes.interruption import Interrupted, interruptible, uninterrupted
 from nmt.recipe import Recipe, parse_saved_recipe
 from nmt.storage.run_folder import MODEL, list_checkpoints
@@ -190,7 +190,7 @@ def _start(name: str, run: Run, slot: _Slot) -> subprocess.Popen[bytes]:
 
 def _popen(arguments: Sequence[str], environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
     # Not -m nmt: it would import from the working directory first.
-    program = f"import sys; sys.path[:] = {sys.path!a}; from nmt.cli import main; main()"
+    program = f"import sys; sys.path[:] = {import_path()!a}; from nmt.cli import main; main()"
     return subprocess.Popen(
         [sys.executable, "-P", "-c", program, *arguments],
         stdin=subprocess.DEVNULL,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from nmt.errors import UserError
+
+_environment_lock = threading.RLock()
 
 MAX_NUMBER = 1_000_000_000
 """Largest valid number; as seconds, it is below the limits of timers."""
@@ -57,13 +60,23 @@ def same_import_path() -> Iterator[None]:
     multiprocessing starts `python -c`, which would import from the working directory first: a `random.py` there would
     replace the module of the standard library.
     """
-    given = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")}
-    os.environ.update(PYTHONPATH=os.pathsep.join(sys.path), PYTHONSAFEPATH="1")
-    try:
+    entries = import_path()
+    if any(os.pathsep in entry for entry in entries):  # PYTHONPATH cannot contain it
         yield
-    finally:
-        for name, value in given.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        return
+    with _environment_lock:
+        given = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")}
+        os.environ.update(PYTHONPATH=os.pathsep.join(entries), PYTHONSAFEPATH="1")
+        try:
+            yield
+        finally:
+            for name, value in given.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def import_path() -> list[str]:
+    """Return `sys.path` without entries that Python ignores, such as a Path."""
+    return [entry for entry in sys.path if isinstance(entry, str)]

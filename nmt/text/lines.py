@@ -194,7 +194,10 @@ def warn_of_fields(
     elif kind := find_format(filled):
         warn(f"{name} looks like {kind}; extract the text first")
     elif found := _describe_matches(_SUBWORDS, filled):
-        warn(f"{name} has subword marks {found}; it must be plain text; decode it (spm_decode, or sed 's/@@ //g')")
+        warn(
+            f"{name} has subword marks {found}; it must be plain text; decode it (spm_decode, or for @@: sed -E "
+            "'s/@@( |$)//g')"
+        )
     elif checks_markup and (found := _describe_matches(_MARKUP, filled)):
         warn(f"{name} has tags or entities {found}; they count as text; remove or unescape them, unless you want this")
 

@@ -21,8 +21,8 @@ MARKS = (
 )
 """Ends of sentences. The second line: Armenian, Arabic and Urdu, Indic scripts, Burmese, Ethiopic, Khmer, Mongolian and
 Santali."""
-GREEK_QUESTION = r"(?<=[\u0370-\u03ff\u1f00-\u1fff]);"
-"""The Greek question mark in NFC, a semicolon after a Greek letter."""
+GREEK_QUESTION = r"(?<=[\u0370-\u03ff\u1f00-\u1fff]{2});"
+"""The Greek question mark in NFC, a semicolon after a Greek word; a single letter may be a symbol elsewhere."""
 # A full-width period after a letter or digit may be that of an abbreviation or a number.
 WIDE_MARK = r"(?:[\u3002\uff01\uff1f\uff61]|(?<![0-9A-Za-z\uff10-\uff19\uff21-\uff3a\uff41-\uff5a])\uff0e)"
 """The end of a Chinese or Japanese sentence."""
@@ -31,12 +31,16 @@ _WIDE = re.compile(
     rf"(?P<open>[\u300c\u300e\uff08\uff62])|(?={WIDE_MARK}|[{_WIDE_CLOSING}])"
     rf"(?P<mark>{WIDE_MARK}*)(?P<close>[{_WIDE_CLOSING}]*)(?P<quote>[\u201d\u2019]*)"
 )
-_EMOJI = r"\u200d\u20e3\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\ufe0f\U0001f000-\U0001faff"
+_CLOSING = r")\]}\"'\u2019\u201d\u201c\u203a\u00bb\u00ab*"
+# Without symbols that are also bullets, arrows or units.
+_EMOJI = (
+    r"\u200d\u20e3\u231a\u231b\u23e9-\u23fa\u2600-\u2604\u2614\u2615\u2639\u263a\u2665\u26a0\u26a1\u2705\u2728"
+    r"\u274c\u2753-\u2757\u2763\u2764\u2b50\u2b55\ufe0f\U0001f000-\U0001faff"
+)
 # The end of a sentence with white space after it. French has a space before its closing quote, and so have emoji.
 _END = re.compile(
     rf"(?<![{MARKS}])(?P<mark>[{MARKS}]++|{GREEK_QUESTION}++[{MARKS}]*+)"
-    rf"(?P<closing>[)\]}}\"'\u2019\u201d\u201c\u203a\u00bb\u00ab*{_EMOJI}]*+(?:\s+[\u00bb\u203a](?=[\s)]|$))?"
-    rf"(?:\s++[{_EMOJI}]++)*+)"
+    rf"(?P<closing>[{_CLOSING}]*+(?:\s+[\u00bb\u203a](?=[\s)]|$))?)(?:[{_EMOJI}]++[{_CLOSING}]*+)?(?:\s++[{_EMOJI}]++)*+"
     r"(?:\s+|(?<=\u104b)(?=\w))"
 )
 _OPENING = "\"'\u2018\u201c\u201e\u201a\u00ab\u00bb\u2039\u203a([{\u00bf\u00a1*\u00a0\u202f -\u2013\u2014"

@@ -13,12 +13,12 @@ from nmt.text.sentences import GREEK_QUESTION, MARKS, WIDE_MARK
 from nmt.text.words import JOINERS
 
 # Split points, best first: after a sentence, after a clause, between words. Runs of punctuation are matched as a whole,
-# from their start, which takes linear time, except for opening punctuation after the end of a sentence.
+# from their start, which takes linear time, except for a few opening marks before a word.
 _AFTER_WIDE = r"[^\w\s(\[{\u00ab\u2018\u201c\u2039\u3008\u300a\u300c\u300e\u3010\u3014\u3016\uff08\uff3b\uff5b\uff62]"
 _SPLIT_POINTS = (
     re.compile(
         rf"(?<![^\w\s])(?:(?>[^\w\s]*?(?:[{MARKS}]|{GREEK_QUESTION}))[^\w\s]*+\s+"
-        rf"|(?>[^\w\s]*?(?:{WIDE_MARK}|[\u104b\u17d4\u17d5])){_AFTER_WIDE}*+)"
+        rf"|(?>[^\w\s]*?(?:{WIDE_MARK}|[\u104b\u17d4\u17d5]))(?:{_AFTER_WIDE}*+(?=[^\w\s]{{1,4}}+\w)|[^\w\s]*+))"
     ),
     re.compile(r"[,;:\u2013\u2014\u060c\u061b\u1363-\u1366]\s+|[\u3001\uff0c\uff1a\uff1b\uff64\u104a]"),
     re.compile(r"\s+"),
@@ -92,9 +92,9 @@ def _character_boundary(text: str) -> int:
     A simplification of Unicode Standard Annex 29, section 3.
     """
     middle = len(text) // 2
-    for distance in range(min(middle, _MAX_SEQUENCE)):
+    for distance in range(min(len(text) - middle, _MAX_SEQUENCE)):
         for point in (middle - distance, middle + distance):
-            if not _is_within_character(text, point):
+            if point > 0 and not _is_within_character(text, point):
                 return point
     return middle
 
@@ -166,7 +166,8 @@ def contains_phrase(text: str, phrase: str, *, ignores_case: bool = False) -> bo
     start = text.find(phrase)
     while start >= 0:
         end = start + len(phrase)
-        before, after = text[max(start - 2, 0) : start].rstrip(JOINERS)[-1:], text[end : end + 2].lstrip(JOINERS)[:1]
+        before = text[max(start - _MAX_SEQUENCE, 0) : start].rstrip(JOINERS)[-1:]
+        after = text[end : end + _MAX_SEQUENCE].lstrip(JOINERS)[:1]
         if (is_start or not _is_joined(before)) and (is_end or not _is_joined(after)):
             return True
         start = text.find(phrase, start + 1)

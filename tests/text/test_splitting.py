@@ -84,6 +84,29 @@ def test_characters_of_several_code_points_are_not_split(characters: str) -> Non
     assert set(accumulate(map(len, parts))) <= set(bounds)
 
 
+@pytest.mark.parametrize(
+    ("text", "limit", "parts"),
+    [
+        ("e\u0301x", 2, ["e\u0301", "x"]),
+        ("\U0001f44d\U0001f3fda", 2, ["\U0001f44d\U0001f3fd", "a"]),
+        ("xe\u0301", 2, ["x", "e\u0301"]),
+    ],
+)
+def test_the_last_boundary_between_characters_is_used(text: str, limit: int, parts: list[str]) -> None:
+    assert split_text(text, lambda part: len(part) <= limit) == parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "unit", ["\u3002(", "\u300c\uff01", "(\u3002", "\uff01\uff08", "\u3002(a", "\u3002((((((a", "a\u3002("]
+)
+def test_alternating_marks_and_brackets_are_split_in_linear_time(unit: str) -> None:
+    """With a split point only at the start of a run, each level of the recursion would remove one mark."""
+    for text in (unit * 20_000, unit * 20_000 + "a"):
+        parts = split_text(text, lambda part: len(part) <= 200)
+        assert "".join(parts) == text and max(map(len, parts)) <= 200
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("run", ["\u0301", "\U0001f468\u200d", "\U0001f1e6"])
 def test_long_sequences_are_split_in_linear_time(run: str) -> None:
