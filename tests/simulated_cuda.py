@@ -549,7 +549,7 @@ def simulated_cuda(allowed: Collection[str] | None = ()) -> Iterator[SimulatedCu
     allowed: functions that may synchronize, such as "search/beam_search.py:beam_search"; None: all
     """
     if torch.version.cuda is not None and not torch.cuda.is_available():  # it initializes CUDA, which fails
-        pytest.skip("without a GPU, simulating one needs a CPU build of torch")
+        pytest.skip("without a GPU, simulating one needs a CPU build of torch: see nmt/guide/install.md")
     mode = SimulatedCuda(allowed)
     run_backward, start_thread = torch.autograd.graph._engine_run_backward, threading.Thread.start
 

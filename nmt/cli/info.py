@@ -16,8 +16,8 @@ from nmt.storage.run_folder import find_model
 
 def info(model: ModelArgument, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Describe a model: architecture, training, scores, files and engines; verify the SHA-256 of each file."""
-    description = describe_model(find_model(model))
-    warn_of_run(model, read_model_metadata(find_model(model)))
+    description = describe_model(directory := find_model(model))
+    warn_of_run(model, read_model_metadata(directory))
     if as_json:
         typer.echo(json.dumps(finite(description), indent=1, ensure_ascii=False, allow_nan=False))
     else:

@@ -117,7 +117,7 @@ def _cleaning(data: DataRecipe, src_lang: str, tgt_lang: str) -> Callable[[str, 
     clean = Cleaner(data, src_lang, tgt_lang).clean
     if not data.context:
         return clean
-    # Later pairs clean this pair again as context. The next pair must not evict it, hence one more entry.
+    # Later pairs clean this pair again as context. One more entry, because the next pair must not evict it.
     return partial(clean_joined, lru_cache(data.context + 2)(clean), data.context_options)
 
 

@@ -200,7 +200,7 @@ class TrainRecipe(Section):
     final_rate_ratio: Probability = 0.0
     """Final learning rate of `cosine` and `linear`, at `max_steps`, as a fraction of the peak."""
     plateau_factor: Probability = 0.5
-    """With `plateau`: factor of each reduction of the learning rate, more than 0. Never looks at the EMA."""
+    """With `plateau`: factor of each reduction of the learning rate, more than 0. It ignores the nll of the EMA."""
     plateau_patience: PositiveInt = 3
     """With `plateau`: validations without a lower nll before each reduction. Early stopping (`patience`) should wait
     longer."""
