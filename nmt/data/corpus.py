@@ -32,6 +32,7 @@ from nmt.recipe import (
     SacrebleuCorpus,
     SgmCorpus,
     TextCorpus,
+    TmxCorpus,
     ToyCorpus,
     TreesCorpus,
     TsvCorpus,
@@ -43,6 +44,7 @@ from nmt.text.context import join_lines, last_lines
 from nmt.text.json_fields import parse_json, text_field
 from nmt.text.lines import InvalidUtf8, count_lines, decompressed, has_csv_name, read_lines, reject_pipe, unreadable
 from nmt.text.sacrebleu_sets import sacrebleu_documents, sacrebleu_files
+from nmt.text.tmx import tmx_pairs
 from nmt.text.trees import read_treebank
 from nmt.text.tsv import TsvCheck
 from nmt.text.wmt_files import check_language, check_same_order, sgm_documents, sgm_segments, xml_documents
@@ -121,6 +123,8 @@ def read_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[Pair]:
             if not corpus.references:
                 return _read_xml(src, options)
             return _read_sgm(src, _existing(corpus.references[0], root), options)
+        case TmxCorpus():
+            return _read_tmx(_existing(corpus.path, root), options)
         case ParquetCorpus():
             return _read_parquet(corpus, _existing(corpus.path, root), options)
         case JsonLinesCorpus():
@@ -251,7 +255,7 @@ def count_pairs(corpus: Corpus, root: Path) -> int | None:
                 return int(file.metadata.num_rows)
         case ToyCorpus():
             return corpus.pairs
-        case SgmCorpus() | HuggingFaceCorpus() | SacrebleuCorpus() | TreesCorpus():
+        case SgmCorpus() | TmxCorpus() | HuggingFaceCorpus() | SacrebleuCorpus() | TreesCorpus():
             return None
         case _:
             assert_never(corpus)
@@ -270,6 +274,8 @@ def pair_location(corpus: Corpus, root: Path, number: int, side: Side) -> str:
             return f"{files[0]}, tree {number}"
         case JsonLinesCorpus() if files[0].exists():
             return f"{files[0]}:{number + bisect_left(_records_before_blank_lines(files[0]), number)}"
+        case TmxCorpus():
+            return f"{files[0]}, unit {number}"
         case ParquetCorpus() | JsonLinesCorpus():
             return f"{files[0]}, record {number}"
         case HuggingFaceCorpus():
@@ -386,6 +392,11 @@ def _read_xml(path: Path, options: ReadOptions) -> Iterator[Pair]:
     with decompressed(path) as file:
         for pairs in xml_documents(file, path, options.src_lang, options.tgt_lang):
             yield from pairs
+
+
+def _read_tmx(path: Path, options: ReadOptions) -> Iterator[Pair]:
+    with decompressed(path) as file:
+        yield from tmx_pairs(file, path, options.src_lang, options.tgt_lang)
 
 
 def _xml_document_numbers(path: Path, options: ReadOptions) -> Iterator[int]:

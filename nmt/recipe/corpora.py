@@ -227,6 +227,15 @@ class SgmCorpus(CorpusOptions):
         return _as_references(self.tgt)
 
 
+class TmxCorpus(CorpusOptions):
+    """A translation memory in TMX; `src_lang` and `tgt_lang` select its languages, and "en" includes "en-US". Codes of
+    the original format within segments are removed; units that lack a language count as empty pairs."""
+
+    kind: Literal["tmx"] = "tmx"
+    path: FilledPath
+    """The file, plain or compressed."""
+
+
 class ParquetCorpus(CorpusOptions):
     """A Parquet file; a dot addresses a nested field (`translation.en`), unless a column has the full name."""
 
@@ -326,6 +335,7 @@ Corpus = Annotated[
     TextCorpus
     | TsvCorpus
     | SgmCorpus
+    | TmxCorpus
     | ParquetCorpus
     | JsonLinesCorpus
     | HuggingFaceCorpus
@@ -342,7 +352,7 @@ def named_files(corpus: Corpus) -> tuple[Path, ...]:
     match corpus:
         case TextCorpus() | SgmCorpus():
             return corpus.src, *corpus.references
-        case TsvCorpus() | ParquetCorpus() | JsonLinesCorpus() | TreesCorpus() | MonolingualCorpus():
+        case TsvCorpus() | TmxCorpus() | ParquetCorpus() | JsonLinesCorpus() | TreesCorpus() | MonolingualCorpus():
             return (corpus.path,)
         case HuggingFaceCorpus() | SacrebleuCorpus() | ToyCorpus():
             return ()

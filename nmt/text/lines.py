@@ -36,7 +36,7 @@ _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # also matches
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")  # a block, or the end of an empty file
 _NUM_CHECKED = 1000  # lines that are checked for other formats
 _JSON_ARRAY = re.compile(r'\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
-_TEST_SET = re.compile(r"\s*<(?:srcset|refset|tstset|dataset)\b", re.IGNORECASE)
+_XML = re.compile(r"\s*<(?:srcset|refset|tstset|dataset|(tmx))\b", re.IGNORECASE)
 _MARKUP = re.compile(r"</[A-Za-z][\w.-]*>|<br ?/?>|&(?:amp|quot|apos|lt|gt|nbsp|#[0-9]+);")
 _SUBWORDS = re.compile(r"\u2581|\uffed|\w@@(?= \w)")  # of SentencePiece, of OpenNMT, of subword-nmt
 _MIN_MARKED = 0.1  # fraction of the lines
@@ -165,11 +165,11 @@ def _warn_of_header(name: str, lines: Sequence[str], translations: Sequence[str]
 
 
 def find_format(filled: Sequence[str]) -> str:
-    """Describe the format of nonempty lines: an n-best list, a JSON array or a WMT test set; return "" for others."""
+    """Describe the format of nonempty lines: an n-best list, a JSON array, a WMT test set or TMX; "" for others."""
     if filled and all(line.count(" ||| ") >= 2 for line in filled):
         return "a Moses n-best list, whose indices and scores count as text"
-    if any(map(_TEST_SET.match, filled[:5])):
-        return "an SGM or XML test set, whose markup counts as text"
+    if found := next(filter(None, map(_XML.match, filled[:5])), None):
+        return f"{'a TMX file' if found[1] else 'an SGM or XML test set'}, whose markup counts as text"
     if _JSON_ARRAY.match("\n".join(filled[:3])):
         return "a JSON array, whose brackets and field names count as text"
     return ""

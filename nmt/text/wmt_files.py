@@ -44,7 +44,7 @@ def sgm_segments(text: str, path: Path) -> list[str]:
         raise UserError(f"{path} has a <seg> without </seg>: {start!r}; each segment must be closed; correct the file")
     if not segments:
         raise UserError(f"{path} has no <seg> elements; expected an SGM file of WMT; use kind 'text' for plain text")
-    return [_one_line(_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment)) for segment in segments]
+    return [one_line(_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment)) for segment in segments]
 
 
 def check_language(text: str, path: Path, lang: str, other: str) -> None:
@@ -143,10 +143,10 @@ def _segments_by_id(document: ElementTree.Element, tag: str, lang: str, where: s
         key = seg.get("id", number)
         if key in segments:
             raise UserError(f"{where} has <{tag}> segments with the same id {key!r}; ids must differ; renumber them")
-        segments[key] = _one_line("".join(seg.itertext()))
+        segments[key] = one_line("".join(seg.itertext()))
     return segments
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Replace line breaks with spaces, and strip the text."""
     return _LINE_BREAK.sub(" ", text).strip()

@@ -618,7 +618,7 @@ def test_removed_options_load_from_saved_recipes_and_are_errors_elsewhere(tmp_pa
         ("[data.test.t]\nkind = 'text'\nsrc = 'a'", "recipe: option 'data.test.t.tgt' is missing; set it"),
         (
             "[data.test.t]\nkind = 'txt'",
-            "recipe: data.test.t.kind is 'txt'; it must be one of text, tsv, sgm, parquet, jsonl, hugging",
+            "recipe: data.test.t.kind is 'txt'; it must be one of text, tsv, sgm, tmx, parquet, jsonl, hugging",
         ),
         (
             "[data.test.t]\nkind = 'embedded'",
@@ -941,7 +941,7 @@ def test_all_sections_are_exported() -> None:
     types_of_options = [field.annotation for field in Recipe.model_fields.values()]
     sections_of_recipe = [one for one in types_of_options if isinstance(one, type) and issubclass(one, Section)]
     assert {Section, Recipe, *sections_of_recipe, *CORPUS_KINDS.values()} <= set(SECTIONS)
-    assert len(SECTIONS) == 20  # including two for classifiers
+    assert len(SECTIONS) == 21  # including two for classifiers
 
 
 @pytest.mark.parametrize("section", [section for section in SECTIONS if section is not Section])

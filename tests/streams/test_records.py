@@ -424,6 +424,7 @@ def test_plain_text_that_looks_like_another_format_gives_a_warning(
     [
         (['<srcset setid="newstest2014" srclang="any">', "<doc>"], "an SGM or XML test set"),
         (['<?xml version="1.0"?>', '<dataset id="newstest2021">'], "an SGM or XML test set"),
+        (['<?xml version="1.0"?>', '<tmx version="1.4">'], "a TMX file"),
         (["0 ||| ein Hund ||| -1.0", "0 ||| der Hund ||| -2.0"], "a Moses n-best list"),
     ],
 )
