@@ -126,7 +126,7 @@ def _compare_runs(
         if path in paths[:index]:
             raise CommandError(f"{path} is given twice; each run must be given once; leave one out")
     runs = [ComparedRun.read(path) for path in paths]
-    names = None if metrics is None else MetricOptions(metrics, None, None, False, False).names()
+    names = None if metrics is None else MetricOptions(metrics).names()
     if plot is not None:
         require_plot("-o", plot, [run.directory / "metrics.jsonl" for run in runs])
         draw_runs([(run.name, run.directory) for run in runs], plot)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -121,15 +120,10 @@ def evaluate(
         results = replace(results, by_frequency=evaluated.by_frequency(frequencies, words), words=description)
     if differences:
         results = _add_differences(results, evaluated, differences)
-    _print(results, output, as_json)
-
-
-def _print(results: Evaluation, output: Format | None, as_json: bool) -> None:
     document = results.document()
     if as_json and len(document) == 1:
-        typer.echo(json.dumps(document["systems"], indent=1, ensure_ascii=False))
-    else:
-        print_results(document, results.tables(), output or ("json" if as_json else "text"))
+        document = document["systems"]
+    print_results(document, results.tables(), output or ("json" if as_json else "text"))
 
 
 def _add_differences(results: Evaluation, evaluated: EvaluatedSystems, count: int) -> Evaluation:

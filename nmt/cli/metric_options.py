@@ -94,10 +94,10 @@ class MetricOptions:
     """Metrics, comma-separated, and their options."""
 
     metrics: str
-    lang: str | None
-    tokenize: str | None
-    lowercase: bool
-    chrf_lowercase: bool
+    lang: str | None = None
+    tokenize: str | None = None
+    lowercase: bool = False
+    chrf_lowercase: bool = False
 
     def check(self, *, counts_words: bool = False, compares_lines: bool = False) -> None:
         """Raise BadParameter for an option without effect and an invalid --lang; warn of a language without rules.
