@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib.resources import as_file, files
@@ -17,8 +16,7 @@ from nmt.plots.figure import PLOT_MARK, require_drawable
 from nmt.recipe import NO_LANGUAGE
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.storage.sealed import has_mark, require_no_loop, require_writable, writes_through
-from nmt.streams.output import is_standard_output, require_not_input
+from nmt.streams.output_checks import require_not_input, require_output
 from nmt.text.lines import STANDARD_STREAM, read_lines, require_lines, require_same_length, warn_of_pairs
 
 
@@ -123,33 +121,6 @@ def read_pairs(src: Path, tgt: Path | None) -> tuple[list[str], list[str]]:
     return sources, targets
 
 
-def require_output(
-    option: str, out: Path | None, inputs: Iterable[Path | None] = (), replaces: bytes | None = None
-) -> None:
-    """Raise UserError early if the output file of an option cannot be written or must not be replaced.
-
-    inputs:   see `require_not_input`
-    replaces: mark of all outputs of the command, see `has_mark`; other files are not replaced
-    """
-    if out is None:
-        return
-    require_no_loop(out)
-    folder = Path(os.path.realpath(out)).parent
-    if not folder.is_dir():
-        raise UserError(f"cannot write {out}: {folder} is not a directory; {option} must be in an existing directory")
-    if not writes_through(out):
-        require_writable(folder, out)
-    if out.is_dir():
-        raise UserError(f"cannot write {out}: it is a directory; {option} must be a file; name one in it")
-    if out == STANDARD_STREAM or is_standard_output(out):
-        raise UserError(f"{option} {out} is standard output; it must be a file; name one")
-    require_not_input(option, out, inputs)
-    if replaces is not None and out.is_file() and not has_mark(out, replaces):
-        raise UserError(
-            f"{out} was not written by this command; {option} replaces only its own files; choose a new name"
-        )
-
-
 def require_plot(option: str, out: Path, inputs: Iterable[Path | None] = ()) -> None:
     """Raise UserError or CommandError early if a plot cannot be drawn or written; see `require_output`."""
     require_output(option, out, inputs, PLOT_MARK)
@@ -164,13 +135,3 @@ def named_file(name: str) -> Path:
     if path.is_dir():
         raise typer.BadParameter(f"{name} is a directory; it must be a file; name one in it")
     return path
-
-
-def require_new_file(out: Path) -> Path:
-    """Return the path of -o; raises UserError unless it is that of a new file in a writable directory."""
-    if out == STANDARD_STREAM:
-        raise UserError("-o - is not supported; it must be a new file; name one")
-    if os.path.lexists(out):
-        raise UserError(f"{out} already exists; -o must be a new file; choose another name")
-    require_output("-o", out)
-    return out

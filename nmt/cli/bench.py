@@ -13,11 +13,12 @@ from nmt.bench.inputs import BUILT_IN_LENGTHS, DecodingRequest, prepare_decoding
 from nmt.bench.model_specs import find_model_spec
 from nmt.bench.report import decoding_rows, format_table, training_rows, write_json
 from nmt.bench.training import measure_training
-from nmt.cli.arguments import MAX_THREADS, Device, file_path, require_output
+from nmt.cli.arguments import MAX_THREADS, Device, file_path
 from nmt.devices.precision import Precision as TrainingPrecision
 from nmt.logs import counted
 from nmt.processes.distributed import start_world
 from nmt.recipe import SearchPrecision
+from nmt.streams.output_checks import require_output
 
 app = typer.Typer(help="Measure the training and translation speed of this machine.", no_args_is_help=True)
 Model = Annotated[

@@ -11,13 +11,14 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import file_path, require_new_file
+from nmt.cli.arguments import file_path
 from nmt.errors import CommandError, UserError
 from nmt.logs import say, warn
 from nmt.recipe import parse_recipe
 from nmt.recipe.corpora import LANGUAGE_PATTERN
 from nmt.recipe.starter import starter_recipe
 from nmt.storage.sealed import write_file
+from nmt.streams.output_checks import require_new_file
 from nmt.text.languages import SHORT_CODES
 from nmt.text.lines import read_lines, read_plain_text, require_lines, require_same_length
 

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import file_path, packaged_files, require_new_file
+from nmt.cli.arguments import file_path, packaged_files
 from nmt.errors import CommandError
 from nmt.storage.sealed import write_file
+from nmt.streams.output_checks import require_new_file
 
 
 def recipes(

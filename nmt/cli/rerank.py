@@ -18,7 +18,6 @@ from nmt.cli.arguments import (
     languages,
     missing_option,
     require_languages,
-    require_output,
 )
 from nmt.decode.scoring import TextScorer
 from nmt.errors import UserError
@@ -40,6 +39,7 @@ from nmt.rerank.rerank import (
     save_weights,
 )
 from nmt.storage.run_folder import find_model
+from nmt.streams.output_checks import require_output
 from nmt.text.lines import input_name, read_lines, require_lines, require_same_length, warn_of_empty, warn_of_pairs
 from nmt.text.tokenizer import Tokenizers
 

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from nmt.alignment.lexical import PASSES
-from nmt.cli.arguments import file_path, require_output
+from nmt.cli.arguments import file_path
 from nmt.data.prepare import load_prepared
 from nmt.data.store import PairStore
 from nmt.decode.shortlist import coverage, make_shortlist
 from nmt.logs import progress, say
 from nmt.storage.run_folder import find_prepared
+from nmt.streams.output_checks import require_output
 
 
 def shortlist(

@@ -30,7 +30,8 @@ from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, warn_of_missing_tag, warn_of_run
 from nmt.storage.run_folder import find_model
 from nmt.streams.job import TranslationJob
-from nmt.streams.output import Output, is_standard_output, require_distinct, require_not_input
+from nmt.streams.output import Output
+from nmt.streams.output_checks import is_standard_output, require_distinct, require_not_input
 from nmt.streams.part import Origin
 from nmt.streams.records import DOCUMENT_FORMATS, Format, RecordReader, RecordWriter, choose_format, written_fields
 from nmt.streams.source import Source

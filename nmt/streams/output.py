@@ -9,9 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -19,7 +18,6 @@ from pathlib import Path
 
 from nmt.errors import UserError
 from nmt.processes.interruption import ended_by_reader
-from nmt.storage.run_folder import owning_directory
 from nmt.storage.sealed import require_no_loop, writes_through
 from nmt.streams.part import Origin, PartFile, journal_path, open_part, part_path
 from nmt.streams.records import DOCUMENT_FORMATS, Format
@@ -31,56 +29,6 @@ _NAMES_OF_STANDARD_OUTPUT = {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
 # Number of leading bytes to check: translation memories, shortlists and weights contain a null byte there.
 _HEAD_BYTES = 4096
 _OWN_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")
-
-
-def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError if an output is the same file or pipe as an input, or a file of a run or model.
-
-    option: the option that names the output; inputs: files, `-`, and directories whose files are read
-    """
-    if out == STANDARD_STREAM:
-        out_status = None if sys.stdout is None else os.fstat(sys.stdout.fileno())
-    else:
-        out_status = out.stat() if out.is_file() or out.is_fifo() else None
-    if out_status is None or not _is_file_or_pipe(out_status):
-        return
-    for path in filter(None, inputs):
-        if path == STANDARD_STREAM and sys.stdin is not None:
-            found = {"standard input": os.fstat(0)}
-        else:
-            files = path.iterdir() if path.is_dir() else [path]
-            found = {str(file): file.stat() for file in files if file.is_file() or file.is_fifo()}
-        for name, status in found.items():
-            if os.path.samestat(out_status, status):
-                output = "standard output" if out == STANDARD_STREAM else f"{option} {out}"
-                raise UserError(f"{output} is the input {name}; it must be another file; choose a new one")
-    if out != STANDARD_STREAM and (owner := owning_directory(out)) is not None:
-        raise UserError(f"{option} {out} is a file of {owner}; it must be another file; choose a new one")
-
-
-def _is_file_or_pipe(status: os.stat_result) -> bool:
-    """Return whether this is a regular file, or a pipe identified by its inode; on Windows, all pipes have inode 0.
-
-    False for terminals and sockets, which are often both standard input and standard output.
-    """
-    return stat.S_ISREG(status.st_mode) or (stat.S_ISFIFO(status.st_mode) and status.st_ino != 0)
-
-
-def is_standard_output(path: Path) -> bool:
-    """Return whether a path, such as /dev/stdout, is the regular file or pipe that standard output refers to."""
-    is_file_or_pipe = path.is_file() or path.is_fifo()
-    return is_file_or_pipe and sys.stdout is not None and os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
-
-
-def require_distinct(outputs: Mapping[str, Path | None]) -> None:
-    """Raise UserError if two of the files that a command writes are the same. outputs: by option"""
-    seen: dict[Path, str] = {}
-    for option, path in outputs.items():
-        if path in (None, STANDARD_STREAM) or (path.exists() and not path.is_file() and not path.is_fifo()):
-            continue
-        other = seen.setdefault(Path(os.path.realpath(path)), option)
-        if other != option:
-            raise UserError(f"{option} {path} is also {other}; each needs its own file; choose a new one")
 
 
 def _own_descriptor(path: Path) -> int | None:

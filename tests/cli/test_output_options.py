@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nmt.cli.arguments import require_output
 from nmt.errors import UserError
 from nmt.plots.figure import PLOT_MARK
-from nmt.streams.output import require_not_input
+from nmt.streams.output_checks import require_not_input, require_output
 from tests.calling import Nmt, one_line
 
 
@@ -200,7 +199,7 @@ def test_existing_output_may_be_replaced(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_directory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.cli.arguments.os.access", lambda *_: False)  # root can write anywhere
+    monkeypatch.setattr("nmt.streams.output_checks.os.access", lambda *_: False)  # root can write anywhere
     with pytest.raises(UserError, match=f"cannot write {tmp_path}/new: {tmp_path} is not writable; change its perm"):
         require_output("-o", tmp_path / "new")
     require_output("-o", Path("/dev/null"))

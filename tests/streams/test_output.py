@@ -17,7 +17,8 @@ import pytest
 
 from nmt import UserError
 from nmt.storage.sealed import write_file
-from nmt.streams.output import Output, require_distinct, require_not_input
+from nmt.streams.output import Output
+from nmt.streams.output_checks import require_distinct, require_not_input
 from nmt.streams.part import Origin
 
 ORIGIN = Origin({"model": "m"})
