@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -26,13 +25,10 @@ from nmt.errors import CommandError, UserError
 from nmt.logs import counted
 from nmt.storage.sealed import keep_mode
 from nmt.streams.records import Record
-from nmt.streams.sink import Sink, write_errors
+from nmt.streams.sink import Sink, lock, write_errors
 
 if TYPE_CHECKING:
     from hashlib import _Hash
-
-if sys.platform != "win32":
-    import fcntl
 
 _FORMAT = 1
 _START = b'{"format": '
@@ -371,18 +367,14 @@ def _open_journal(part: Path) -> FileIO:
     path = journal_path(part)
     while True:
         file = path.open("a+b", buffering=0)
-        if sys.platform != "win32":
-            try:
-                # Not a POSIX record lock: closing any descriptor of the file would release it.
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
-                raise UserError(
-                    f"{part} is being written by another process; only one process may write it; wait for that "
-                    "process, stop it, or choose another output"
-                ) from None
-            except OSError:  # the file system does not support locks
-                return file
+        try:
+            lock(file)
+        except BlockingIOError:
+            file.close()
+            raise UserError(
+                f"{part} is being written by another process; only one process may write it; wait for that process, "
+                "stop it, or choose another output"
+            ) from None
         if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
             return file
         file.close()  # removed by its owner between opening and locking

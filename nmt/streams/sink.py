@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from nmt.errors import UserError, describe_write_error
 
 if TYPE_CHECKING:
     from zlib import _Compress
+
+if sys.platform != "win32":
+    import fcntl
 
 _GZIP = 31  # wbits of zlib: the largest window, with gzip header and trailer
 
@@ -28,6 +32,22 @@ def write_errors(name: str) -> Iterator[None]:
     except OSError as error:
         advice = "it must be writable; choose another output"
         raise UserError(describe_write_error(error, name, advice)) from error
+
+
+def lock(file: FileIO) -> None:
+    """Lock a file until it is closed; raises BlockingIOError if another process has locked it.
+
+    Does nothing on Windows and on file systems without locks.
+    """
+    if sys.platform == "win32":
+        return
+    try:
+        # Not a POSIX record lock: closing any descriptor of the file would release it.
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # the file system has no locks
+        pass
 
 
 class Sink:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +11,8 @@ from pathlib import Path
 from nmt.decode.glossary import TermUse
 from nmt.errors import CommandError, UserError
 from nmt.logs import counted, say
-from nmt.streams.sink import Sink, write_errors
+from nmt.streams.sink import Sink, lock, write_errors
 from nmt.text.lines import read_lines
-
-if sys.platform != "win32":
-    import fcntl
 
 _HEADER = "line\tterm\ttranslation\tresult\n"
 _SHOWN_TERMS = 5
@@ -62,7 +58,12 @@ class TermReport:
         with write_errors(str(self.path)):
             file = self.path.open("ab", buffering=0)
         with file as self._file:
-            self._lock(file)
+            try:
+                if self.path.is_file():  # a device such as /dev/null has no lock
+                    lock(file)
+            except BlockingIOError as error:
+                problem = "is being written by another process; each report needs its own file; choose another one"
+                raise UserError(f"--glossary-report {self.path} {problem}") from error
             yield
             self.add("")
 
@@ -94,18 +95,6 @@ class TermReport:
         details = f"; missed most often: {most}" if missed else ""
         used = f"{self._used:,} of {counted(total, 'term')} used ({self._used / total:.1%})"
         say(f"glossary ({self._mode}): {used}{details}")
-
-    def _lock(self, file: FileIO) -> None:
-        """Raise UserError if another command writes the report; a device such as /dev/null has no lock."""
-        if sys.platform == "win32" or self.path is None or not self.path.is_file():
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            problem = "is being written by another process; each report needs its own file; choose another one"
-            raise UserError(f"--glossary-report {self.path} {problem}") from error
-        except OSError:  # the file system has no locks
-            pass
 
     def _write(self, text: str) -> None:
         if self._file is not None:
