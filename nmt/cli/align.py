@@ -84,7 +84,7 @@ def align(
         require_new(save_model)
     if reverse_model is not None:
         require_languages("--reverse-model", reverse_model, languages(model)[::-1])
-    check_inputs([src, tgt, *(choose or ()), *filter(None, [gold])])
+    check_inputs([src, tgt, *(choose or ()), gold])
     sources, targets = read_pairs(src, tgt)
     gold_links = None if gold is None else read_gold(gold, sources, targets)
     directory = find_model(model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -44,7 +43,7 @@ def leaks(recipe: RecipeArgument, overrides: Overrides = None, output: FormatOpt
     ]
     tables = [leak_table({set_leaks.name: set_leaks.counts() for set_leaks in leaks_of_sets})]
     if any(set_leaks.leaks for set_leaks in leaks_of_sets):
-        tables.append(leak_list_table(_rows(sets)))
+        tables.append(leak_list_table(sets))
     print_results({"sets": sets}, tables, output)
 
 
@@ -63,19 +62,3 @@ def _as_json(searched: SearchedSet, set_leaks: SetLeaks, data: DataRecipe) -> di
         for leak in set_leaks.leaks
     ]
     return {"name": set_leaks.name, **asdict(counts), "clean": counts.clean, "leaks": listed}
-
-
-def _rows(sets: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    return [
-        (
-            f"{searched['name']}:{leak['line']}",
-            leak["part"],
-            leak["kind"],
-            leak["location"],
-            f"{leak['times']:,}",
-            leak["text"],
-            leak["found"] if leak["kind"] == "near" else "",
-        )
-        for searched in sets
-        for leak in searched["leaks"]
-    ]

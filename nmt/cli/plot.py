@@ -15,15 +15,17 @@ from nmt.plots.attention import draw_attention, read_panels
 from nmt.plots.curves import draw_curves
 from nmt.text.lines import count_lines, input_name, read_lines, require_same_length
 
+Out = Annotated[
+    Path, typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="Output file: .png, .svg or .pdf.")
+]
+
 app = typer.Typer(help="Plot curves and attention with matplotlib (pip install 'nmt\\[plot]').", no_args_is_help=True)
 
 
 @app.command()
 def curves(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
-    out: Annotated[
-        Path, typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="Output file: .png, .svg or .pdf.")
-    ] = Path("curves.png"),
+    out: Out = Path("curves.png"),
 ) -> None:
     """Plot loss, perplexity, BLEU, learning rate, gradient norm and speed by update, even while a run is training."""
     require_plot("-o", out, [run / "metrics.jsonl"])
@@ -35,9 +37,7 @@ def alignment(
     model: ModelArgument,
     src: SrcArgument,
     tgt: TgtArgument,
-    out: Annotated[
-        Path, typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="Output file: .png, .svg or .pdf.")
-    ],
+    out: Out,
     line: Annotated[int, typer.Option(min=1, help="Line of the two files, from 1.")] = 1,
     layer: Layer = None,
     heads: Heads = None,

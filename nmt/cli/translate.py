@@ -348,11 +348,10 @@ def _make_output(
 ) -> Output:
     """Make the output; raises UserError if it or the translation memory would overwrite one of the files `read`."""
     output = Output(outputs.file, writer.is_numbered, writer.header)
-    written = output.written or {"-o": output.path}
-    for name, path in written.items():
+    for name, path in output.written.items():
         require_not_input(name, path, [*read, memory])
     output.require_text()
-    require_distinct(written | {"--memory": memory, "--glossary-report": outputs.glossary_report})
+    require_distinct(output.written | {"--memory": memory, "--glossary-report": outputs.glossary_report})
     if memory is not None:
         require_not_input("--memory", memory, read)
     return output

@@ -130,10 +130,26 @@ def leak_table(sets: Mapping[str, LeakCounts]) -> Table:
     )
 
 
-def leak_list_table(rows: Sequence[tuple[str, ...]]) -> Table:
-    """List each leak: sentence, leaked side, match, first location, number of pairs and both texts."""
+def leak_list_table(sets: Sequence[Mapping[str, Any]]) -> Table:
+    """List each leak: sentence, leaked side, match, first location, number of pairs and both texts.
+
+    sets: as in the JSON of `nmt leaks`
+    """
     header = ("sentence", "side", "match", "first location in the training text", "pairs", "test text", "training text")
-    return Table(title="", columns="llllrpp", header=header, rows=tuple(rows))
+    rows = tuple(
+        (
+            f"{searched['name']}:{leak['line']}",
+            leak["part"],
+            leak["kind"],
+            leak["location"],
+            f"{leak['times']:,}",
+            leak["text"],
+            leak["found"] if leak["kind"] == "near" else "",
+        )
+        for searched in sets
+        for leak in searched["leaks"]
+    )
+    return Table(title="", columns="llllrpp", header=header, rows=rows)
 
 
 def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:

@@ -89,10 +89,11 @@ class Output:
 
     @property
     def written(self) -> dict[str, Path]:
-        """The files that the command writes, by their names in messages."""
+        """The output and the files that the command writes next to it, by their names in messages."""
+        if self.is_stream:
+            return {"-o": self.path}
         part = self.part
-        names = {"-o": self.path, "the partial output of -o": part, "the journal of -o": journal_path(part)}
-        return {} if self.is_stream else names
+        return {"-o": self.path, "the partial output of -o": part, "the journal of -o": journal_path(part)}
 
     @property
     def is_stream(self) -> bool:
@@ -139,14 +140,12 @@ class Output:
 
     def require_resumable(self, kind: Format, *, resume: bool, restart: bool) -> None:
         """Raise UserError if --resume or --restart is given and does not support the output. kind: of the input"""
-        if restart:
-            self.require_file("--restart")
         if resume and kind in DOCUMENT_FORMATS:
             raise UserError(
                 f"--resume does not support {kind}; a document is translated as a whole; leave out --resume"
             )
-        if resume:
-            self.require_file("--resume")
+        if resume or restart:
+            self.require_file("--resume" if resume else "--restart")
 
     def require_file(self, option: str) -> None:
         """Raise UserError unless the output is a file, which --resume and --restart need."""
