@@ -1,20 +1,25 @@
-"""The commands that run a recipe, from text to a scored model.
+"""The commands that list, print and run recipes.
 
-They import `nmt.pipeline` when they run: help, completion, `nmt config` and recipe errors do not need torch.
+Those that run a recipe import `nmt.pipeline` when they run: help, completion, `nmt config` and recipe errors do not
+need torch.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import MAX_THREADS, Overrides, RecipeArgument, require_at_most_one
+from nmt.cli.arguments import MAX_THREADS, Overrides, RecipeArgument, file_path, packaged_files, require_at_most_one
+from nmt.errors import CommandError
 from nmt.logs import say
 from nmt.recipe import Recipe, describe_recipe, load_any_recipe, load_recipe
 from nmt.storage.run_folder import require_own_recipe, warn_of_divergence
+from nmt.storage.sealed import write_file
+from nmt.streams.output_checks import require_new_file
 
 Seed = Annotated[int | None, typer.Option(help="Seed of weights, dropout and data order; same as the override seed=N.")]
 Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads; same as train.threads=N.")]
@@ -86,3 +91,33 @@ def average(
 def config(recipe: RecipeArgument, overrides: Overrides = None) -> None:
     """Print the resolved recipe, with the documentation of each option."""
     typer.echo(describe_recipe(load_any_recipe(recipe, overrides or ())), nl=False)
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="A recipe to print (default: list all).")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="Copy the recipe to this new file."),
+    ] = None,
+) -> None:
+    """List the recipes and sweeps that come with nmt; print or copy one."""
+    packaged = packaged_files()
+    if name is None:
+        if out is not None:
+            raise CommandError("nmt recipes -o FILE needs the name of a recipe; give one, such as quickstart")
+        width = max(map(len, packaged))
+        for recipe_name, path in packaged.items():
+            typer.echo(f"{recipe_name:{width}}  {_title(path)}")
+        return
+    if name not in packaged:
+        raise CommandError(f"nmt recipes {name}: no such recipe; it must be one of {', '.join(packaged)}")
+    text = packaged[name].read_text(encoding="utf-8")
+    if out is not None:
+        write_file(require_new_file(out), text.encode())
+    typer.echo(text if out is None else f"{out}\n", nl=False)
+
+
+def _title(path: Path) -> str:
+    """Return the title in the first comment of a recipe."""
+    first_line = path.read_text(encoding="utf-8").partition("\n")[0]
+    return re.split(r"[:,(;]|\. (?=[A-Z])", first_line.removeprefix("# "))[0].strip()
