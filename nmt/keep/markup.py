@@ -62,6 +62,7 @@ class Element:
     """Tags around a range of characters; a mark (empty element) has only an opening tag.
 
     opening, closing: as written; "" if the tag is on another line
+    name:     of the tag, in lower case
     is_fixed: whether the content is not translated
     """
 
@@ -70,19 +71,13 @@ class Element:
     start: int
     end: int
     children: list[Element] = field(default_factory=list)
+    name: str = ""
     is_fixed: bool = False
 
     @property
     def source(self) -> str:
         """The tags of the element and of all its descendants."""
         return self.opening + "".join(child.source for child in self.children) + self.closing
-
-
-class _Open(NamedTuple):
-    """An open element and its tag name in lower case."""
-
-    name: str
-    element: Element
 
 
 class Interval(NamedTuple):
@@ -197,11 +192,11 @@ class _Parser:
         self.text = ""
         self.fixed: list[str] = []
         self.depth = 0
-        self._stack = [_Open("", Element("", "", 0, 0))]
+        self._stack = [Element("", "", 0, 0)]  # the line, and its open elements
 
     @property
     def _parent(self) -> Element:
-        return self._stack[-1].element
+        return self._stack[-1]
 
     def add_tag(self, token: re.Match[str]) -> None:
         """Add a tag or other markup."""
@@ -213,7 +208,7 @@ class _Parser:
         elif name and name not in VOID and not (token["rest"] or "").endswith("/"):
             self.depth += 1
             is_fixed = name in _CODE or has_no_translation(token)
-            self._stack.append(_Open(name, Element(tag, "", position, position, is_fixed=is_fixed)))
+            self._stack.append(Element(tag, "", position, position, name=name, is_fixed=is_fixed))
         else:
             self._parent.children.append(Element(tag, "", position, position))
         if name in BLOCKS and self.text and not self.text[-1].isspace():
@@ -221,7 +216,7 @@ class _Parser:
 
     def _close(self, name: str, tag: str, position: int) -> None:
         if name in [element.name for element in self._stack[1:]]:
-            while self._stack[-1].name != name:
+            while self._parent.name != name:
                 self._pop(position)
             self._parent.closing = tag
             self._pop(position)
@@ -231,7 +226,7 @@ class _Parser:
 
     def _pop(self, position: int) -> None:
         self.depth -= 1
-        element = self._stack.pop().element
+        element = self._stack.pop()
         element.end = position
         content = self.text[element.start : position].strip()
         if element.is_fixed and any(map(str.isalnum, content)):
