@@ -34,13 +34,12 @@ def packaged_files() -> dict[str, Path]:
 def find_recipe(name: str) -> Path:
     """Return the path of a recipe file, or of the packaged one of that name."""
     path = Path(name)
-    packaged = packaged_files()
     if not path.exists():
+        packaged = packaged_files()
         if name in packaged:
             say(f"{name} comes with nmt; to edit a copy: nmt recipes {name} -o {name}.toml")
             return packaged[name]
-        similar = get_close_matches(name, packaged, 1)
-        if similar:
+        if similar := get_close_matches(name, packaged, 1):
             raise typer.BadParameter(f"{name} does not exist; did you mean {similar[0]}, which `nmt recipes` lists?")
     check_inputs([path])
     return path

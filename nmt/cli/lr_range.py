@@ -70,22 +70,17 @@ def lr_range(
 
 
 def _rows(recipe: Recipe, result: RateRange) -> Iterator[tuple[str, str]]:
-    first = _rate(result.points[0].learning_rate)
-    last = _rate(result.points[-1].learning_rate)
-    yield "updates", f"{len(result.points):,}, {first} to {last}"
+    first, last = result.points[0].learning_rate, result.points[-1].learning_rate
+    yield "updates", f"{len(result.points):,}, {first:.2g} to {last:.2g}"
     yield "steepest descent", _with_factor(recipe, result.steepest)
     yield "lowest loss", _with_factor(recipe, result.lowest)
-    yield "diverged", f"at {last}" if result.diverged else "no; raise --highest"
+    yield "diverged", f"at {last:.2g}" if result.diverged else "no; raise --highest"
 
 
 def _with_factor(recipe: Recipe, rate: float) -> str:
     """Format a rate; for `noam`, add the factor whose schedule peaks at it."""
     train = recipe.train
     if train.schedule != "noam":
-        return _rate(rate)
+        return f"{rate:.2g}"
     factor = rate * math.sqrt(recipe.model.d_model * train.warmup_steps)
-    return f"{_rate(rate)} (the peak of noam with train.learning_rate={factor:.2g})"
-
-
-def _rate(rate: float) -> str:
-    return f"{rate:.2g}"
+    return f"{rate:.2g} (the peak of noam with train.learning_rate={factor:.2g})"

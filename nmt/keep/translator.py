@@ -56,7 +56,6 @@ class Fallbacks:
     unmet: int = 0
 
     def __add__(self, other: Fallbacks) -> Fallbacks:
-        """Add each number."""
         return Fallbacks(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def describe(self) -> str:

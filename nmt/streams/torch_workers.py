@@ -75,7 +75,6 @@ class _TorchWorkers(Workers):
     processes: int | None
 
     def require_same(self, options: Mapping[str, Any]) -> None:
-        """See `Workers.require_same`."""
         self.world.require_same_options(options)
 
     def max(self, value: int) -> int:

@@ -50,11 +50,9 @@ class LineCounts:
         )
 
     def __add__(self, other: LineCounts) -> LineCounts:
-        """Add each number."""
         return LineCounts(self.split + other.split, self.longer + other.longer, self.reused + other.reused)
 
     def __sub__(self, other: LineCounts) -> LineCounts:
-        """Subtract each number."""
         return LineCounts(self.split - other.split, self.longer - other.longer, self.reused - other.reused)
 
 
