@@ -14,10 +14,10 @@ import pytest
 from nmt.bench.training import Repetition, TrainingBench
 from nmt.checkpoint import load_checkpoint
 from nmt.cli.arguments import find_recipe
-from nmt.cli.plan import _speed_rows
 from nmt.data.store import PairStore
 from nmt.errors import UserError
 from nmt.evaluate.forecast import SpeedForecast, read_forecast, write_forecast
+from nmt.evaluate.forecast_table import speed_rows
 from nmt.recipe import load_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.state import TrainState
@@ -353,4 +353,4 @@ def test_memory_is_that_of_a_process(processes: int, words: str) -> None:
         memory=5 * 10**9,
         available=None,
     )
-    assert dict(_speed_rows(speed))["memory"].startswith(words)
+    assert dict(speed_rows(speed))["memory"].startswith(words)
