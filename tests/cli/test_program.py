@@ -95,6 +95,7 @@ def test_only_rank_0_of_torchrun_prints_results(
 ) -> None:
     commands = (
         ("compare", "--ref", texts / "ref", texts / "good", texts / "fair", "--trials", 10, "--resamples", 0),
+        ("evaluate", "--ref", texts / "ref", texts / "good", "--metrics", "chrf", "--json"),
         ("plan", RECIPE, f"run_dir={tmp_path / 'run'}", "--seconds", 0),
     )
     for command in commands:
