@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias
 
 from nmt.text.clean import normalize
+from nmt.text.languages import SHORT_CODES
 from nmt.text.words import FRACTIONS, UNSPACED
 
 Kind = Literal["markup", "numbers", "urls", "emails", "placeholders"]
@@ -22,19 +23,16 @@ _Key: TypeAlias = "Callable[[Item], str]"
 _SPACES = " \u00a0\u202f"
 _SIGNS = "+\u00b1\u2013\u2212-"
 _EXPONENTS = "\u00b9\u00b2\u00b3\u2070\u2074-\u207b"
-_POINT, _COMMA = (".", ","), (",", ".")  # decimal separator, thousands separators
-# By ISO 639 code of two or three letters; numbers in other languages stay as they are.
-_POINT_LANGUAGES = "en eng ja jpn ko kor zh zho chi cmn yue th tha he heb hi hin ga gle cy cym wel ms msa may zsm"
-_COMMA_LANGUAGES = """
-    de deu ger nl nld dut es spa it ita pt por da dan el ell gre tr tur id ind ro ron rum hr hrv sl slv sr srp vi vie is
-    isl ice ca cat gl glg
-"""
-_SPACE_LANGUAGES = """
-    fr fra fre ru rus uk ukr pl pol cs ces cze sk slk slo sv swe nb nob nn nno no nor fi fin hu hun bg bul lt lit lv lav
-    lvs et est ekk be bel
-"""
-_LANGUAGES = {_POINT_LANGUAGES: _POINT, _COMMA_LANGUAGES: _COMMA, _SPACE_LANGUAGES: (",", _SPACES)}
-_SEPARATORS = {language: separators for languages, separators in _LANGUAGES.items() for language in languages.split()}
+_SEPARATORS_OF_LANGUAGES = {
+    "cy en ga he hi ja ko ms th zh": (".", ","),
+    "ca da de el es gl hr id is it nl pt ro sl sr srp tr vi": (",", "."),
+    "be bg cs et fi fr hu lt lv nb nn no pl ru sk sv uk": (",", _SPACES),
+}
+_SEPARATORS = {
+    language: separators for languages, separators in _SEPARATORS_OF_LANGUAGES.items() for language in languages.split()
+}
+_SEPARATORS |= {code: _SEPARATORS[short] for code, short in SHORT_CODES.items() if short in _SEPARATORS}
+"""Decimal separator and thousands separators, by ISO 639 code; numbers in other languages stay as they are."""
 _WRITTEN_SPACE = dict.fromkeys(("fr", "fra", "fre"), "\u202f")
 
 # Chinese, Japanese, Thai, Korean and similar letters, which stand next to items without a space.
@@ -208,7 +206,7 @@ def _pair_equal(sources: Sequence[Item], targets: Sequence[Item], source_key: _K
 
 @cache
 def _pattern(language: str) -> re.Pattern[str]:
-    spaced = _SPACED_NUMBER if _SEPARATORS.get(language, _POINT)[1] == _SPACES else ""
+    spaced = _SPACED_NUMBER if _SEPARATORS.get(language, _SEPARATORS["en"])[1] == _SPACES else ""
     return re.compile(
         f"(?P<urls>{_URL})|(?P<emails>{_EMAIL})|(?P<placeholders>{_PLACEHOLDER})"
         f"|(?P<numbers>{_VERSION}|{_SIGN}(?:{spaced}{_NUMBER}))"
@@ -272,7 +270,7 @@ def _value(item: Item, language: str) -> str:
     """Return the normalized value of an item, which ignores case because models may change it."""
     text = item.text
     if item.kind == "numbers":
-        decimal, _ = _SEPARATORS.get(language, _POINT)
+        decimal, _ = _SEPARATORS.get(language, _SEPARATORS["en"])
         text = re.sub("^[\u2013\u2212]", "-", text)
         text = re.sub(r"^(\W?)\.", rf"\g<1>0{decimal}", text)
         number = _parse(text, language)
