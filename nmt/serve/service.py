@@ -169,25 +169,21 @@ class Service:
         HTTPException like `process`.
         """
         lines = [line for document in documents for line in document]
-        context = model.context
-        if not context.size:
-            return await self.translate(request, model, options, lines)
         texts = [line.text for line in lines]
         self.check_size(texts)
+        size, has_target = model.context.size, model.context.has_target
         document_numbers = [number for number, document in enumerate(documents) for _ in document]
-        previous_texts = [texts for _, texts in with_previous(texts, context.size, is_blank, document_numbers)]
-        if not context.has_target:
-            with_context = [line._replace(context=before) for line, before in zip(lines, previous_texts, strict=True)]
-            return await self.translate(request, model, options, with_context)
-        context_sizes = [len(before) for before in previous_texts]
-        pairs: list[Previous] = [(text, "") for text in texts]  # with the translations of earlier rounds
+        context_sizes = [len(before) for _, before in with_previous(texts, size, is_blank, document_numbers)]
+        previous: list[Previous] = list(texts)  # with has_target, pairs with the translations of earlier rounds
         n_best_lists: list[list[Translation]] = [[]] * len(lines)
-        for number, indices in enumerate(document_rounds(context_sizes)):
-            with_context = [lines[i]._replace(context=tuple(pairs[i - context_sizes[i] : i])) for i in indices]
+        rounds = document_rounds(context_sizes) if has_target else [list(range(len(lines)))]
+        for number, indices in enumerate(rounds):
+            with_context = [lines[i]._replace(context=tuple(previous[i - context_sizes[i] : i])) for i in indices]
             round_results = await self.translate(request, model, options, with_context, waits=number > 0)
             for i, n_best in zip(indices, round_results, strict=True):
                 n_best_lists[i] = n_best
-                pairs[i] = (texts[i], n_best[0].text)
+                if has_target:
+                    previous[i] = (texts[i], n_best[0].text)
         return n_best_lists
 
     async def process(
