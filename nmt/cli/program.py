@@ -115,10 +115,6 @@ class Program(TyperGroup):
         summaries = [TyperCommand(name, help=command.summary) for name, command in COMMANDS.items()]
         super().__init__(**options | {"commands": summaries})
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names in the order of `COMMANDS`."""
-        return list(COMMANDS)
-
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command that the arguments call."""
         name, _, rest = super().resolve_command(ctx, args)
