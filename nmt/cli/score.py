@@ -8,10 +8,11 @@ from typing import Annotated
 import torch
 import typer
 
-from nmt.cli.arguments import Device, ModelArgument, Threads, check_inputs, languages, read_pairs
+from nmt.cli.arguments import Device, ModelArgument, Threads, check_inputs, read_pairs
 from nmt.decode.scoring import Likelihood, TextScorer
 from nmt.logs import counted, progress, say
-from nmt.recipe import NO_LANGUAGE
+from nmt.storage.model_metadata import read_model_metadata, warn_of_missing_tag
+from nmt.storage.run_folder import find_model
 from nmt.text.context import is_blank_pair
 from nmt.text.lines import input_name, warn_of_empty
 
@@ -36,7 +37,8 @@ def score(
     """
     check_inputs([src, tgt])
     sources, targets = read_pairs(src, tgt)
-    if (tgt is None) != (languages(model)[0] == NO_LANGUAGE):
+    metadata = read_model_metadata(find_model(model))
+    if (tgt is None) != metadata.is_language_model:
         wrong = "a translation model, which scores SRC and TGT" if tgt is None else "a language model, which scores SRC"
         raise typer.BadParameter(f"{model} is {wrong}; {'add TGT' if tgt is None else 'leave out TGT'}")
     if tgt is not None:
@@ -44,6 +46,7 @@ def score(
             warn_of_empty(input_name(path), lines, [others], "their log-probabilities count; check both files")
     if threads is not None:
         torch.set_num_threads(threads)
+    warn_of_missing_tag(model, metadata, tag or metadata.decode.tag)
     scorer = TextScorer.load(model, device, tag)
     names = (input_name(src), input_name(tgt or src))
     pairs = list(zip(sources, targets, strict=True))

@@ -157,7 +157,7 @@ def _load_model(
     metadata = read_model_metadata(model)
     scorer = partial(_load_scorer, model, manifest_digest(model), device, decode.tag)
     warn_of_run(path, metadata)
-    warn_of_missing_tag(path, metadata, decode)
+    warn_of_missing_tag(path, metadata, decode.tag)
     request = TranslatorRequest([model], decode, device, processes, scores=True)
     choice = choose_engine(engine, precision, request, required=False)
     served_memory = None

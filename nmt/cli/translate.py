@@ -184,7 +184,7 @@ def _translate(inputs: InputOptions, outputs: OutputOptions, search: SearchArgum
     models, metadata = _find_models(search.models)
     decode = _override_decode(metadata.decode, search)
     if inputs.format != "jsonl":  # whose lines may have their own tags
-        warn_of_missing_tag(search.models[0], metadata, decode)
+        warn_of_missing_tag(search.models[0], metadata, decode.tag)
     reader = _make_reader(inputs, out_format)
     source = Source.open(
         inputs.file, reader, inputs.invalid_utf8, inputs.prefixes, inputs.required, inputs.glossary, metadata.context

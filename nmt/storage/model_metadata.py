@@ -171,10 +171,10 @@ def _warn_ignored(path: Path, options: tuple[str, ...]) -> None:
         warn(f"{path}: ignoring options that no longer exist: {', '.join(options)}")
 
 
-def warn_of_missing_tag(path: Path, metadata: ModelMetadata, decode: DecodeRecipe) -> None:
-    """Warn if all training sentences of a model had a tag and the search options have none."""
-    if metadata.tags and decode.tag is None and is_first_rank():
-        tags = ", ".join(f"{tag} ({languages})" for tag, languages in metadata.tags.items())
+def warn_of_missing_tag(path: Path, metadata: ModelMetadata, tag: str | None) -> None:
+    """Warn if all training sentences of a model had a tag and none is set."""
+    if metadata.tags and tag is None and is_first_rank():
+        tags = ", ".join(f"{name} ({languages})" for name, languages in metadata.tags.items())
         warn(
             f"{path} was trained with a tag before every source sentence, and none is set; set one with --tag, "
             f"--set tag=TAG or the field `tag` of a line: {tags}"
