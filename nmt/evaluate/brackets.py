@@ -8,67 +8,65 @@ EVALB skips such sentences, which favors systems that produce many of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sacrebleu.metrics.base import Metric, Score, Signature
 
 from nmt.errors import UserError
+from nmt.evaluate.counted_metric import CountedMetric
+from nmt.rerank.corpus_counts import Counts
 from nmt.text.trees import brackets
 
-Counts = NDArray[np.float64]
-"""(..., 5): matching, hypothesis and reference brackets; exact matches; malformed trees.
 
-Trees whose number of words differs from the reference count as malformed.
-"""
+class BracketF1(CountedMetric):
+    """A metric of trees in either format of `nmt.text.trees`.
 
-
-class BracketScore(Score):
-    """Score of a corpus, with precision, recall, exact matches and malformed trees in the verbose part."""
-
-    def __init__(self, counts: Counts, sentences: int) -> None:
-        super().__init__("BracketF1", float(f1(counts)))
-        matched, predicted, gold, exact, malformed = counts.tolist()
-        precision = 100 * matched / max(predicted, 1)
-        recall = 100 * matched / max(gold, 1)
-        self._verbose = (
-            f"P {precision:.2f}, R {recall:.2f}, exact {100 * exact / max(sentences, 1):.1f}%, "
-            f"malformed {malformed:,.0f} of {sentences:,}"
-        )
-
-
-class _BracketSignature(Signature):
-    def __init__(self, args: Mapping[str, Any]) -> None:
-        self.info = {
-            "rules": "evalb",
-            "malformed": "wrong",
-            "bs": args["n_bootstrap"],
-            "ar": None,
-            "seed": args["seed"],
-            "version": f"nmt-{metadata.version('nmt')}",
-        }
-
-
-class BracketF1(Metric):
-    """A sacreBLEU metric of trees in either format of `nmt.text.trees`."""
+    Counts: matching, hypothesis and reference brackets; exact matches; malformed trees; sentences. A tree whose number
+    of words differs from the reference counts as malformed.
+    """
 
     lowercase = False
-    _SIGNATURE_TYPE = _BracketSignature
 
     def __init__(self) -> None:
-        Metric.__init__(self)
+        super().__init__("BracketF1")
 
-    def count(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
-        """Return the counts of each sentence against its best reference, (sentences, 5).
+    def count_pair(self, hypothesis: str, reference: str) -> list[float]:
+        """Return the counts of a tree; raises ValueError for a malformed reference."""
+        gold, num_words = brackets(reference)
+        malformed: list[float] = [0, 0, len(gold), 0, 1, 1]
+        try:
+            predicted, num_predicted_words = brackets(hypothesis)
+        except ValueError:
+            return malformed
+        if num_predicted_words != num_words:
+            return malformed
+        matched = (Counter(predicted) & Counter(gold)).total()
+        is_exact = Counter(predicted) == Counter(gold)
+        return [matched, len(predicted), len(gold), int(is_exact), 0, 1]
 
-        Raises UserError for a malformed reference.
-        """
-        return np.array(self._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
+    def scores(self, sums: Counts) -> Counts:
+        """Return F1."""
+        matched, predicted, gold = (sums[..., index] for index in range(3))
+        return 200.0 * matched / np.maximum(predicted + gold, 1.0)
+
+    def describe(self, sums: Counts) -> str:
+        """Return precision, recall, exact matches and malformed trees."""
+        matched, predicted, gold, exact, malformed, sentences = sums.tolist()
+        precision = 100 * matched / max(predicted, 1)
+        recall = 100 * matched / max(gold, 1)
+        return (
+            f"P {precision:.2f}, R {recall:.2f}, exact {100 * exact / max(sentences, 1):.1f}%, "
+            f"malformed {malformed:,.0f} of {sentences:,.0f}"
+        )
+
+    def signature_entries(self) -> dict[str, Any]:
+        """Return the rules and the version of nmt."""
+        return {"rules": "evalb", "malformed": "wrong", "version": f"nmt-{metadata.version('nmt')}"}
 
     def _cache_references(self, references: Sequence[Sequence[str]]) -> list[Any]:
+        """Raise UserError for a malformed reference."""
         for stream in references:
             for line, reference in enumerate(stream, start=1):
                 try:
@@ -80,40 +78,3 @@ class BracketF1(Metric):
                         "(S (NP XX )NP (VP XX )VP )S or (S (NP (DT The) (NN dog)) (VP (VBZ sleeps)))"
                     ) from error
         return super()._cache_references(references)
-
-    def _preprocess_segment(self, sent: str) -> str:
-        return sent
-
-    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
-        return {"references": refs}
-
-    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[int]:
-        rows = [_count(hypothesis, reference) for reference in ref_kwargs["references"]]
-        return max(rows, key=lambda row: float(f1(row)))
-
-    def _compute_score_from_stats(self, stats: ArrayLike) -> BracketScore:
-        return BracketScore(np.asarray(stats, dtype=np.float64), sentences=0)
-
-    def _aggregate_and_compute(self, stats: Sequence[Sequence[int]]) -> BracketScore:
-        return BracketScore(np.asarray(stats, dtype=np.float64).sum(axis=0), len(stats))
-
-
-def f1(counts: ArrayLike) -> Counts:
-    """Return F1, 0 to 100, of counts (..., 5)."""
-    matched, predicted, gold, *_ = np.moveaxis(np.asarray(counts, dtype=np.float64), -1, 0)
-    score: Counts = 200.0 * matched / np.maximum(predicted + gold, 1.0)
-    return score
-
-
-def _count(hypothesis: str, reference: str) -> list[int]:
-    gold, num_words = brackets(reference)
-    malformed = [0, 0, len(gold), 0, 1]
-    try:
-        predicted, num_predicted_words = brackets(hypothesis)
-    except ValueError:
-        return malformed
-    if num_predicted_words != num_words:
-        return malformed
-    matched = (Counter(predicted) & Counter(gold)).total()
-    is_exact = Counter(predicted) == Counter(gold)
-    return [matched, len(predicted), len(gold), int(is_exact), 0]

@@ -7,20 +7,17 @@ digits, so it suits only English. It stems words (Porter 1980), as publications 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sacrebleu.metrics.base import Metric, Score, Signature
 
+from nmt.evaluate.counted_metric import CountedMetric
 from nmt.export.packages import load_package
 from nmt.logs import warn
+from nmt.rerank.corpus_counts import Counts
 from nmt.text.sentences import split_sentences
-
-Counts = NDArray[np.float64]
-"""(..., 4): sums of F1, precision and recall, and the number of texts."""
 
 # The names of rouge-score.
 _TYPES = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL", "rouge-lsum": "rougeLsum"}
@@ -29,63 +26,44 @@ _WORD = re.compile("[a-z0-9]", re.IGNORECASE)
 _MAX_LOST = 0.1  # fraction of references without words
 
 
-class RougeScore(Score):
-    """Mean F1 of a corpus, 0 to 100, with mean precision and recall in the verbose part."""
-
-    def __init__(self, name: str, counts: Counts) -> None:
-        super().__init__(name, float(mean_f1(counts)))
-        _, precision, recall, texts = counts.tolist()
-        self._verbose = f"P {100 * precision / max(texts, 1):.2f}, R {100 * recall / max(texts, 1):.2f}"
-
-
-class _RougeSignature(Signature):
-    def __init__(self, args: Mapping[str, Any]) -> None:
-        self.info = {
-            "refs": args["num_refs"] if args["num_refs"] >= 0 else "var",
-            "stem": "porter",
-            "tok": "a-z0-9",
-            "sents": "nmt" if args["type"] == "rougeLsum" else None,  # None is omitted
-            "bs": args["n_bootstrap"],
-            "ar": None,
-            "seed": args["seed"],
-            "version": f"rouge-score-{metadata.version('rouge-score')}",
-        }
-
-
-class Rouge(Metric):
-    """A sacreBLEU metric; with several references, it uses the one with the highest F1, as in rouge-score."""
+class Rouge(CountedMetric):
+    """A metric of the package rouge-score. Counts: F1, precision and recall of a text, 0 to 1; number of texts."""
 
     lowercase = True
-    _SIGNATURE_TYPE = _RougeSignature
 
     def __init__(self, name: str) -> None:
         """Raises UserError if the package is not installed. name: of the metric, such as `rouge-2`."""
-        Metric.__init__(self)
-        self.type = _TYPES[name]
+        super().__init__(_TYPES[name])
         self.num_refs = 1
-        self._scorer = load_package("rouge_score", "rouge_scorer").RougeScorer([self.type], use_stemmer=True)
+        self._scorer = load_package("rouge_score", "rouge_scorer").RougeScorer([self.kind], use_stemmer=True)
 
-    def count(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
-        """Return F1, precision, recall and 1 of each text against its best reference, (texts, 4)."""
-        return np.array(self._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
+    def count_pair(self, hypothesis: str, reference: str) -> list[float]:
+        """Return the counts of a text."""
+        score = self._scorer.score(reference, hypothesis)[self.kind]
+        return [score.fmeasure, score.precision, score.recall, 1.0]
+
+    def scores(self, sums: Counts) -> Counts:
+        """Return the mean F1."""
+        return 100.0 * sums[..., 0] / np.maximum(sums[..., 3], 1.0)
+
+    def describe(self, sums: Counts) -> str:
+        """Return mean precision and recall."""
+        _, precision, recall, texts = sums.tolist()
+        return f"P {100 * precision / max(texts, 1):.2f}, R {100 * recall / max(texts, 1):.2f}"
+
+    def signature_entries(self) -> dict[str, Any]:
+        """Return the number of references, the tokenization and the version of rouge-score."""
+        return {
+            "refs": self.num_refs if self.num_refs >= 0 else "var",
+            "stem": "porter",
+            "tok": "a-z0-9",
+            "sents": "nmt" if self.kind == "rougeLsum" else None,
+            "version": f"rouge-score-{metadata.version('rouge-score')}",
+        }
 
     def _preprocess_segment(self, sent: str) -> str:
         # rougeLsum compares each sentence of the reference with the whole text, and expects one sentence per line.
-        return "\n".join(split_sentences(sent)) if self.type == "rougeLsum" else sent
-
-    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
-        return {"references": refs}
-
-    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[float]:
-        scores = [self._scorer.score(reference, hypothesis)[self.type] for reference in ref_kwargs["references"]]
-        best = max(scores, key=lambda score: score.fmeasure)
-        return [best.fmeasure, best.precision, best.recall, 1.0]
-
-    def _compute_score_from_stats(self, stats: ArrayLike) -> RougeScore:
-        return RougeScore(self.type, np.asarray(stats, dtype=np.float64))
-
-    def _aggregate_and_compute(self, stats: Sequence[Sequence[float]]) -> RougeScore:
-        return self._compute_score_from_stats(np.asarray(stats, dtype=np.float64).sum(axis=0))
+        return "\n".join(split_sentences(sent)) if self.kind == "rougeLsum" else sent
 
 
 def warn_of_other_scripts(references: Sequence[Sequence[str]]) -> None:
@@ -97,10 +75,3 @@ def warn_of_other_scripts(references: Sequence[Sequence[str]]) -> None:
             f"ROUGE reads only the letters a to z and digits, which are absent in {lost:,} of {len(texts):,} "
             "references; use a metric such as chrf"
         )
-
-
-def mean_f1(counts: ArrayLike) -> Counts:
-    """Return mean F1, 0 to 100, of counts (..., 4)."""
-    total, _, _, texts = np.moveaxis(np.asarray(counts, dtype=np.float64), -1, 0)
-    score: Counts = 100.0 * total / np.maximum(texts, 1.0)
-    return score

@@ -18,11 +18,10 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngrams
 from sacrebleu.metrics.ter import TER
 
-from nmt.evaluate.brackets import BracketF1, f1
-from nmt.evaluate.rouge import Rouge, mean_f1
+from nmt.evaluate.counted_metric import CountedMetric
 from nmt.rerank.corpus_counts import Counts, score_of_counts
 
-SentenceMetric = BLEU | CHRF | TER | BracketF1 | Rouge
+SentenceMetric = BLEU | CHRF | TER | CountedMetric
 """A metric whose corpus score is a function of sums over sentences."""
 
 
@@ -42,7 +41,7 @@ def sentence_counts(metric: SentenceMetric, hypotheses: Sequence[str], reference
         case TER():
             edits = [metric.sentence_score(hypothesis, refs) for hypothesis, refs in pairs]
             rows = [[score.num_edits, score.ref_length] for score in edits]
-        case BracketF1() | Rouge():
+        case CountedMetric():
             return metric.count(hypotheses, references)
         case CHRF():
             rows = [_chrf_counts(metric, hypothesis, refs) for hypothesis, refs in pairs]
@@ -61,10 +60,8 @@ def score_from_counts(metric: SentenceMetric, sums: Counts) -> Counts:
             rate: Counts = np.where(edits > 0, 100.0, 0.0)  # if all references are empty
             np.divide(100.0 * edits, length, out=rate, where=length > 0)
             return rate
-        case BracketF1():
-            return f1(sums)
-        case Rouge():
-            return mean_f1(sums)
+        case CountedMetric():
+            return metric.scores(sums)
         case CHRF():
             return score_of_counts("chrf", sums)
         case _:
