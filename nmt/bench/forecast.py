@@ -22,7 +22,7 @@ from nmt.data.reused_tokenizers import expected_vocab_sizes, is_vocab_size_known
 from nmt.devices.precision import autocast
 from nmt.errors import UserError
 from nmt.evaluate.forecast import Forecast, SpeedForecast, TextForecast, WorkForecast
-from nmt.evaluate.student_t import student_t_quantile
+from nmt.evaluate.student_t import half_width
 from nmt.logs import is_first_rank, progress, say, warn, warnings_only
 from nmt.packing.shapes import UpdateStatistics
 from nmt.processes.device_memory import available_memory
@@ -41,7 +41,6 @@ from nmt.train.validate import validate
 from nmt.train.workload import Workload
 
 REPETITIONS = 6
-_CONFIDENCE = 0.95
 
 
 def forecast_run(recipe: Recipe, processes: Sequence[int], seconds: float) -> Forecast:
@@ -190,7 +189,7 @@ def _measure(
     assert forecast.text is not None
     costs = np.array([repetition.seconds / repetition.tgt_tokens for repetition in repetitions])
     mean = float(costs.mean())
-    half = student_t_quantile(_CONFIDENCE, len(costs) - 1) * float(costs.std(ddof=1)) / math.sqrt(len(costs))
+    half = half_width(costs)
     total = forecast.text.tgt_tokens
     validations = math.ceil(forecast.text.updates / recipe.train.validate_every)
     validations += int(recipe.train.start_from is not None)  # one of the initial model

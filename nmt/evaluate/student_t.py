@@ -1,12 +1,14 @@
-"""Quantiles of Student's t distribution."""
+"""Quantiles of Student's t distribution, and confidence intervals of means."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
 # Beyond these degrees of freedom, t and normal quantiles agree to five digits.
 _NORMAL_DEGREES = 1e5
@@ -28,3 +30,9 @@ def student_t_quantile(confidence: float, degrees: float) -> float:
     mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
     angle = float(np.interp(confidence, mass / mass[-1], angles))
     return math.sqrt(degrees) * math.tan(angle)
+
+
+def half_width(samples: Sequence[float] | NDArray[np.float64]) -> float:
+    """Return the half width of the 95% confidence interval of the mean of two or more independent samples."""
+    deviation = float(np.std(samples, ddof=1))
+    return student_t_quantile(0.95, len(samples) - 1) * deviation / math.sqrt(len(samples))

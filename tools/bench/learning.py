@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import sentencepiece
@@ -21,7 +21,7 @@ from sacrebleu.metrics.bleu import BLEU
 from bench.comparison import System, SystemProcess, system_process
 from bench.workload import Learning, Workload
 from nmt.errors import UserError
-from nmt.evaluate.student_t import student_t_quantile
+from nmt.evaluate.student_t import half_width
 from nmt.logs import say, warn
 from nmt.plots.figure import PALETTE, new_figure, save_figure, style_axes
 from nmt.storage.sealed import write_file
@@ -163,8 +163,7 @@ def _interval(differences: Sequence[float], digits: int) -> str:
     center = f"{mean(differences):+.{digits}f}"
     if len(differences) == 1:
         return center
-    half = student_t_quantile(0.95, len(differences) - 1) * stdev(differences) / len(differences) ** 0.5
-    return f"{center} ± {half:.{digits}f}"
+    return f"{center} ± {half_width(differences):.{digits}f}"
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmt.errors import UserError
-from nmt.evaluate.student_t import student_t_quantile
+from nmt.evaluate.student_t import half_width
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Ratio:
     high: float
 
 
-def paired_ratio(ours: Sequence[float], theirs: Sequence[float], confidence: float = 0.95) -> Ratio:
-    """Return the geometric mean of ours / theirs, with Student's interval of the mean log ratio.
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Return the geometric mean of ours / theirs, with Student's 95% interval of the mean log ratio.
 
     The two measurements of a pair are made back to back, which cancels changes in machine speed. Raises UserError for
     fewer than two pairs.
@@ -30,6 +30,5 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float], confidence: flo
     if len(ours) != len(theirs) or len(ours) < 2:
         raise UserError(f"an interval needs at least two pairs of measurements, got {len(ours)} and {len(theirs)}")
     logs = np.log(np.asarray(ours, dtype=np.float64)) - np.log(np.asarray(theirs, dtype=np.float64))
-    half = student_t_quantile(confidence, len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    mean = float(logs.mean())
+    mean, half = float(logs.mean()), half_width(logs)
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
