@@ -107,9 +107,9 @@ def prepare_data(runs: Sequence[Run]) -> list[Run]:
     return failed
 
 
-def command(run: Run, *more: str) -> list[str]:
+def command(run: Run) -> list[str]:
     """Return the arguments of `nmt` for a run."""
-    return ["run", str(run.recipe_file), *run.overrides, *more]
+    return ["run", str(run.recipe_file), *run.overrides]
 
 
 @dataclass(frozen=True)

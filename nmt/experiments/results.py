@@ -23,6 +23,7 @@ from nmt.experiments.run_comparison import read_translations
 from nmt.experiments.sweep import Run
 from nmt.logs import warn
 from nmt.recipe import Recipe
+from nmt.storage.finite import finite
 from nmt.storage.run_folder import list_checkpoints, read_json_object
 from nmt.text.tokenizer import Tokenizers
 from nmt.train.state import TrainState
@@ -75,7 +76,7 @@ class TestResult:
 def require_comparable(runs: Sequence[Run], metric: str | None) -> None:
     """Raise UserError, before training, for test sets or metrics that differ or are unavailable."""
     recipes = list({run.variant: run.recipe for run in runs}.values())
-    if len({json.dumps(_test_options(recipe), sort_keys=True) for recipe in recipes}) > 1:
+    if any(recipe.data.test != recipes[0].data.test for recipe in recipes):
         raise UserError("variants must have the same test sets to be compared; remove data.test from their options")
     tests = [test_sets(recipe) for recipe in {recipe.data.root: recipe for recipe in recipes}.values()]
     for name, test in tests[0].items():
@@ -207,15 +208,12 @@ def describe_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def runs_section(runs: Sequence[Mapping[str, Any]]) -> str:
     """Format the results of `describe_runs` as Markdown."""
-    lines = ["## Runs", "", *markdown_rows(("run", "options"), (_run_row(run) for run in runs)), ""]
+    rows = [(escape_markdown(run["run"]), escape_markdown(" ".join(run["options"]))) for run in runs]
+    lines = ["## Runs", "", *markdown_rows(("run", "options"), rows), ""]
     for name, heading in (("git_commit", "Commit"), ("machine", "Machine"), ("versions", "Software")):
         distinct = dict.fromkeys(json.dumps(run[name]) for run in runs)
         lines += [f"{heading}: {'; '.join(map(_describe, map(json.loads, distinct)))}.", ""]
     return "\n".join(lines)
-
-
-def _run_row(run: Mapping[str, Any]) -> tuple[str, str]:
-    return escape_markdown(run["run"]), escape_markdown(" ".join(run["options"]))
 
 
 def _describe(fact: object) -> str:
@@ -228,8 +226,7 @@ def _describe(fact: object) -> str:
 
 def as_document(results: Sequence[TestResult]) -> dict[str, Any]:
     """Return the results as JSON values, with null for NaN."""
-    text = json.dumps([asdict(result) for result in results])
-    return {"tests": json.loads(text, parse_constant=lambda _: None)}
+    return {"tests": finite([asdict(result) for result in results])}
 
 
 def _score_test(test: TestSet, complete: Mapping[str, Sequence[Run]], metric: str | None) -> TestResult:
@@ -299,10 +296,6 @@ def _scorer(recipe: Recipe, metric: str | None, test: str) -> Scorer:
 def _make_scorer(recipe: Recipe, metric: str | None, lowercase: bool, test: str) -> Scorer:
     name = metric or recipe.evaluate.metrics[0]
     return make_scorer(name, **scoring_options(recipe, lowercase, test))
-
-
-def _test_options(recipe: Recipe) -> dict[str, Any]:
-    return {name: corpus.model_dump(mode="json") for name, corpus in recipe.data.test.items()}
 
 
 def _row(variant: VariantResult) -> tuple[str, ...]:
