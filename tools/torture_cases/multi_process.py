@@ -74,10 +74,8 @@ def lost_process(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
 
 
 def _wait_for_step(command: Command, run: Path, step: int) -> None:
-    limit = time.monotonic() + MULTI_PROCESS_LIMIT
-    while last_step(run) < step:
-        if time.monotonic() > limit or command.wait(0.005) is not None:
-            raise SetupError(f"the run did not reach update {step}: {command.finish(1.0).summary}")
+    problem = f"the run did not reach update {step}"
+    command.wait_until(lambda: last_step(run) >= step, MULTI_PROCESS_LIMIT, problem)
 
 
 def _check_exit_names_rank(result: CommandResult, number: signal.Signals, rank: int) -> str | None:

@@ -152,6 +152,13 @@ class Command:
                 self._process.close()  # hundreds of forks would use up the file descriptors
         return self._status
 
+    def wait_until(self, condition: Callable[[], bool], limit: float, problem: str) -> None:
+        """Wait up to `limit` seconds for a condition; raises SetupError, with this problem, if it is not fulfilled."""
+        end = time.monotonic() + limit
+        while not condition():
+            if time.monotonic() > end or self.wait(0.005) is not None:
+                raise SetupError(f"{problem}: {self.finish(1.0).summary}")
+
     def kill(self) -> None:
         """Send SIGKILL to the command and, if it is a new interpreter, to all processes that it started."""
         if self._status is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nmt.storage.run_folder import list_checkpoints
 from torture_cases.multi_process import check_no_processes
-from torture_cases.sandbox import LIMIT, Command, CommandResult, Sandbox, SetupError, Trial, first_problem
+from torture_cases.sandbox import LIMIT, CommandResult, Sandbox, SetupError, Trial, first_problem
 
 _LINES = 60
 
@@ -75,7 +75,9 @@ def _refused(result: CommandResult, *words: str) -> str | None:
 def _other_model(setup: _Translation, folder: Path) -> str | None:
     out, part = folder / "out", folder / "out.part"
     command = setup.sandbox.start(setup.arguments("-o", str(out)))
-    _wait_until(lambda: part.exists() and part.read_bytes().count(b"\n") >= 4, command)
+    command.wait_until(
+        lambda: part.exists() and part.read_bytes().count(b"\n") >= 4, LIMIT, "the translation did not start"
+    )
     command.kill()
     if not part.exists():
         raise SetupError("the translation finished before it was killed")
@@ -157,10 +159,3 @@ def _closed_pipe(setup: _Translation, folder: Path) -> str | None:
         else f"expected status 1 without output ({result.summary})"
     )
     return first_problem(wrong, "it ended late" if late else None, check_no_processes(command))
-
-
-def _wait_until(condition: Callable[[], bool], command: Command) -> None:
-    limit = time.monotonic() + LIMIT
-    while not condition():
-        if time.monotonic() > limit or command.wait(0.005) is not None:
-            raise SetupError(f"the translation did not start: {command.finish(1.0).summary}")
