@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from gpu_check.outcome import Results
-from gpu_check.quickstart import make_trainer, prepared_corpus, quickstart_recipe
+from gpu_check.quickstart import quickstart_recipe
 from gpu_check.settings import NO_GPU, Settings
-from nmt.data.prepare import Prepared
+from nmt.data.prepare import Prepared, prepare
 from nmt.processes.distributed import start_world
+from nmt.train.trainer import build_trainer
 
 _SHOWN = (1, 2, 5, 10, 20, 50, 100, 150, 200)
 _WINDOW = 20
@@ -49,8 +50,7 @@ LIMITS = {
 
 def run(settings: Settings, results: Results, _part: str) -> None:
     """Train in all precisions and compare."""
-    recipe = quickstart_recipe(settings)
-    prepared = prepared_corpus(recipe)
+    prepared = prepare(quickstart_recipe(settings))
     results.note(
         f"float32 matmul precision: {torch.get_float32_matmul_precision()!r} ('highest' is without TF32); "
         f"cuDNN TF32, unused here: {torch.backends.cudnn.allow_tf32}.\n"
@@ -81,7 +81,8 @@ def training_losses(settings: Settings, prepared: Prepared, device: str, precisi
     recipe = quickstart_recipe(settings, options)
     losses = []
     with start_world(device) as world:
-        trainer = make_trainer(recipe, world, prepared)
+        trainer = build_trainer(recipe, prepared, world)
+        trainer.loss.train()
         with trainer.batches() as batches:
             for step in range(1, settings.pick(200, 21) + 1):
                 update = next(batches)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from bench.goals import Goal
 from bench.ledger import Entry, add_entries, format_result, is_reached, read_ledger, value_entry
@@ -137,11 +137,9 @@ def _times_and_scores(entry: Entry) -> Iterator[str]:
 def _file_options(settings: Settings) -> list[str]:
     """Return the options of a comparison that translates a file; trains the model if missing, and writes the file."""
     model = trained_model(quickstart_recipe(settings, [f"train.device={settings.device}"]))
-    folder, size = settings.folder("work/file"), settings.pick(10_000, 3)
-    pairs = list(generate("test", size, seed=1))
+    folder = settings.folder("work/file")
     source, ref = folder / "source.en", folder / "reference.de"
-    source.write_text("".join(f"{pair.src}\n" for pair in pairs), encoding="utf-8")
-    ref.write_text("".join(f"{pair.tgt}\n" for pair in pairs), encoding="utf-8")
+    _write_toy_pairs("test", settings.pick(10_000, 3), source, ref)
     note = "Quickstart model; test sentences of the built-in toy corpus."
     return ["--model", str(model), "--source", str(source), "--ref", str(ref), "--note", note]
 
@@ -163,12 +161,17 @@ def _text_options(settings: Settings) -> list[str]:
 def _write_toy_corpus(settings: Settings) -> Path:
     """Write as many toy pairs as Multi30k has, under its file names."""
     raw = settings.folder("work/comparison-raw")
-    sizes = settings.pick((29_000, 1_000, 1_000), (300, 20, 20))
-    for name, split, pairs in zip(("train", "val", "test"), ("train", "valid", "test"), sizes, strict=True):
-        found = list(generate(split, pairs, seed=1))  # type: ignore[arg-type]
-        (raw / f"{name}.en").write_text("".join(f"{pair.src}\n" for pair in found), encoding="utf-8")
-        (raw / f"{name}.de").write_text("".join(f"{pair.tgt}\n" for pair in found), encoding="utf-8")
+    size, held_out = settings.pick((29_000, 1_000), (300, 20))
+    _write_toy_pairs("train", size, raw / "train.en", raw / "train.de")
+    _write_toy_pairs("valid", held_out, raw / "val.en", raw / "val.de")
+    _write_toy_pairs("test", held_out, raw / "test.en", raw / "test.de")
     return raw
+
+
+def _write_toy_pairs(split: Literal["train", "valid", "test"], size: int, source: Path, target: Path) -> None:
+    pairs = list(generate(split, size, seed=1))
+    source.write_text("".join(f"{pair.src}\n" for pair in pairs), encoding="utf-8")
+    target.write_text("".join(f"{pair.tgt}\n" for pair in pairs), encoding="utf-8")
 
 
 def _ledger(settings: Settings) -> Path:

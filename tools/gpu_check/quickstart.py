@@ -8,12 +8,9 @@ from pathlib import Path
 from gpu_check.packages import ROOT
 from gpu_check.settings import Settings
 from nmt import pipeline
-from nmt.data.prepare import Prepared, load_prepared, prepare
 from nmt.experiments.sweep import merge_overrides
-from nmt.processes.distributed import World
 from nmt.recipe import Recipe, load_recipe
 from nmt.storage.run_folder import list_checkpoints
-from nmt.train.trainer import Trainer, build_trainer
 
 # Dry run: a minimal vocabulary and model.
 _SMALL = (
@@ -53,16 +50,3 @@ def trained_model(recipe: Recipe) -> Path:
         count = min(recipe.train.average_count, len(list_checkpoints(recipe.directory)))
         pipeline.average(recipe.directory, out, "last", count)
     return out
-
-
-def prepared_corpus(recipe: Recipe) -> Prepared:
-    """Prepare the recipe's corpus if needed and load it."""
-    prepare(recipe)
-    return load_prepared(recipe.data_directory)
-
-
-def make_trainer(recipe: Recipe, world: World, prepared: Prepared) -> Trainer:
-    """Create a trainer that saves nothing; `recipe.run_dir` must not contain checkpoints."""
-    trainer = build_trainer(recipe, prepared, world)
-    trainer.loss.train()
-    return trainer
