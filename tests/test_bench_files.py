@@ -320,10 +320,11 @@ def test_references_of_another_length_and_one_round_are_errors(
     assert not (tmp_path / "results.json").exists()
 
 
+@pytest.mark.parametrize("tgt_lang", ["zh", "zho"])
 def test_bleu_uses_the_tokenizer_of_the_target_language(
-    work: FileWorkload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    work: FileWorkload, tgt_lang: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metadata = replace(read_model_metadata(work.model), tgt_lang="zh")
+    metadata = replace(read_model_metadata(work.model), tgt_lang=tgt_lang)
     monkeypatch.setattr(file_comparison, "read_model_metadata", lambda _: metadata)
     side = Measurement("nmt", {}, {}, 0.0, [1.0, 1.0])
     file_comparison._add_bleu(side, work.source, work)

@@ -23,6 +23,7 @@ from nmt.logs import progress
 from nmt.processes.distributed import choose_device
 from nmt.recipe import SearchPrecision
 from nmt.storage.run_folder import find_model
+from nmt.text.languages import SHORT_CODES
 from nmt.text.tokenizer import Tokenizers
 
 EPILOG = """\
@@ -116,7 +117,7 @@ def load(search: Search, device: str) -> Callable[[Sequence[str]], list[list[str
 
 def closest(texts: Sequence[str], reference: str, tgt_lang: str, lowercase: bool) -> str:
     """Translation with the highest sentence BLEU."""
-    bleu = BLEU(effective_order=True, lowercase=lowercase, trg_lang=tgt_lang)
+    bleu = BLEU(effective_order=True, lowercase=lowercase, trg_lang=SHORT_CODES.get(tgt_lang, tgt_lang))
     return max(texts, key=lambda text: bleu.sentence_score(text, [reference]).score)
 
 
@@ -139,7 +140,8 @@ def measure(
 def table(rows: Sequence[Row], ref: list[str], tgt_lang: str, lowercase: bool) -> Iterator[str]:
     """Lines of the Markdown table and the signatures. tgt_lang: selects the tokenizer of BLEU"""
     unit = next(row for row in rows if row.search.name == REFERENCE).seconds
-    bleu, chrf = BLEU(lowercase=lowercase, trg_lang=tgt_lang), CHRF(lowercase=lowercase)
+    bleu = BLEU(lowercase=lowercase, trg_lang=SHORT_CODES.get(tgt_lang, tgt_lang))
+    chrf = CHRF(lowercase=lowercase)
     yield "| search | BLEU | chrF2 | length | seconds | relative to beam 5 |"
     yield "|---|---|---|---|---|---|"
     for row in rows:

@@ -66,12 +66,13 @@ def test_lower_case_is_scored_without_regard_to_case(lowercase: bool, case: str)
     )
 
 
-def test_bleu_uses_the_tokenizer_of_the_target_language() -> None:
+@pytest.mark.parametrize("tgt_lang", ["zh", "zho"])
+def test_bleu_uses_the_tokenizer_of_the_target_language(tgt_lang: str) -> None:
     row = search_table.Row(search_table.Search(search_table.REFERENCE, (), {}), ["我喜欢红色的狗"], [1.0])
-    *table, bleu, _ = search_table.table([row], ["我喜欢红色的猫"], "zh", False)
+    *table, bleu, _ = search_table.table([row], ["我喜欢红色的猫"], tgt_lang, False)
     assert "tok:zh" in bleu
     assert float(table[2].split("|")[2]) > 50
-    assert search_table.closest(["狗猫很好", "我喜欢红色的狗"], "我喜欢红色的猫", "zh", False) == "我喜欢红色的狗"
+    assert search_table.closest(["狗猫很好", "我喜欢红色的狗"], "我喜欢红色的猫", tgt_lang, False) == "我喜欢红色的狗"
 
 
 def test_only_that_matches_no_row_is_an_error(

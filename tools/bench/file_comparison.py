@@ -20,13 +20,12 @@ from threading import Event, Thread
 from time import perf_counter
 from typing import IO, Any
 
-from sacrebleu.metrics.bleu import BLEU
-
 from bench.comparison import TOOLS, Comparison, Measurement, System, SystemProcess, alternate
 from bench.environments import inherited_environment, shared_packages
 from bench.ratio import paired_ratio
 from bench.worker import end_with_parent
 from nmt.errors import UserError
+from nmt.evaluate.metrics import make_scorer
 from nmt.logs import say
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
@@ -188,7 +187,7 @@ def _add_bleu(measurement: Measurement, out: Path, workload: FileWorkload) -> No
     if workload.ref is not None:
         directory = find_model(workload.model)
         lowercase, tgt_lang = Tokenizers.load(directory).tgt.lowercases(), read_model_metadata(directory).tgt_lang
-        metric = BLEU(lowercase=lowercase, trg_lang=tgt_lang)
+        metric = make_scorer("bleu", tgt_lang=tgt_lang, lowercase=lowercase).metric
         score = metric.corpus_score(list(read_lines(out)), [list(read_lines(workload.ref))]).score
         measurement.settings["BLEU"] = f"{score:.2f}"
         measurement.versions["BLEU"] = str(metric.get_signature())
