@@ -87,13 +87,13 @@ def value_entry(goal: str, value: float, command: str, note: str, evidence: Any 
 def is_reached(entry: Entry) -> bool:
     """Return whether a measurement reaches its goal, a ratio with its whole interval."""
     goal = BY_NAME[entry["goal"]]
-    return goal.is_reached(Ratio(**entry["ratio"]).low if "ratio" in entry else entry["value"])
+    return goal.is_reached(entry["ratio"]["low"] if "ratio" in entry else entry["value"])
 
 
 def _verdict(entry: Entry) -> str:
     if is_reached(entry):
         return "reached"
-    is_mean_reached = "ratio" in entry and BY_NAME[entry["goal"]].is_reached(Ratio(**entry["ratio"]).ratio)
+    is_mean_reached = "ratio" in entry and BY_NAME[entry["goal"]].is_reached(entry["ratio"]["ratio"])
     return "reached on average" if is_mean_reached else "not reached"
 
 
