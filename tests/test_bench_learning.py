@@ -91,6 +91,13 @@ def test_nmt_learns_and_translates(text: Path, tmp_path: Path) -> None:
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 5
 
 
+def test_settings_of_nmt_override_the_workload(text: Path, tmp_path: Path) -> None:
+    settings = {"model.dropout": "0.25", "train.label_smoothing": "0.2"}
+    work = workload(text, str(tmp_path / "out")).with_settings(settings)
+    recipe = nmt_system._training_spec(work, {}, ("train.", "model.")).recipe
+    assert (recipe.model.dropout, recipe.train.label_smoothing) == (0.25, 0.2)
+
+
 @pytest.mark.slow
 def test_nmt_initializes_as_other_systems_do() -> None:
     recipe = find_model_spec("tiny").recipe.model

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -20,7 +21,7 @@ from bench.worker import Clock
 from bench.workload import Workload
 from nmt.bench.decoding import DecodingBench, DecodingProcesses, DecodingTask
 from nmt.bench.inputs import DecodingRequest, prepare_decoding, prepare_training_data
-from nmt.bench.model_specs import find_model_spec
+from nmt.bench.model_specs import ModelSpec, find_model_spec
 from nmt.bench.random_model import write_random_model
 from nmt.bench.training import TrainingBench
 from nmt.data.prepare import load_prepared
@@ -37,23 +38,23 @@ _EMBEDDINGS = ("src_embedding.weight", "tgt_embedding.weight", "output.weight")
 _PLACEHOLDER_CORPORA = 'train = [{ kind = "toy" }]\nvalid = [{ kind = "toy" }]'
 
 
-def _overrides(workload: Workload, *sections: str) -> list[str]:
-    """Overrides of the shape and of the options in these sections."""
-    prefixes = tuple(f"{section}." for section in sections)
-    chosen = {name: value for name, value in workload.options.items() if name.startswith(prefixes)}
-    return [
-        *(f"model.{name}={value}" for name, value in asdict(workload.shape).items()),
-        *map("=".join, chosen.items()),
-    ]
+def _training_spec(workload: Workload, changes: Mapping[str, object], sections: tuple[str, ...]) -> ModelSpec:
+    """Model and training options of a workload.
+
+    changes:  further options
+    sections: whose options the settings of the system override, such as `train.`
+    """
+    names = ("batch_tokens", "precision", "device", "threads", "label_smoothing")
+    options: dict[str, object] = {f"train.{name}": getattr(workload, name) for name in names}
+    options |= changes
+    options |= {f"model.{name}": value for name, value in asdict(workload.shape).items()}
+    options |= {name: value for name, value in workload.options.items() if name.startswith(sections)}
+    return find_model_spec("base", [f"{name}={value}" for name, value in options.items()], workload.vocab_size)
 
 
 def train(workload: Workload, clock: Clock) -> None:
     """Train on the prepared corpus."""
-    options = {"batch_tokens": workload.batch_tokens, "precision": workload.precision, "device": workload.device}
-    options |= {"threads": workload.threads, "label_smoothing": workload.label_smoothing}
-    options["compile"] = workload.options.get("compile", "false")
-    given = [f"train.{name}={value}" for name, value in options.items()]
-    spec = find_model_spec("base", [*given, *_overrides(workload, "train")], workload.vocab_size)
+    spec = _training_spec(workload, {"train.compile": workload.options.get("compile", "false")}, ("train.",))
     with start_world(workload.device) as world, tempfile.TemporaryDirectory() as folder:
         corpus = str(workload.path("nmt"))
         spec, store = prepare_training_data(spec, corpus, Path(folder), workload.updates, workload.vocab_size)
@@ -66,12 +67,9 @@ def learn(workload: Workload, clock: Clock) -> None:
     """Train with the schedule of the workload; then translate the test set."""
     learning = workload.learning
     assert learning is not None
-    options = {"batch_tokens": workload.batch_tokens, "precision": workload.precision, "device": workload.device}
-    options |= {"threads": workload.threads, "label_smoothing": workload.label_smoothing, "schedule": "noam"}
-    options |= {"learning_rate": learning.learning_rate, "warmup_steps": learning.warmup_steps}
-    given = [f"seed={learning.seed}", *(f"train.{name}={value}" for name, value in options.items())]
-    given += _overrides(workload, "train", "model")
-    spec = find_model_spec("base", given, workload.vocab_size)
+    changes = {"seed": learning.seed, "train.schedule": "noam"}
+    changes |= {"train.learning_rate": learning.learning_rate, "train.warmup_steps": learning.warmup_steps}
+    spec = _training_spec(workload, changes, ("train.", "model."))
     prepared = load_prepared(workload.path("nmt") / "data")
     valid = PairStore(prepared.directory, "valid")
     with start_world(workload.device) as world, tempfile.TemporaryDirectory() as folder:
