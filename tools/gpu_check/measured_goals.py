@@ -6,7 +6,6 @@ Measurements of full size on a GPU are also added to the ledger of the source tr
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -122,7 +121,7 @@ def _run(command: Sequence[str]) -> str:
     lines = [line.strip() for line in done.stderr.split("\n") if line.strip()]
     if not done.returncode:
         return ""
-    errors = [line for line in lines if re.match("bench: ", line)]
+    errors = [line for line in lines if line.startswith("bench: ")]
     problem = (errors or lines or [f"exit status {done.returncode}"])[-1]
     return (f"{problem} {lines[-1]}" if problem.endswith("output:") else problem)[:300]
 
