@@ -76,9 +76,6 @@ class _Command:
         if timed:
             self.measurement.rates.append(len(self.lines) / seconds)
 
-    def finish(self) -> None:
-        """Do nothing; there are no latencies, memory or errors to add."""
-
 
 @dataclass
 class _Server:
@@ -164,7 +161,8 @@ def compare_servers(workload: ServingWorkload, ours: System, theirs: System, rou
                 first, second = (run.measurement.rates[-1] for run in runs)
                 say(f"round {number} of {rounds}: {first:,.1f} and {second:,.1f} lines/s")
         for run in runs:
-            run.finish()
+            if isinstance(run, _Server):
+                run.finish()
         one, other = (run.measurement for run in runs)
         return Comparison(one, other, paired_ratio(one.rates, other.rates))
 
