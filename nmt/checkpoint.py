@@ -36,7 +36,6 @@ from nmt.storage.sealed import (
     verify_directory,
     write_directory,
 )
-from nmt.text.clean import UnicodeForm
 from nmt.text.pair_encoder import PairEncoder
 from nmt.text.tokenizer import Tokenizers
 
@@ -67,7 +66,7 @@ class LoadedModel:
         tag_ids = [] if tag is None else [tokenizers.src.tag_id(tag)]
         return PairEncoder(
             tokenizers,
-            cast(UnicodeForm, self.metadata.unicode_form),
+            self.metadata.unicode_form,
             self.model.recipe.max_positions - 1,
             tag_ids,
             self.metadata.max_source_tokens(tag_ids),

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -26,7 +25,7 @@ from nmt.export.parity import load_huggingface
 from nmt.recipe import DecodeRecipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizers
 
 Translate = Callable[[Sequence[str]], list[str]]
@@ -103,7 +102,7 @@ def huggingface_translator(directory: Path, decode: DecodeRecipe, source: Path) 
     forbidden = forbidden_tokens(Tokenizers.load(own), metadata)
     config, _ = to_generation_config(decode, model.config.max_position_embeddings, metadata.max_tokens, forbidden)
     model.generation_config = load_package("transformers").GenerationConfig(**config)  # without the model's own options
-    form = cast(UnicodeForm, metadata.unicode_form)
+    form = metadata.unicode_form
 
     def translate(lines: Sequence[str]) -> list[str]:
         found: list[str] = []

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from nmt.errors import UserError
-from nmt.text.clean import UnicodeForm, normalize
+from nmt.recipe import UnicodeForm
+from nmt.text.clean import normalize
 from nmt.text.subword_file import SPACE, spell
 
 Links = list[tuple[int, int]]

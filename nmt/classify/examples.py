@@ -17,9 +17,9 @@ from nmt.data.corpus import ReadOptions, read_labels, read_pairs
 from nmt.errors import UserError
 from nmt.logs import counted, say, warn
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import ClassificationRecipe, Corpus, has_label
+from nmt.recipe import ClassificationRecipe, Corpus, UnicodeForm, has_label
 from nmt.special_ids import BOS_ID, EOS_ID
-from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizer
 
 _HELD_OUT = 10  # one in this many examples is for validation

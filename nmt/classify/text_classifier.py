@@ -23,10 +23,9 @@ from nmt.evaluate.classification import ClassificationScore, score_classes
 from nmt.logs import counted
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
-from nmt.recipe import ModelRecipe
+from nmt.recipe import ModelRecipe, UnicodeForm
 from nmt.storage.run_folder import CLASSIFIER, find_model
 from nmt.storage.sealed import CorruptError, verify_directory
-from nmt.text.clean import UnicodeForm
 from nmt.text.tokenizer import Tokenizer
 
 FORMAT = 1

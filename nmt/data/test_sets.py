@@ -13,8 +13,8 @@ from nmt.data.corpus import Labels, ReadOptions, read_documents, read_labels, re
 from nmt.data.store import PairStore
 from nmt.errors import UserError
 from nmt.logs import warn
-from nmt.recipe import Context, Corpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus
-from nmt.text.clean import UnicodeForm, normalize, warn_of_form
+from nmt.recipe import Context, Corpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus, UnicodeForm
+from nmt.text.clean import normalize, warn_of_form
 from nmt.text.context import is_blank, with_previous
 from nmt.text.lines import warn_of_empty, warn_of_fields
 from nmt.text.sacrebleu_sets import sacrebleu_files

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from nmt.decode.task import Previous, Task
 from nmt.errors import UserError
-from nmt.recipe import SEPARATOR, Context, DecodeRecipe
+from nmt.recipe import SEPARATOR, Context, DecodeRecipe, UnicodeForm
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import UNK_ID
-from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.clean import normalize
 from nmt.text.context import after_last, find_separators
 from nmt.text.sentences import split_sentences
 from nmt.text.tokenizer import Tokenizers

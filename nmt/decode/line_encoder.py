@@ -9,10 +9,10 @@ from nmt.decode.context import ContextEncoder
 from nmt.decode.glossary import Glossary, Required, forms_of
 from nmt.decode.task import Task, TranslatorInput
 from nmt.errors import UserError
-from nmt.recipe import DecodeRecipe
+from nmt.recipe import DecodeRecipe, UnicodeForm
 from nmt.search.limits import max_output_length, num_required_tokens, require_fit
 from nmt.search.options import SearchOptions
-from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.clean import normalize
 from nmt.text.sentences import split_sentences
 from nmt.text.splitting import Part, split_line
 from nmt.text.subword_file import SPACE, spell

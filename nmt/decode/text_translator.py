@@ -30,12 +30,11 @@ from nmt.decode.line_encoder import RIGHT_TO_LEFT, LineEncoder
 from nmt.decode.task import Previous, Task, TranslatorInput
 from nmt.decode.translation import Attention, Translation, join_ranks, without_breaks
 from nmt.errors import UserError
-from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UnicodeForm
 from nmt.search.hypothesis import Hypothesis, in_reading_order
 from nmt.search.limits import distinct_requirements
 from nmt.search.options import SearchOptions
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
-from nmt.text.clean import UnicodeForm
 from nmt.text.spelling import Spelling
 from nmt.text.splitting import Alternatives, Part, as_lists, assign_phrases
 from nmt.text.tokenizer import Tokenizers

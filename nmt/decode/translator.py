@@ -28,7 +28,7 @@ from nmt.inference.prepare import SearchModel, prepare_for_search
 from nmt.logs import warn
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
-from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UnicodeForm
 from nmt.search.batches import Batching, choose_batch_tokens, continuous_batches, static_batches
 from nmt.search.beam_search import StepModel, beam_search
 from nmt.search.callback import CallbackModel
@@ -44,7 +44,6 @@ from nmt.search.sampling import SamplingOptions, sample
 from nmt.search.trees import Trees, TreeTokens
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, require_kind
-from nmt.text.clean import UnicodeForm
 from nmt.text.pair_encoder import PairEncoder
 from nmt.text.splitting import Part
 from nmt.text.subword_file import SPACE
@@ -190,7 +189,7 @@ class Translator(TextTranslator):
             tokenizers,
             options,
             max_positions=min(model.recipe.max_positions for model in models),
-            unicode_form=cast(UnicodeForm, metadata.unicode_form),
+            unicode_form=metadata.unicode_form,
             device=torch_device,
             reverse_target=metadata.reverse_target,
             max_tokens=min(member.metadata.max_tokens for member in loaded),

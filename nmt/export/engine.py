@@ -28,7 +28,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 from nmt.decode.arguments import require_count, require_list, require_options
 from nmt.decode.task import Task
@@ -48,14 +48,14 @@ from nmt.export.capabilities import (
     select_device,
 )
 from nmt.export.packages import load_package
-from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UnicodeForm
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.limits import max_output_length, output_limits
 from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizers
 
 _BATCH_TOKENS, _GREEDY_BATCH_TOKENS = 256, 512
@@ -452,7 +452,7 @@ class CTranslate2Translator(TextTranslator):
                 tokenizers,
                 options,
                 max_positions=conversion.recipe.max_positions,
-                unicode_form=cast(UnicodeForm, conversion.metadata.unicode_form),
+                unicode_form=conversion.metadata.unicode_form,
                 reverse_target=conversion.metadata.reverse_target,
                 max_tokens=conversion.metadata.max_tokens,
                 context=conversion.metadata.context,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -13,7 +13,7 @@ from nmt.export.capabilities import GNMT_EXPONENT
 from nmt.recipe import SEPARATOR, TERM_MARKERS, DecodeRecipe, explain
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.storage.model_metadata import ModelMetadata
-from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizers
 
 _UNSUPPORTED = (
@@ -131,7 +131,7 @@ def changed_options(decode: DecodeRecipe, names: Sequence[str]) -> list[str]:
 
 def forbidden_tokens(tokenizers: Tokenizers, metadata: ModelMetadata) -> list[list[int]]:
     """Encode the phrases that the model's own search options forbid, and the markup that it never outputs."""
-    form = cast(UnicodeForm, metadata.unicode_form)
+    form = metadata.unicode_form
     markup = [*TERM_MARKERS, *([SEPARATOR] if metadata.context.has_target else [])]
     phrases = [normalize(phrase, form) for phrase in metadata.decode.forbid]
     forbidden = [tokens for phrase in phrases for tokens in tokenizers.tgt.encode_forbidden(phrase)]

@@ -34,11 +34,10 @@ from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.logs import say, warn
 from nmt.model.layers import sinusoids
 from nmt.models import build_uninitialized
-from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, ModelRecipe
+from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, ModelRecipe, UnicodeForm
 from nmt.recipe.corpora import LANGUAGE_PATTERN
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import require_new, write_directory
-from nmt.text.clean import UnicodeForm
 from nmt.text.subword_file import read_pieces
 
 _MASKED_LOGIT = -100.0  # probability 0 in float32, but a finite loss in training

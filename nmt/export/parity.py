@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.special_ids import BOS_ID, EOS_ID
-from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.clean import normalize
 from nmt.text.subword_file import PieceKind, read_pieces
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 
@@ -96,7 +96,7 @@ class _Reference:
 
     def __init__(self, loaded: LoadedModel, tokenizers: Tokenizers, lines: Sequence[str], model: Transformer) -> None:
         self.model = model
-        form = cast(UnicodeForm, loaded.metadata.unicode_form)
+        form = loaded.metadata.unicode_form
         max_tokens = min(loaded.metadata.max_tokens, model.recipe.max_positions - 1)
         normalized = [normalize(line, form) for line in lines]
         encoded = {text: tokenizers.src.encode(text) for text in normalized}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from nmt.checkpoint import LoadedModel
 from nmt.decode.translator import Translator
@@ -19,7 +19,6 @@ from nmt.heads.pruning import most_important
 from nmt.inference.prepacked import prepack
 from nmt.logs import progress, warn
 from nmt.recipe import DecodeRecipe
-from nmt.text.clean import UnicodeForm
 from nmt.text.tokenizer import Tokenizers
 
 _CURVE_STEPS = 10
@@ -128,7 +127,7 @@ class MaskedBleu:
             tokenizers,
             DecodeRecipe(alignments=False).over(metadata.decode),
             max_positions=loaded.model.recipe.max_positions,
-            unicode_form=cast(UnicodeForm, metadata.unicode_form),
+            unicode_form=metadata.unicode_form,
             device=loaded.model.tgt_embedding.weight.device,
             reverse_target=metadata.reverse_target,
             max_tokens=metadata.max_tokens,

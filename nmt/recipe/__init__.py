@@ -21,6 +21,7 @@ from nmt.recipe.corpora import (
     ToyCorpus,
     TreesCorpus,
     TsvCorpus,
+    UnicodeForm,
     has_label,
     named_files,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "TrainRecipe",
     "TreesCorpus",
     "TsvCorpus",
+    "UnicodeForm",
     "describe_recipe",
     "dump_choices",
     "dump_recipe",

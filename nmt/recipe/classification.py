@@ -7,7 +7,16 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from nmt.recipe.corpora import Corpus, CorpusOptions, FilledPath, MonolingualCorpus, Section, Seed, has_label
+from nmt.recipe.corpora import (
+    Corpus,
+    CorpusOptions,
+    FilledPath,
+    MonolingualCorpus,
+    Section,
+    Seed,
+    UnicodeForm,
+    has_label,
+)
 from nmt.recipe.effects import require_training_effect
 from nmt.recipe.model import ModelRecipe
 from nmt.recipe.sections import NAME_PATTERN, TokenizerRecipe, TrainRecipe
@@ -50,7 +59,7 @@ class LabeledDataRecipe(Section):
     noise: tuple[Noise, ...] = ()
     """Train a filter for parallel text: the corpora have pairs without labels. Each pair gets the label `translation`,
     and a copy with one of these kinds of noise gets that kind as its label."""
-    unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
+    unicode_form: UnicodeForm = "NFC"
     """Unicode normalization of all text, including at inference."""
     invalid_utf8: Literal["error", "replace"] = "error"
     """For bytes that are not UTF-8: stop with an error that names the file and line, or insert U+FFFD."""

@@ -26,6 +26,7 @@ PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 FieldName = Annotated[str, Field(min_length=1)]
+UnicodeForm = Literal["NFC", "NFKC", "none"]
 LANGUAGE_PATTERN = r"^[a-z]{2,3}$"
 TAG_PATTERN = r"^<[^\s<>]+>$"
 _RESERVED_PIECES = {"<pad>", "<unk>", "<s>", "</s>"}

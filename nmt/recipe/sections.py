@@ -22,6 +22,7 @@ from nmt.recipe.corpora import (
     SgmCorpus,
     TestSets,
     TextCorpus,
+    UnicodeForm,
 )
 from nmt.recipe.decoding import DecodeRecipe, FinalDecodeRecipe
 from nmt.recipe.effects import require_effect, require_known_tags
@@ -46,7 +47,7 @@ class DataRecipe(Section):
     """Validation set, which selects the best checkpoint and is not filtered."""
     test: TestSets = Field(default_factory=dict)
     """Test sets by name, which `nmt run` translates and scores at the end and searches for in the training text."""
-    unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
+    unicode_form: UnicodeForm = "NFC"
     """Unicode normalization of all text, including at inference."""
     invalid_utf8: Literal["error", "replace"] = "error"
     """For bytes that are not UTF-8: stop with an error that names the file and line, or insert U+FFFD."""

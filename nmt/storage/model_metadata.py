@@ -14,7 +14,7 @@ import tomli_w
 
 from nmt.errors import UserError
 from nmt.logs import is_first_rank, warn
-from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, DecodeRecipe, ModelRecipe, upgrade_options
+from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, DecodeRecipe, ModelRecipe, UnicodeForm, upgrade_options
 from nmt.storage.run_folder import (
     MODEL,
     checkpoint_step,
@@ -49,7 +49,7 @@ class ModelMetadata:
     tgt_lang: str
     src_vocab_size: int
     tgt_vocab_size: int
-    unicode_form: str
+    unicode_form: UnicodeForm
     decode: DecodeRecipe
     origin: dict[str, Any] = field(default_factory=dict)
     reverse_target: bool = False

@@ -9,13 +9,12 @@ from functools import cache
 from typing import Literal, get_args
 
 from nmt.logs import counted, warn
-from nmt.recipe import NO_LANGUAGE, DataRecipe
+from nmt.recipe import NO_LANGUAGE, DataRecipe, UnicodeForm
 from nmt.recipe.removed_characters import CONTROL, INVISIBLE
 from nmt.text.languages import HAN, HANGUL, KANA, LATIN, SCRIPTS, WITHOUT_SPACES
 from nmt.text.unicode_form import unicode_form
 
 Pair = tuple[str, str]
-UnicodeForm = Literal["NFC", "NFKC", "none"]
 DropReason = Literal["empty", "control characters", "too long", "length ratio", "identical sides", "wrong script"]
 DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 

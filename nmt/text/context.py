@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 
 from nmt.errors import UserError
 from nmt.logs import say
-from nmt.recipe import SEPARATOR, Context
-from nmt.text.clean import DropReason, Pair, UnicodeForm, normalize
+from nmt.recipe import SEPARATOR, Context, UnicodeForm
+from nmt.text.clean import DropReason, Pair, normalize
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 
 Item = TypeVar("Item")

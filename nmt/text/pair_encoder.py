@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nmt.text.clean import UnicodeForm, normalize
+from nmt.recipe import UnicodeForm
+from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizers, require_lengths
 
 TokenPair = tuple[Sequence[int], Sequence[int]]

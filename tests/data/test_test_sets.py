@@ -8,8 +8,7 @@ import sacrebleu
 
 from nmt.data.test_sets import test_sets as read_test_sets
 from nmt.errors import UserError
-from nmt.recipe import Recipe, parse_recipe
-from nmt.text.clean import UnicodeForm
+from nmt.recipe import Recipe, UnicodeForm, parse_recipe
 
 RECIPE = """
 name = "test"

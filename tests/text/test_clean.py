@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.recipe import DataRecipe, TextCorpus
-from nmt.text.clean import DROP_REASONS, Cleaner, UnicodeForm, normalize, valid_unicode
+from nmt.recipe import DataRecipe, TextCorpus, UnicodeForm
+from nmt.text.clean import DROP_REASONS, Cleaner, normalize, valid_unicode
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=60)
 INVISIBLE = "[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]+"

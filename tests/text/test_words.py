@@ -17,9 +17,9 @@ from nmt.alignment.words import (
     words_of_pieces,
     words_of_starts,
 )
-from nmt.recipe import TokenizerRecipe
+from nmt.recipe import TokenizerRecipe, UnicodeForm
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.text.clean import UnicodeForm, normalize
+from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizer, train_tokenizer
 
 
