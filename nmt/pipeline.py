@@ -151,14 +151,16 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
     noun, option = "checkpoint", "keep_last"
     if kind == "best":
         noun, option = "validated checkpoint", "keep_best"
-        missing = {*TrainState.load(checkpoints[-1]).best_steps(count)} - {*map(checkpoint_step, checkpoints)}
+        by_step = {checkpoint_step(checkpoint): checkpoint for checkpoint in checkpoints}
+        best = TrainState.load(checkpoints[-1]).best_steps()
+        missing = set(best[:count]) - by_step.keys()
         if missing and not accept_fewer:
             steps = ", ".join(map(str, sorted(missing)))
             raise UserError(
                 f"{run_dir} lacks checkpoints that are among its {count} best (steps {steps}); average fewer, or train "
                 "another run with a higher train.keep_best"
             )
-        checkpoints = _sort_by_validation(checkpoints)
+        checkpoints = [by_step[step] for step in reversed(best) if step in by_step]
         if not checkpoints:
             raise UserError(
                 f"{run_dir} has no validated checkpoint; the average of the best needs one; lower "
@@ -171,18 +173,6 @@ def _choose_checkpoints(run_dir: Path, kind: AverageKind, count: int, *, accept_
             f"{len(checkpoints)}); another run keeps more with train.{option} or a lower train.save_every"
         )
     return sorted(checkpoints[-count:])
-
-
-def _sort_by_validation(checkpoints: Sequence[Path]) -> list[Path]:
-    """Return the validated checkpoints, best last, and without diverged ones (-inf) unless all diverged."""
-    scores = TrainState.load(checkpoints[-1]).scores
-    scores = {step: score for step, score in scores.items() if score != float("-inf")} or scores
-
-    def rank(checkpoint: Path) -> tuple[float, int]:
-        step = checkpoint_step(checkpoint)
-        return scores[str(step)], -step  # of equal scores, the earliest is best
-
-    return sorted((path for path in checkpoints if str(checkpoint_step(path)) in scores), key=rank)
 
 
 def _write_average(

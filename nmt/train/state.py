@@ -145,9 +145,12 @@ class TrainState:
         values = self.best_validation
         return self.best_score in (-values.get("valid/average_loss", math.nan), values.get("valid/average_bleu"))
 
-    def best_steps(self, count: int) -> list[int]:
-        """Return the steps of the `count` best scores, best first; those of diverged models only if all diverged."""
-        scores = {step: score for step, score in self.scores.items() if score != float("-inf")} or self.scores
+    def best_steps(self, count: int | None = None) -> list[int]:
+        """Return the steps of the `count` best scores, or of all, best first; of equal scores, the earliest is best.
+
+        Steps of diverged models (-inf) count only if all diverged.
+        """
+        scores = {step: score for step, score in self.scores.items() if score != -math.inf} or self.scores
         return [int(step) for step in sorted(scores, key=lambda step: -scores[step])[:count]]
 
     def record_score(self, score: float, metrics: dict[str, float]) -> bool:
