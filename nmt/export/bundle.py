@@ -10,11 +10,11 @@ import torch
 
 from nmt.checkpoint import LoadedModel, load_model
 from nmt.errors import CommandError, UserError
-from nmt.export.card import Card, Target, write_card
+from nmt.export.card import Target, write_card
 from nmt.export.ctranslate2 import Quantization, ctranslate2_files
 from nmt.export.huggingface import huggingface_files
 from nmt.export.marian import read_json
-from nmt.export.packages import Package, is_installed
+from nmt.export.packages import EXTRA_OF, Package, is_installed
 from nmt.export.parity import Parity, Sample, check_ctranslate2, check_huggingface, default_sample
 from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.processes.interruption import interruptible
@@ -71,8 +71,8 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
         else:
             generation = read_json(folder / "generation_config.json")
             usage = huggingface_usage(generation, options.repository or str(out), loaded.metadata)
-        card = Card(options.target, options.license, usage, tuple(notes))
-        _write(folder, {"README.md": write_card(loaded, card).encode()})
+        card = write_card(loaded, options.target, options.license, usage, notes)
+        _write(folder, {"README.md": card.encode()})
         require_new(out)  # another process may have created it in the meantime
     return tuple(notes)
 
@@ -82,7 +82,7 @@ def _check_package(options: ExportOptions) -> None:
     if not options.check_parity and is_installed(package):
         raise CommandError(f"{package} is installed, so the parity check is required; omit --no-parity-check")
     if options.check_parity and not is_installed(package):
-        extra = "fast" if package == "ctranslate2" else "huggingface"
+        extra = EXTRA_OF[package]
         alternative = "" if package == "ctranslate2" else ", or skip the check with --no-parity-check"
         raise UserError(
             f"package {package} is not installed; the parity check needs it; pip install 'nmt[{extra}]'{alternative}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,32 +35,22 @@ _MARKUP = (
 )
 
 
-@dataclass(frozen=True)
-class Card:
-    """Content of a model card besides the model's own metadata.
+def write_card(loaded: LoadedModel, target: Target, license: str | None, usage: str, notes: Sequence[str]) -> str:
+    """Return the text of README.md.
 
     license: an identifier such as apache-2.0; None if not stated
     usage:   a program that translates with the export
     notes:   sentences about the export, such as the result of the parity check
     """
-
-    target: Target
-    license: str | None
-    usage: str
-    notes: tuple[str, ...]
-
-
-def write_card(loaded: LoadedModel, card: Card) -> str:
-    """Return the text of README.md."""
     metadata = loaded.metadata
     directions = ", ".join(metadata.directions)
     codes = list(dict.fromkeys(code for pair in metadata.directions for code in pair.split(" to ")))
     lines = [
         "---",
         f"language: {json.dumps(codes)}",  # quoted, because `no`, Norwegian, is false in YAML
-        *([f"license: {card.license}"] if card.license is not None else []),
+        *([f"license: {license}"] if license is not None else []),
         "pipeline_tag: translation",
-        f"library_name: {'transformers' if card.target == 'huggingface' else 'ctranslate2'}",
+        f"library_name: {'transformers' if target == 'huggingface' else 'ctranslate2'}",
         "tags: [translation, nmt]",
         "---",
         "",
@@ -70,11 +59,11 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
         f"A Transformer (Vaswani et al. 2017) for translation, {directions}, exported by nmt.",
         "",
         "```bash",
-        f"pip install {'transformers torch' if card.target == 'huggingface' else 'ctranslate2'} sentencepiece",
+        f"pip install {'transformers torch' if target == 'huggingface' else 'ctranslate2'} sentencepiece",
         "```",
         "",
         "```python",
-        card.usage,
+        usage,
         "```",
         "",
         *_input_notes(loaded),
@@ -88,7 +77,7 @@ def write_card(loaded: LoadedModel, card: Card) -> str:
     local = {"shortlist", "fusion"}  # paths
     options = metadata.decode.model_dump(mode="json", exclude_defaults=True, exclude=local)
     lines += ["## Search", "", *_table({"search": metadata.decode.description, **options}), ""]
-    lines += ["## This export", "", *(f"- {note}" for note in card.notes), ""]
+    lines += ["## This export", "", *(f"- {note}" for note in notes), ""]
     return "\n".join(lines)
 
 

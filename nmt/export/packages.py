@@ -10,7 +10,7 @@ from nmt.errors import UserError
 
 Package = Literal["ctranslate2", "transformers", "fastapi", "uvicorn", "py3langid", "rouge_score"]
 
-_EXTRA: dict[Package, str] = {
+EXTRA_OF: dict[Package, str] = {
     "ctranslate2": "fast",
     "transformers": "huggingface",
     "fastapi": "serve",
@@ -31,5 +31,6 @@ def load_package(package: Package, submodule: str = "") -> Any:
         return importlib.import_module(f"{package}.{submodule}" if submodule else package)
     except ImportError as error:
         raise UserError(
-            f"package {package} cannot be imported ({error}); it is required here; pip install 'nmt[{_EXTRA[package]}]'"
+            f"package {package} cannot be imported ({error}); it is required here; pip install "
+            f"'nmt[{EXTRA_OF[package]}]'"
         ) from error

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nmt.checkpoint import load_model
-from nmt.export.card import Card, write_card
+from nmt.export.card import write_card
 from nmt.recipe import Context, DecodeRecipe
 from nmt.storage.run_folder import find_report
 
@@ -38,7 +38,7 @@ def run(make_model: MakeModel, tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_the_card_of_a_run_has_its_scores(run: Path) -> None:
     loaded = load_model(run, torch.device("cpu"))
-    card = write_card(loaded, Card("huggingface", "apache-2.0", "print(1)", ("Parity check passed: details.",)))
+    card = write_card(loaded, "huggingface", "apache-2.0", "print(1)", ("Parity check passed: details.",))
     head, _, body = card.removeprefix("---\n").partition("\n---\n")
     assert head.splitlines() == [
         'language: ["en", "de"]',
@@ -61,7 +61,7 @@ def test_the_card_of_a_run_has_its_scores(run: Path) -> None:
 
 def test_the_card_names_the_initial_model_without_its_folder(run: Path) -> None:
     (run / "report.json").write_text(json.dumps(REPORT | {"start_from": "/secret/base/model"}))
-    card = write_card(load_model(run, torch.device("cpu")), Card("huggingface", None, "", ()))
+    card = write_card(load_model(run, torch.device("cpu")), "huggingface", None, "", ())
     assert "\n| initial model | base |\n" in card
     assert "secret" not in card
 
@@ -72,7 +72,7 @@ def test_the_card_names_tags_and_their_languages(run: Path) -> None:
     loaded = load_model(run, torch.device("cpu"))
     metadata = replace(loaded.metadata, tags={"<2de>": "en to de", "<2fr>": "en to fr"})
     metadata = replace(metadata, trained_directions=("en to de", "en to fr"))
-    card = write_card(replace(loaded, metadata=metadata), Card("huggingface", None, "", ()))
+    card = write_card(replace(loaded, metadata=metadata), "huggingface", None, "", ())
     assert 'language: ["en", "de", "fr"]\n' in card and "\n# en to de, en to fr\n" in card
     assert "these tags: `<2de>` (en to de), `<2fr>` (en to fr). The code above adds none of them." in card
     assert "\n| news, en to fr, `<2fr>` | bleu | 27.35 |" in card
@@ -83,7 +83,7 @@ def test_the_card_counts_test_sentences_in_the_training_text(run: Path) -> None:
     clean = [{"name": "bleu", "value": 21.0, "signature": ""}]
     test = REPORT["tests"][0] | {"sentences": 3_003, "leaks": {"any": counts}, "clean_scores": clean}
     (run / "report.json").write_text(json.dumps(REPORT | {"tests": [test]}))
-    card = write_card(load_model(run, torch.device("cpu")), Card("huggingface", None, "", ()))
+    card = write_card(load_model(run, torch.device("cpu")), "huggingface", None, "", ())
     matches = "Sentences of news with an exact or near match in the training text: 3 of 3,003"
     assert f"\n{matches}; scores of the others: bleu 21.00.\n" in card
     assert "\nMeasured by nmt before the export, with the search options below.\n" in card
@@ -92,7 +92,7 @@ def test_the_card_counts_test_sentences_in_the_training_text(run: Path) -> None:
 @pytest.mark.parametrize(("averaged", "text"), [(5, "5"), (0, "none; the model is the EMA")])
 def test_the_card_has_the_number_of_averaged_checkpoints(averaged: int, text: str, run: Path) -> None:
     (run / "report.json").write_text(json.dumps(REPORT | {"training": {"averaged": averaged}}))
-    card = write_card(load_model(run, torch.device("cpu")), Card("huggingface", None, "", ()))
+    card = write_card(load_model(run, torch.device("cpu")), "huggingface", None, "", ())
     assert f"\n| averaged checkpoints | {text} |\n" in card
 
 
@@ -109,7 +109,7 @@ def test_a_model_without_a_run_has_a_card(make_model: MakeModel) -> None:
     loaded = load_model(make_model(joint=False, tied_embeddings="decoder"), torch.device("cpu"))
     decode = loaded.metadata.decode.model_copy(update={"shortlist": Path("local")})
     changed = replace(loaded, metadata=replace(loaded.metadata, decode=decode))
-    card = write_card(changed, Card("ctranslate2", None, "", ()))
+    card = write_card(changed, "ctranslate2", None, "", ())
     assert "shortlist" not in card
     assert "license" not in card
     assert "Scores" not in card
@@ -119,25 +119,25 @@ def test_the_card_describes_the_input(make_model: MakeModel) -> None:
     loaded = load_model(make_model(), torch.device("cpu"))
     decode = loaded.metadata.decode.model_copy(update={"long_lines": "truncate"})
     changed = replace(loaded, metadata=replace(loaded.metadata, decode=decode))
-    card = write_card(loaded, Card("ctranslate2", None, "", ()))
+    card = write_card(loaded, "ctranslate2", None, "", ())
     assert " and splits lines of more than 95 tokens" in card  # the model has 96 positions
-    assert " and truncates lines of more than 95 tokens" in write_card(changed, Card("ctranslate2", None, "", ()))
+    assert " and truncates lines of more than 95 tokens" in write_card(changed, "ctranslate2", None, "", ())
     assert "lower case" not in card
     assert "<term-source>" not in card
     lowercase = load_model(make_model(lowercase=True), torch.device("cpu"))
-    assert "in lower case" in write_card(lowercase, Card("ctranslate2", None, "", ()))
+    assert "in lower case" in write_card(lowercase, "ctranslate2", None, "", ())
 
 
 def test_the_card_has_options_that_affect_only_some_architectures(make_model: MakeModel) -> None:
     relative = load_model(make_model(positions="relative", max_distance=4), torch.device("cpu"))
-    assert "| max_distance | 4 |" in write_card(relative, Card("ctranslate2", None, "", ()))
+    assert "| max_distance | 4 |" in write_card(relative, "ctranslate2", None, "", ())
 
 
 def test_the_card_names_the_search_even_with_default_options(run: Path) -> None:
     loaded = load_model(run, torch.device("cpu"))
     for decode in (DecodeRecipe(), DecodeRecipe(beam_size=2, max_tokens=9)):
         card = write_card(
-            replace(loaded, metadata=replace(loaded.metadata, decode=decode)), Card("huggingface", None, "", ())
+            replace(loaded, metadata=replace(loaded.metadata, decode=decode)), "huggingface", None, "", ()
         )
         assert f"| search | beam {decode.beam_size}, length penalty gnmt 0.6 |\n" in card
         assert ("\n| beam_size | 2 |\n| max_tokens | 9 |\n" in card) == (decode.max_tokens == 9)
@@ -145,11 +145,10 @@ def test_the_card_names_the_search_even_with_default_options(run: Path) -> None:
 
 def test_the_card_of_a_model_with_context_says_so(run: Path) -> None:
     loaded = load_model(run, torch.device("cpu"))
-    card = Card("huggingface", None, "print(1)", ())
-    assert "previous sentences" not in write_card(loaded, card)
+    assert "previous sentences" not in write_card(loaded, "huggingface", None, "", ())
     with_context = replace(loaded, metadata=replace(loaded.metadata, context=Context(3)))
-    text = write_card(with_context, card)
+    text = write_card(with_context, "huggingface", None, "", ())
     assert "In training, up to 3 previous sentences of the document preceded each" in text
     both = replace(loaded, metadata=replace(loaded.metadata, context=Context(3, "both")))
     assert "their translations" not in text
-    assert "their translations" in write_card(both, card)
+    assert "their translations" in write_card(both, "huggingface", None, "", ())
