@@ -19,10 +19,10 @@ Item = TypeVar("Item")
 
 def translator_inputs(
     lines: Sequence[str],
-    prefixes: Sequence[str] | None = None,
-    required: Sequence[Sequence[Required]] | None = None,
-    glossary: Glossary | Sequence[Glossary | None] | None = None,
-    context: Sequence[Sequence[Previous]] | None = None,
+    prefixes: Sequence[str] | None,
+    required: Sequence[Sequence[Required]] | None,
+    glossary: Glossary | Sequence[Glossary | None] | None,
+    context: Sequence[Sequence[Previous]] | None,
 ) -> list[TranslatorInput]:
     """Combine the arguments of a translation into one input per line.
 

@@ -118,9 +118,7 @@ class TextScorer:
     is_language_model: whether the model ignores sources
     """
 
-    def __init__(
-        self, loaded: LoadedModel, tokenizers: Tokenizers, device: torch.device, tag: str | None = None
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, tokenizers: Tokenizers, device: torch.device, tag: str | None) -> None:
         """device: device of the model; tag: see `load`."""
         self._model, self._device = loaded.model, device
         self._encoder = loaded.pair_encoder(tokenizers, loaded.metadata.decode.tag if tag is None else tag)

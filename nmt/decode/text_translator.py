@@ -285,7 +285,7 @@ class TextTranslator(ABC):
         required, context: as in `translate`, for this line
         """
         require_strings("line and prefix", [line, prefix])
-        (item,) = translator_inputs([line], [prefix], [required], context=[context])
+        (item,) = translator_inputs([line], [prefix], [required], None, [context])
         require_count("count", count)
         require_flag("partial_word", partial_word)
         if self._reverse_target:

@@ -48,12 +48,12 @@ from nmt.export.capabilities import (
     select_device,
 )
 from nmt.export.packages import load_package
-from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, SearchPrecision, UnicodeForm
+from nmt.recipe import Context, DecodeRecipe, SearchPrecision, UnicodeForm
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.limits import max_output_length, output_limits
 from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
-from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, read_model_metadata
+from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.text.clean import normalize
 from nmt.text.tokenizer import Tokenizers
@@ -124,7 +124,7 @@ class CTranslate2Engine:
         options: SearchOptions,
         batch_tokens: int,
         *,
-        scores: bool = True,
+        scores: bool,
         on_tokens: Callable[[list[int]], None] | None = None,
     ) -> Callable[[], list[list[Hypothesis]]]:
         """Start a search like `search`, and return a function that waits for its results.
@@ -376,10 +376,10 @@ class CTranslate2Translator(TextTranslator):
         *,
         max_positions: int,
         unicode_form: UnicodeForm,
-        reverse_target: bool = False,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        context: Context = NO_CONTEXT,
-        scores: bool = True,
+        reverse_target: bool,
+        max_tokens: int,
+        context: Context,
+        scores: bool,
     ) -> None:
         """Translate with an engine. scores: compute exact scores; without them, translation is faster
 

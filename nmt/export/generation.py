@@ -139,7 +139,7 @@ def forbidden_tokens(tokenizers: Tokenizers, metadata: ModelMetadata) -> list[li
     return forbidden + [[symbols[piece]] for piece in markup if piece in symbols]
 
 
-def ignored_options(config: Mapping[str, Any], markup: Collection[int] = ()) -> list[str]:
+def ignored_options(config: Mapping[str, Any], markup: Collection[int]) -> list[str]:
     """Return the options of a generation configuration that change translations and that nmt does not read.
 
     markup: token ids that nmt never outputs

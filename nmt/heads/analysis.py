@@ -171,7 +171,7 @@ def removal_steps(importance: Mapping[Head, float]) -> dict[str, list[list[Head]
 
 
 def measure_curves(
-    bleu: MaskedBleu, importance: Mapping[Head, float], whole: float, advance: Callable[[], None] = lambda: None
+    bleu: MaskedBleu, importance: Mapping[Head, float], whole: float, advance: Callable[[], None]
 ) -> BleuCurves:
     """Measure BLEU along the curves of `removal_steps`. whole: BLEU with all heads; advance: called at each point"""
     curves: BleuCurves = {}

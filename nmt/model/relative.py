@@ -47,7 +47,7 @@ class RelativePositions(nn.Module):
 
 
 def relative_dot_product(
-    q: Tensor, k: Tensor, v: Tensor, relative_k: Tensor, relative_v: Tensor, mask: Tensor, p: float = 0.0
+    q: Tensor, k: Tensor, v: Tensor, relative_k: Tensor, relative_v: Tensor, mask: Tensor, p: float
 ) -> Tensor:
     """The output of `scaled_dot_product` for query i, keys k_j + a^K_ij and values v_j + a^V_ij (equations 3 and 4).
 

@@ -62,7 +62,7 @@ class Bias(Batched):
     rewards: NDArray[np.float32]
     totals: NDArray[np.float64]
     unmet: NDArray[np.float64]
-    separator: int | None = None
+    separator: int | None
 
     @classmethod
     def start(

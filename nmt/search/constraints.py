@@ -41,7 +41,7 @@ class Constraints:
         self,
         options: SearchOptions,
         src: PackedSequences,
-        prefixes: Sequence[Sequence[int]] | None = None,
+        prefixes: Sequence[Sequence[int]] | None,
         required: Sequence[Sequence[Requirement]] | None = None,
     ) -> None:
         """src: source sentences that end with EOS; prefixes, required: see `beam_search`."""

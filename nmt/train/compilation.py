@@ -48,7 +48,7 @@ def has_fixed_shapes(recipe: Recipe, world: World, precision: ComputeType) -> bo
             assert_never(recipe.train.shapes)
 
 
-def compile_layers(model: TranslationModel, guidance: Guidance | None = None, backend: str = "inductor") -> None:
+def compile_layers(model: TranslationModel, guidance: Guidance | None, backend: str = "inductor") -> None:
     """Compile each layer of a Transformer for micro-batches of any size; the recipe rejects other architectures.
 
     The layer that guided alignment trains is not compiled: its loss reads the inputs of the layer's cross-attention.
