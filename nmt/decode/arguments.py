@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, get_args
 
 from nmt.decode.glossary import Glossary, Required
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.errors import UserError
 from nmt.logs import counted
-from nmt.recipe import DecodeRecipe
+from nmt.recipe import DecodeRecipe, SearchPrecision
 
 Item = TypeVar("Item")
 
@@ -140,6 +140,12 @@ def require_flag(name: str, value: object) -> None:
     """Raise TypeError unless `value` is a bool; any nonempty string is truthy."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}; use one of them")
+
+
+def require_precision(precision: str) -> None:
+    """Raise ValueError unless `precision` is a `SearchPrecision`."""
+    if precision not in get_args(SearchPrecision):
+        raise ValueError(f"precision must be one of {', '.join(get_args(SearchPrecision))}, got {precision!r}")
 
 
 def require_options(decode: object) -> DecodeRecipe:

@@ -8,13 +8,13 @@ from copy import copy
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self, cast, get_args
+from typing import Any, Self, cast
 
 import torch
 
 from nmt.alignment.attention import AlignmentAttention, AttendingModel, WordAligner
 from nmt.checkpoint import LoadedModel, load_model
-from nmt.decode.arguments import require_list, require_options, require_strings
+from nmt.decode.arguments import require_list, require_options, require_precision, require_strings
 from nmt.decode.language_model import FusedLanguageModel, require_fusible, require_language
 from nmt.decode.shortlist import Shortlist, require_languages
 from nmt.decode.task import Task
@@ -164,8 +164,7 @@ class Translator(TextTranslator):
         Raises UserError if a model or device does not exist, a file is damaged, or tokenizers differ, and ValueError
         for an unknown precision.
         """
-        if precision not in get_args(SearchPrecision):
-            raise ValueError(f"precision must be one of {', '.join(get_args(SearchPrecision))}, got {precision!r}")
+        require_precision(precision)
         require_list("ensemble", ensemble, "paths")
         torch_device = choose_device(device)
         loaded = [load_model(Path(member), torch_device) for member in (path, *ensemble)]

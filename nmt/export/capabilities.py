@@ -126,7 +126,7 @@ def unsupported_options(
     unsupported = [_UNSUPPORTED[name] for name in unsupported_search_options(decode)]
     if ensemble:
         unsupported.append("ensembles")
-    if device is not None and PRECISION_OF[select_compute_type(precision, device)] not in supported_precisions(device):
+    if device is not None and select_compute_type(precision, device) not in _supported_compute_types(device):
         supported = ", ".join(supported_precisions(device))
         unsupported.append(f"precision {precision} (this {device.kind} supports {supported})")
     return unsupported

@@ -28,9 +28,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self
 
-from nmt.decode.arguments import require_count, require_list, require_options
+from nmt.decode.arguments import require_count, require_list, require_options, require_precision
 from nmt.decode.task import Task
 from nmt.decode.text_translator import TextTranslator
 from nmt.errors import UserError
@@ -431,8 +431,7 @@ class CTranslate2Translator(TextTranslator):
         Raises UserError if CTranslate2 is not installed, or with all options that it does not support; ValueError for
         an unknown precision or a negative number of translators.
         """
-        if precision not in get_args(SearchPrecision):
-            raise ValueError(f"precision must be one of {', '.join(get_args(SearchPrecision))}, got {precision!r}")
+        require_precision(precision)
         require_list("ensemble", ensemble, "paths")
         engine_device = select_device(device)
         metadata = read_model_metadata(find_model(Path(path)))

@@ -121,8 +121,8 @@ class Buffers:
         for layer, new_layer in zip(self.layers, sentences.layers, strict=True):
             # Masked slots must be finite, because 0 * NaN is NaN.
             layer.cache.stored.index_fill_(1, rows, 0.0)
-            _copy_rows(layer.memory, (1, rows), 3, new_layer.memory, 0.0)
-        _copy_rows(self.memory_mask, (0, rows), 3, sentences.memory_mask, _HIDDEN)
+            _copy_rows(layer.memory, 1, rows, new_layer.memory, 0.0)
+        _copy_rows(self.memory_mask, 0, rows, sentences.memory_mask, _HIDDEN)
         self.mask.index_fill_(0, rows, _HIDDEN)
         self.positions.index_fill_(0, rows, 0)
 
@@ -155,10 +155,10 @@ def _copy(target: Tensor, values: Tensor, fill: float) -> None:
     target[tuple(slice(size) for size in values.shape)] = values
 
 
-def _copy_rows(target: Tensor, rows: tuple[int, Tensor], dim: int, values: Tensor, fill: float) -> None:
-    """Copy values to rows (a dimension and its indices) of a tensor that may be longer in `dim`, and fill the rest."""
-    target.index_fill_(*rows, fill)
-    target.narrow(dim, 0, values.shape[dim]).index_copy_(*rows, values)
+def _copy_rows(target: Tensor, dim: int, rows: Tensor, values: Tensor, fill: float) -> None:
+    """Copy values to rows of dimension `dim`, and fill the rest of these rows. Dimension 3 (src_len) may be longer."""
+    target.index_fill_(dim, rows, fill)
+    target.narrow(3, 0, values.shape[3]).index_copy_(dim, rows, values)
 
 
 def tensor_sizes(recipe: ModelRecipe, shape: Shape) -> Sizes:

@@ -260,7 +260,7 @@ def _init_process_group(rank: int, size: int, device: torch.device, detector: Fa
     on_gpu = device.type == "cuda"
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-        store=detector.store_for("process-group"),
+        store=detector.process_group_store(),
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=detector.timeout + detector.patience),  # only if the detector fails

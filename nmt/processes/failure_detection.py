@@ -242,9 +242,9 @@ class FailureDetector:
                 raise JobEnded(self.verdict)
             time.sleep(interval)
 
-    def store_for(self, purpose: str) -> Store:
+    def process_group_store(self) -> Store:
         """Return a part of the store that only this job uses; torch may block on it."""
-        return PrefixStore(f"nmt/{self._job_id}/{purpose}", self._shared_store)
+        return PrefixStore(f"nmt/{self._job_id}/process-group", self._shared_store)
 
     # --- Monitoring threads -------------------------------------------------------------------------------------------
 
