@@ -16,13 +16,7 @@ from nmt.decode.glossary import Glossary
 from nmt.decode.text_translator import TextTranslator
 from nmt.errors import CommandError, UserError
 from nmt.export.cache import can_cache
-from nmt.export.capabilities import (
-    PRECISION_OF,
-    EngineDevice,
-    select_compute_type,
-    select_device,
-    unsupported_options,
-)
+from nmt.export.capabilities import EngineDevice, resolve_precision, select_device, unsupported_options
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.packages import load_package
 from nmt.keep.translator import PreservingTranslator
@@ -95,14 +89,12 @@ def choose_engine(
                 "--engine ctranslate2 does not support required phrases and glossaries; they need torch; leave out "
                 "both, or use --engine torch"
             )
-        compute_type = select_compute_type(precision, select_device(request.device))
-        return EngineChoice(engine, PRECISION_OF[compute_type])
+        return EngineChoice(engine, resolve_precision(precision, select_device(request.device)))
     if engine == "torch":
         return EngineChoice(engine, _torch_precision(precision, request.device))
     obstacle = _ctranslate2_obstacle(precision, request, required=required)
     if not obstacle:
-        resolved = "int8" if precision == "auto" else precision
-        choice = EngineChoice("ctranslate2", resolved, "the fastest on a CPU")
+        choice = EngineChoice("ctranslate2", resolve_precision(precision, EngineDevice("cpu")), "the fastest on a CPU")
         try:
             with interruptible():  # may convert the model
                 return replace(choice, translator=load_translator(request, choice))

@@ -18,17 +18,13 @@ from nmt.processes.environment import local_rank
 from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.search.options import SearchOptions
 
-_COMPUTE_TYPES: Mapping[SearchPrecision, str] = {
+COMPUTE_TYPES: Mapping[SearchPrecision, str] = {
     "fp32": "float32",
     "bf16": "bfloat16",
     "fp16": "float16",
     "int8": "int8",
 }
-
-PRECISION_OF: Mapping[str, SearchPrecision] = {
-    compute_type: precision for precision, compute_type in _COMPUTE_TYPES.items()
-}
-"""The precision for each of CTranslate2's compute types."""
+"""CTranslate2's names for the precisions."""
 
 # Search options that CTranslate2 supports only at their defaults, except `stop`: only "exact" is unsupported.
 _UNSUPPORTED: Mapping[str, str] = {
@@ -126,9 +122,10 @@ def unsupported_options(
     unsupported = [_UNSUPPORTED[name] for name in unsupported_search_options(decode)]
     if ensemble:
         unsupported.append("ensembles")
-    if device is not None and select_compute_type(precision, device) not in _supported_compute_types(device):
-        supported = ", ".join(supported_precisions(device))
-        unsupported.append(f"precision {precision} (this {device.kind} supports {supported})")
+    if device is not None:
+        supported = supported_precisions(device)
+        if resolve_precision(precision, device) not in supported:
+            unsupported.append(f"precision {precision} (this {device.kind} supports {', '.join(supported)})")
     return unsupported
 
 
@@ -159,24 +156,20 @@ def length_exponent(options: SearchOptions | DecodeRecipe) -> float:
             assert_never(options.length_penalty)
 
 
-def select_compute_type(precision: SearchPrecision, device: EngineDevice) -> str:
-    """Return CTranslate2's name for a precision, without checking that the device supports it."""
+def resolve_precision(precision: SearchPrecision, device: EngineDevice) -> SearchPrecision:
+    """Return the precision, or the one that `auto` selects, without checking that the device supports it."""
     if precision != "auto":
-        return _COMPUTE_TYPES[precision]
+        return precision
     if device.kind == "cpu":
         return "int8"
-    return "bfloat16" if "bfloat16" in _supported_compute_types(device) else "float32"
+    return "bf16" if "bf16" in supported_precisions(device) else "fp32"
 
 
-def supported_precisions(device: EngineDevice) -> list[str]:
+def supported_precisions(device: EngineDevice) -> list[SearchPrecision]:
     """List the precisions that CTranslate2 supports on a device."""
-    supported = _supported_compute_types(device)
-    return [precision for precision, compute_type in _COMPUTE_TYPES.items() if compute_type in supported]
-
-
-def _supported_compute_types(device: EngineDevice) -> set[str]:
     with engine_errors():
-        return set(load_package("ctranslate2").get_supported_compute_types(device.kind, device.index))
+        supported = load_package("ctranslate2").get_supported_compute_types(device.kind, device.index)
+    return [precision for precision, compute_type in COMPUTE_TYPES.items() if compute_type in supported]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from nmt.export.ctranslate2 import SUPPORTED
 from nmt.export.fit import unsupported_architecture
 from nmt.export.packages import is_installed
 from nmt.logs import counted, format_duration
-from nmt.recipe import NO_LANGUAGE, ModelRecipe
+from nmt.recipe import NO_LANGUAGE, ModelRecipe, SearchPrecision
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe
 from nmt.storage.run_folder import find_report
 from nmt.storage.sealed import CorruptError, read_manifest, verify_directory
@@ -110,7 +110,7 @@ def _is_source(checkpoint: Path, origin: Mapping[str, Any]) -> bool:
     return not weights or weights[0] in {digest for _, digest in read_manifest(checkpoint).values()}
 
 
-def _ctranslate2_precisions(recipe: ModelRecipe, metadata: ModelMetadata) -> list[str] | str:
+def _ctranslate2_precisions(recipe: ModelRecipe, metadata: ModelMetadata) -> list[SearchPrecision] | str:
     """Return the precisions of CTranslate2 for this model on a CPU, or why it cannot run the model."""
     if not is_installed("ctranslate2"):
         return "not installed"

@@ -37,6 +37,7 @@ from nmt.errors import UserError
 from nmt.export.batches import Batch, BatchQueue, poll, split_batches
 from nmt.export.cache import open_conversion
 from nmt.export.capabilities import (
+    COMPUTE_TYPES,
     EngineDevice,
     default_translators,
     enable_avx512,
@@ -44,7 +45,7 @@ from nmt.export.capabilities import (
     length_exponent,
     max_hypotheses,
     require_supported,
-    select_compute_type,
+    resolve_precision,
     select_device,
 )
 from nmt.export.packages import load_package
@@ -441,13 +442,15 @@ class CTranslate2Translator(TextTranslator):
         if decode is not None:
             options = require_options(decode).over(options, has_ensemble=bool(ensemble))
         require_supported(options, precision, engine_device, ensemble)
-        compute_type = select_compute_type(precision, engine_device)
+        precision = resolve_precision(precision, engine_device)
         translators = translators or default_translators(engine_device)
         require_count("translators", translators)
-        with open_conversion(Path(path), "int8" if compute_type == "int8" else "float32") as conversion:
+        with open_conversion(Path(path), "int8" if precision == "int8" else "float32") as conversion:
             tokenizers = Tokenizers.load(conversion.model, conversion.metadata.tgt_lang)
             translator = cls(
-                CTranslate2Engine(conversion.directory, tokenizers, engine_device, compute_type, translators),
+                CTranslate2Engine(
+                    conversion.directory, tokenizers, engine_device, COMPUTE_TYPES[precision], translators
+                ),
                 tokenizers,
                 options,
                 max_positions=conversion.recipe.max_positions,

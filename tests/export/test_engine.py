@@ -26,9 +26,9 @@ from nmt.errors import UserError
 from nmt.export import batches, cache
 from nmt.export import ctranslate2 as conversion
 from nmt.export.batches import split_batches
-from nmt.export.capabilities import EngineDevice, enable_avx512, select_compute_type, select_device
+from nmt.export.capabilities import COMPUTE_TYPES, EngineDevice, enable_avx512, resolve_precision, select_device
 from nmt.export.engine import CTranslate2Translator
-from nmt.recipe import DecodeRecipe
+from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.sealed import CorruptError
@@ -301,7 +301,8 @@ def test_all_unsupported_options_are_named(model: Path) -> None:
 
 
 def test_precisions_have_compute_types() -> None:
-    types = [select_compute_type(name, EngineDevice("cpu")) for name in ("fp32", "bf16", "fp16", "int8", "auto")]
+    names: tuple[SearchPrecision, ...] = ("fp32", "bf16", "fp16", "int8", "auto")
+    types = [COMPUTE_TYPES[resolve_precision(name, EngineDevice("cpu"))] for name in names]
     assert types == ["float32", "bfloat16", "float16", "int8", "int8"]
 
 
