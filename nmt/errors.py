@@ -30,6 +30,11 @@ class CommandError(UserError):
     """A command line that is invalid or does not fit existing files."""
 
 
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception of another package on one line."""
+    return " ".join(str(error).split())
+
+
 def advice_on(error: OSError, advice: str) -> str:
     """Return what to do about a system error: `advice`, unless too many files are open."""
     is_limit = error.errno in (errno.EMFILE, errno.ENFILE)

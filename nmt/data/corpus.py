@@ -17,7 +17,7 @@ import pyarrow.parquet
 from pyarrow.lib import ArrowException
 
 from nmt.data.store import Side
-from nmt.errors import UserError
+from nmt.errors import UserError, message_of
 from nmt.grammar import generate, source_files
 from nmt.logs import counted
 from nmt.recipe import (
@@ -418,8 +418,9 @@ def _parquet_file(path: Path) -> Iterator[Any]:
         with pyarrow.parquet.ParquetFile(path) as file:
             yield file
     except (ArrowException, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path} cannot be read ({reason}); expected a Parquet file; download it again") from error
+        raise UserError(
+            f"{path} cannot be read ({message_of(error)}); expected a Parquet file; download it again"
+        ) from error
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -462,7 +463,7 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
     except UserError:
         raise
     except Exception as error:  # network and file format packages raise many types
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = message_of(error) or type(error).__name__
         if isinstance(error, StopIteration):
             reason = "its files are empty"
         remedy = "check files, config and split"

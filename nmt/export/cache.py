@@ -24,7 +24,7 @@ from tempfile import mkdtemp
 from time import time
 from typing import IO, Literal, cast
 
-from nmt.errors import UserError
+from nmt.errors import UserError, message_of
 from nmt.logs import say
 from nmt.recipe import ModelRecipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe, require_transformer
@@ -113,7 +113,7 @@ def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
         _publish(files, directory)
     except (OSError, RuntimeError, ValueError) as error:
         find_model(model)  # raises UserError if the model was deleted in the meantime
-        detail = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+        detail = error.strerror if isinstance(error, OSError) and error.strerror else message_of(error)
         raise UserError(
             f"converting {model} for CTranslate2 failed: {detail}; the conversion needs a writable folder with free "
             "space; check the folder, or use --engine torch"

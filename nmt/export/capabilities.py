@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Literal, assert_never
 
-from nmt.errors import CommandError, UserError
+from nmt.errors import CommandError, UserError, message_of
 from nmt.export.packages import load_package
 from nmt.processes.cores import cores_per_process
 from nmt.processes.environment import local_rank
@@ -178,7 +178,6 @@ def engine_errors() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        detail = " ".join(str(error).split())
         raise UserError(
-            f"CTranslate2 failed: {detail}; it must support the model and options; try --engine torch"
+            f"CTranslate2 failed: {message_of(error)}; it must support the model and options; try --engine torch"
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from nmt.errors import CommandError, UserError
+from nmt.errors import CommandError, UserError, message_of
 
 # All files that an export can have. Files left by an earlier export may take precedence over new ones: CTranslate2
 # reads `shared_vocabulary.json` even if the model has two vocabularies.
@@ -37,7 +37,7 @@ def require_repository_name(name: str) -> None:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        detail = " ".join(str(error).split()).rstrip(".")
+        detail = message_of(error).rstrip(".")
         raise CommandError(f"--push {name}: {detail}; it must be OWNER/MODEL; correct it") from error
     if "/" not in name:
         raise CommandError(f"--push {name} has no owner; it must be OWNER/MODEL; add your user name or organization")
@@ -70,7 +70,7 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
             )
         api.upload_folder(repo_id=repository.repo_id, folder_path=folder, repo_type="model", delete_patterns=stale)
     except errors as error:
-        detail = " ".join(str(error).split()).rstrip(".")
+        detail = message_of(error).rstrip(".")
         raise UserError(
             f"cannot upload {folder} as {name}: {detail}; the export in {folder} is complete; fix the cause, then "
             f"run: {retry}"

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import model_files, read_tensors
-from nmt.errors import CommandError, UserError
+from nmt.errors import CommandError, UserError, message_of
 from nmt.export.generation import from_generation_config, ignored_options
 from nmt.export.huggingface import TEXT_OPTIONS, marian_names
 from nmt.export.marian_vocabulary import Side, read_sides
@@ -140,9 +140,8 @@ def read_json(path: Path) -> Config:
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        detail = " ".join(str(error).split())
         raise UserError(
-            f"{path} is not readable JSON ({detail}); it must be a JSON object; download it again"
+            f"{path} is not readable JSON ({message_of(error)}); it must be a JSON object; download it again"
         ) from error
     if not isinstance(tree, dict):
         raise UserError(f"{path} is not a JSON object; it must be one; download it again")

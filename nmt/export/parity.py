@@ -17,7 +17,7 @@ from nmt.checkpoint import LoadedModel
 from nmt.data.prepare import load_prepared
 from nmt.decode.scoring import score_pairs
 from nmt.decode.task import Task
-from nmt.errors import UserError
+from nmt.errors import UserError, message_of
 from nmt.export.capabilities import EngineDevice
 from nmt.export.ctranslate2 import Quantization
 from nmt.export.engine import CTranslate2Engine
@@ -309,7 +309,6 @@ def load_huggingface(directory: Path) -> tuple[Any, Any]:
         model = transformers.AutoModelForSeq2SeqLM.from_pretrained(str(directory)).float().eval()
         return model, transformers.AutoTokenizer.from_pretrained(str(directory))
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
-        detail = " ".join(str(error).split())
         raise UserError(
-            f"transformers cannot load {directory}: {detail}; the model must be complete; report this"
+            f"transformers cannot load {directory}: {message_of(error)}; the model must be complete; report this"
         ) from error

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from nmt.errors import UserError
+from nmt.errors import UserError, message_of
 from nmt.text.clean import valid_unicode
 
 _SPACES = re.compile(r"[ \t\n\r]*")
@@ -22,9 +22,8 @@ def parse_json(line: str, where: str) -> Any:
     try:
         return json.loads(line, object_pairs_hook=unique_fields, parse_int=short_integer)
     except (ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
         raise UserError(
-            f"{where} is not JSON ({reason}); each line must be one JSON object with unique fields; fix it"
+            f"{where} is not JSON ({message_of(error)}); each line must be one JSON object with unique fields; fix it"
         ) from error
 
 
