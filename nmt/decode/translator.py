@@ -79,6 +79,7 @@ class Translator(TextTranslator):
         max_tokens: int = DEFAULT_MAX_TOKENS,
         precision: SearchPrecision = "auto",
         context: Context = NO_CONTEXT,
+        languages: tuple[str, str] | None = None,
     ) -> None:
         """Wrap a model in memory; `load` reads one from disk. For further arguments see `TextTranslator`.
 
@@ -87,13 +88,13 @@ class Translator(TextTranslator):
 
         device:    device of the model
         precision: precision of the language model of `decode.fusion`
+        languages: source and target, which a shortlist and a language model must match; None if unknown
         """
-        members = model.models if isinstance(model, Ensemble) else [model]
-        if any(getattr(member, "training", False) for member in members):
+        self._members = model.models if isinstance(model, Ensemble) else [model]
+        if any(getattr(member, "training", False) for member in self._members):
             raise ValueError("the model is in training mode, in which dropout changes translations; call model.eval()")
         self.num_parameters = 0
-        self._languages: tuple[str, str] | None = None  # source and target, if known
-        self._model, self._device, self._precision = model, device, precision
+        self._model, self._device, self._precision, self._languages = model, device, precision, languages
         self._language_model: FusedLanguageModel | None = None
         super().__init__(
             tokenizers,
@@ -114,8 +115,7 @@ class Translator(TextTranslator):
         self._tree_tokens = self._find_tree_tokens() if decode.trees else None
         self._fuse(decode.fusion if decode.fusion_weight else None)
         self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
-        members = self._model.models if isinstance(self._model, Ensemble) else [self._model]
-        recipes = [member.recipe for member in members if isinstance(member, SearchModel)]
+        recipes = [member.recipe for member in self._members if isinstance(member, SearchModel)]
         if self._language_model is not None:
             recipes.append(self._language_model.recipe)
         sizes = [(recipe, self._tokenizers.tgt.vocab_size) for recipe in recipes]
@@ -177,10 +177,6 @@ class Translator(TextTranslator):
         options = metadata.decode
         if decode is not None:
             options = require_options(decode).over(metadata.decode, has_ensemble=bool(ensemble))
-        if options.shortlist is not None:
-            require_languages(options.shortlist, (metadata.src_lang, metadata.tgt_lang))
-        if options.fusion is not None and options.fusion_weight:
-            require_language(options.fusion, metadata.tgt_lang)
         num_parameters = sum(member.model.num_parameters() for member in loaded)
         models = prepare_for_search([member.model for member in loaded], precision, torch_device)
         translator = cls(
@@ -194,8 +190,9 @@ class Translator(TextTranslator):
             max_tokens=min(member.metadata.max_tokens for member in loaded),
             precision=precision,
             context=metadata.context,
+            languages=(metadata.src_lang, metadata.tgt_lang),
         )
-        translator.num_parameters, translator._languages = num_parameters, (metadata.src_lang, metadata.tgt_lang)
+        translator.num_parameters = num_parameters
         longest_sources = [member.metadata.longest_source for member in loaded]
         translator.longest_source = min((length for length in longest_sources if length is not None), default=None)
         if torch_device.type == "cpu":
@@ -319,8 +316,7 @@ class Translator(TextTranslator):
 
     def _make_aligner(self, decode: DecodeRecipe) -> WordAligner:
         """Return an aligner that uses the attention of the model, or of the first ensemble member."""
-        model = self._model.models[0] if isinstance(self._model, Ensemble) else self._model
-        attending = cast(AttendingModel, model)
+        attending = cast(AttendingModel, self._members[0])
         encoder = PairEncoder(
             self._tokenizers,
             self._unicode_form,
