@@ -32,6 +32,13 @@ def to_device(values: Values, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
+def pad_rows(rows: Sequence[Sequence[int]], padding: int, device: torch.device) -> Tensor:
+    """Pad rows of integers at the end and copy them to `device`, (rows, longest) int64."""
+    longest = max(map(len, rows))
+    padded = [[*row, *[padding] * (longest - len(row))] for row in rows]
+    return to_device(np.array(padded, dtype=np.int64), device)
+
+
 def to_lists(*tensors: Tensor) -> list[Any]:
     """Return the contents of tensors on one device as nested lists, with one synchronization."""
     if tensors[0].is_cuda:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from torch import Tensor
 
-from nmt.devices.transfer import to_device
+from nmt.devices.transfer import pad_rows, to_device
 from nmt.packing.packed import PackedSequences
 from nmt.search.batched import ActiveSentences
 from nmt.search.forbidden import ForbiddenProgress
@@ -52,9 +51,7 @@ class Constraints:
         self.limits, self._min_lengths = output_limits(options, src_tokens, self._prefixes, required)
         self.device_limits = to_device(self.limits, device)
         self._device_min_lengths = to_device(self._min_lengths, device)
-        width = 1 + max(map(len, self._prefixes))
-        padded = [[*prefix, *[ANY_TOKEN] * (width - len(prefix))] for prefix in self._prefixes]
-        self._device_prefixes = to_device(np.array(padded, dtype=np.int64), device)
+        self._device_prefixes = pad_rows([[*prefix, ANY_TOKEN] for prefix in self._prefixes], ANY_TOKEN, device)
         tokens = [sequence[0] for sequence in options.forbidden if len(sequence) == 1]
         self._forbidden_tokens = to_device(tokens, device) if tokens else None
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.devices.transfer import to_device
+from nmt.devices.transfer import pad_rows, to_device
 
 _TOKEN_BITS = 32  # the low bits of an edge key hold the token id, the high bits the node
 
@@ -76,8 +76,7 @@ class PhraseMatcher:
     def __init__(self, phrases: Sequence[Sequence[int]], device: torch.device) -> None:
         """phrases: distinct and in ascending order."""
         self.trie = trie = PhraseTrie(phrases)
-        suffixes = [list(trie.suffixes(node)) for node in range(len(trie.children))]
-        width = 1 + max(map(len, suffixes))
+        suffixes = [[*trie.suffixes(node), 0] for node in range(len(trie.children))]
         edges = [
             (node << _TOKEN_BITS | token, child)
             for node, children in enumerate(trie.children)
@@ -93,7 +92,7 @@ class PhraseMatcher:
         for number in reversed(range(len(paths))):
             first[paths[number]] = number
         self.lengths = to_device([len(phrase) for phrase in phrases], device)
-        self.suffixes = to_device(np.array([[*suffix, *[0] * (width - len(suffix))] for suffix in suffixes]), device)
+        self.suffixes = pad_rows(suffixes, 0, device)
         self._keys, self._nodes = to_device(keys, device), to_device(nodes, device)
         self._depths = to_device(trie.depths, device)
         self._first, self._end = to_device(first, device), to_device(end, device)

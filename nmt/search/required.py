@@ -29,7 +29,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from nmt.devices.transfer import to_device
+from nmt.devices.transfer import pad_rows
 from nmt.search.batched import Batched
 from nmt.search.limits import Requirement, distinct_requirements
 from nmt.search.phrases import PhraseMatcher
@@ -77,10 +77,10 @@ class RequiredPhrases(Batched):
             repeated = [(alternatives * max_alternatives)[:max_alternatives] for alternatives in requirements]
             indices.append([index[phrase] for phrase in chain(*repeated)])
             tokens.append(sorted({token for phrase in chain(*requirements) for token in phrase}))
-        phrases = _pad(indices, index[()], device).unflatten(1, (-1, max_alternatives))
+        phrases = pad_rows(indices, index[()], device).unflatten(1, (-1, max_alternatives))
         return cls(
             matcher=matcher,
-            candidates=_pad(tokens, PAD_ID, device),
+            candidates=pad_rows(tokens, PAD_ID, device),
             phrases=phrases,
             nodes=torch.zeros(len(by_sentence), beam_size, dtype=torch.int64, device=device),
             met=(matcher.lengths[phrases] == 0).any(dim=2)[:, None].repeat(1, beam_size, 1),
@@ -128,10 +128,3 @@ class RequiredPhrases(Batched):
         met = self.met.gather(1, parents[:, :, None].expand(-1, -1, self.met.shape[2]))
         met = met & (tokens != self.separator)[:, :, None]
         return nodes, met | (matched == self.matcher.lengths[self.phrases][:, None]).any(dim=3), matched
-
-
-def _pad(rows: Sequence[Sequence[int]], value: int, device: torch.device) -> Tensor:
-    """Pad rows to one tensor, (rows, longest) int64."""
-    longest = max(map(len, rows))
-    padded = [[*row, *[value] * (longest - len(row))] for row in rows]
-    return to_device(torch.tensor(padded, dtype=torch.int64), device)
