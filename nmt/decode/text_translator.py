@@ -30,11 +30,10 @@ from nmt.decode.line_encoder import RIGHT_TO_LEFT, LineEncoder
 from nmt.decode.task import Previous, Task, TranslatorInput
 from nmt.decode.translation import Attention, Translation, join_ranks, without_breaks
 from nmt.errors import UserError
-from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe, UnicodeForm
+from nmt.recipe import Context, DecodeRecipe, UnicodeForm
 from nmt.search.hypothesis import Hypothesis, in_reading_order
 from nmt.search.limits import distinct_requirements
 from nmt.search.options import SearchOptions
-from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS
 from nmt.text.spelling import Spelling
 from nmt.text.splitting import Alternatives, Part, as_lists, assign_phrases
 from nmt.text.tokenizer import Tokenizers
@@ -69,9 +68,9 @@ class TextTranslator(ABC):
         *,
         max_positions: int,
         unicode_form: UnicodeForm,
-        reverse_target: bool = False,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        context: Context = NO_CONTEXT,
+        reverse_target: bool,
+        max_tokens: int,
+        context: Context,
     ) -> None:
         """Raises UserError for options of `decode` that the model or its tokenizers do not support.
 

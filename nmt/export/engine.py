@@ -35,7 +35,7 @@ from nmt.decode.task import Task
 from nmt.decode.text_translator import TextTranslator
 from nmt.errors import UserError
 from nmt.export.batches import Batch, BatchQueue, poll, split_batches
-from nmt.export.cache import open_conversion
+from nmt.export.cache import Conversion, open_conversion
 from nmt.export.capabilities import (
     COMPUTE_TYPES,
     EngineDevice,
@@ -49,7 +49,7 @@ from nmt.export.capabilities import (
     select_device,
 )
 from nmt.export.packages import load_package
-from nmt.recipe import Context, DecodeRecipe, SearchPrecision, UnicodeForm
+from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.limits import max_output_length, output_limits
 from nmt.search.options import SearchOptions, length_penalty
@@ -374,30 +374,28 @@ class CTranslate2Translator(TextTranslator):
         engine: CTranslate2Engine,
         tokenizers: Tokenizers,
         decode: DecodeRecipe,
+        conversion: Conversion,
         *,
-        max_positions: int,
-        unicode_form: UnicodeForm,
-        reverse_target: bool,
-        max_tokens: int,
-        context: Context,
         scores: bool,
     ) -> None:
-        """Translate with an engine. scores: compute exact scores; without them, translation is faster
+        """Translate with the engine of a conversion. scores: compute exact scores; without them, translation is faster
 
         Raises UserError with all search options that CTranslate2 does not support.
         """
+        metadata = conversion.metadata
         self._engine = engine
         self._shows_scores = scores
         self.max_threads = 2 * engine.num_translators  # half of them prepare the next batches
         super().__init__(
             tokenizers,
             decode,
-            max_positions=max_positions,
-            unicode_form=unicode_form,
-            reverse_target=reverse_target,
-            max_tokens=max_tokens,
-            context=context,
+            max_positions=conversion.recipe.max_positions,
+            unicode_form=metadata.unicode_form,
+            reverse_target=metadata.reverse_target,
+            max_tokens=metadata.max_tokens,
+            context=metadata.context,
         )
+        self.longest_source = metadata.longest_source
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
         require_supported(decode)
@@ -447,21 +445,9 @@ class CTranslate2Translator(TextTranslator):
         require_count("translators", translators)
         with open_conversion(Path(path), "int8" if precision == "int8" else "float32") as conversion:
             tokenizers = Tokenizers.load(conversion.model, conversion.metadata.tgt_lang)
-            translator = cls(
-                CTranslate2Engine(
-                    conversion.directory, tokenizers, engine_device, COMPUTE_TYPES[precision], translators
-                ),
-                tokenizers,
-                options,
-                max_positions=conversion.recipe.max_positions,
-                unicode_form=conversion.metadata.unicode_form,
-                reverse_target=conversion.metadata.reverse_target,
-                max_tokens=conversion.metadata.max_tokens,
-                context=conversion.metadata.context,
-                scores=scores,
-            )
-            translator.longest_source = conversion.metadata.longest_source
-            return translator
+            compute_type = COMPUTE_TYPES[precision]
+            engine = CTranslate2Engine(conversion.directory, tokenizers, engine_device, compute_type, translators)
+            return cls(engine, tokenizers, options, conversion, scores=scores)
 
     def batch_key(self, line: str) -> int | None:
         """See `TextTranslator.batch_key`."""
