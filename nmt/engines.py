@@ -22,7 +22,7 @@ from nmt.export.packages import load_package
 from nmt.keep.translator import PreservingTranslator
 from nmt.processes.environment import world_size
 from nmt.processes.interruption import interruptible
-from nmt.recipe import NO_LANGUAGE, DecodeRecipe, SearchPrecision
+from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
@@ -173,8 +173,8 @@ def load_translator(request: TranslatorRequest, choice: EngineChoice) -> TextTra
             from nmt.decode.generator import TextGenerator  # noqa: PLC0415
             from nmt.decode.translator import Translator  # noqa: PLC0415
 
-            src_lang = read_model_metadata(find_model(model)).src_lang
-            translator_class = TextGenerator if src_lang == NO_LANGUAGE else Translator
+            is_language_model = read_model_metadata(find_model(model)).is_language_model
+            translator_class = TextGenerator if is_language_model else Translator
             return translator_class.load(model, request.device, choice.precision, decode, ensemble)
         case "ctranslate2":
             return CTranslate2Translator.load(

@@ -138,8 +138,8 @@ def require_own_files(run: Path, translations: Sequence[str], *, keeps_recipe: b
         if (run / name).is_file() or (is_dangling and name != "data"):  # preparation creates the target of that link
             kind = "a link to a missing folder" if is_dangling else "a file"
             raise UserError(f"{run / name} is {kind}; the run needs a folder there; move it, or set another run_dir")
-    other = Path(os.path.realpath(run / "checkpoints")).parent
-    if other != Path(os.path.realpath(run)) and (other / "recipe.toml").is_file():
+    other = _linked_directory(run / "checkpoints")
+    if other is not None and (other / "recipe.toml").is_file():
         raise UserError(
             f"{run / 'checkpoints'} is a link to the checkpoints of another run, {other}; each run must have its own; "
             "remove the link, or start from that run (train.start_from)"
@@ -181,13 +181,13 @@ def require_own_model(run: Path) -> None:
     """Raise UserError if `model` in a run directory must not be replaced: only a model of this run may be replaced."""
     out = run / "model"
     require_lock(out)
-    is_model = (out / "model.toml").is_file() or (out / MANIFEST).is_file()
+    is_model = (out / MODEL).is_file() or (out / MANIFEST).is_file()
     if out.exists() and not is_model and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists but is not a model, so it is not overwritten; move it away")
     if is_model and not list_checkpoints(run):
         raise UserError(f"{out} is a model, but {run} has no checkpoints, so it is not overwritten; move it away")
-    other = Path(os.path.realpath(out)).parent
-    if is_model and other != Path(os.path.realpath(run)) and list_checkpoints(other):
+    other = _linked_directory(out)
+    if is_model and other is not None and list_checkpoints(other):
         raise UserError(
             f"{out} is a link to the model of another run, {other}, which is not overwritten; remove the link"
         )
@@ -208,12 +208,18 @@ def warn_of_divergence(path: Path) -> None:
 
 def require_own_text(data: Path) -> None:
     """Raise UserError if `data`, to be replaced, is a link to the prepared text of another run with checkpoints."""
-    other = Path(os.path.realpath(data)).parent
-    if other != Path(os.path.realpath(data.parent)) and list_checkpoints(other):
+    other = _linked_directory(data)
+    if other is not None and list_checkpoints(other):
         raise UserError(
             f"{data} is a link to the text of another run, {other}, which was trained on it; it must not be replaced "
             "with different text; remove the link, or restore the previous options and files"
         )
+
+
+def _linked_directory(entry: Path) -> Path | None:
+    """Return the directory that contains the target of a link; None for an entry of its own directory."""
+    directory = Path(os.path.realpath(entry)).parent
+    return None if directory == Path(os.path.realpath(entry.parent)) else directory
 
 
 def find_prepared(path: Path) -> Path:
