@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,25 +25,18 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from nmt.decode.translation import Translation
 
-UtilityName = Literal["chrf", "bleu"]
+Metric = Literal["chrf", "bleu"]
 Scores = NDArray[np.float64]
 # Scores, 0 to 100, of each text as hypothesis (row) against each text as reference (column).
 Utility = Callable[[Sequence[str]], Scores]
 
 
-def sentence_utility(name: UtilityName) -> Utility:
-    """Return sacreBLEU's sentence-level chrF2 or BLEU."""
-    match name:
-        case "chrf":
-            return pairwise_chrf
-        case "bleu":
-            return pairwise_bleu
-        case _:
-            assert_never(name)
+def rank(translations: Sequence[Translation], metric: Metric, *, are_samples: bool) -> list[Translation]:
+    """Return translations with their expected utilities as scores, best first.
 
-
-def rank(translations: Sequence[Translation], utility: Utility, *, are_samples: bool) -> list[Translation]:
-    """Return translations with their expected utilities as scores, best first."""
+    metric: the utility, sacreBLEU's sentence-level chrF2 or BLEU
+    """
+    utility = {"chrf": pairwise_chrf, "bleu": pairwise_bleu}[metric]
     weights = [1.0] * len(translations)
     if not are_samples:
         weights = relative_probabilities([translation.log_prob for translation in translations])

@@ -156,7 +156,6 @@ class TextTranslator(ABC):
         self._tag = self._encoder.tag
         # Imported lazily: importing sacreBLEU takes longer than translating a short text.
         self._mbr: Any = None if decode.mbr_metric == "none" else import_module("nmt.decode.mbr")
-        self._utility = None if self._mbr is None else self._mbr.sentence_utility(decode.mbr_metric)
 
     @property
     def _options(self) -> SearchOptions:
@@ -240,7 +239,7 @@ class TextTranslator(ABC):
         if n_best is not None:
             require_count("n_best", n_best)
         num_translations = num_candidates = n_best or self._options.n_best
-        if self._utility is not None:  # MBR needs the recipe's candidates
+        if self._mbr is not None:  # MBR needs the recipe's candidates
             num_candidates = max(num_translations, self._options.n_best)
         options = self._search_options(num_candidates)
         parts_of_lines = [self._split(item.text) for item in inputs]
@@ -396,9 +395,9 @@ class TextTranslator(ABC):
         translations = join_ranks(parts)
         if not self._decode.alignments and not parts:  # an empty line has an empty alignment
             translations = [replace(translation, alignment=None) for translation in translations]
-        if self._utility is None:
+        if self._mbr is None:
             return translations
-        return list(self._mbr.rank(translations, self._utility, are_samples=self._decode.sampling))
+        return list(self._mbr.rank(translations, self._decode.mbr_metric, are_samples=self._decode.sampling))
 
     @cached_property
     def _spelling(self) -> Spelling:

@@ -10,7 +10,7 @@ import sacrebleu
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nmt.decode.mbr import expected_utilities, relative_probabilities, sentence_utility
+from nmt.decode.mbr import expected_utilities, pairwise_bleu, pairwise_chrf, relative_probabilities
 from nmt.decode.translator import Translator
 from nmt.recipe import DecodeRecipe
 from tests.decode.test_fusion import LINES, write_model
@@ -29,7 +29,7 @@ def test_expected_utility_is_the_weighted_mean_over_all_candidates() -> None:
 
 def test_the_outlier_loses_even_if_it_is_most_probable() -> None:
     texts = ["Purple ideas sleep.", "A man rides a red bike.", "A man rides a bike.", "A man is riding a red bike."]
-    utilities = expected_utilities(texts, [0.3, 0.25, 0.25, 0.2], sentence_utility("chrf"))
+    utilities = expected_utilities(texts, [0.3, 0.25, 0.25, 0.2], pairwise_chrf)
     assert np.argmax(utilities) in (1, 2)
     assert np.argmin(utilities) == 0
 
@@ -40,7 +40,7 @@ def test_samples_count_by_frequency_and_n_best_lists_by_probability(sampling: bo
     translator = Translator.load(write_model(tmp_path / "model"), "cpu", "fp32", decode)
     (candidates,) = translator.translate_n_best(LINES[:1])
     weights = [1.0 if sampling else math.exp(one.log_prob) for one in candidates]
-    expected = expected_utilities([one.text for one in candidates], weights, sentence_utility("chrf"))
+    expected = expected_utilities([one.text for one in candidates], weights, pairwise_chrf)
     (ranked,) = translator.with_decode(DecodeRecipe(mbr_metric="chrf")).translate_n_best(LINES[:1], 4)
     assert [one.score for one in ranked] == pytest.approx(sorted(expected, reverse=True))
     assert len(set(expected)) > 1
@@ -54,7 +54,7 @@ TEXTS = st.lists(st.lists(WORDS, max_size=12).map(" ".join) | st.text(max_size=9
 @given(TEXTS)
 @example(["", " ", "a", "a a a a a", "aaaa aaaa", "a b c d e", "a\n"])
 def test_pairwise_scores_equal_sacrebleu(texts: list[str]) -> None:
-    chrf, bleu = sentence_utility("chrf")(texts), sentence_utility("bleu")(texts)
+    chrf, bleu = pairwise_chrf(texts), pairwise_bleu(texts)
     for row, hypothesis in enumerate(texts):
         for column, reference in enumerate(texts):
             assert chrf[row, column] == sacrebleu.sentence_chrf(hypothesis, [reference]).score
@@ -75,5 +75,5 @@ def test_brevity_penalty_equals_sockeyes() -> None:
     rows = [(3.5, *row) for row in zip(*table["weight3.5"].values(), strict=True)]
     for weight, hypothesis, reference, log_penalty in [*rows, (2.0, 3, 5, table["weight2_hyp3_ref5"])]:
         words = [f"w{index}" for index in range(100)]
-        bleu = sentence_utility("bleu")([" ".join(words[:hypothesis]), " ".join(words[:reference])])[0, 1]
+        bleu = pairwise_bleu([" ".join(words[:hypothesis]), " ".join(words[:reference])])[0, 1]
         assert weight * math.log(bleu / 100) == pytest.approx(log_penalty, abs=1e-9)
