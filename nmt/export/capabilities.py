@@ -13,7 +13,6 @@ from typing import Literal, assert_never
 
 from nmt.errors import CommandError, UserError, message_of
 from nmt.export.packages import load_package
-from nmt.processes.cores import cores_per_process
 from nmt.processes.environment import local_rank
 from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.search.options import SearchOptions
@@ -74,13 +73,6 @@ def select_device(device: str) -> EngineDevice:
     raise UserError(f"device {device!r} is unknown; it must be auto, cpu, cuda or cuda:N; choose one")
 
 
-def default_translators(device: EngineDevice) -> int:
-    """Return the number of batches to decode in parallel: one per core of this process on a CPU, one on a GPU."""
-    if device.kind == "cuda":
-        return 1
-    return cores_per_process()
-
-
 def enable_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
     """Let CTranslate2 use AVX-512 where it is faster; its default on all processors is AVX2.
 
@@ -135,10 +127,14 @@ def unsupported_search_options(decode: DecodeRecipe) -> list[str]:
     return [name for name in _UNSUPPORTED if not supported.get(name, getattr(decode, name) == getattr(_DEFAULTS, name))]
 
 
+def search_patience(options: SearchOptions | DecodeRecipe) -> float:
+    """Return CTranslate2's patience; 1, its default, in greedy search."""
+    return options.patience if options.stop == "patience" and options.beam_size > 1 else 1.0
+
+
 def max_hypotheses(options: SearchOptions | DecodeRecipe) -> int:
     """Return the maximum number of hypotheses that CTranslate2 returns: below the beam size for a patience below 1."""
-    patience = options.patience if options.stop == "patience" else 1.0
-    return max(1, min(options.beam_size, int(options.beam_size * patience)))
+    return max(1, min(options.beam_size, int(options.beam_size * search_patience(options))))
 
 
 def length_exponent(options: SearchOptions | DecodeRecipe) -> float:

@@ -39,16 +39,17 @@ from nmt.export.cache import Conversion, open_conversion
 from nmt.export.capabilities import (
     COMPUTE_TYPES,
     EngineDevice,
-    default_translators,
     enable_avx512,
     engine_errors,
     length_exponent,
     max_hypotheses,
     require_supported,
     resolve_precision,
+    search_patience,
     select_device,
 )
 from nmt.export.packages import load_package
+from nmt.processes.cores import cores_per_process
 from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.limits import max_output_length, output_limits
@@ -208,11 +209,6 @@ class CTranslate2Engine:
             rescored[i].append(_Output(output.tokens, math.fsum(log_probs), log_probs, has_eos=True))
         return rescored
 
-    def _longer_search(self, options: SearchOptions) -> dict[str, Any]:
-        """Return arguments of a longer search, which returns all hypotheses that nmt finds: up to `beam_size` more."""
-        patience = search_arguments(options, self._tgt_pieces)["patience"] + 1
-        return {"patience": patience, "num_hypotheses": int(options.beam_size * patience)}
-
     def _arguments(self, options: SearchOptions, longest: int, shortest: int) -> dict[str, Any]:
         """Return the arguments of translate_batch. longest: maximum output length including EOS"""
         returns_all = options.length_penalty == "gnmt"
@@ -245,7 +241,7 @@ class CTranslate2Engine:
         for (longest, shortest, has_prefix), indices in groups.items():
             searched = self._arguments(options, longest, shortest)
             if has_prefix and options.beam_size > 1:
-                searched |= self._longer_search(options) | {"length_penalty": _LONGEST_LAST}
+                searched |= _longer_search(options) | {"length_penalty": _LONGEST_LAST}
             searched |= arguments
             lengths = [(len(tasks[i].sentence), len(tasks[i].prefix)) for i in indices]
             batches = [
@@ -304,7 +300,7 @@ class CTranslate2Engine:
             else:
                 earlier[i] = (longest - 1, shortest)
         # The first search finished too few hypotheses to stop; up to `beam_size` more may be alive.
-        batches = self._start(tasks, earlier, options, batch_tokens, self._longer_search(options))
+        batches = self._start(tasks, earlier, options, batch_tokens, _longer_search(options))
         return ended | self._collect(batches, options)
 
     def _outputs(self, result: Any, exponent: float) -> list[_Output]:
@@ -337,13 +333,19 @@ def search_arguments(options: SearchOptions, tgt_pieces: Sequence[str]) -> dict[
     suppressed = [(PAD_ID,), (BOS_ID,), *options.forbidden]
     return {
         "beam_size": options.beam_size,
-        "patience": options.patience if options.stop == "patience" and options.beam_size > 1 else 1.0,
+        "patience": search_patience(options),
         "length_penalty": length_exponent(options),
         "no_repeat_ngram_size": options.no_repeat_ngram,
         "disable_unk": True,
         "suppress_sequences": [[tgt_pieces[token] for token in sequence] for sequence in suppressed],
         "return_end_token": True,  # then EOS counts for the length penalty, as in nmt
     }
+
+
+def _longer_search(options: SearchOptions) -> dict[str, Any]:
+    """Return arguments of a longer search, which returns all hypotheses that nmt finds: up to `beam_size` more."""
+    patience = search_patience(options) + 1
+    return {"patience": patience, "num_hypotheses": int(options.beam_size * patience)}
 
 
 def _until_stop(outputs: list[_Output], options: SearchOptions) -> list[_Output]:
@@ -441,7 +443,7 @@ class CTranslate2Translator(TextTranslator):
             options = require_options(decode).over(options, has_ensemble=bool(ensemble))
         require_supported(options, precision, engine_device, ensemble)
         precision = resolve_precision(precision, engine_device)
-        translators = translators or default_translators(engine_device)
+        translators = translators or (1 if engine_device.kind == "cuda" else cores_per_process())
         require_count("translators", translators)
         with open_conversion(Path(path), "int8" if precision == "int8" else "float32") as conversion:
             tokenizers = Tokenizers.load(conversion.model, conversion.metadata.tgt_lang)
