@@ -5,7 +5,6 @@ Importing torch takes longer than translating a page with CTranslate2.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from nmt.processes.interruption import interruptible
 from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.storage.sealed import manifest_digest
+from nmt.storage.sealed import file_sha256, manifest_digest
 from nmt.streams.records import RecordWriter
 from nmt.streams.workers import AnyTranslator, WindowTranslator, Workers
 
@@ -229,7 +228,7 @@ def model_settings(
     names = {digest: str(model) for digest, model in zip(digests, models, strict=True)}
     settings: dict[str, Any] = {"model": digests[0], "ensemble": digests[1:]}
     if decode.shortlist is not None and decode.shortlist.is_file():
-        settings["shortlist"] = hashlib.sha256(decode.shortlist.read_bytes()).hexdigest()
+        settings["shortlist"] = file_sha256(decode.shortlist)
         names[settings["shortlist"]] = str(decode.shortlist)
     if decode.fusion is not None:
         settings["fusion"] = manifest_digest(find_model(decode.fusion))

@@ -211,7 +211,7 @@ def test_a_checkpoint_that_training_removes_is_not_called_corrupt(
         shutil.rmtree(directory, ignore_errors=True)
         return digest
 
-    monkeypatch.setattr(sealed, "_sha256", remove_after_reading)
+    monkeypatch.setattr(sealed, "file_sha256", remove_after_reading)
     with pytest.raises(CorruptError, match="was removed while it was read; training removes old checkpoints"):
         verify_directory(directory)
     with pytest.raises(CorruptError, match="was removed while it was read"):

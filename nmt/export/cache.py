@@ -11,7 +11,6 @@ is renamed to its final name.
 from __future__ import annotations
 
 import atexit
-import hashlib
 import os
 import shutil
 import sys
@@ -29,7 +28,7 @@ from nmt.logs import say
 from nmt.recipe import ModelRecipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe, require_transformer
 from nmt.storage.run_folder import find_model
-from nmt.storage.sealed import MANIFEST, CorruptError, verify_directory, write_directory
+from nmt.storage.sealed import MANIFEST, CorruptError, file_sha256, verify_directory, write_directory
 
 if sys.platform != "win32":
     import fcntl
@@ -155,7 +154,7 @@ def _remove_stale(model: Path) -> None:
 
 def _conversion_path(model: Path, stored_as: StoredAs) -> Path:
     """Return the path of the conversion of the current model."""
-    digest = hashlib.sha256((model / MANIFEST).read_bytes()).hexdigest()[:16]
+    digest = file_sha256(model / MANIFEST)[:16]
     return model / f"ctranslate2-{_VERSION}-{digest}-{stored_as}"
 
 

@@ -14,7 +14,7 @@ from nmt.errors import UserError
 from nmt.logs import ProgressBar, progress
 from nmt.processes.cores import num_cores
 from nmt.storage.run_folder import read_json_object
-from nmt.storage.sealed import sync, write_synced
+from nmt.storage.sealed import file_sha256, sync, write_synced
 
 _CHECKSUM = "checksum"
 
@@ -92,8 +92,8 @@ def _size(path: Path) -> int:
 
 
 def _sha256(path: Path) -> str:
-    with _reading(path), path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with _reading(path):
+        return file_sha256(path)
 
 
 @contextmanager

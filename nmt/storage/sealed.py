@@ -206,7 +206,7 @@ def verify_directory(directory: Path, *, without: str | None = None) -> dict[str
         if without is not None and fnmatchcase(name, without):
             continue
         path = directory / name
-        if not path.is_file() or path.stat().st_size != size or _sha256(path) != digest:
+        if not path.is_file() or path.stat().st_size != size or file_sha256(path) != digest:
             require_present(directory)
             raise CorruptError(
                 f"{path} is missing or corrupt (its size or SHA-256 differs from {MANIFEST}); "
@@ -224,10 +224,16 @@ def require_present(directory: Path) -> None:
         )
 
 
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def manifest_digest(directory: Path) -> str:
     """Return the SHA-256 of a directory's manifest, which identifies all its files; "" if there is no manifest."""
     manifest = directory / MANIFEST
-    return _sha256(manifest) if manifest.is_file() else ""
+    return file_sha256(manifest) if manifest.is_file() else ""
 
 
 def keep_mode(replaced: Path, descriptor: int) -> None:
@@ -283,8 +289,3 @@ def describe_os_error(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return describe_write_error(error, str(error.filename or "standard output or a file"), advice)
     return f"{error.strerror or error}{file}; {advice_on(error, advice)}"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
