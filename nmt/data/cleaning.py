@@ -21,7 +21,7 @@ from nmt.processes.parallel import map_in_order
 from nmt.recipe import DataRecipe
 from nmt.text.clean import Cleaner, DropReason, Pair
 from nmt.text.context import clean_joined, find_separators
-from nmt.text.duplicates import Bitmap, DuplicateFinder
+from nmt.text.duplicates import DuplicateFinder
 from nmt.text.tokenizer import Tokenizers
 
 
@@ -33,14 +33,14 @@ class CleanText:
     num_read: pairs read from each corpus
     num_kept: pairs of each corpus left after cleaning and removing duplicates
     drops:    dropped pairs per reason
-    kept:     for each pair in the file, False if it is a duplicate
+    kept:     for each pair in the file, False if it is a duplicate, `(num_pairs,)`
     """
 
     path: Path
     num_read: list[int]
     num_kept: list[int]
     drops: Counter[str]
-    kept: Bitmap
+    kept: NDArray[np.bool_]
 
     def frames(self) -> Iterator[tuple[Frame, NDArray[np.bool_]]]:
         """Yield each frame with the mask `(num_pairs,)` of its kept pairs."""
@@ -150,9 +150,10 @@ def clean_corpora(
             num_read[chunk.frame.corpus] += chunk.num_read
             num_clean[chunk.frame.corpus] += chunk.frame.num_pairs
             bar.advance(chunk.num_read)
-        kept = duplicates.first_occurrences() if drop_duplicates else Bitmap(sum(num_clean))
-    drops["duplicate"] = sum(num_clean) - kept.num_kept
-    num_kept = [kept.count(start, stop) for start, stop in pairwise(accumulate(num_clean, initial=0))]
+        kept = duplicates.first_occurrences() if drop_duplicates else np.ones(sum(num_clean), np.bool_)
+    ends = accumulate(num_clean, initial=0)
+    num_kept = [int(np.count_nonzero(kept[start:stop])) for start, stop in pairwise(ends)]
+    drops["duplicate"] = sum(num_clean) - sum(num_kept)
     return CleanText(path, num_read, num_kept, drops, kept)
 
 

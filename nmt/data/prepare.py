@@ -217,7 +217,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     tokenizers = tokenizers or _train_tokenizers(recipe, text, directory)
     pair_format = _pair_format(recipe, tokenizers)
     encoded = encode_frames(text.frames(), directory, pair_format, workers=workers, already_encoded=reuse)
-    with progress("encoding", text.kept.num_kept, "pairs") as bar:
+    with progress("encoding", sum(text.num_kept), "pairs") as bar:
         train = write_split(directory, "train", tokenizers, encoded, bar.advance)
     drops = text.drops + train.drops
     _require_pairs(train.pairs.total(), text, drops)
@@ -264,7 +264,7 @@ def _clean(
         workers=workers,
         total=total,
     )
-    _require_pairs(text.kept.num_kept, text, text.drops)
+    _require_pairs(sum(text.num_kept), text, text.drops)
     return text
 
 
@@ -357,9 +357,9 @@ def _require_valid(recipe: Recipe) -> None:
 
 
 def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Tokenizers:
-    num_pairs = min(recipe.tokenizer.training_pairs, text.kept.num_kept)
+    num_pairs = min(recipe.tokenizer.training_pairs, sum(text.num_kept))
     if text.drops.total():
-        say(f"kept {text.kept.num_kept:,} of {sum(text.num_read):,} pairs (dropped: {_drops(text.drops)})")
+        say(f"kept {sum(text.num_kept):,} of {sum(text.num_read):,} pairs (dropped: {_drops(text.drops)})")
     say(f"training the tokenizer on {num_pairs:,} pairs")
     tags = (corpus.tag for corpus in recipe.data.train if corpus.tag is not None)
     mixture = _mixture(recipe, text.num_kept)

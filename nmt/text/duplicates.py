@@ -1,9 +1,8 @@
-"""Duplicate detection with hashes on disk; memory holds one bit per pair and 1/64 of the hashes."""
+"""Duplicate detection with hashes on disk; memory holds one byte per pair and 1/64 of the hashes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,34 +10,6 @@ from numpy.typing import NDArray
 # Equal hashes are in the same bucket, and memory holds one bucket at a time: 1/64 of 16 bytes per pair.
 _NUM_BUCKETS = 64
 _ENTRY = np.dtype([("hash", np.uint64), ("pair", np.uint64)])
-
-# Counting needs one byte of memory per pair of a step.
-_PAIRS_PER_STEP = 1 << 20
-
-
-class Bitmap:
-    """One bit per pair, initially True: whether the pair is kept. `num_kept` counts the kept pairs."""
-
-    def __init__(self, length: int) -> None:
-        self.num_kept = length
-        self._bits = np.full(-(-length // 8), 255, dtype=np.uint8)
-        self._length = length
-
-    def __getitem__(self, indices: slice) -> NDArray[np.bool_]:
-        """Return the bits from `start` to `stop`, `(stop - start,)`."""
-        start, stop, _ = indices.indices(self._length)
-        bits = np.unpackbits(self._bits[start // 8 : -(-stop // 8)], bitorder="little")
-        return bits[start % 8 :][: stop - start].astype(np.bool_)
-
-    def count(self, start: int, stop: int) -> int:
-        """Count the kept pairs from `start` to `stop`."""
-        steps = range(start, stop, _PAIRS_PER_STEP)
-        return sum(int(self[step : min(step + _PAIRS_PER_STEP, stop)].sum()) for step in steps)
-
-    def clear(self, pairs: NDArray[np.integer[Any]]) -> None:
-        """Clear the bits of pairs `(n,)`, which must be distinct and kept."""
-        self.num_kept -= len(pairs)
-        np.bitwise_and.at(self._bits, pairs >> 3, ~(np.uint8(1) << (pairs & 7).astype(np.uint8)))
 
 
 class DuplicateFinder:
@@ -64,16 +35,16 @@ class DuplicateFinder:
             file.write(part.tobytes())
         self._count += len(hashes)
 
-    def first_occurrences(self) -> Bitmap:
-        """Return a bitmap of the first occurrence of each pair; call it once, after the last `add`."""
-        first = Bitmap(self._count)
+    def first_occurrences(self) -> NDArray[np.bool_]:
+        """Return whether each pair is its first occurrence, `(num_pairs,)`; call it once, after the last `add`."""
+        is_first = np.ones(self._count, dtype=np.bool_)
         for file, path in zip(self._files, self._paths, strict=True):
             file.close()
             entries = np.fromfile(path, dtype=_ENTRY)
             entries = entries[np.argsort(entries["hash"], kind="stable")]
             repeats = np.flatnonzero(entries["hash"][1:] == entries["hash"][:-1]) + 1
-            first.clear(entries["pair"][repeats].astype(np.int64))
-        return first
+            is_first[entries["pair"][repeats]] = False
+        return is_first
 
     def __enter__(self) -> DuplicateFinder:
         return self
