@@ -6,7 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -261,11 +261,6 @@ class TrainingBatches:
         batch = empty_batch() if is_empty else make_batch(self._store, ids, self._links)
         if self._shape is not None:
             batch = batch.pad_to_shape(self._shape)
-        return MicroBatch(number, _pinned(batch) if self._pin else batch, is_empty)
-
-
-def _pinned(batch: Batch) -> Batch:
-    """Copy a batch to pinned memory, from which copies to a GPU are asynchronous."""
-    pin = torch.Tensor.pin_memory
-    links = None if batch.links is None else batch.links.map(pin)
-    return replace(batch, src=batch.src.map(pin), tgt=batch.tgt.map(pin), labels=pin(batch.labels), links=links)
+        if self._pin:  # copies from pinned memory to a GPU are asynchronous
+            batch = batch.map(torch.Tensor.pin_memory)
+        return MicroBatch(number, batch, is_empty)

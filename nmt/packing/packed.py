@@ -303,9 +303,13 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Copy to `device` without blocking the host."""
-        labels = to_device(self.labels, device)
-        links = None if self.links is None else self.links.map(lambda tensor: to_device(tensor, device))
-        return replace(self, src=self.src.to(device), tgt=self.tgt.to(device), labels=labels, links=links)
+        return self if self.labels.device == device else self.map(lambda tensor: to_device(tensor, device))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        """Apply a function to each tensor, such as a copy to another device."""
+        src, tgt, labels = self.src.map(function), self.tgt.map(function), function(self.labels)
+        links = None if self.links is None else self.links.map(function)
+        return replace(self, src=src, tgt=tgt, labels=labels, links=links)
 
 
 def _split_evenly(tokens: int, sentences: int) -> list[int]:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.data.loader import _pinned
 from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch
@@ -59,7 +58,9 @@ def run_updates(updater: Updater, fixed: bool) -> list[UpdateResult]:
         pair = batches[2 * step - 2 : 2 * step]
         micro_batches = [fixed_batch if fixed else packed for fixed_batch, packed in pair]
         on_device = next(updater.loss.parameters()).is_cuda
-        results.append(updater(make_update([_pinned(x) if on_device else x for x in micro_batches], step), step))
+        if on_device:
+            micro_batches = [batch.map(torch.Tensor.pin_memory) for batch in micro_batches]
+        results.append(updater(make_update(micro_batches, step), step))
     return results
 
 
