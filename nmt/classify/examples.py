@@ -20,6 +20,7 @@ from nmt.packing.packed import PackedSequences
 from nmt.recipe import ClassificationRecipe, Corpus, UnicodeForm, has_label
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.clean import normalize
+from nmt.text.segmentation import gather
 from nmt.text.tokenizer import Tokenizer
 
 _HELD_OUT = 10  # one in this many examples is for validation
@@ -94,10 +95,7 @@ class Examples:
     def gather(self, ids: NDArray[np.integer]) -> PackedSequences:
         """Return examples on the CPU, in the order of `ids`."""
         lengths = self.lengths[ids]
-        # Index of each token: its position in the batch, shifted to the start of its example in `tokens`.
-        shifts = np.repeat(self.ends[ids] - np.cumsum(lengths), lengths)
-        tokens = self.tokens[np.arange(lengths.sum()) + shifts]
-        return PackedSequences.from_arrays(tokens.astype(np.int64), lengths)
+        return PackedSequences.from_arrays(gather(self.tokens, self.ends[ids] - lengths, lengths), lengths)
 
     def digest(self) -> str:
         """Return the SHA-256 of all tokens, lengths and labels."""

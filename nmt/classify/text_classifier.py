@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,13 +152,13 @@ def classify(model: Classifier, texts: PackedSequences, precision: ComputeType, 
 def read_description(path: Path) -> tuple[ModelRecipe, ClassifierMetadata]:
     """Read the description of a classifier; raises CorruptError, or UserError for another format version."""
     try:
-        tree: Mapping[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
         if tree["format"] != FORMAT:
             raise UserError(f"{path} has format {tree['format']}; this version reads format {FORMAT}; update nmt")
         labels, num_texts, form, max_tokens = (tree[key] for key in ("labels", "texts", "unicode_form", "max_tokens"))
         if not (isinstance(labels, list) and num_texts in (1, 2) and isinstance(max_tokens, int)):
             raise ValueError("labels, texts or max_tokens is invalid")
-        metadata = ClassifierMetadata(tuple(labels), int(num_texts), form, max_tokens)  # type: ignore[arg-type]
+        metadata = ClassifierMetadata(tuple(labels), num_texts, form, max_tokens)
         return ModelRecipe.model_validate(tree["model"]), metadata
     except (OSError, KeyError, ValueError) as error:  # also those of tomllib and pydantic
         raise CorruptError(f"{path} is not a readable classifier description; copy the directory again") from error
