@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, islice, pairwise, repeat
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -121,7 +121,7 @@ def read_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[Pair]:
         case SgmCorpus():
             src = _existing(corpus.src, root)
             if not corpus.references:
-                return _read_xml(src, options)
+                return chain.from_iterable(_read_xml(src, options))
             return _read_sgm(src, _existing(corpus.references[0], root), options)
         case TmxCorpus():
             return _read_tmx(_existing(corpus.path, root), options)
@@ -180,7 +180,7 @@ def read_documents(corpus: Corpus, options: ReadOptions) -> Iterator[Hashable] |
         case SgmCorpus():
             src = _existing(corpus.src, options.root)
             if not corpus.references:
-                return _xml_document_numbers(src, options)
+                return (number for number, pairs in enumerate(_read_xml(src, options)) for _ in pairs)
             return sgm_documents("\n".join(read_lines(src, options.invalid_utf8)))
         case SacrebleuCorpus():
             ids = sacrebleu_documents(corpus.test_set, f"{options.src_lang}-{options.tgt_lang}")
@@ -388,10 +388,10 @@ def _read_sgm(src: Path, tgt: Path, options: ReadOptions) -> Iterator[Pair]:
     return _zip_sides(src_segments, tgt_segments, src, tgt)
 
 
-def _read_xml(path: Path, options: ReadOptions) -> Iterator[Pair]:
+def _read_xml(path: Path, options: ReadOptions) -> Iterator[list[Pair]]:
+    """Yield the pairs of each document."""
     with decompressed(path) as file:
-        for pairs in xml_documents(file, path, options.src_lang, options.tgt_lang):
-            yield from pairs
+        yield from xml_documents(file, path, options.src_lang, options.tgt_lang)
 
 
 def _read_tmx(path: Path, options: ReadOptions) -> Iterator[Pair]:
@@ -399,17 +399,16 @@ def _read_tmx(path: Path, options: ReadOptions) -> Iterator[Pair]:
         yield from tmx_pairs(file, path, options.src_lang, options.tgt_lang)
 
 
-def _xml_document_numbers(path: Path, options: ReadOptions) -> Iterator[int]:
-    with decompressed(path) as file:
-        for number, pairs in enumerate(xml_documents(file, path, options.src_lang, options.tgt_lang)):
-            yield from repeat(number, len(pairs))
-
-
 def _read_parquet(corpus: ParquetCorpus, path: Path, options: ReadOptions) -> Iterator[Pair]:
+    fields = (corpus.src_field, corpus.tgt_field)
     with _parquet_file(path) as file:
-        fields = (corpus.src_field, corpus.tgt_field)
-        for record in _parquet_records(file, fields):
-            yield _fields(record, *fields, str(path), options)
+        names = file.schema_arrow.names
+        columns = list(dict.fromkeys(field if field in names else field.partition(".")[0] for field in fields))
+        # If a column is missing, read all: the error for the missing field lists the existing ones.
+        selected = columns if set(columns) <= set(names) else None
+        for batch in file.iter_batches(_RECORDS_PER_BATCH, columns=selected):
+            for record in batch.to_pylist():
+                yield _fields(record, *fields, str(path), options)
 
 
 @contextmanager
@@ -423,15 +422,6 @@ def _parquet_file(path: Path) -> Iterator[Any]:
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error
-
-
-def _parquet_records(file: Any, fields: Iterable[str]) -> Iterator[dict[str, Any]]:
-    names = file.schema_arrow.names
-    columns = dict.fromkeys(field if field in names else field.partition(".")[0] for field in fields)
-    # If a column is missing, read all: the error for the missing field lists the existing ones.
-    selected = list(columns) if columns.keys() <= set(names) else None
-    for batch in file.iter_batches(_RECORDS_PER_BATCH, columns=selected):
-        yield from batch.to_pylist()
 
 
 def _read_json_lines(corpus: JsonLinesCorpus, path: Path, options: ReadOptions) -> Iterator[Pair]:
