@@ -16,7 +16,8 @@ from nmt.processes.distributed import choose_device
 from nmt.processes.parallel import _context
 from tests import forked
 from tests.calling import Nmt, Result
-from tests.simulated_cuda import install_device_guard, simulated_cuda
+from tests.device_guard import install_device_guard
+from tests.simulated_cuda import simulated_cuda
 
 settings.register_profile("nmt", deadline=None)  # durations depend on the load of the machine
 settings.load_profile("nmt")

@@ -1,6 +1,7 @@
-"""A fork server for tests: it preloads the modules that the processes need, because importing them takes seconds."""
+"""Processes of tests, from a fork server with the modules that they need, because importing them takes seconds."""
 
 import multiprocessing
+import socket
 
 MODULES = (
     "nmt.train.trainer",
@@ -11,3 +12,11 @@ MODULES = (
 )
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(list(MODULES))
+
+
+def job_variables(size: int) -> dict[str, str]:
+    """Return environment variables, except the rank, of a job with this number of processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

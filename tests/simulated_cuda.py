@@ -22,17 +22,11 @@ on fake host tensors instead (tests/train/test_update.py).
 
 from __future__ import annotations
 
-import ctypes
-import inspect
-import math
-import re
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -40,18 +34,14 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import varlen
 from torch.utils import checkpoint
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _disable_current_modes,
-    return_and_correct_aliasing,
-)
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-import nmt
-from nmt.devices import precision, transfer
+from nmt.devices import precision
 from nmt.model import attention
+from tests.code_location import current_frame, current_line, function_of
+from tests.varlen_kernel import KERNELS, varlen_kernel
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -60,8 +50,6 @@ MEMORY_BYTES = 8 << 30
 """Memory of the device; half of it is free."""
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
-_PACKAGE = str(Path(nmt.__file__).parent)
-_ROOT = Path(nmt.__file__).parents[1]
 
 _aten = torch.ops.aten
 _COPIES = (_aten._to_copy.default, _aten.copy_.default)
@@ -193,9 +181,9 @@ class SimulatedCuda(TorchDispatchMode):
         """Complete all copies and count a synchronization, or raise SynchronizationError if it is not allowed."""
         if self._recording is not None:
             raise RuntimeError(f"operation not permitted when stream is capturing: {reason}")
-        function = _function(_frame())
+        function = function_of(current_frame())
         if self._allowed is not None and function not in self._allowed:
-            raise SynchronizationError(f"{_where()} synchronizes with the device: {reason}")
+            raise SynchronizationError(f"{current_line()} synchronizes with the device: {reason}")
         self.synchronizations[function] += 1
         with _disable_current_modes():
             for target, contents in self._pending:
@@ -243,7 +231,9 @@ class SimulatedCuda(TorchDispatchMode):
             return "cpu" if target.type == "cpu" else "cuda"
         on_host = [tensor for tensor in tensors if not isinstance(tensor, DeviceTensor) and tensor.ndim]
         if on_device and on_host and func not in _INDEXING + _STORING:
-            raise DeviceMixError(f"{_where()}: {func} gets device tensors and a host tensor, {tuple(on_host[0].shape)}")
+            raise DeviceMixError(
+                f"{current_line()}: {func} gets device tensors and a host tensor, {tuple(on_host[0].shape)}"
+            )
         if device is not None:
             return "cpu" if torch.device(device).type == "cpu" else "cuda"
         return "cuda" if on_device else "cpu"
@@ -255,7 +245,7 @@ class SimulatedCuda(TorchDispatchMode):
         if "device" in host_kwargs:
             host_kwargs["device"] = _CPU
         host_kwargs.pop("pin_memory", None)
-        function = _KERNELS.get(func.name(), func)
+        function = KERNELS.get(func.name(), func)
         if self._recording is not None and on_device:
             self._record_changes(func, host_args, host_kwargs)
         results = function(*host_args, **host_kwargs)
@@ -276,7 +266,7 @@ class SimulatedCuda(TorchDispatchMode):
             self._recording.undo.append((kwargs["out"], kwargs["out"].clone()))
 
     def _copy_to_host(self, func: Any, result: Tensor, args: Any, kwargs: Any) -> None:
-        self.copies_to_host.append((_function(_frame()), tuple(result.shape)))
+        self.copies_to_host.append((function_of(current_frame()), tuple(result.shape)))
         if _is_non_blocking(func, args, kwargs):
             self._pending.append((result, result.clone()))
             result.fill_(torch.iinfo(result.dtype).max if result.dtype in _INTEGERS else 1)
@@ -361,133 +351,6 @@ def _blocking_copy(func: Any, args: Any, kwargs: dict[str, Any]) -> str | None:
         if func in _STORING and args[2].device.type == "cpu" and not _has_mask(args[1]):
             return "it copies a number from the host, to store it at indices"
     return None
-
-
-# --- Variable-length attention ----------------------------------------------------------------------------------------
-
-
-def _attention_weights(q: Tensor, k: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Weights and log-sum-exp of the scores of one sentence; q, k: (num_heads, length, d_head) in fp32."""
-    scores = q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])
-    if causal:
-        later = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1 + k.shape[1] - q.shape[1])
-        scores = scores.masked_fill(later, float("-inf"))
-    return torch.softmax(scores, dim=-1), torch.logsumexp(scores, dim=-1)
-
-
-def _heads(x: Tensor) -> Tensor:
-    """(length, num_heads, d_head) -> (num_heads, length, d_head) in fp32, and back."""
-    return x.transpose(0, 1).float()
-
-
-def _sentences(q: Tensor, k: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int) -> list[tuple[slice, slice]]:
-    """Positions of the queries and keys of each sentence; checks what the kernel requires."""
-    assert q.dtype in (torch.float16, torch.bfloat16) and q.dtype == k.dtype
-    assert cu_q.dtype == cu_k.dtype == torch.int32 and len(cu_q) == len(cu_k)
-    assert q.stride(-1) == k.stride(-1) == 1
-    rows = [
-        (slice(a, b), slice(c, d))
-        for a, b, c, d in zip(cu_q[:-1].tolist(), cu_q[1:].tolist(), cu_k[:-1].tolist(), cu_k[1:].tolist(), strict=True)
-    ]
-    for queries, keys in rows:
-        assert 0 <= queries.start <= queries.stop <= len(q) and queries.stop - queries.start <= max_q
-        assert 0 <= keys.start <= keys.stop <= len(k) and keys.stop - keys.start <= max_k
-    return rows
-
-
-def _undefined_like(x: Tensor) -> Tensor:
-    return torch.full_like(x, float("nan"), memory_format=torch.contiguous_format)
-
-
-def _varlen_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the operator `torch_attn::_varlen_attn`; rest: cu_q, cu_k, max_q, max_k, is_causal, scale, window, ..."""
-    out, lse = _undefined_like(q), torch.full((q.shape[1], len(q)), float("nan"))
-    for queries, keys in _sentences(q, k, *rest[:4]):
-        weights, lse[:, queries] = _attention_weights(_heads(q[queries]), _heads(k[keys]), rest[4])
-        out[queries] = _heads(weights @ _heads(v[keys])).to(q.dtype)
-    return out, lse, torch.zeros(2, dtype=torch.uint64)
-
-
-def _varlen_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> Any:
-    """Compute the operator `torch_attn::_varlen_attn_backward`; rest: cu_q, cu_k, max_q, max_k, is_causal, ..."""
-    grads = grad_q, grad_k, grad_v = _undefined_like(q), _undefined_like(k), _undefined_like(v)
-    for queries, keys in _sentences(q, k, *rest[:4]):
-        part_q, part_k, part_v, part_grad = _heads(q[queries]), _heads(k[keys]), _heads(v[keys]), _heads(grad[queries])
-        weights, _ = _attention_weights(part_q, part_k, rest[4])
-        grad_weights = part_grad @ part_v.transpose(1, 2)
-        grad_scores = weights * (grad_weights - (grad_weights * weights).sum(dim=-1, keepdim=True))
-        grad_scores /= math.sqrt(q.shape[-1])
-        grad_q[queries] = _heads(grad_scores @ part_k).to(q.dtype)
-        grad_k[keys] = _heads(grad_scores.transpose(1, 2) @ part_q).to(k.dtype)
-        grad_v[keys] = _heads(weights.transpose(1, 2) @ part_grad).to(v.dtype)
-    return grads
-
-
-_KERNELS: dict[str, Callable[..., Any]] = {
-    "torch_attn::_varlen_attn": _varlen_forward,
-    "torch_attn::_varlen_attn_backward": _varlen_backward,
-}
-
-
-# --- Location in nmt --------------------------------------------------------------------------------------------------
-
-
-def _frame() -> Any:
-    """Return the innermost frame of nmt outside `nmt.devices.transfer`, or else of a test."""
-    first: Any = sys._getframe(1)
-    frame = first
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name.startswith(_PACKAGE) and name != transfer.__file__:
-            return frame
-        frame = frame.f_back
-    frame = first
-    while frame.f_back is not None and not Path(frame.f_code.co_filename).name.startswith("test_"):
-        frame = frame.f_back
-    return frame
-
-
-def _function(frame: Any) -> str:
-    """Return `FILE:FUNCTION` of a frame, with the path within nmt."""
-    path = Path(frame.f_code.co_filename)
-    function = re.sub(r"(\.<locals>\.<\w+>)+$", "", frame.f_code.co_qualname)  # the function around a comprehension
-    return f"{path.relative_to(_PACKAGE) if path.is_relative_to(_PACKAGE) else path.name}:{function}"
-
-
-def _where() -> str:
-    frame = _frame()
-    path = Path(frame.f_code.co_filename)
-    return f"{path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else path}:{frame.f_lineno} ({_function(frame)})"
-
-
-# --- Patches of torch -------------------------------------------------------------------------------------------------
-
-
-def install_device_guard() -> None:
-    """Let a torch build without CUDA select the device `cuda`, with no effect.
-
-    `_ensureCUDADeviceGuardSet` replaces a guard that counts no devices with a no-op guard, but CPU builds have no
-    guard at all. Register one that returns 0 from all methods first, for torch to replace. Call this before the first
-    backward pass, in which autograd starts a thread per device.
-    """
-    library = Path(torch.__file__).parent / "lib" / "libc10.so"
-    if torch.cuda.is_available() or not library.exists():
-        return
-    registry = (ctypes.c_void_p * 2).in_dll(ctypes.CDLL(str(library)), "_ZN3c104impl26device_guard_impl_registryE")
-    if registry[1] is None:
-        zero = ctypes.CFUNCTYPE(ctypes.c_int64)(lambda: 0)
-        methods = (ctypes.c_void_p * 64)(*[ctypes.cast(zero, ctypes.c_void_p).value] * 64)
-        guard = (ctypes.c_void_p * 1)(ctypes.addressof(methods))
-        registry[1] = ctypes.addressof(guard)
-        torch._C._ensureCUDADeviceGuardSet()
-        assert registry[1] != ctypes.addressof(guard), "torch did not replace the guard"
-
-
-def varlen_kernel() -> dict[str, Any]:
-    """Names that `nmt.model.attention` imports with a GPU."""
-    has_window = "window_size" in inspect.signature(varlen.varlen_attn).parameters
-    causality = {"window_size": (-1, 0)} if has_window else {"is_causal": True}
-    return {"varlen_attn": varlen.varlen_attn, "_VARLEN_CAUSAL": causality}
 
 
 class _Graph(Recording):

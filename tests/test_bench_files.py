@@ -5,8 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast
@@ -23,10 +21,11 @@ from bench.serving import ServingWorkload, _Server, compare_servers
 from nmt.bench.random_model import numbered_word_tokenizers, write_random_model
 from nmt.decode.translator import Translator
 from nmt.errors import UserError
-from nmt.export.packages import is_installed
 from nmt.recipe import parse_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from tests.cli.nasty_lines import as_bytes, nasty_lines
+from tests.extras import import_ctranslate2, needs_ctranslate2
+from tests.waiting import wait_until
 
 RECIPE = """
 name = "small"
@@ -54,7 +53,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> FileWorkload:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_installed("ctranslate2"), reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+@needs_ctranslate2
 def test_two_commands_are_compared(work: FileWorkload, tmp_path: Path) -> None:
     result = compare_files(work, ("nmt", {"engine": "ctranslate2"}), ("ctranslate2", {"batch_sentences": "2"}), 2)
     for side in (result.ours, result.theirs):
@@ -110,13 +109,6 @@ def test_a_command_ends_with_the_process_that_measures_it(tmp_path: Path) -> Non
     wait_until(lambda: not state.exists() or " Z " in state.read_text())
 
 
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline, "the condition is false after 60 s"
-        time.sleep(0.05)
-
-
 def test_compiled_modules_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     (tmp_path / "module.py").write_text("")
@@ -145,7 +137,7 @@ def test_unknown_systems_and_settings_are_errors(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_installed("ctranslate2"), reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+@needs_ctranslate2
 @pytest.mark.parametrize("theirs", ["one-call", "translate"])
 def test_servers_answer_all_clients_with_the_translations_of_a_file(
     work: FileWorkload, tmp_path: Path, theirs: str
@@ -217,7 +209,7 @@ def test_the_device_reaches_every_system(
 
 
 def test_nmt_and_ctranslate2_load_on_the_device(work: FileWorkload, monkeypatch: pytest.MonkeyPatch) -> None:
-    ctranslate2 = pytest.importorskip("ctranslate2")
+    ctranslate2 = import_ctranslate2()
     devices = list[object]()
     for module, name in ((ctranslate2, "Translator"), (Translator, "load")):
         monkeypatch.setattr(module, name, lambda *_, **options: devices.append(options["device"]))

@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import json
 import os
 import pickle
 import shutil
@@ -38,8 +37,8 @@ from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
 from nmt.storage.sealed import CorruptError, link_or_copy, new_directory, verify_directory, write_directory, write_file
 from nmt.train.state import TrainState
+from tests.vectors import load_vectors
 
-VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
 CPU = torch.device("cpu")
 FILES = {"weights": b"12345678", "state": b"{}"}
 TINY = ModelRecipe(d_model=8, d_ff=12, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, max_positions=16)
@@ -449,9 +448,7 @@ def seal_tensors(directory: Path, tensors: dict[str, torch.Tensor]) -> Path:
 
 
 def test_averages_match_fairseq(tmp_path: Path) -> None:
-    if not (VECTORS / "fairseq_average.json").is_file():
-        pytest.skip("the folder of test vectors beside the project is absent")
-    table = json.loads((VECTORS / "fairseq_average.json").read_text())
+    table = load_vectors("fairseq_average.json")
     dtypes = {"a_f64": torch.float64, "b_f32": torch.float32, "c_i32": torch.int32}
     directories = [
         seal_tensors(tmp_path / key, {name: torch.tensor(table[key][name], dtype=dtypes[name]) for name in dtypes})

@@ -3,11 +3,12 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_until
 
 SCRIPT = Path(__file__).resolve().parents[1] / "tools" / "slurm-train.sbatch"
 
@@ -96,10 +97,7 @@ def test_torchrun_is_launched_on_every_node(cluster: dict[str, str]) -> None:
 def test_the_time_limit_signal_reaches_torchrun_and_the_job_is_requeued(cluster: dict[str, str]) -> None:
     write_program(Path(cluster["PATH"].split(":")[0]) / "torchrun", WAIT_FOR_SIGNAL)
     with subprocess.Popen(["bash", SCRIPT, "recipe.toml"], env=cluster) as job:
-        deadline = time.monotonic() + 30
-        while not (Path(cluster["LOGS"]) / "running").exists():
-            assert time.monotonic() < deadline, "torchrun did not start"
-            time.sleep(0.02)
+        wait_until((Path(cluster["LOGS"]) / "running").exists)
         job.send_signal(signal.SIGUSR1)
         assert job.wait(timeout=30) == 143
     assert logged(cluster, "scontrol")[1:] == ["requeue 1234567"]

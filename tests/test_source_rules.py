@@ -217,6 +217,13 @@ def test_no_other_file_has_a_path_of_one_machine(folder: str) -> None:
             assert list(no_path_of_one_machine(module)) == []
 
 
+def test_files_of_tests_are_short() -> None:
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert len(files) > 10
+    modules = [Module(str(path), path.read_text(encoding="utf-8"), ast.Module([], [])) for path in files]
+    assert [problem for module in modules for problem in files_and_functions_are_short(module)] == []
+
+
 # --- Each rule can fail -----------------------------------------------------------------------------------------------
 
 LONG_FUNCTION = "def f():\n    '''D.'''\n" + "    x = 1\n" * 59

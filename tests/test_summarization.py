@@ -18,10 +18,10 @@ from nmt.data.store import PairStore
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.errors import RecipeError
-from nmt.export.packages import is_installed
 from nmt.heads.pairs import Pairs
 from nmt.recipe import Recipe, load_recipe
 from nmt.storage.run_folder import find_model
+from tests.extras import needs_rouge
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 WORDS = ["the", "small", "green", "garden", "mountain", "river", "follows", "discovers", "between", "old", "house"]
@@ -77,9 +77,7 @@ def test_long_sources_are_truncated_and_not_dropped(cnn: Recipe) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not is_installed("rouge_score"), reason="rouge_score is not installed: pip install 'nmt[summarize]'"
-)
+@needs_rouge
 @pytest.mark.usefixtures("no_curves")
 def test_a_run_reports_rouge_and_the_lead_baseline(cnn: Recipe) -> None:
     pipeline.run(cnn)

@@ -18,8 +18,8 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.text.clean import normalize
 from nmt.text.pair_encoder import PairEncoder
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
+from tests.decode.copy_model import CPU, CopyModel
 
-CPU = torch.device("cpu")
 WORDS = ["the", "a", "cat", "dog", "tree", "sees", "likes", "old", "red", "quickly,", "slowly.", "Then", "he", "said:"]
 RECIPE = ModelRecipe(num_decoder_layers=3, num_heads=2)
 
@@ -151,37 +151,10 @@ def test_options_choose_the_attention() -> None:
         chosen(alignment_heads=(1, 8))
 
 
-# --- With a translator ------------------------------------------------------------------------------------------------
-
-
-class CopyState:
-    def __init__(self, sentences: list[list[int]]) -> None:
-        self.sentences, self.length = sentences, 0
-
-    def reorder(self, beam_index: Tensor) -> None:
-        pass
-
-    def select(self, sentence_index: Tensor) -> None:
-        self.sentences = [self.sentences[i] for i in sentence_index.tolist()]
-
-
-class CopyModel:
-    """Copies its source and attends from each token to its copy."""
+class AttendingCopyModel(CopyModel):
+    """Attends from each token to its copy."""
 
     recipe = RECIPE
-
-    def __init__(self, vocab: int) -> None:
-        self.vocab = vocab
-
-    def start(self, src: PackedSequences, beam_size: int) -> CopyState:
-        return CopyState(src.to_lists())
-
-    def step(self, tokens: Tensor, state: CopyState) -> Tensor:
-        log_probs = torch.full((*tokens.shape, self.vocab), 0.1 / self.vocab).log()
-        for row, sentence in enumerate(state.sentences):
-            log_probs[row, :, sentence[min(state.length, len(sentence) - 1)]] = -0.1
-        state.length += 1
-        return log_probs
 
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
         weights = torch.eye(tgt.max_length, src.max_length)
@@ -209,7 +182,7 @@ def translate(
     recipe = DecodeRecipe.model_validate(
         {"beam_size": 2, "max_extra_tokens": 3, "stop": "exact", "alignments": True} | decode
     )
-    model = CopyModel(tokenizers.src.vocab_size)
+    model = AttendingCopyModel(tokenizers.src.vocab_size)
     translator = Translator(model, tokenizers, recipe, max_positions=max_positions, unicode_form="NFC", device=CPU)
     return translator.translate_n_best(lines)
 
@@ -240,7 +213,7 @@ def test_each_translation_has_its_own_alignment(tokenizers: Tokenizers) -> None:
 
 
 def test_alignments_are_computed_only_on_request(tokenizers: Tokenizers) -> None:
-    class Blind(CopyModel):
+    class Blind(AttendingCopyModel):
         def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:
             raise AssertionError("computed without a request")
 

@@ -15,24 +15,14 @@ from nmt.data.store import PairStore
 from nmt.decode.translator import Translator
 from nmt.errors import UserError
 from nmt.storage.model_metadata import read_model_metadata
+from tests.recipes import small_recipe
 
-SMALL_MODEL = "d_model = 16\nd_ff = 32\nnum_heads = 2\nnum_encoder_layers = 1\nnum_decoder_layers = 1\n"
-RECIPE = (
+RECIPE = small_recipe(
     """
-name = "small"
-src_lang = "en"
-tgt_lang = "de"
-[data]
-workers = 1
-max_tokens = 60
 train = [{ kind = "toy", pairs = 300 }]
 valid = [{ kind = "toy", split = "valid", pairs = 10 }]
-[tokenizer]
-vocab_size = 600
-[model]
-max_positions = 64
-"""
-    + SMALL_MODEL
+""",
+    vocab_size=600,
 )
 
 
@@ -117,7 +107,7 @@ def test_number_tokenizers_ignore_the_shortlist_of_the_recipe(recipe: Path, tmp_
 def test_number_tokenizers_ignore_tags_phrases_and_markup_of_the_recipe(recipe: Path, tmp_path: Path) -> None:
     text = recipe.read_text().replace('kind = "toy", pairs = 300', 'kind = "toy", pairs = 300, tag = "<news>"')
     options = 'tag = "<news>"\nrequire = ["Hund"]\nforbid = ["Katze"]\nbeam_size = 2\n'
-    (tmp_path / "own.toml").write_text(f"{text}[train]\nglossary_markup = 0.1\n[decode]\n{options}")
+    (tmp_path / "own.toml").write_text(f"{text}glossary_markup = 0.1\n[decode]\n{options}")
     model, decode, sentences = prepare_decoding(request(tmp_path / "own.toml", vocab_size=70), tmp_path / "numbers")
     assert decode.beam_size == 2
     assert len(Translator.load(model, "cpu", decode=decode.all_given()).translate(sentences)) == 5

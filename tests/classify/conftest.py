@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from nmt.classify.run import train_classifier
+from nmt.recipe import load_classification_recipe
+
 GOOD, BAD = ("good", "great", "lovely", "fine"), ("bad", "dull", "poor", "awful")
 FILLERS = ("the", "film", "was", "a", "story", "with", "actors", "and", "music")
 
@@ -52,6 +55,10 @@ threads = 1
 device = "cpu"
 precision = "fp32"
 """
+
+
+def train(*overrides: str) -> str:
+    return train_classifier(load_classification_recipe(Path("reviews.toml"), overrides))
 
 
 def review(chooser: random.Random, label: int) -> str:

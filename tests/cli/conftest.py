@@ -1,8 +1,9 @@
-"""A tiny random model on disk, texts to score, and the command line called in this process."""
+"""A tiny run, a tiny random model, texts to score, and the command line called in this process."""
 
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +24,8 @@ from nmt.streams.records import Record
 from nmt.streams.workers import TranslatedWindow, WindowTranslator
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 from tests.calling import PipeIn, Write
-from tests.cli.nasty_lines import sentence
+from tests.cli.nasty_lines import SENTENCES, as_bytes, sentence
+from tests.recipes import small_recipe
 
 # Text that tokenizers split differently.
 AWKWARD = [
@@ -34,6 +36,41 @@ AWKWARD = [
     "„Was?“, fragte sie; 50 % der CO2-Emissionen sind 'neu'.",
     "Die 1990er-Jahre [sic] <b>fett</b> {x|y} 5-6",
 ]
+
+TINY_RECIPE = (
+    small_recipe(
+        """
+train = [{ kind = "toy", pairs = 400 }]
+valid = [{ kind = "toy", split = "valid", pairs = 30 }]
+""",
+        """
+max_steps = 12
+batch_tokens = 500
+micro_batch_tokens = 500
+schedule = "linear"
+learning_rate = 0.01
+warmup_steps = 4
+validate_every = 6
+validate_bleu_every = 6
+validate_bleu_sentences = 10
+save_every = 4
+average_count = 2
+""",
+        name="tiny",
+        top="seed = 4",
+        vocab_size=700,
+    )
+    + """
+[data.test]
+heldout = { kind = "toy", split = "test", pairs = 20 }
+[decode]
+beam_size = 2
+max_extra_tokens = 5
+min_tokens = 3  # otherwise this model translates each line to the empty string
+[evaluate]
+samples = 10
+"""
+)
 
 
 def corrupt_words(line: str, random_numbers: random.Random, fraction: float) -> str:
@@ -73,6 +110,14 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def lowered(texts: Path, tmp_path: Path) -> Path:
+    """The references in lower case, like the output of a system that was trained on lowercased text."""
+    path = tmp_path / "lowered"
+    path.write_text((texts / "ref").read_text(encoding="utf-8").lower(), encoding="utf-8")
+    return path
+
+
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with random weights and two tags, whose translations are short and differ from line to line."""
@@ -93,6 +138,27 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = model_files(architecture, model_tensors(network), tokenizers.files(), metadata)
     write_directory(folder / "model", files)
     return folder / "model"
+
+
+@pytest.fixture
+def sentences(tmp_path: Path) -> Path:
+    """A file of 20 short lines."""
+    (tmp_path / "in.txt").write_bytes(as_bytes(SENTENCES))
+    return tmp_path / "in.txt"
+
+
+@pytest.fixture(scope="session")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished tiny run, made by `nmt run`; its folder also holds the recipe and what the command printed."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "tiny.toml").write_text(TINY_RECIPE)
+    command = [sys.executable, "-m", "nmt", "run", str(folder / "tiny.toml"), f"run_dir={folder / 'run'}"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    (folder / "out.md").write_text(done.stdout)
+    return folder / "run"
 
 
 @pytest.fixture

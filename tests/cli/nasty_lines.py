@@ -1,4 +1,4 @@
-"""Difficult input lines, with every kind of character except line feeds."""
+"""Plain input lines, and difficult ones with every kind of character except line feeds."""
 
 import random
 from collections.abc import Callable
@@ -39,6 +39,7 @@ WRITTEN = [
     "\ufdd0 \ufffe \uffff \U0010ffff \ufffd \ue000",
 ]
 LONGEST = 100_000
+SENTENCES = [f"the old dog {number} sees a cat" for number in range(20)]
 
 
 def sentence(rng: random.Random) -> str:

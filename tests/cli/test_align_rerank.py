@@ -17,6 +17,7 @@ from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 from tests.calling import Nmt, one_line
+from tests.recipes import small_recipe
 
 SOURCES = ["the old cat sees a dog.", "", "a red tree", "no cats quickly,  a cat.", "the cat sees many dogs"]
 TARGETS = ["red tree the old sees", "", "cat a red tree.", "no quickly", "the cat sees cats"]
@@ -366,24 +367,14 @@ def test_members_of_an_ensemble_have_the_same_languages(folder: Path, nmt: Nmt) 
 
 # --- Training from right to left --------------------------------------------------------------------------------------
 
-RECIPE = """
-name = "tiny"
-src_lang = "en"
-tgt_lang = "de"
-[data]
-workers = 1
+RECIPE = (
+    small_recipe(
+        """
 reverse_target = true
 train = [{ kind = "text", src = "src", tgt = "tgt" }]
 valid = [{ kind = "text", src = "src", tgt = "tgt" }]
-[tokenizer]
-vocab_size = 300
-[model]
-d_model = 8
-d_ff = 8
-num_heads = 2
-num_encoder_layers = 1
-num_decoder_layers = 1
-[train]
+""",
+        """
 max_steps = 2
 batch_tokens = 500
 micro_batch_tokens = 500
@@ -391,11 +382,16 @@ validate_every = 2
 validate_bleu_every = 2
 validate_bleu_sentences = 4
 save_every = 2
-device = "cpu"
+""",
+        name="tiny",
+        vocab_size=300,
+    )
+    + """
 [decode]
 beam_size = 1
 max_extra_tokens = 3
 """
+)
 
 
 @pytest.mark.slow

@@ -1,87 +1,22 @@
-"""Commands on a tiny corpus: the whole workflow, and errors for wrong input."""
+"""A tiny run and its model on the command line: training, translation, scores and averages."""
 
 import gzip
 import json
 import math
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-import nmt as nmt_package
 from nmt import DecodeRecipe, Translator
 from nmt.checkpoint import write_with_decode
-from nmt.decode.scoring import TextScorer
-from nmt.errors import UserError
-from nmt.recipe import load_recipe, parse_recipe
+from nmt.recipe import parse_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
 from nmt.storage.sealed import manifest_digest
 from tests.calling import Nmt, PipeIn, one_line
+from tests.cli.conftest import TINY_RECIPE
 from tests.cli.nasty_lines import as_bytes
-
-ROOT = Path(__file__).resolve().parents[2]
-
-TINY_RECIPE = """
-name = "tiny"
-seed = 4
-src_lang = "en"
-tgt_lang = "de"
-[data]
-workers = 1
-max_tokens = 60
-train = [{ kind = "toy", pairs = 400 }]
-valid = [{ kind = "toy", split = "valid", pairs = 30 }]
-[data.test]
-heldout = { kind = "toy", split = "test", pairs = 20 }
-[tokenizer]
-vocab_size = 700
-[model]
-d_model = 16
-d_ff = 32
-num_heads = 2
-num_encoder_layers = 1
-num_decoder_layers = 1
-max_positions = 64
-[train]
-max_steps = 12
-batch_tokens = 500
-micro_batch_tokens = 500
-schedule = "linear"
-learning_rate = 0.01
-warmup_steps = 4
-validate_every = 6
-validate_bleu_every = 6
-validate_bleu_sentences = 10
-save_every = 4
-average_count = 2
-device = "cpu"
-threads = 1
-[decode]
-beam_size = 2
-max_extra_tokens = 5
-min_tokens = 3  # otherwise this model translates each line to the empty string
-[evaluate]
-samples = 10
-"""
-
-
-@pytest.fixture(scope="session")
-def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished tiny run, made by `nmt run`; its folder also holds the recipe and what the command printed."""
-    folder = tmp_path_factory.mktemp("cli")
-    (folder / "tiny.toml").write_text(TINY_RECIPE)
-    command = [sys.executable, "-m", "nmt", "run", str(folder / "tiny.toml"), f"run_dir={folder / 'run'}"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    (folder / "out.md").write_text(done.stdout)
-    return folder / "run"
-
 
 # --- The whole workflow -----------------------------------------------------------------------------------------------
 
@@ -172,131 +107,6 @@ def test_mbr_uses_n_best_of_the_recipe(run_dir: Path, tmp_path: Path, nmt: Nmt) 
     assert status == 0 and default == plain
     status, _, err = nmt("translate", run_dir, text, "--set", "mbr_metric=chrf")
     assert status == 1 and "n_best must be at least 2" in one_line(err)
-
-
-@pytest.mark.slow
-def test_wrong_arguments_of_the_scorer_are_named(run_dir: Path) -> None:
-    scorer = TextScorer.load(run_dir, "cpu")
-    with pytest.raises(TypeError, match="sources must be a list of strings, got str"):
-        scorer.score("one", ["two"])
-    with pytest.raises(TypeError, match="targets must be strings, got int at index 0"):
-        scorer.score(["one"], [2])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="got 1 sources and 2 targets; expected one target per source"):
-        scorer.score(["one"], ["two", "three"])
-    with pytest.raises(ValueError, match="got 2 contexts for 1 pair; expected one list of previous sentences per pair"):
-        scorer.score(["one"], ["two"], context=[[], []])
-    with pytest.raises(ValueError, match="got 2 sources and 1 targets"):
-        scorer.documents(["a", "b"], ["c"])
-    assert scorer.score([], []) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("context", "message"),
-    [
-        (["one"], "the context of a line must be a list of previous sentences, got str"),
-        ([[None]], "a previous sentence and its translation must be a list of strings, got NoneType"),
-        ([[("a", None)]], "a previous sentence and its translation must be strings, got NoneType at index 1"),
-        ([[("a", "b", "c")]], "context has ('a', 'b', 'c'); expected a sentence, or a sentence and its translation"),
-    ],
-)
-def test_a_wrong_context_is_named(run_dir: Path, context: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=re.escape(message)):
-        TextScorer.load(run_dir, "cpu").score(["one"], ["two"], context=context)
-    with pytest.raises(TypeError, match=re.escape(message)):
-        Translator.load(run_dir, "cpu").translate(["one"], context=context)
-
-
-WRONG_CALLS: list[tuple[Callable[[Any], object], str]] = [
-    (lambda t: t.translate("one string"), "lines must be a list of strings, got str; wrap it in a list"),
-    (lambda t: t.translate_n_best("one string"), "lines must be a list of strings, got str; wrap it in a list"),
-    (lambda t: next(t.stream("one string", 5)), "lines must be a list of strings, got str; wrap it in a list"),
-    (lambda t: t.translate([None]), "lines must be strings, got NoneType at index 0"),
-    (lambda t: t.translate({"a", "b"}), "lines must be a list of strings, got set; use list"),
-    (lambda t: t.translate(None), "lines must be a list of strings, got NoneType"),
-    (lambda t: next(t.stream([1], 5)), "lines must be strings, got int at index 0"),
-    (lambda t: t.translate(line for line in ["a"]), "lines must be a list of strings, got generator; use list"),
-    (lambda t: t.alternatives(["a"], "", 2), "line and prefix must be strings, got list at index 0"),
-    (lambda t: t.attention(["a"], t.translate_n_best(["a"])[0][0]), "line must be strings, got list at index 0"),
-    (lambda t: t.translate(["a"], required=["term"]), "the phrases of a line must be a list of strings, got str"),
-    (
-        lambda t: t.translate(["a"], required=[iter(["x"])]),
-        "the phrases of a line must be a list of strings, got list_iterator",
-    ),
-    (lambda t: t.translate(["a"], required=[None]), "the phrases of a line must be a list of strings, got NoneType"),
-    (lambda t: t.translate(["a"], required=[[("b", 1)]]), "the phrases of a line must be strings, got int at index 1"),
-    (
-        lambda t: next(t.stream(["a", "b", "c", "d"], 5, required="term")),
-        "required must be a list of lists of phrases, got str",
-    ),
-    (lambda t: t.translate(["a"], prefixes=[3]), "prefixes must be strings, got int at index 0"),
-    (lambda t: next(t.stream(["a", "b", "c"], 5, prefixes="pre")), "prefixes must be a list of strings, got str"),
-    (lambda t: t.translate(["a"], context="x"), "context must be a list of lists of previous sentences, got str"),
-    (lambda t: t.translate(["a"], context=["x"]), "the context of a line must be a list of previous sentences, got"),
-    (lambda t: t.translate(["a"], glossary={"a": "b"}), "must be a Glossary, got dict; use Glossary.load(FILE)"),
-    (lambda t: t.translate(["a"], glossary="b.tsv"), "must be a Glossary, got str; use Glossary.load(FILE)"),
-    (lambda t: t.translate(["a"], glossary=5), "glossary must be a list of Glossary objects, got int"),
-    (lambda t: t.translate(["a"], glossary=["b"]), "glossary must be a Glossary, got str"),
-    (lambda t: t.translate_n_best(["a"], n_best="3"), "n_best must be an integer, got str"),
-    (lambda t: t.attention("a", "b"), "translation must be a Translation, got str; pass a result of"),
-    (lambda t: t.translate_n_best(["a"], partial_word="no"), "partial_word must be True or False, got 'no'"),
-    (lambda t: t.alternatives("a", "", 2, partial_word=0), "partial_word must be True or False, got 0"),
-    (lambda t: t.with_constraints(None, "Hund"), "forbidden must be a list of strings, got str; wrap it in a list"),
-    (lambda t: t.with_decode({"beam_size": 2}), "decode must be a DecodeRecipe, got dict"),
-]
-
-
-@pytest.mark.slow
-def test_wrong_arguments_of_the_translator_are_named(run_dir: Path) -> None:
-    translator = Translator.load(run_dir, "cpu")
-    for call, message in WRONG_CALLS:
-        with pytest.raises(TypeError, match=re.escape(message)):
-            call(translator)
-    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
-        next(translator.stream(["a"], 0))
-    assert len(translator.translate_n_best(["a"], n_best=np.int64(2))[0]) == 2  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_wrong_options_for_loading_a_translator_are_named(run_dir: Path) -> None:
-    with pytest.raises(ValueError, match="precision must be one of auto, fp32, bf16, fp16, int8, got 'int4'"):
-        Translator.load(run_dir, precision="int4")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="decode must be a DecodeRecipe, got dict"):
-        Translator.load(run_dir, decode={"beam_size": 2})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="ensemble must be a list of paths, got str"):
-        Translator.load(run_dir, ensemble=str(run_dir))
-    with pytest.raises(UserError, match="device None is unknown"):
-        Translator.load(run_dir, device=None)  # type: ignore[arg-type]
-
-
-def test_the_package_has_a_version_and_lists_its_names() -> None:
-    assert re.fullmatch(r"\d+\.\d+\.\d+.*", nmt_package.__version__)
-    assert dir(nmt_package) == nmt_package.__all__
-
-
-@pytest.mark.slow
-def test_the_path_of_a_recipe_may_be_a_string(run_dir: Path) -> None:
-    path = run_dir / "recipe.toml"
-    assert load_recipe(str(path)) == load_recipe(path)  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_options_in_python_override_those_of_the_model(run_dir: Path) -> None:
-    own = read_model_metadata(run_dir / "model").decode
-    assert own.max_extra_tokens == 5 and own.beam_size == 2  # not the defaults
-    merged = DecodeRecipe(beam_size=3).over(own)
-    assert merged == own.model_copy(update={"beam_size": 3})
-    assert DecodeRecipe().all_given().over(own) == DecodeRecipe()
-    long = "The woman buys a car and the man sees a house and the child reads a book."
-    ours = Translator.load(run_dir, "cpu", decode=DecodeRecipe(beam_size=3))
-    same = Translator.load(run_dir, "cpu", decode=merged)
-    assert ours.translate([long]) == same.translate([long])
-    assert ours.with_decode(DecodeRecipe(min_tokens=2))._decode == merged.model_copy(update={"min_tokens": 2})
-    with pytest.raises(ValueError, match="fusion_weight has no effect without fusion"):
-        ours.with_decode(DecodeRecipe(fusion_weight=0.5))
-    for wrong, fix in (([], r"add \[\]"), ([["x"], ["y"]], "remove the extra ones")):
-        with pytest.raises(UserError, match=f"previous sentences for 1 line; expected one per line; {fix}"):
-            ours.translate([long], context=wrong)
 
 
 @pytest.mark.slow
@@ -537,7 +347,7 @@ def texts(tmp_path: Path) -> Path:
     for name, lines in {"train.en": 60, "train.de": 60, "valid.en": 5, "valid.de": 5}.items():
         (tmp_path / name).write_text("".join(f"line number {i} of {name}\n" for i in range(lines)))
     corpus = '{{ kind = "text", src = "{0}.en", tgt = "{0}.de" }}'
-    recipe = TINY_RECIPE.split("[data.test]")[0] + "[tokenizer]" + TINY_RECIPE.split("[tokenizer]")[1]
+    recipe = TINY_RECIPE.replace('[data.test]\nheldout = { kind = "toy", split = "test", pairs = 20 }\n', "")
     recipe = recipe.replace('{ kind = "toy", pairs = 400 }', corpus.format("train"))
     recipe = recipe.replace('{ kind = "toy", split = "valid", pairs = 30 }', corpus.format("valid"))
     recipe = recipe.replace("[data]", f'[data]\nroot = "{tmp_path}"').replace("vocab_size = 700", "vocab_size = 300")

@@ -15,6 +15,7 @@ import pytest
 
 from nmt.export.cache import open_conversion
 from tests.calling import Nmt, one_line
+from tests.extras import import_ctranslate2
 
 # Maximum seconds from an event to the exit, on a busy machine. A window takes many times as long.
 LIMIT = 60.0
@@ -118,7 +119,7 @@ def end(process: subprocess.Popen[bytes]) -> tuple[int, list[str]]:
 
 @pytest.mark.slow
 def test_a_signal_ends_the_threads_of_ctranslate2(start: Start, model: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    import_ctranslate2()
     with open_conversion(model, "int8"):  # stores the conversion
         pass
     process = start("-o", tmp_path / "out", "--engine", "ctranslate2", "--window", 20_000)

@@ -24,8 +24,9 @@ from nmt.processes.distributed import choose_device
 from nmt.recipe import DecodeRecipe
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
+from tests.extras import import_ctranslate2
 
-pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+import_ctranslate2()
 
 FAST = "engine: CTranslate2, int8, the fastest on a CPU"
 SLOW = f"engine: torch, {choose_precision('auto', choose_device('cpu'))}, because "

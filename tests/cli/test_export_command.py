@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from nmt.checkpoint import model_files, model_tensors
-from nmt.export.packages import is_installed
 from nmt.grammar import generate
 from nmt.model.transformer import Transformer
 from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
@@ -17,9 +16,7 @@ from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import train_tokenizers
 from tests.calling import Nmt, one_line
-
-needs_ctranslate2 = pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
-needs_transformers = pytest.mark.skipif(not is_installed("transformers"), reason="pip install 'nmt[huggingface]'")
+from tests.extras import needs_ctranslate2, needs_transformers
 
 
 @pytest.fixture(scope="module")

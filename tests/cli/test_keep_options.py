@@ -9,6 +9,7 @@ from keep_check.contents import violation
 
 from nmt.keep.items import ItemGrammar
 from tests.calling import Nmt
+from tests.extras import import_ctranslate2
 
 ALL = "markup,numbers,urls,emails,placeholders"
 LINES = [
@@ -34,7 +35,7 @@ def test_a_random_model_keeps_all_markup_and_items(
     model: Path, marked: Path, nmt: Nmt, engine: str, fallback: str
 ) -> None:
     if engine == "ctranslate2":
-        pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+        import_ctranslate2()
     status, out, err = nmt("translate", model, marked, "--keep", ALL, "--engine", engine, "--device", "cpu")
     assert status == 0
     grammar = ItemGrammar(ALL.split(","), "en", "de")
@@ -54,7 +55,7 @@ def test_a_forbidden_item_gives_a_warning(model: Path, nmt: Nmt, tmp_path: Path)
 
 
 def test_markup_selects_torch(model: Path, marked: Path, nmt: Nmt) -> None:
-    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    import_ctranslate2()
     _, _, err = nmt("translate", model, marked, "--keep", "markup", "--device", "cpu")
     assert "engine: torch" in err
     assert "alignments" in err

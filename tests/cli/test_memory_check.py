@@ -10,6 +10,7 @@ import pytest
 from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
 from tests.cli.nasty_lines import sentence
+from tests.extras import import_ctranslate2
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def text(tmp_path: Path) -> Path:
 def test_edited_files_have_the_same_translations_with_a_memory(
     model: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    import_ctranslate2()
     assert memory_check.main([str(model), str(text), "--files", "20"]) == 0
     torch, ctranslate2 = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:])
     assert torch[0] == "torch fp32" and torch[4] == "0"

@@ -22,36 +22,23 @@ from nmt.recipe import load_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.state import TrainState
 from tests.calling import Nmt, one_line
+from tests.recipes import small_recipe
 
-RECIPE = """
-name = "small"
-src_lang = "en"
-tgt_lang = "de"
-run_dir = "FOLDER/run"
-[data]
-workers = 1
-max_tokens = 60
+RECIPE = small_recipe(
+    """
 train = [{ kind = "toy", pairs = 100 }, { kind = "toy", pairs = 50, seed = 9, weight = 3.0 }]
 valid = [{ kind = "toy", split = "valid", pairs = 10 }]
-[tokenizer]
-vocab_size = 400
-[model]
-d_model = 16
-d_ff = 32
-num_heads = 2
-num_encoder_layers = 1
-num_decoder_layers = 1
-max_positions = 64
-[train]
+""",
+    """
 max_steps = 25
 batch_tokens = 400
 micro_batch_tokens = 200
 validate_every = 10
 save_every = 100
 average_count = 1
-device = "cpu"
-threads = 1
-"""
+""",
+    top='run_dir = "FOLDER/run"',
+)
 
 
 @pytest.fixture

@@ -18,30 +18,26 @@ from nmt.storage.run_folder import list_checkpoints
 from tests.calling import Nmt, one_line
 from tests.cli import forked_commands
 from tests.forked import PROCESSES
+from tests.recipes import small_recipe
 
-RECIPE = """
-name = "tiny"
-src_lang = "en"
-tgt_lang = "de"
-[data]
+RECIPE = (
+    small_recipe(
+        """
 train = [{ kind = "toy", pairs = 300 }]
 valid = [{ kind = "toy", split = "valid", pairs = 20 }]
+""",
+        """
+max_steps = 2
+batch_tokens = 400
+""",
+        name="tiny",
+        vocab_size=600,
+    )
+    + """
 [data.test.heldout]
 kind = "toy"
 split = "test"
 pairs = 6
-[tokenizer]
-vocab_size = 600
-[model]
-d_model = 16
-d_ff = 32
-num_heads = 2
-num_encoder_layers = 1
-num_decoder_layers = 1
-[train]
-device = "cpu"
-max_steps = 2
-batch_tokens = 400
 [decode]
 beam_size = 1
 max_length_ratio = 1.0
@@ -49,6 +45,7 @@ max_extra_tokens = 2
 [evaluate]
 metrics = ["chrf"]
 """
+)
 
 
 @pytest.fixture

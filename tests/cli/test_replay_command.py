@@ -21,29 +21,16 @@ from nmt.recipe import load_recipe
 from nmt.storage.run_folder import checkpoint_directory
 from nmt.train.schedule import learning_rate
 from tests.calling import Nmt, one_line
+from tests.recipes import small_recipe
 
-RECIPE = """
-name = "small"
-src_lang = "en"
-tgt_lang = "de"
-run_dir = "FOLDER/run"
-[data]
+RECIPE = small_recipe(
+    """
 root = "FOLDER"
-workers = 1
-max_tokens = 60
 max_length_ratio = 2.0
 train = [{ kind = "text", src = "train.en", tgt = "train.de" }]
 valid = [{ kind = "text", src = "valid.en", tgt = "valid.de" }]
-[tokenizer]
-vocab_size = 400
-[model]
-d_model = 16
-d_ff = 32
-num_heads = 2
-num_encoder_layers = 1
-num_decoder_layers = 1
-max_positions = 64
-[train]
+""",
+    """
 max_steps = 10
 batch_tokens = 400
 micro_batch_tokens = 200
@@ -56,9 +43,9 @@ save_every = 4
 log_every = 2
 keep_last = 20
 average_count = 1
-device = "cpu"
-threads = 1
-"""
+""",
+    top='run_dir = "FOLDER/run"',
+)
 
 
 @pytest.fixture(scope="module")

@@ -14,29 +14,16 @@ from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
+from tests.recipes import small_recipe
 
-RECIPE = """
-name = "tiny"
-src_lang = "en"
-tgt_lang = "de"
-[data]
-workers = 1
-max_tokens = 60
+RECIPE = small_recipe(
+    """
 train = [{ kind = "toy", pairs = 300 }]
 valid = [{ kind = "toy", split = "valid", pairs = 20 }]
-[tokenizer]
-vocab_size = 600
-[model]
-d_model = 16
-d_ff = 32
-num_heads = 2
-num_encoder_layers = 1
-num_decoder_layers = 1
-max_positions = 64
-[train]
-device = "cpu"
-threads = 1
-"""
+""",
+    name="tiny",
+    vocab_size=600,
+)
 LINES = ["The woman buys a red car.", "", "The man sleeps.", "We work in the garden."]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.calling import Nmt, PipeIn, one_line
+from tests.extras import import_ctranslate2
 
 
 def test_terms_are_required_and_reported(model: Path, tmp_path: Path, nmt: Nmt) -> None:
@@ -130,7 +131,7 @@ def test_a_line_with_impossible_constraints_is_named(
 def test_the_error_for_required_phrases_in_a_pipe_names_the_engine_option(
     model: Path, nmt: Nmt, pipe_in: PipeIn
 ) -> None:
-    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    import_ctranslate2()
     pipe_in(lambda write: write(b'{"text": "a"}\n{"text": "a\\nb", "required": ["tree"]}\n'))
     status, _, err = nmt("translate", model, "--input-format", "jsonl", "--device", "cpu")
     assert status == 1

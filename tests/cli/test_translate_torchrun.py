@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,8 @@ import pytest
 from nmt import cli
 from tests.calling import Nmt
 from tests.cli.nasty_lines import as_bytes, nasty_lines
-from tests.forked import PROCESSES
+from tests.extras import import_ctranslate2
+from tests.forked import PROCESSES, job_variables
 
 
 def run_rank(arguments: list[str], variables: dict[str, str], err: Path, folder: Path | None) -> None:
@@ -33,11 +33,7 @@ class Job:
         self, folder: Path, size: int, arguments: tuple[object, ...], folders: Sequence[Path | None] = (None,) * 3
     ) -> None:
         """Start the processes. folders: the directory in which each runs"""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        shared |= {"NMT_WATCH_SECONDS": "3", "OMP_NUM_THREADS": "1"}
+        shared = job_variables(size) | {"NMT_WATCH_SECONDS": "3", "OMP_NUM_THREADS": "1"}
         self.errors = [folder / f"{rank}.err" for rank in range(size)]
         self.processes = [
             PROCESSES.Process(
@@ -135,7 +131,7 @@ def test_killed_process_ends_the_job(model: Path, start: Start, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_ctranslate2_output_with_several_processes(model: Path, nmt: Nmt, start: Start, tmp_path: Path) -> None:
-    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    import_ctranslate2()
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(205, num_longest=0)))
     command = ("translate", model, tmp_path / "in", "--window", 20, "--device", "cpu", "--engine", "ctranslate2", "-o")
     job = start(2, *command, tmp_path / "two")  # both find no conversion, unless another test has made it
@@ -157,7 +153,7 @@ def read_line(pipe: Path) -> None:
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_closed_output_pipe_ends_all_processes(model: Path, start: Start, tmp_path: Path, engine: str) -> None:
     if engine == "ctranslate2":
-        pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+        import_ctranslate2()
     (tmp_path / "in").write_bytes(as_bytes(nasty_lines(20_000, num_longest=0)))
     os.mkfifo(tmp_path / "out")
     options = ("-o", tmp_path / "out", "--window", 10, "--device", "cpu", "--engine", engine)

@@ -11,6 +11,7 @@ import pytest
 from nmt.streams.source import Source
 from tests.calling import Nmt, one_line
 from tests.cli.nasty_lines import as_bytes, nasty_lines
+from tests.extras import import_ctranslate2
 
 BEFORE = [*(f"the old dog {number} sees a cat" for number in range(40)), "", " ", "a\tb", "the old dog 3 sees a cat"]
 AFTER = ["a new line", *BEFORE[:10], "the young dog 10", *BEFORE[11:30], *BEFORE[20:], "at the end", "at the end"]
@@ -66,7 +67,7 @@ def test_a_reader_that_closes_the_pipe_after_the_last_line_causes_no_message(mod
 def test_kept_items_are_those_of_a_run_without_a_memory(model: Path, nmt: Nmt, tmp_path: Path, engine: str) -> None:
     precision = "fp32"
     if engine == "ctranslate2":
-        pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+        import_ctranslate2()
         precision = "int8"  # in fp32, its scores depend on the size of a batch
     before = [*MARKED, *(f"<i>the old dog</i> {number} sees {{name}}" for number in range(4))]
     after = ["<b>the</b> old dog 2 sees {name}", *before[:-1], "a new line", "the <u>old cat &amp; I</u>"]
@@ -178,7 +179,7 @@ def test_a_checkpoint_saved_meanwhile_is_not_used(
     model: Path, nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     if engine == "ctranslate2":
-        pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+        import_ctranslate2()
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in BEFORE))
     checkpoints, saved = tmp_path / "run" / "checkpoints", tmp_path / "saved"
     shutil.copytree(model, checkpoints / "step-00000001")

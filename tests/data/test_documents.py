@@ -27,21 +27,18 @@ from nmt.recipe import (
     TsvCorpus,
     parse_recipe,
 )
+from tests.recipes import small_recipe
 
-RECIPE = """
-name = "documents"
-src_lang = "en"
-tgt_lang = "de"
-[data]
+RECIPE = small_recipe(
+    """
 train = [{ kind = "text", src = "train.en", tgt = "train.de" }, { kind = "text", src = "train.en", tgt = "train.de" }]
 valid = [{ kind = "text", src = "train.en", tgt = "train.de" }]
 test.own = { kind = "text", src = "train.en", tgt = "train.de" }
-workers = 1
 context = 2
-max_tokens = 40
-[tokenizer]
-vocab_size = 330
-"""
+""",
+    vocab_size=330,
+    max_tokens=40,
+)
 # A boundary, a dropped pair with a bad character, and a repeated pair with a different context.
 PAIRS = [
     *[("the one", "das eine"), ("a two", "ein zwei"), ("the three", "das drei"), ("a four", "ein vier"), ("", "")],

@@ -10,29 +10,25 @@ import pytest
 from nmt.data.fingerprint import outdated_splits, text_identity
 from nmt.data.loader import TrainingBatches
 from nmt.data.mixture import Mixture
-from nmt.data.prepare import Prepared, prepare, tag_ids
+from nmt.data.prepare import prepare, tag_ids
 from nmt.data.store import PairStore
 from nmt.errors import UserError
 from nmt.recipe import Recipe, TokenizerRecipe, parse_recipe
 from nmt.special_ids import EOS_ID
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers, train_tokenizers
-from tests.data.directories import contents, modification_times, one_line_error
+from tests.data.directories import contents, modification_times, one_line_error, stored
+from tests.recipes import small_recipe
 
-RECIPE = """
-name = "test"
-src_lang = "en"
-tgt_lang = "de"
-[data]
+RECIPE = small_recipe(
+    """
 train = []
 valid = [{ kind = "text", src = "valid.en", tgt = "valid.de" }]
-max_tokens = 40
-workers = 1
-[tokenizer]
-vocab_size = 310
-[model]
-max_positions = 41
-"""
+""",
+    vocab_size=310,
+    max_tokens=40,
+    max_positions=41,
+)
 Pairs = list[tuple[str, str]]
 
 
@@ -69,14 +65,6 @@ def recipe_for(folder: Path, *corpora: str, run: str = "run", options: tuple[str
         sections.append(f"{{kind='text', src='{name}.en', tgt='{name}.de'{',' * bool(rest)}{rest}}}")
     required = [f"run_dir='{folder / run}'", f"data.root='{folder}'", f"data.train=[{', '.join(sections)}]"]
     return parse_recipe(RECIPE, [*required, *options])
-
-
-def stored(prepared: Prepared, split: Any = "train") -> list[tuple[list[int], list[int]]]:
-    store = PairStore(prepared.directory, split)
-    return [
-        (store.src.gather(np.array([i]))[0].tolist(), store.tgt.gather(np.array([i]))[0].tolist())
-        for i in range(len(store))
-    ]
 
 
 # --- Tags ---

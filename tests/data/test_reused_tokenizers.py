@@ -4,18 +4,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from nmt.data.prepare import Prepared, prepare
 from nmt.data.reused_tokenizers import expected_vocab_sizes
-from nmt.data.store import PairStore
 from nmt.errors import UserError
 from nmt.recipe import Recipe, TokenizerRecipe, parse_recipe
 from nmt.storage.sealed import CorruptError, write_directory
 from nmt.text.clean import Cleaner
 from nmt.text.tokenizer import Tokenizers, train_tokenizers
-from tests.data.directories import contents
+from tests.data.directories import contents, stored
 
 RECIPE = """
 name = "test"
@@ -95,13 +93,6 @@ def recipe_for(folder: Path, run: str, reused: Tokenizers | None, *options: str)
         required += [f"tokenizer.start_from='{folder / f'{run} model'}'"]
         required += [] if reused.joint else ["model.tied_embeddings='none'"]
     return parse_recipe(RECIPE, [*required, *options])
-
-
-def stored(prepared: Prepared) -> list[tuple[list[int], list[int]]]:
-    store = PairStore(prepared.directory, "train")
-    sides = [store.src.gather(np.arange(len(store))), store.tgt.gather(np.arange(len(store)))]
-    parts = [np.split(tokens, np.cumsum(lengths))[:-1] for tokens, lengths in sides]
-    return [(src.tolist(), tgt.tolist()) for src, tgt in zip(*parts, strict=True)]
 
 
 def expected(recipe: Recipe, tokenizers: Tokenizers) -> tuple[list[tuple[list[int], list[int]]], dict[str, Any]]:

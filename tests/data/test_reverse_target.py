@@ -13,23 +13,18 @@ from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore, SideStore
 from nmt.recipe import Recipe, parse_recipe
 from nmt.text.segmentation import reverse_each
+from tests.recipes import small_recipe
 
-RECIPE = """
-name = "backwards"
-src_lang = "en"
-tgt_lang = "de"
-[data]
+RECIPE = small_recipe(
+    """
 train = [{ kind = "text", src = "train.en", tgt = "train.de" }]
 valid = [{ kind = "text", src = "valid.en", tgt = "valid.de" }]
-max_tokens = 40
-workers = 1
-[tokenizer]
-vocab_size = 330
-[model]
-max_positions = 41
-[train]
-subword_sampling = 0.5
-"""
+""",
+    "subword_sampling = 0.5",
+    vocab_size=330,
+    max_tokens=40,
+    max_positions=41,
+)
 WORDS = ["the", "small", "green", "garden", "mountain", "river", "follows", "discovers", "between"]
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -41,4 +42,6 @@ def test_a_file_that_appears_later_is_awaited(rank_1: World, tmp_path: Path, bef
 
 def test_waiting_ends(rank_1: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "MAX_SECONDS", 0.05)
+    began = time.monotonic()
     _await_file(tmp_path / "none", rank_1)
+    assert time.monotonic() - began >= 0.05

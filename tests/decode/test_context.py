@@ -19,7 +19,6 @@ from nmt.decode.translator import Translator
 from nmt.errors import UserError
 from nmt.export.description import describe_model, description_lines
 from nmt.export.engine import CTranslate2Translator
-from nmt.export.packages import is_installed
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch
 from nmt.recipe import Context, DecodeRecipe, ModelRecipe, TokenizerRecipe
@@ -30,6 +29,7 @@ from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizer
 from tests.calling import Nmt
+from tests.extras import import_ctranslate2, needs_ctranslate2
 
 NONE, SOURCE, BOTH = Context(), Context(2), Context(2, "both")
 LINES = ["a cat sees the dog", "the dog sleeps", "it is red", "he likes it"]
@@ -84,7 +84,7 @@ def test_metadata_has_the_context(load: Callable[[Context], Path]) -> None:
     assert "context" not in description(load(NONE))
 
 
-@pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
+@needs_ctranslate2
 def test_info_names_what_ctranslate2_lacks_with_previous_translations(load: Callable[..., Path]) -> None:
     engines = [describe_model(load(one, no_repeat_ngram=2))["engines"]["ctranslate2"] for one in (SOURCE, BOTH)]
     assert "fp32" in engines[0]
@@ -186,7 +186,7 @@ def test_long_previous_translations_do_not_shorten_a_translation(load: Callable[
 
 
 def test_ctranslate2_applies_constraints_to_the_sentence_alone(load: Callable[[Context], Path]) -> None:
-    pytest.importorskip("ctranslate2")
+    import_ctranslate2()
     path, contexts = load(BOTH), [[("a cat sees the dog", "the dog it it")], []]
     for options in ({"max_tokens": 2}, {"min_tokens": 9}):
         decode = DecodeRecipe(n_best=1, stop="first", **options)
@@ -202,7 +202,7 @@ def test_ctranslate2_applies_constraints_to_the_sentence_alone(load: Callable[[C
 @pytest.mark.parametrize("penalty", ["power", "none"])
 def test_low_patience_limits_the_hypotheses_of_ctranslate2(load: Callable[..., Path], penalty: str) -> None:
     """The best of the whole beam is reranked, and CTranslate2 returns only a fraction of the beam."""
-    pytest.importorskip("ctranslate2")
+    import_ctranslate2()
     decode = DecodeRecipe.model_validate(
         {"beam_size": 4, "n_best": 1, "stop": "patience", "patience": 0.5, "length_penalty": penalty, "max_tokens": 6}
     )
@@ -213,7 +213,7 @@ def test_low_patience_limits_the_hypotheses_of_ctranslate2(load: Callable[..., P
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_streamed_text_has_no_previous_translations(load: Callable[[Context], Path], engine: str) -> None:
     if engine == "ctranslate2":
-        pytest.importorskip("ctranslate2")
+        import_ctranslate2()
     kind = Translator if engine == "torch" else CTranslate2Translator
     greedy = kind.load(load(BOTH), "cpu", "fp32", DecodeRecipe(beam_size=1, n_best=1))
     for context in ([("a cat sees the dog", "the dog"), ("it is red", "he")], []):

@@ -14,7 +14,7 @@ from nmt.decode.mbr import expected_utilities, pairwise_bleu, pairwise_chrf, rel
 from nmt.decode.translator import Translator
 from nmt.recipe import DecodeRecipe
 from tests.decode.test_fusion import LINES, write_model
-from tests.search.test_search import vectors
+from tests.vectors import load_vectors
 
 
 def test_expected_utility_is_the_weighted_mean_over_all_candidates() -> None:
@@ -71,7 +71,7 @@ def test_brevity_penalty_equals_sockeyes() -> None:
     Search has no such penalty, because it needs an estimate of the reference length. If all words of a hypothesis are
     right, its BLEU is the brevity penalty alone.
     """
-    table = vectors("sockeye.json")["brevity_penalty_log"]
+    table = load_vectors("sockeye.json")["brevity_penalty_log"]
     rows = [(3.5, *row) for row in zip(*table["weight3.5"].values(), strict=True)]
     for weight, hypothesis, reference, log_penalty in [*rows, (2.0, 3, 5, table["weight2_hyp3_ref5"])]:
         words = [f"w{index}" for index in range(100)]

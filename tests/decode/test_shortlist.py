@@ -24,7 +24,7 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.special_ids import EOS_ID
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
 from tests.alignment.test_lexical_alignment import Pairs, language
-from tests.decode.test_translator import text_lines
+from tests.decode.copy_model import text_lines
 
 VOCAB = 320
 NUM_WORDS = 40  # of the dictionary language

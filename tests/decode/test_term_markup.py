@@ -16,7 +16,7 @@ from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.text.tokenizer import Tokenizers, train_tokenizers
 from nmt.text.words import find_words, share_stem, split_words
-from tests.decode.test_translator import CopyModel, make_translator, text_lines
+from tests.decode.copy_model import CopyModel, make_translator, text_lines
 
 TERMS = Glossary([Term("dog", ("Hund", "Hunde")), Term("old red", ("alt rot",)), Term("go", ("gehen",))])
 

@@ -10,7 +10,8 @@ from nmt import pipeline
 from nmt.evaluate.metrics import score_corpus
 from nmt.recipe import Recipe
 from tests.calling import Nmt
-from tests.train.test_before_work import MODEL, RECIPE
+from tests.recipes import SMALL_MODEL
+from tests.train.small_run import RECIPE
 
 pytestmark = pytest.mark.usefixtures("no_curves")
 
@@ -39,7 +40,7 @@ def recipe(tmp_path: Path) -> Path:
         'valid = [{ kind = "text", src = "train.en", tgt = "train.de" }]',
         'valid = [{ kind = "text", src = "valid.en", tgt = "valid.de" }]',
     )
-    path.write_text(corpora + MODEL)
+    path.write_text(corpora + SMALL_MODEL)
     return path
 
 

@@ -16,33 +16,20 @@ from nmt.recipe import load_recipe
 from nmt.train.trainer import build_trainer
 from nmt.train.update import Updater, UpdateResult
 from tests.calling import Nmt, one_line
+from tests.recipes import small_recipe
 
-RECIPE = """
-name = "small"
-src_lang = "en"
-tgt_lang = "de"
-run_dir = "FOLDER/run"
-[data]
-workers = 1
-max_tokens = 60
+RECIPE = small_recipe(
+    """
 train = [{ kind = "toy", pairs = 100 }]
 valid = [{ kind = "toy", split = "valid", pairs = 10 }]
-[tokenizer]
-vocab_size = 400
-[model]
-d_model = 16
-d_ff = 32
-num_heads = 2
-num_encoder_layers = 1
-num_decoder_layers = 1
-max_positions = 64
-[train]
+""",
+    """
 batch_tokens = 400
 micro_batch_tokens = 200
 precision = "fp32"
-device = "cpu"
-threads = 1
-"""
+""",
+    top='run_dir = "FOLDER/run"',
+)
 
 
 @pytest.fixture(scope="module")

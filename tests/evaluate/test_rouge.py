@@ -11,12 +11,8 @@ import pytest
 from nmt.errors import UserError
 from nmt.evaluate.metrics import make_scorer, score_corpus
 from nmt.evaluate.sentence_counts import score_from_counts, sentence_counts
-from nmt.export.packages import is_installed
 from tests.calling import Nmt, one_line
-
-needs_rouge = pytest.mark.skipif(
-    not is_installed("rouge_score"), reason="rouge_score is not installed: pip install 'nmt[summarize]'"
-)
+from tests.extras import needs_rouge
 
 # Words of up to three letters, which are not stemmed.
 HYPOTHESES = ["The cat sat on a red mat. A dog ran.", "no one saw the man", "big red box big red"]

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from nmt.checkpoint import load_model
 from nmt.export.card import write_card
 from nmt.recipe import Context, DecodeRecipe
 from nmt.storage.run_folder import find_report
-
-MakeModel = Callable[..., Path]
+from tests.export.conftest import MakeModel
 
 REPORT: dict[str, Any] = {
     "summary": "en to de",

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,10 +19,11 @@ from nmt.export.ctranslate2 import Quantization
 from nmt.processes.interruption import Interrupted
 from nmt.recipe import DecodeRecipe
 from nmt.text.tokenizer import Tokenizers
+from tests.export.conftest import MakeModel
+from tests.extras import import_ctranslate2
 
-ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+ctranslate2 = import_ctranslate2()
 
-MakeModel = Callable[..., Path]
 
 VARIANTS = [
     {},

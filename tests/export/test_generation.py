@@ -1,6 +1,5 @@
 """Conversion between search options and generation configurations."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from nmt.export.usage import ctranslate2_usage, lost_by_ctranslate2
 from nmt.recipe import DecodeRecipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.text.tokenizer import Tokenizers
-
-MakeModel = Callable[..., Path]
+from tests.export.conftest import MakeModel
 
 SPECIAL = {
     "pad_token_id": 0,

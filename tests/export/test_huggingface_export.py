@@ -1,7 +1,6 @@
 """Exports to Hugging Face, loaded by transformers: tokens, probabilities and translations."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,12 @@ from nmt.decode.translator import Translator
 from nmt.errors import UserError
 from nmt.export import bundle, huggingface, parity
 from nmt.export.bundle import ExportOptions, export_model
-from nmt.export.packages import is_installed
 from nmt.export.parity import load_huggingface
 from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.text.tokenizer import Tokenizers
-
-MakeModel = Callable[..., Path]
-
-needs_transformers = pytest.mark.skipif(
-    not is_installed("transformers"), reason="transformers is not installed: pip install 'nmt[huggingface]'"
-)
+from tests.export.conftest import MakeModel
+from tests.extras import needs_transformers
 
 VARIANTS = [
     ({"activation": "swish"}, "MarianMTModel"),

@@ -16,8 +16,9 @@ from nmt.recipe import DecodeRecipe
 from nmt.special_ids import BOS_ID, PAD_ID, UNK_ID
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
+from tests.extras import import_ctranslate2
 
-pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+import_ctranslate2()
 
 BEAM_SIZE = 4
 

@@ -16,20 +16,16 @@ from nmt.decode.translator import Translator
 from nmt.errors import UserError
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.marian import import_marian, read_marian
-from nmt.export.packages import is_installed, load_package
+from nmt.export.packages import load_package
 from nmt.export.parity import load_huggingface
 from nmt.grammar import ToyPair
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import Context, DecodeRecipe
 from nmt.special_ids import EOS_ID, PAD_ID
 from nmt.text.tokenizer import Tokenizers
+from tests.export.conftest import MakeModel
 from tests.export.rounding import perturbed_copies, stable_lines
-
-MakeModel = Callable[..., Path]
-
-needs_transformers = pytest.mark.skipif(
-    not is_installed("transformers"), reason="transformers is not installed: pip install 'nmt[huggingface]'"
-)
+from tests.extras import needs_transformers
 
 GREEDY = DecodeRecipe(beam_size=1, length_penalty="none", max_extra_tokens=10)
 

@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,8 @@ from nmt.export.parity import default_sample, round_weights
 from nmt.recipe import parse_recipe
 from nmt.text.term_markup import TermMarkers
 from nmt.text.tokenizer import Tokenizers
-
-needs_ctranslate2 = pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
-
-MakeModel = Callable[..., Path]
+from tests.export.conftest import MakeModel
+from tests.extras import needs_ctranslate2
 
 RECIPE = """
 name = "run"

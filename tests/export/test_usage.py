@@ -1,7 +1,6 @@
 """The example programs of model cards, compared with `nmt translate`."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from nmt.export.card import Target
 from nmt.export.engine import CTranslate2Translator
 from nmt.export.generation import to_generation_config
 from nmt.export.marian import read_marian
-from nmt.export.packages import is_installed
 from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
 from nmt.recipe import TERM_MARKERS, DecodeRecipe
 from nmt.storage.model_metadata import read_model_metadata
@@ -22,12 +20,9 @@ from nmt.storage.sealed import write_directory
 from nmt.text.subword_file import Piece, PieceKind, read_pieces, with_pieces
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 from tests.calling import Nmt
+from tests.export.conftest import MakeModel
 from tests.export.rounding import perturbed_copies, stable_lines
-
-MakeModel = Callable[..., Path]
-
-needs_ctranslate2 = pytest.mark.skipif(not is_installed("ctranslate2"), reason="pip install 'nmt[fast]'")
-needs_transformers = pytest.mark.skipif(not is_installed("transformers"), reason="pip install 'nmt[huggingface]'")
+from tests.extras import needs_ctranslate2, needs_transformers
 
 SEARCHES: list[dict[str, object]] = [
     {"beam_size": 4, "length_penalty": "power", "length_alpha": 1.0, "max_extra_tokens": 10},

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from nmt.checkpoint import model_files
-from nmt.data.store import PairStore, PairWriter, Split, token_dtype
+from nmt.data.store import PairStore
 from nmt.model.transformer import Transformer
 from nmt.processes.distributed import start_world
 from nmt.recipe import Recipe
@@ -19,17 +18,6 @@ from nmt.train.trainer import Trainer
 
 VOCAB = 60
 SIZES = {"d_model": 32, "d_ff": 64, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
-
-
-def write_pairs(folder: Path) -> None:
-    random = np.random.Generator(np.random.PCG64(7))
-    sizes: tuple[tuple[Split, int], ...] = (("train", 240), ("valid", 20))
-    for split, pairs in sizes:
-        sentences = [random.integers(4, VOCAB, random.integers(1, 14)) for _ in range(pairs)]
-        lengths = np.array([len(sentence) for sentence in sentences])
-        with PairWriter(folder, split, {"src": token_dtype(VOCAB), "tgt": token_dtype(VOCAB)}) as writer:
-            writer.append("src", np.concatenate(sentences), lengths)
-            writer.append("tgt", np.concatenate([sentence[::-1] for sentence in sentences]), lengths)
 
 
 def make_recipe(run_dir: Path, device: torch.device, dropout: float = 0.0, **train: object) -> Recipe:

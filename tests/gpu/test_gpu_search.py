@@ -4,7 +4,6 @@ import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -18,22 +17,19 @@ from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe, ModelRecipe, parse_recipe
 from nmt.search.beam_search import beam_search
 from nmt.search.ensemble import Ensemble
-from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
 from nmt.search.sampling import SamplingOptions, sample
 from nmt.special_ids import EOS_ID
+from tests.inference import test_captured as captured
+from tests.inference.test_captured import assert_same
 
 pytestmark = pytest.mark.gpu
 
 VOCAB = 90
 SIZES = {"d_model": 64, "d_ff": 96, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
-SEARCHES = {
-    "greedy": SearchOptions(beam_size=1, max_extra_tokens=12),
-    "beam": SearchOptions(beam_size=5, n_best=3, max_extra_tokens=12),
-    "groups": SearchOptions(beam_size=4, n_best=4, beam_groups=2, max_extra_tokens=12),
+SEARCHES = captured.SEARCHES | {
     "rules": SearchOptions(beam_size=4, no_repeat_ngram=2, forbidden=((5, 6), (7,)), bias=(((8,), 1.5),)),
-    "long": SearchOptions(beam_size=4, max_extra_tokens=50, min_tokens=50),
 }
 
 
@@ -69,17 +65,6 @@ def sources(count: int, longest: int, device: torch.device, seed: int = 5) -> Pa
     lengths = [rng.randint(0, longest) for _ in range(count)]
     sentences = [[rng.randrange(4, VOCAB) for _ in range(n)] + [EOS_ID] for n in lengths]
     return PackedSequences.from_lists(sentences).to(device)
-
-
-def tokens(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
-    return [[hypothesis.tokens for hypothesis in of_one] for of_one in found]
-
-
-def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]], rel: float = 1e-5) -> None:
-    assert tokens(found) == tokens(expected)
-    for one, other in zip(chain(*found), chain(*expected), strict=True):
-        assert one.score == pytest.approx(other.score, rel=rel)
-        assert one.token_log_probs == pytest.approx(other.token_log_probs, rel=rel, abs=1e-6)
 
 
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES.keys())

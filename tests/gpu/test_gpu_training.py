@@ -11,7 +11,8 @@ from nmt.processes.device_memory import peak_memory
 from nmt.recipe import Recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train.memory import MicroBatchShape, missing_moment_bytes
-from tests.gpu.gpu_training import gradient, make_recipe, trainer_of, write_pairs
+from tests.gpu.gpu_training import VOCAB, gradient, make_recipe, trainer_of
+from tests.train.run_tiny import write_reversed_pairs
 
 pytestmark = pytest.mark.gpu
 
@@ -21,7 +22,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pairs")
-    write_pairs(folder)
+    write_reversed_pairs(folder, VOCAB, max_length=13)
     return folder
 
 

@@ -218,11 +218,11 @@ def test_a_search_does_not_synchronize(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- Whole searches --------------------------------------------------------------------------------------------------
 
 
-def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]], *, rel: float = 1e-5) -> None:
     assert [[h.tokens for h in of_one] for of_one in found] == [[h.tokens for h in of_one] for of_one in expected]
     for one, other in zip(chain(*found), chain(*expected), strict=True):
-        assert one.score == pytest.approx(other.score, rel=1e-5)
-        assert one.token_log_probs == pytest.approx(other.token_log_probs, rel=1e-5, abs=1e-6)
+        assert one.score == pytest.approx(other.score, rel=rel)
+        assert one.token_log_probs == pytest.approx(other.token_log_probs, rel=rel, abs=1e-6)
 
 
 SEARCHES = {

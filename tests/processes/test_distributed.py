@@ -20,7 +20,7 @@ from nmt.errors import UserError
 from nmt.processes import distributed
 from nmt.processes.distributed import World, choose_device, start_world
 from nmt.processes.failure_detection import FailureDetector, Peer, join_job
-from tests.forked import PROCESSES
+from tests.forked import PROCESSES, job_variables
 from tests.processes.run_world import LINES, MISSING, run_forked
 
 RUN_WORLD = Path(__file__).with_name("run_world.py")
@@ -149,10 +149,7 @@ def test_a_wrong_environment_is_a_one_line_error(
 
 
 def test_missing_processes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    variables = {"WORLD_SIZE": "3", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    variables = job_variables(3) | {"RANK": "0"}
     for name, value in {**variables, "NMT_TIMEOUT_SECONDS": "0.5"}.items():
         monkeypatch.setenv(name, value)
     message = r"did not all join within 0 seconds \(missing ranks: 1, 2\)"
@@ -224,17 +221,8 @@ class Job:
     """Processes started without a launcher, as by Slurm; stderr of each goes to a file."""
 
     def __init__(self, folder: Path, what: str, size: int, **variables: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         self.folder, self.size = folder, size
-        shared = {
-            **ENVIRONMENT,
-            "WORLD_SIZE": str(size),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            **variables,
-        }
+        shared = {**ENVIRONMENT, **job_variables(size), **variables}
         self.processes = [
             PROCESSES.Process(target=run_forked, args=(what, folder, {**shared, "RANK": str(rank)}))
             for rank in range(size)

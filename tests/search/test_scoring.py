@@ -1,9 +1,7 @@
 """Scores against hand-made probabilities, and cached decoding against full forward passes."""
 
-import json
 import math
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -18,8 +16,8 @@ from nmt.recipe import ModelRecipe
 from nmt.search.beam_search import beam_search
 from nmt.search.options import SearchOptions
 from nmt.special_ids import BOS_ID, EOS_ID
+from tests.vectors import load_vectors
 
-VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"
 VOCAB = 24
 
 
@@ -49,10 +47,7 @@ class FixedLogits:
 
 
 def test_scores_equal_those_of_fairseq() -> None:
-    path = VECTORS / "fairseq_scorer.json"
-    if not path.exists():
-        pytest.skip(f"{path} does not exist")
-    table = json.loads(path.read_text())
+    table = load_vectors("fairseq_scorer.json")
     expected = table["expected_positional_probs"]
     targets = [[4 + i % 3 for i in range(len(probs) - 1)] for probs in expected]
     batch = make_batch([([4, 5], target) for target in targets])

@@ -4,13 +4,10 @@
 """
 
 import itertools
-import json
 import math
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,8 +22,8 @@ from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions, length_penalty
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from tests.vectors import load_vectors
 
-VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"
 NEG_INF = float("-inf")
 
 Prefix = tuple[int, ...]
@@ -357,16 +354,9 @@ def test_length_penalty_equals_its_formula() -> None:
     assert length_penalty(13, "none", 0.6) == 1.0
 
 
-def vectors(name: str) -> Any:
-    path = VECTORS / name
-    if not path.exists():
-        pytest.skip(f"{path} does not exist")
-    return json.loads(path.read_text())
-
-
 def test_length_penalty_equals_sockeyes() -> None:
     """Sockeye's ((beta + n) / (beta + 1))^alpha is `power` with beta 0 and `gnmt` with beta 5."""
-    tables = vectors("sockeye.json")
+    tables = load_vectors("sockeye.json")
     cases: list[tuple[str, LengthPenalty, float]] = [
         ("length_penalty_alpha1_beta0", "power", 1.0),
         ("length_penalty_alpha.2_beta5", "gnmt", 0.2),
@@ -377,7 +367,7 @@ def test_length_penalty_equals_sockeyes() -> None:
 
 
 def test_power_penalty_equals_fairseqs_normalization() -> None:
-    table = vectors("fairseq_scorer.json")
+    table = load_vectors("fairseq_scorer.json")
     for probs, score in zip(table["expected_positional_probs"], table["score"], strict=True):
         log_prob = sum(math.log(p) for p in probs)
         assert log_prob / length_penalty(len(probs), "power", 1.0) == pytest.approx(score, rel=1e-6)
@@ -436,7 +426,7 @@ def test_outputs_are_at_least_as_good_as_fairseqs(
     improve. At every rank the score must therefore be at least fairseq's, and outputs that both find must have the
     same probabilities.
     """
-    table = vectors("fairseq_beam.json")
+    table = load_vectors("fairseq_beam.json")
     model = SlotTableModel(table["probs"], table["columns"])
     options = SearchOptions(table["beam"], 2, penalty, alpha, max_extra_tokens=extra)
     found = beam_search(model, PackedSequences.from_lists([[4, 5, EOS_ID]] * 2), options)

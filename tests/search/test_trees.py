@@ -21,7 +21,7 @@ from nmt.search.trees import TreeConstraint, TreeProgress, Trees, TreeTokens
 from nmt.special_ids import EOS_ID
 from nmt.text.tokenizer import Tokenizers, train_tokenizers
 from nmt.text.trees import brackets, linearize, read_tree, words
-from tests.decode.test_translator import make_translator
+from tests.decode.copy_model import make_translator
 from tests.search.test_continuous_batching import RefillableTableModel
 from tests.search.test_search import Prefix, TableModel, random_table, reference_penalty
 

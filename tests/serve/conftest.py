@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,17 +25,12 @@ from nmt.serve.server import open_socket, run_server
 from nmt.serve.service import Limits, Service
 from nmt.storage.model_metadata import read_model_metadata
 from tests.cli.conftest import model as model
+from tests.waiting import wait_until
 
 LANGUAGES = ("en", "de")
+PAIR = {"source": "en", "target": "de"}
+T, V, S = "/translate", "/v1/translate", "/v1/score"
 TIMEOUT = 60  # seconds; the machine may be busy
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition is true; fails after TIMEOUT."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, "timeout"
-        time.sleep(0.01)
 
 
 class EchoTranslator:

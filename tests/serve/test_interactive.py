@@ -15,6 +15,7 @@ from nmt.recipe import DecodeRecipe
 from nmt.serve.app import build_app
 from nmt.serve.service import ApiKeys, Limits
 from nmt.storage.model_metadata import read_model_metadata
+from tests.extras import import_ctranslate2
 from tests.serve.conftest import EchoTranslator, MakeService, serve_model
 
 LINE = "The cat sees a dog."
@@ -141,7 +142,7 @@ def test_the_models_are_listed_with_limits_and_the_need_for_keys(
 
 
 def test_fields_that_ctranslate2_does_not_support_are_listed_and_refused(model: Path) -> None:
-    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install 'nmt[fast]'")
+    import_ctranslate2()
     engine = CTranslate2Translator.load(model, "cpu", "fp32")
     values = {
         "required": ["cat"],

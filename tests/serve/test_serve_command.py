@@ -31,8 +31,10 @@ from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions
 from nmt.serve.service import Limits, Service
 from tests.calling import Nmt, one_line
-from tests.serve.conftest import TIMEOUT, MakeService, run_in_thread, wait_until
+from tests.extras import import_ctranslate2
+from tests.serve.conftest import TIMEOUT, MakeService, run_in_thread
 from tests.serve.test_api import GUIDE
+from tests.waiting import wait_until
 
 START_TIMEOUT = 120  # seconds; the machine may be busy
 REQUEST = {"q": "The cat sees a dog.", "source": "en", "target": "de"}
@@ -273,7 +275,7 @@ def test_alignment_options_are_checked_at_the_start(
     model: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch, engine: str, setting: str, status: int, message: str
 ) -> None:
     if engine == "ctranslate2":
-        pytest.importorskip("ctranslate2")
+        import_ctranslate2()
     monkeypatch.setattr(import_module("nmt.cli.serve"), "run_server", lambda *_: None)
     actual, _, err = nmt("serve", model, "--port", 0, "--device", "cpu", "--engine", engine, "--set", setting)
     assert actual == status, err

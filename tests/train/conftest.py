@@ -2,26 +2,17 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from nmt.data.store import PairWriter, Split, token_dtype
 from nmt.recipe import Recipe
-from tests.train.run_tiny import TINY_VOCAB
+from tests.train.run_tiny import TINY_VOCAB, write_reversed_pairs
 
 
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A token store whose targets are reversed sources: 240 training and 20 validation pairs."""
     directory = tmp_path_factory.mktemp("tiny-data")
-    random = np.random.Generator(np.random.PCG64(7))
-    sizes: tuple[tuple[Split, int], ...] = (("train", 240), ("valid", 20))
-    for split, pairs in sizes:
-        sentences = [random.integers(4, TINY_VOCAB, random.integers(1, 9)) for _ in range(pairs)]
-        lengths = np.array([len(sentence) for sentence in sentences])
-        with PairWriter(directory, split, {"src": token_dtype(TINY_VOCAB), "tgt": token_dtype(TINY_VOCAB)}) as writer:
-            writer.append("src", np.concatenate(sentences), lengths)
-            writer.append("tgt", np.concatenate([sentence[::-1] for sentence in sentences]), lengths)
+    write_reversed_pairs(directory, TINY_VOCAB, max_length=8)
     return directory
 
 

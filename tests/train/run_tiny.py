@@ -2,17 +2,17 @@
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from nmt.checkpoint import model_files
-from nmt.data.store import PairStore, SideStore
+from nmt.data.store import PairStore, PairWriter, SideStore, Split, token_dtype
 from nmt.errors import JobEnded
 from nmt.models import build_model
 from nmt.processes.distributed import start_world
@@ -23,9 +23,21 @@ from nmt.train.data import TrainingData, TranslateValidation
 from nmt.train.signals import Stopped
 from nmt.train.state import TrainState
 from nmt.train.trainer import Trainer
-from tests.forked import PROCESSES
+from tests.forked import PROCESSES, job_variables
 
 TINY_VOCAB = 40
+
+
+def write_reversed_pairs(folder: Path, vocab: int, max_length: int) -> None:
+    """Write pairs whose targets are reversed sources: 240 for training and 20 for validation."""
+    random = np.random.Generator(np.random.PCG64(7))
+    sizes: tuple[tuple[Split, int], ...] = (("train", 240), ("valid", 20))
+    for split, pairs in sizes:
+        sentences = [random.integers(4, vocab, random.integers(1, max_length + 1)) for _ in range(pairs)]
+        lengths = np.array([len(sentence) for sentence in sentences])
+        with PairWriter(folder, split, {"src": token_dtype(vocab), "tgt": token_dtype(vocab)}) as writer:
+            writer.append("src", np.concatenate(sentences), lengths)
+            writer.append("tgt", np.concatenate([sentence[::-1] for sentence in sentences]), lengths)
 
 
 def with_train(recipe: Recipe, run_dir: Path | None = None, **changes: Any) -> Recipe:
@@ -67,10 +79,7 @@ def train_as_rank(recipe: Recipe, data: Path, stderr: Path, variables: dict[str,
 
 def start_processes(recipe: Recipe, data: Path, errors: Sequence[Path], **variables: str) -> list[ForkServerProcess]:
     """Start one process per file of `errors`, which receives its stderr."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(len(errors)), **variables}
+    shared = job_variables(len(errors)) | variables
     processes = []
     for rank, stderr in enumerate(errors):
         arguments = (recipe, data, stderr, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.calling import Nmt
-from tests.train.test_before_work import MODEL, RECIPE
+from tests.recipes import SMALL_MODEL
+from tests.train.small_run import RECIPE
 
 pytestmark = pytest.mark.usefixtures("no_curves")
 
@@ -25,7 +26,7 @@ def test_lowercase_translations_for_a_cased_reference_are_reported(tmp_path: Pat
     (tmp_path / "news.de").write_text("die Katze sieht Mäuse\n" * 99)
     for name in ("train", "news"):
         (tmp_path / f"{name}.en").write_text("".join(f"the cat sees {n} mice\n" for n in range(99)))
-    (tmp_path / "lower.toml").write_text(RECIPE.replace("FOLDER", str(tmp_path)) + MODEL)
+    (tmp_path / "lower.toml").write_text(RECIPE.replace("FOLDER", str(tmp_path)) + SMALL_MODEL)
     hint = "hint: the translations of data.test.news are lowercased and the reference is not, which lowers "
     for metrics, cased in ((["bleu", "chrf", "bleu-tokenized-lc"], "bleu, chrf"), (["bleu-tokenized-lc"], "")):
         options = [*OPTIONS, f"run_dir={tmp_path / 'run'}", f"evaluate.metrics={metrics}"]

@@ -12,17 +12,14 @@ from nmt.recipe.corpora import directions_by_tag
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.validation_bleu import _chosen
 from tests.calling import Nmt
+from tests.recipes import small_recipe
 
 pytestmark = pytest.mark.usefixtures("no_curves")
 
-RECIPE = """
-name = "small"
-src_lang = "en"
-tgt_lang = "de"
-[data]
+RECIPE = (
+    small_recipe(
+        """
 root = "FOLDER"
-workers = 1
-max_tokens = 60
 train = [
   { kind = "text", src = "train.en", tgt = "train.de", tag = "<2de>" },
   { kind = "text", src = "train.en", tgt = "train.zh", tag = "<2zh>", tgt_lang = "zh" },
@@ -31,19 +28,8 @@ valid = [
   { kind = "text", src = "news.en", tgt = "news.de", tag = "<2de>" },
   { kind = "text", src = "news.en", tgt = "news.zh", tag = "<2zh>", tgt_lang = "zh" },
 ]
-[data.test]
-news = { kind = "text", src = "news.en", tgt = "news.de", tag = "<2de>" }
-chinese = { kind = "text", src = "news.en", tgt = "news.zh", tag = "<2zh>", tgt_lang = "zh" }
-[tokenizer]
-vocab_size = 300
-[model]
-d_model = 16
-d_ff = 32
-num_heads = 2
-num_encoder_layers = 1
-num_decoder_layers = 1
-max_positions = 64
-[train]
+""",
+        """
 max_steps = 2
 batch_tokens = 300
 micro_batch_tokens = 300
@@ -53,9 +39,14 @@ validate_bleu_every = 2
 validate_bleu_sentences = 4
 save_every = 2
 average_count = 1
-device = "cpu"
-threads = 1
 precision = "fp32"
+""",
+        vocab_size=300,
+    )
+    + """
+[data.test]
+news = { kind = "text", src = "news.en", tgt = "news.de", tag = "<2de>" }
+chinese = { kind = "text", src = "news.en", tgt = "news.zh", tag = "<2zh>", tgt_lang = "zh" }
 [decode]
 beam_size = 1
 max_length_ratio = 2.0
@@ -63,6 +54,7 @@ max_length_ratio = 2.0
 metrics = ["bleu"]
 resamples = 0
 """
+)
 SENTENCES = {"en": "the cat sees {} mice", "de": "die Katze sieht {} Mäuse", "zh": "猫看见{}只老鼠"}
 
 

@@ -1,8 +1,6 @@
 """The loss, compared with torch, published tables of other systems, and finite differences."""
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +14,8 @@ from nmt.recipe import ModelRecipe
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.train import loss as loss_module
 from nmt.train.loss import TrainingLoss, linear_cross_entropy, linear_rdrop
+from tests.vectors import load_vectors
 
-VECTORS = Path(__file__).resolve().parents[3] / "shared" / "vectors"
 FACTOR = 0.37  # of the loss: the backward pass must multiply the gradients by it
 
 
@@ -67,14 +65,6 @@ def test_bf16_autocast_has_bf16_precision_and_float32_gradients() -> None:
     for mine, other in zip(rough_grads, exact_grads, strict=True):
         assert mine.dtype == torch.float32
         assert (mine - other).norm() < 0.02 * other.norm()
-
-
-def load_vectors(name: str) -> dict[str, Any]:
-    path = VECTORS / name
-    if not path.is_file():
-        pytest.skip(f"{name} is not in {VECTORS}, which is not part of this project")
-    vectors: dict[str, Any] = json.loads(path.read_text())
-    return vectors
 
 
 def loss_of_log_probs(log_probs: torch.Tensor, labels: torch.Tensor, smoothing: float) -> float:

@@ -65,7 +65,7 @@ def test_heaviest_shape_is_a_bound_for_all_epochs(budget: int) -> None:
     src, tgt = corpus(20_000, longest=150)
     src[77], tgt[77] = 150, 2  # the only long source with a short target
     worst = heaviest_shape(plan_of(src, tgt, budget))
-    assert worst.tokens == budget or worst.tokens == pytest.approx(9_000, rel=0.03)
+    assert worst.tokens == (budget if budget < 20_000 else pytest.approx(9_000, rel=0.03))
     heaviest = 0
     for epoch in range(3):
         plan = plan_of(src, tgt, budget, epoch=epoch)

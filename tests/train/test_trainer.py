@@ -1,15 +1,11 @@
-"""Whole runs on a tiny corpus: resuming, world sizes, signals, metrics and checkpoints."""
+"""Updates, checkpoints and resumption of training."""
 
-import errno
 import gc
 import math
-import os
 import re
 import shutil
-import signal
 import time
 import weakref
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -26,10 +22,8 @@ from nmt.data.loader import Update, make_batch
 from nmt.data.store import PairStore
 from nmt.errors import UserError
 from nmt.model.transformer import Transformer
-from nmt.models import TranslationModel
 from nmt.packing.shapes import UpdateStatistics
 from nmt.recipe import Recipe
-from nmt.storage import sealed
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.train import compilation
 from nmt.train import trainer as trainer_module
@@ -37,10 +31,9 @@ from nmt.train import update as update_module
 from nmt.train.data import ValidationBleu
 from nmt.train.loss import TrainingLoss
 from nmt.train.schedule import learning_rate
-from nmt.train.signals import Stopped
 from nmt.train.state import require_same_run
 from nmt.train.update import Updater, UpdateResult
-from nmt.train.validate import Validation, validate
+from nmt.train.validate import Validation
 from tests.train.run_tiny import final_files, metrics, train_tiny, with_train, without_dropout
 
 
@@ -224,96 +217,6 @@ def test_resuming_with_an_unreadable_recipe_is_rejected(tiny_recipe: Recipe, tin
 
 
 @pytest.mark.slow
-def test_a_stopped_run_keeps_the_metrics_and_checkpoints_of_an_uninterrupted_one(
-    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = with_train(
-        tiny_recipe, run_dir=tmp_path / "whole", max_steps=12, save_every=4, validate_every=6, keep_best=0
-    )
-    train_tiny(whole, tiny_data)
-    parts = with_train(whole, run_dir=tmp_path / "parts")
-    update = trainer_module.Trainer.update
-
-    def update_or_stop(trainer: trainer_module.Trainer, given: Any) -> Any:
-        if trainer.state.step + 1 in (5, 6, 10):
-            os.kill(os.getpid(), signal.SIGTERM)
-        return update(trainer, given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer_module.Trainer, "update", update_or_stop)
-        for saved in ([4, 5], [4, 6], [4, 8, 10]):
-            with pytest.raises(Stopped):
-                train_tiny(parts, tiny_data)
-            assert list(map(checkpoint_step, list_checkpoints(parts.directory))) == saved
-        train_tiny(parts, tiny_data)
-    names = [[path.name for path in list_checkpoints(recipe.directory)] for recipe in (whole, parts)]
-    assert names == [["step-00000004", "step-00000008", "step-00000012"]] * 2
-    assert metrics(parts, "train/loss") == metrics(whole, "train/loss")
-    assert final_files(parts) == final_files(whole)
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_can_end_at_its_last_update(
-    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A lower limit makes the update the last one, which is logged and validated as usual."""
-    recipe = with_train(tiny_recipe, max_steps=8, validate_every=50, save_every=50, log_every=50)
-    update = trainer_module.Trainer.update
-
-    def update_and_stop(trainer: trainer_module.Trainer, given: Any) -> Any:
-        if trainer.state.step == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return update(trainer, given)
-
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(trainer_module.Trainer, "update", update_and_stop)
-        train_tiny(recipe, tiny_data)
-    with pytest.raises(UserError, match=r"max_steps is 4, but \S+ has 6 updates; it must be at least 6"):
-        train_tiny(with_train(recipe, max_steps=4), tiny_data)
-    state = train_tiny(with_train(recipe, max_steps=6), tiny_data)
-    assert list(state.scores) == ["6"] and not state.is_interim and not state.unlogged["tokens"]
-    assert len(metrics(recipe, "train/nll")) == len(metrics(recipe, "valid/nll")) == 1
-    capsys.readouterr()
-    train_tiny(with_train(recipe, max_steps=6), tiny_data)
-    assert "training is complete at step 6; nothing to do" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_patience_ends_a_run_that_does_not_improve_and_a_second_start_does_nothing(
-    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = with_train(tiny_recipe, patience=2, learning_rate=1e-12, max_steps=500, validate_every=2, log_every=500)
-    state = train_tiny(recipe, tiny_data)
-    assert state.validations_without_best == 2
-    assert len(metrics(recipe, "train/loss")) == 1  # at the end, although `log_every` is larger
-    assert state.step < 500
-    reason = f"step {state.step}, because train.patience was reached"
-    assert f"training ended at {reason}\n" in capsys.readouterr().err
-    written = (recipe.directory / "metrics.jsonl").read_bytes()
-    assert train_tiny(recipe, tiny_data).step == state.step
-    assert f"training is complete at {reason}; nothing to do\n" in capsys.readouterr().err
-    assert (recipe.directory / "metrics.jsonl").read_bytes() == written
-
-
-@pytest.mark.slow
-def test_max_epochs_ends_training_at_the_end_of_an_epoch(
-    tiny_recipe: Recipe, tiny_data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A warning names the last update, also after resuming within an epoch."""
-    options: dict[str, Any] = {"max_epochs": 2, "save_every": 1, "keep_last": 100, "warmup_steps": 1}
-    recipe = with_train(tiny_recipe, schedule="linear", max_steps=500, **options)
-    state = train_tiny(recipe, tiny_data)
-    assert (state.epoch, state.update) == (2, 0)
-    assert state.step == 2 * state.updates_in_epoch
-    warning = f"training ends after about {state.step} updates (train.max_epochs)"
-    assert warning in capsys.readouterr().err
-    for checkpoint in list_checkpoints(recipe.directory)[state.updates_in_epoch // 2 :]:
-        shutil.rmtree(checkpoint)
-    assert train_tiny(recipe, tiny_data).step == state.step
-    assert warning in capsys.readouterr().err
-
-
-@pytest.mark.slow
 def test_old_checkpoints_are_removed_except_the_best(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,87 +294,12 @@ def test_resuming_keeps_running_metrics(tiny_recipe: Recipe, tiny_data: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["loss", "decoding"])
-def test_a_stop_during_validation_is_prompt(
-    tiny_recipe: Recipe, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    """The step is saved without validation, which the next start runs."""
-    signals = iter([signal.SIGTERM])
-
-    def send_signal_once() -> None:
-        for number in signals:
-            os.kill(os.getpid(), number)
-
-    def validate_and_stop(*arguments: Any) -> Validation:
-        send_signal_once()
-        return validate(*arguments)
-
-    def translate_and_stop(_model: TranslationModel, check_stop: Callable[[], None]) -> ValidationBleu:
-        send_signal_once()
-        check_stop()
-        return ValidationBleu(12.5, "")
-
-    options = {"validate_bleu_every": 6, "best_metric": "bleu", "keep_best": 2, "max_steps": 12}
-    whole = with_train(tiny_recipe, run_dir=tmp_path / "whole", **options)
-    train_tiny(whole, tiny_data, translate=lambda *_: ValidationBleu(12.5, ""))
-    parts = with_train(tiny_recipe, run_dir=tmp_path / "parts", **options)
-    if moment == "loss":
-        monkeypatch.setattr(trainer_module, "validate", validate_and_stop)
-    with pytest.raises(Stopped):
-        train_tiny(parts, tiny_data, translate=translate_and_stop)
-    (stopped,) = list_checkpoints(parts.directory)
-    assert load_checkpoint(stopped).state["validation_due"]
-    state = train_tiny(parts, tiny_data, translate=translate_and_stop)
-    assert final_files(parts) == final_files(whole)
-    assert set(state.scores) == {"6", "12"}
-    assert metrics(parts, "valid/loss") == metrics(whole, "valid/loss")
-    assert not load_checkpoint(stopped).state["validation_due"]  # the checkpoint is updated too
-
-
-@pytest.mark.slow
 def test_the_last_validation_has_the_score_that_selects_the_best(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, validate_every=6, validate_bleu_every=6, best_metric="bleu", max_steps=8)
     scores = iter([10.0, 12.5])
     state = train_tiny(recipe, tiny_data, translate=lambda *_: ValidationBleu(next(scores), ""))
     assert state.scores == {"6": 10.0, "8": 12.5}
     assert state.best_step == 8
-
-
-@pytest.mark.slow
-def test_a_signal_during_the_last_write_stops_the_run(
-    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write, signals = sealed.write_synced, iter([signal.SIGTERM])
-
-    def write_after_signal(path: Path, data: bytes) -> None:
-        for number in signals:
-            os.kill(os.getpid(), number)
-        write(path, data)
-
-    monkeypatch.setattr(sealed, "write_synced", write_after_signal)
-    recipe = with_train(tiny_recipe, max_steps=2, save_every=10)
-    with pytest.raises(Stopped):
-        train_tiny(recipe, tiny_data)
-    (last,) = list_checkpoints(recipe.directory)
-    assert load_checkpoint(last).state["step"] == recipe.train.max_steps
-
-
-@pytest.mark.slow
-def test_a_full_disk_ends_the_run_and_keeps_checkpoints(
-    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = sealed.write_synced
-
-    def full(path: Path, data: bytes) -> None:
-        if "step-00000004" in str(path):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, data)
-
-    monkeypatch.setattr(sealed, "write_synced", full)
-    with pytest.raises(UserError, match="disk is full"):
-        train_tiny(with_train(tiny_recipe, save_every=2), tiny_data)
-    (kept,) = list_checkpoints(tiny_recipe.directory)
-    assert load_checkpoint(kept).state["step"] == 2
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ from nmt.recipe import Recipe
 from nmt.train import update as update_module
 from nmt.train.loss import TrainingLoss
 from nmt.train.update import Updater
-from tests.simulated_cuda import varlen_kernel
 from tests.train.test_compiled_loss import SMALL, VOCAB, fixed_and_packed, use_dropout_of_a_gpu
+from tests.varlen_kernel import varlen_kernel
 
 RECIPE: dict[str, Any] = {
     "name": "fake",
