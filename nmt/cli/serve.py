@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -89,9 +90,9 @@ def serve(
     if split_sentences:
         overrides.append("split_sentences=true")
     search_options = _search_options(paths.values(), overrides)
+    loader = _ModelLoader(batching, processes, memory, memory_limit, device, precision, engine)
     served = [
-        _load_model(name, path, decode, batching, processes, memory, memory_limit, device, precision, engine)
-        for (name, path), decode in zip(paths.items(), search_options, strict=True)
+        loader.load(name, path, decode) for (name, path), decode in zip(paths.items(), search_options, strict=True)
     ]
     if processes and all(model.description.startswith("torch") for model in served):
         raise CommandError("--processes has no effect with torch; leave out --processes, or use --engine ctranslate2")
@@ -140,34 +141,41 @@ def _lack_of_effect(name: str, decode: DecodeRecipe) -> str:
     return f"{ineffective[1]}; add that, or leave out {ineffective[0]}" if ineffective else ""
 
 
-def _load_model(
-    name: str,
-    path: Path,
-    decode: DecodeRecipe,
-    batching: BatchingOptions,
-    processes: int,
-    memory: Path | None,
-    memory_limit: int | None,
-    device: str,
-    precision: SearchPrecision,
-    engine: Engine,
-) -> ServedModel:
-    """Load a model; `decode` has the defaults of requests."""
-    model = find_model(path)  # only once: a run that is still training saves newer checkpoints
-    metadata = read_model_metadata(model)
-    scorer = partial(_load_scorer, model, manifest_digest(model), device, decode.tag)
-    warn_of_run(path, metadata)
-    warn_of_missing_tag(path, metadata, decode.tag)
-    request = TranslatorRequest([model], decode, device, processes, scores=True)
-    choice = choose_engine(engine, precision, request, required=False)
-    served_memory = None
-    if memory is not None:
-        model_and_engine, _ = model_settings([model], decode, choice)
-        served_memory = ServedMemory(memory, memory_limit, model_and_engine)
-    translator = load_translator(request, choice)
-    description = f"{choice.engine}, {choice.precision}"
-    pair = (metadata.src_lang, metadata.tgt_lang)
-    return ServedModel(name, pair, decode, translator, scorer, batching, description, served_memory)
+@dataclass(frozen=True)
+class _ModelLoader:
+    """Loads the models of a server with the options that they share."""
+
+    batching: BatchingOptions
+    processes: int
+    memory: Path | None
+    memory_limit: int | None
+    device: str
+    precision: SearchPrecision
+    engine: Engine
+
+    def load(self, name: str, path: Path, decode: DecodeRecipe) -> ServedModel:
+        """Load a model; `decode` has the defaults of requests."""
+        model = find_model(path)  # only once: a run that is still training saves newer checkpoints
+        metadata = read_model_metadata(model)
+        digest = manifest_digest(model)
+        warn_of_run(path, metadata)
+        warn_of_missing_tag(path, metadata, decode.tag)
+        request = TranslatorRequest([model], decode, self.device, self.processes, scores=True)
+        choice = choose_engine(self.engine, self.precision, request, required=False)
+        memory = None
+        if self.memory is not None:
+            model_and_engine, _ = model_settings([model], decode, choice)
+            memory = ServedMemory(self.memory, self.memory_limit, model_and_engine)
+        return ServedModel(
+            name,
+            (metadata.src_lang, metadata.tgt_lang),
+            decode,
+            load_translator(request, choice),
+            partial(_load_scorer, model, digest, self.device, decode.tag),
+            self.batching,
+            f"{choice.engine}, {choice.precision}",
+            memory,
+        )
 
 
 def _load_scorer(model: Path, digest: str, device: str, tag: str | None) -> TextScorer:
