@@ -46,7 +46,7 @@ def score(
             warn_of_empty(input_name(path), lines, [others], "their log-probabilities count; check both files")
     if threads is not None:
         torch.set_num_threads(threads)
-    warn_of_missing_tag(model, metadata, tag or metadata.decode.tag)
+    warn_of_missing_tag(model, metadata, metadata.decode.tag if tag is None else tag)
     scorer = TextScorer.load(model, device, tag)
     names = (input_name(src), input_name(tgt or src))
     pairs = list(zip(sources, targets, strict=True))

@@ -176,8 +176,8 @@ def warn_of_missing_tag(path: Path, metadata: ModelMetadata, tag: str | None) ->
     if metadata.tags and tag is None and is_first_rank():
         tags = ", ".join(f"{name} ({languages})" for name, languages in metadata.tags.items())
         warn(
-            f"{path} was trained with a tag before every source sentence, and none is set; set one with --tag, "
-            f"--set tag=TAG or the field `tag` of a line: {tags}"
+            f"{path} was trained with a tag before every source sentence, and none is set; set one with --tag "
+            f"(nmt serve: --set tag=TAG) or, in JSON, the field `tag`: {tags}"
         )
 
 

@@ -368,13 +368,13 @@ def _open_journal(part: Path) -> FileIO:
     while True:
         file = path.open("a+b", buffering=0)
         try:
-            lock(file)
+            is_locked = lock(file)
         except BlockingIOError:
             file.close()
             raise UserError(
                 f"{part} is being written by another process; only one process may write it; wait for that process, "
                 "stop it, or choose another output"
             ) from None
-        if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+        if not is_locked or (path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino):
             return file
         file.close()  # removed by its owner between opening and locking

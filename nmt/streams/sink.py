@@ -34,20 +34,21 @@ def write_errors(name: str) -> Iterator[None]:
         raise UserError(describe_write_error(error, name, advice)) from error
 
 
-def lock(file: FileIO) -> None:
-    """Lock a file until it is closed; raises BlockingIOError if another process has locked it.
+def lock(file: FileIO) -> bool:
+    """Lock a file until it is closed; return False on Windows and on file systems without locks.
 
-    Does nothing on Windows and on file systems without locks.
+    Raises BlockingIOError if another process has locked it.
     """
     if sys.platform == "win32":
-        return
+        return False
     try:
         # Not a POSIX record lock: closing any descriptor of the file would release it.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:  # the file system has no locks
-        pass
+        return False
+    return True
 
 
 class Sink:

@@ -19,8 +19,8 @@ _CODES = {"bpt", "ept", "it", "ph", "ut"}
 def tmx_pairs(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str) -> Iterator[tuple[str, str]]:
     """Yield the segments of each translation unit in two languages, without line breaks; "" for a missing language.
 
-    A language includes its regions: "en" matches "en-US". If a unit has a language several times, the first counts.
-    Raises UserError for XML that is malformed or not TMX, and if no unit has both languages.
+    "en" selects "en" or else the first of its regions, such as "en-US"; segments without text do not count. Raises
+    UserError for XML that is malformed or not TMX, and if no unit has both languages.
     """
     languages: set[str] = set()
     has_pairs = False
@@ -64,10 +64,10 @@ def _segments(unit: Element) -> dict[str, str]:
     """Return the text of a unit by language, such as "en-us"."""
     segments: dict[str, str] = {}
     for variant in unit:
-        language = variant.get(_LANGUAGE, variant.get("lang", ""))  # TMX 1.1 has `lang`
+        language = _normalized(variant.get(_LANGUAGE, variant.get("lang", "")))  # TMX 1.1 has `lang`
         segment = next((child for child in variant if _name(child) == "seg"), None)
-        if _name(variant) == "tuv" and segment is not None:
-            segments.setdefault(_normalized(language), one_line(_text(segment)))
+        if segment is not None and language and (text := one_line(_text(segment))):
+            segments.setdefault(language, text)
     return segments
 
 
@@ -83,9 +83,7 @@ def _normalized(language: str) -> str:
 def _text(segment: Element) -> str:
     """Return the text of a segment, and remove its codes."""
     for code in [element for element in segment.iter() if _name(element) in _CODES]:
-        tail = code.tail
-        code.clear()
-        code.tail = tail  # the text after the code
+        code.text, code[:] = " " if code.get("type") == "lb" else "", []  # line break
     return "".join(segment.itertext())
 
 

@@ -358,6 +358,13 @@ def test_part_is_locked(tmp_path: Path, holder: BaseProcess) -> None:
         assert part.start.records == 1
 
 
+def test_a_part_on_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = part_path(tmp_path / "out.txt")
+    monkeypatch.setattr(part_module, "lock", lambda _: bool(journal_path(part).unlink()))  # not visible before closing
+    with part_module._open_journal(part) as file:
+        assert not file.closed
+
+
 def test_a_file_with_the_name_of_a_journal_is_kept(tmp_path: Path) -> None:
     other = tmp_path / "out.part.jsonl"
     other.write_text('{"translation": "Hallo"}\n')

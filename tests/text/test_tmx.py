@@ -16,6 +16,8 @@ MEMORY = """<?xml version="1.0" encoding="UTF-8"?>
 cat &amp; <hi>do<hi>g</hi></hi>.</seg></tuv><tuv xml:lang="de_AT"><seg>Katze<ph>{1}</ph> und Hund.</seg></tuv></tu>
 <tu><tuv xml:lang="fr"><seg>Oui</seg></tuv><tuv xml:lang="en"><seg>Yes</seg></tuv></tu>
 <tu><tuv lang="en-GB"><seg>No</seg></tuv><tuv lang="en"><seg>Nope</seg></tuv><tuv lang="de"><seg>Nein</seg></tuv></tu>
+<tu><tuv xml:lang="en-GB"><seg> </seg></tuv><tuv xml:lang="en-US"><seg>Two<ph type="lb">&lt;br></ph>lines</seg></tuv>
+<tuv xml:lang="de"><seg/></tuv><tuv xml:lang="de"><seg>Zwei Zeilen</seg></tuv><tuv><seg>of no language</seg></tuv></tu>
 <tu><tuv xml:lang="eng"><seg>another language</seg></tuv><tuv xml:lang="de"><seg/></tuv></tu>
 </body></tmx>
 """
@@ -27,7 +29,8 @@ def pairs(text: str | bytes, src_lang: str = "en", tgt_lang: str = "de") -> list
 
 
 def test_units_in_two_languages() -> None:
-    expected = [("The big cat & dog.", "Katze und Hund."), ("Yes", ""), ("Nope", "Nein"), ("", "")]
+    expected = [("The big cat & dog.", "Katze und Hund."), ("Yes", ""), ("Nope", "Nein"), ("Two lines", "Zwei Zeilen")]
+    expected.append(("", ""))
     assert pairs(MEMORY) == expected
     assert pairs(MEMORY.replace("<tmx ", '<tmx xmlns="http://www.lisa.org/tmx14" ')) == expected
     assert pairs(MEMORY.replace("UTF-8", "UTF-16").encode("utf-16")) == expected
@@ -42,7 +45,7 @@ def test_units_in_two_languages() -> None:
         (MEMORY[:-10], "not well-formed XML"),
         (MEMORY.replace("UTF-8", "gbk"), r"cannot be read \(multi-byte encodings.*convert it"),
         ("<dataset><doc/></dataset>", "begins with an element <dataset>; expected <tmx>"),
-        (MEMORY.replace('"de', '"es').replace('"DE', '"es'), "no unit with text in en and de; .*: en, en-gb.*es"),
+        (MEMORY.replace('"de', '"es').replace('"DE', '"es'), "no unit .*: en, en-gb, en-us, eng, es, es-at, fr;"),
         ("<tmx><body/></tmx>", "no unit .*its languages are: none"),
     ],
 )

@@ -92,7 +92,7 @@ def test_each_test_set_is_translated_and_scored_in_its_direction(
     warning = f"warning: {run} was trained with a tag before every source sentence, and none is set; set one with --tag"
     translate = ("translate", run, tmp_path / "news.en", "--engine", "torch")
     assert (
-        f"{warning}, --set tag=TAG or the field `tag` of a line: <2de> (en to de), <2zh> (en to zh)"
+        f"{warning} (nmt serve: --set tag=TAG) or, in JSON, the field `tag`: <2de> (en to de), <2zh> (en to zh)"
         in nmt(*translate)[2]
     )
     assert warning not in nmt(*translate, "--tag", "<2de>")[2]
