@@ -157,7 +157,7 @@ def _with_blank_line_warning(windows: Windows) -> Windows:
     ignored = 0
     for window in windows:
         for record in window:
-            if not _has_text(record) and (record.prefix.strip() or record.required):
+            if (record.prefix.strip() or record.required) and not _has_text(record):
                 ignored += 1
         yield window
     if ignored:
@@ -176,14 +176,16 @@ def _with_forbidden_warnings(windows: Windows, source: Source, settings: Mapping
     num_prefixes = 0
     first_prefix = conflict = ""
     for window in windows:
-        for record in filter(_has_text, window):
-            place = source.reader.place(record)
+        for record in window:
             forbidden = (*settings.get("decode.forbid", ()), *record.forbidden)
+            if not forbidden or not _has_text(record):
+                continue
+            place = source.reader.place(record)
             in_prefix = record.prefix and _first_in(record.prefix, forbidden, ignores_case=True)
             if in_prefix:
                 num_prefixes += 1
                 first_prefix = first_prefix or f"{in_prefix!r} in {place}"
-            if forbidden and not conflict:  # only the first: the search will report that no translation is possible
+            if not conflict:  # only the first: the search will report that no translation is possible
                 conflict = _find_conflict(_required(record, source, settings), forbidden)
                 if conflict:
                     warn(f"{place} requires {conflict}; remove one of them")
