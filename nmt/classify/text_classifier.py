@@ -158,7 +158,7 @@ def read_description(path: Path) -> tuple[ModelRecipe, ClassifierMetadata]:
         labels, num_texts, form, max_tokens = (tree[key] for key in ("labels", "texts", "unicode_form", "max_tokens"))
         if not (isinstance(labels, list) and num_texts in (1, 2) and isinstance(max_tokens, int)):
             raise ValueError("labels, texts or max_tokens is invalid")
-        metadata = ClassifierMetadata(tuple(labels), num_texts, form, max_tokens)
+        metadata = ClassifierMetadata(tuple(labels), int(num_texts), form, max_tokens)
         return ModelRecipe.model_validate(tree["model"]), metadata
     except (OSError, KeyError, ValueError) as error:  # also those of tomllib and pydantic
         raise CorruptError(f"{path} is not a readable classifier description; copy the directory again") from error

@@ -275,7 +275,7 @@ def pair_location(corpus: Corpus, root: Path, number: int, side: Side) -> str:
         case JsonLinesCorpus() if files[0].exists():
             return f"{files[0]}:{number + bisect_left(_records_before_blank_lines(files[0]), number)}"
         case TmxCorpus():
-            return f"{files[0]}, unit {number}"
+            return f"{files[0]}, unit {number} in these languages"
         case ParquetCorpus() | JsonLinesCorpus():
             return f"{files[0]}, record {number}"
         case HuggingFaceCorpus():

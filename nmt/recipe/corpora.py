@@ -229,8 +229,9 @@ class SgmCorpus(CorpusOptions):
 
 
 class TmxCorpus(CorpusOptions):
-    """A translation memory in TMX; `src_lang` and `tgt_lang` select its languages, and "en" includes "en-US". Codes of
-    the original format within segments are removed; units that lack a language count as empty pairs."""
+    """A translation memory in TMX. `src_lang` and `tgt_lang` select its languages; of several regions in a unit, such
+    as "en-US" and "en-GB", the first counts. Codes of the original format are removed. Units without text in both
+    languages are skipped."""
 
     kind: Literal["tmx"] = "tmx"
     path: FilledPath

@@ -177,7 +177,7 @@ def warn_of_missing_tag(path: Path, metadata: ModelMetadata, tag: str | None) ->
         tags = ", ".join(f"{name} ({languages})" for name, languages in metadata.tags.items())
         warn(
             f"{path} was trained with a tag before every source sentence, and none is set; set one with --tag "
-            f"(nmt serve: --set tag=TAG) or, in JSON, the field `tag`: {tags}"
+            f"(nmt serve: --set tag=TAG): {tags}"
         )
 
 

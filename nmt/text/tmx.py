@@ -17,10 +17,10 @@ _CODES = {"bpt", "ept", "it", "ph", "ut"}
 
 
 def tmx_pairs(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str) -> Iterator[tuple[str, str]]:
-    """Yield the segments of each translation unit in two languages, without line breaks; "" for a missing language.
+    """Yield the segments, without line breaks, of each translation unit that has text in both languages.
 
-    "en" selects "en" or else the first of its regions, such as "en-US"; segments without text do not count. Raises
-    UserError for XML that is malformed or not TMX, and if no unit has both languages.
+    "en" selects "en" or else the first of its regions in a unit, such as "en-US". Raises UserError for XML that is
+    malformed or not TMX, and if no unit has both languages.
     """
     languages: set[str] = set()
     has_pairs = False
@@ -28,11 +28,15 @@ def tmx_pairs(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str)
         for unit in _units(file, path):
             segments = _segments(unit)
             src, tgt = (_in_language(segments, lang) for lang in (src_lang, tgt_lang))
-            has_pairs = has_pairs or bool(src and tgt)
             languages |= segments.keys()
-            yield src, tgt
+            if src and tgt:
+                has_pairs = True
+                yield src, tgt
     except ElementTree.ParseError as error:
-        raise UserError(f"{path} is not well-formed XML ({error}); expected a TMX file; correct it") from error
+        raise UserError(
+            f"{path} is not well-formed XML ({error}); expected a complete TMX file in the encoding that its first "
+            "line declares; export or download it again, or correct this place"
+        ) from error
     except (ValueError, LookupError) as error:  # the encoding that it declares is unknown, or GBK, Big5 or similar
         raise UserError(
             f"{path} cannot be read ({error}); expected a TMX file in UTF-8; convert it and its declaration"

@@ -14,9 +14,9 @@ def test_tmx_corpus(tmp_path: Path) -> None:
     path = tmp_path / "memory.tmx.gz"
     path.write_bytes(gzip.compress(f"<tmx version='1.4'><body>{body}</body></tmx>".encode()))
     corpus, options = TmxCorpus(path="memory.tmx.gz"), ReadOptions(tmp_path, "en", "de")
-    assert list(read_pairs(corpus, options)) == [("One", "Eins"), ("Two", "")]
+    assert list(read_pairs(corpus, options)) == [("One", "Eins")]
     french = corpus.model_copy(update={"tgt_lang": "fr"})
     assert list(read_pairs(french, options)) == [("One", "Un"), ("Two", "Deux")]
     assert input_files(corpus, tmp_path) == [path]
     assert count_pairs(corpus, tmp_path) is None
-    assert pair_location(corpus, tmp_path, 2, "src") == f"{path}, unit 2"
+    assert pair_location(corpus, tmp_path, 2, "src") == f"{path}, unit 2 in these languages"
