@@ -360,7 +360,12 @@ def test_part_is_locked(tmp_path: Path, holder: BaseProcess) -> None:
 
 def test_a_part_on_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = part_path(tmp_path / "out.txt")
-    monkeypatch.setattr(part_module, "lock", lambda _: bool(journal_path(part).unlink()))  # not visible before closing
+
+    def cannot_lock(_: FileIO) -> bool:
+        journal_path(part).unlink()  # files are not visible before they are closed
+        return False
+
+    monkeypatch.setattr(part_module, "lock", cannot_lock)
     with part_module._open_journal(part) as file:
         assert not file.closed
 
