@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from nmt.errors import UserError
-from nmt.text.wmt_files import one_line
+from nmt.text.wmt_files import one_line, xml_errors
 
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 # Elements of a segment with codes of the original format, such as RTF, and text nested in them.
@@ -24,7 +24,11 @@ def tmx_pairs(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str)
     """
     languages: set[str] = set()
     has_pairs = False
-    try:
+    remedy = (
+        "expected a complete TMX file in the encoding that its first line declares; export or download it again, or "
+        "correct this place"
+    )
+    with xml_errors(path, remedy):
         for unit in _units(file, path):
             segments = _segments(unit)
             src, tgt = (_in_language(segments, lang) for lang in (src_lang, tgt_lang))
@@ -32,15 +36,6 @@ def tmx_pairs(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str)
             if src and tgt:
                 has_pairs = True
                 yield src, tgt
-    except ElementTree.ParseError as error:
-        raise UserError(
-            f"{path} is not well-formed XML ({error}); expected a complete TMX file in the encoding that its first "
-            "line declares; export or download it again, or correct this place"
-        ) from error
-    except (ValueError, LookupError) as error:  # the encoding that it declares is unknown, or GBK, Big5 or similar
-        raise UserError(
-            f"{path} cannot be read ({error}); expected a TMX file in UTF-8; convert it and its declaration"
-        ) from error
     if not has_pairs:
         found = ", ".join(sorted(languages)) or "none"
         raise UserError(

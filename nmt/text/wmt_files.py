@@ -6,6 +6,7 @@ import html
 import io
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -98,19 +99,26 @@ def sgm_documents(text: str) -> Iterator[int]:
             yield document
 
 
+@contextmanager
+def xml_errors(path: Path, remedy: str) -> Iterator[None]:
+    """Raise UserError for an error of the XML parser; remedy: for XML that is not well-formed."""
+    try:
+        yield
+    except ElementTree.ParseError as error:
+        raise UserError(f"{path} is not well-formed XML ({error}); {remedy}") from error
+    except (ValueError, LookupError) as error:  # the encoding that it declares is unknown, or GBK, Big5 or similar
+        raise UserError(
+            f"{path} cannot be read ({error}); expected an XML file in UTF-8; convert it and its declaration"
+        ) from error
+
+
 def xml_documents(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str) -> Iterator[list[tuple[str, str]]]:
     """Yield the pairs of each document of an XML file, with <src> and <ref> segments, aligned by id.
 
     Segments have no line breaks. Raises UserError for XML that is malformed or not aligned.
     """
-    try:
+    with xml_errors(path, "correct it, or give a pair of .sgm files"):
         documents = list(ElementTree.parse(file).getroot().iter("doc"))
-    except ElementTree.ParseError as error:
-        raise UserError(f"{path} is not well-formed XML ({error}); correct it, or give a pair of .sgm files") from error
-    except (ValueError, LookupError) as error:  # the encoding that it declares is unknown, or GBK, Big5 or similar
-        raise UserError(
-            f"{path} cannot be read ({error}); expected an XML file in UTF-8; convert it and its declaration"
-        ) from error
     has_segments = False
     for document in documents:
         where = f"{path}, document {document.get('id')!r}"

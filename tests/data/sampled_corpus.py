@@ -10,23 +10,13 @@ from nmt.data.sampling import SampledEpochs
 from nmt.data.store import PairStore, PairWriter, Side, SideStore, token_dtype
 from nmt.recipe import TokenizerRecipe
 from nmt.text.tokenizer import train_tokenizers
-from tests.text.test_segmentation import SYMBOLS, TEXT
+from tests.text.test_segmentation import DIFFICULT, SYMBOLS, TEXT
 
 WORDS = TEXT.split()
-HOSTILE = [
-    "größer 漢字 \U0001f600",
-    "\U0001f469\u200d\U0001f469\u200d\U0001f467 and \U0001d518",
-    "the <2de> a,b garden",
-    "<2de>the river",
-    "a,ba,b",
-    "river<2de>",
-    "\ufdfd \u0e01\u0e33 e\u0301",
-    "x",
-    "  the   river \u2581\u2581 follows ",
-]
+MAX_TOKENS = 200
+HOSTILE = [text for text in DIFFICULT if len(text) < MAX_TOKENS]
 NUM_PAIRS = 330
 PAIRS_PER_SHARD = 64
-MAX_TOKENS = 200
 
 
 def sentences(seed: int, count: int) -> list[str]:
