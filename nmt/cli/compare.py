@@ -70,8 +70,8 @@ def compare(
 ) -> None:
     """Compare systems with a baseline by two paired tests: bootstrap and approximate randomization.
 
-    Both draw the samples of sacreBLEU's --paired-bs and --paired-ar, with the same scores and intervals. p is
-    two-sided and counts ties with the observed difference; sacreBLEU's is too small, above all if few sentences differ.
+    Both use the samples of sacreBLEU's --paired-bs and --paired-ar, with the same scores and intervals. p is two-sided
+    and counts ties with the observed difference; sacreBLEU's p is too small, especially if few sentences differ.
     The environment variable SACREBLEU_SEED (default: 12345) sets the seed, which the signatures include.
 
     nmt compare --ref news.de base.de big.de

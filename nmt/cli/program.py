@@ -155,7 +155,7 @@ def options(
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Write only warnings and errors to stderr.")] = False,
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Write the time of each log line and tracebacks to stderr.")
+        bool, typer.Option("-v", "--verbose", help="Add timestamps and tracebacks to stderr.")
     ] = False,
 ) -> None:
     """Options of all commands."""

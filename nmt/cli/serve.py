@@ -73,7 +73,7 @@ def serve(
 ) -> None:
     """Serve translations over HTTP: a web page, the API of LibreTranslate, and a native API under /v1.
 
-    On SIGTERM, SIGHUP and Ctrl-C, the server answers all pending requests and exits with status 0.
+    On SIGTERM, SIGUSR1, SIGHUP or Ctrl-C, the server answers all pending requests and exits with status 0.
     """
     if max_lines > queue_lines:
         raise CommandError(f"--max-lines is {max_lines}; it must be at most --queue-lines ({queue_lines}); change one")

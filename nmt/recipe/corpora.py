@@ -151,7 +151,7 @@ class CorpusOptions(Section):
     src_lang: str | None = Field(default=None, pattern=LANGUAGE_PATTERN)
     """Source language of this corpus, ISO 639 code; by default that of the recipe."""
     tgt_lang: str | None = Field(default=None, pattern=LANGUAGE_PATTERN)
-    """Target language of this corpus, likewise. Cleaning and the scores of a test set use the rules of the language."""
+    """Target language, with the same default. Cleaning and the scores of a test set follow the rules of the language."""
     weight: PositiveFloat = 1.0
     """Sampling weight of a training corpus. An epoch has as many pairs as all corpora together, distributed in
     proportion to weight times size: with weights 4 and 1, corpora of equal size are sampled 1.6 and 0.4 times per
@@ -230,8 +230,8 @@ class SgmCorpus(CorpusOptions):
 
 class TmxCorpus(CorpusOptions):
     """A translation memory in TMX. `src_lang` and `tgt_lang` select its languages; of several regions in a unit, such
-    as "en-US" and "en-GB", the first counts. Codes of the original format are removed. Units without text in both
-    languages are skipped."""
+    as "en-US" and "en-GB", the first counts. Inline codes are removed. Units without text in both languages are
+    skipped."""
 
     kind: Literal["tmx"] = "tmx"
     path: FilledPath

@@ -41,6 +41,6 @@ class EvaluateRecipe(Section):
     """Bootstrap resamples for the 95% confidence interval of each score; 0 disables the intervals."""
     lead_sentences: NonNegativeInt = 0
     """Also score the first N sentences of each source as a summary, a strong baseline for news (`lead-3`); 0 disables
-    this."""
+    it."""
     samples: NonNegativeInt = 10
     """Number of sample translations in the report."""

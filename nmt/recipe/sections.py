@@ -46,7 +46,7 @@ class DataRecipe(Section):
     valid: tuple[Corpus, ...] = Field(min_length=1)
     """Validation set, which selects the best checkpoint and is not filtered."""
     test: TestSets = Field(default_factory=dict)
-    """Test sets by name, which `nmt run` translates and scores at the end and searches for in the training text."""
+    """Test sets by name. `nmt run` translates and scores them, and searches the training text for their sentences."""
     unicode_form: UnicodeForm = "NFC"
     """Unicode normalization of all text, including at inference."""
     invalid_utf8: Literal["error", "replace"] = "error"
@@ -54,17 +54,19 @@ class DataRecipe(Section):
     max_tokens: PositiveInt = 256
     """Maximum length of a training sentence in subword tokens; longer pairs are dropped."""
     long_sources: Literal["drop", "truncate"] = "drop"
-    """Pairs whose source is longer than `max_tokens`: drop them, or truncate the source to `max_tokens`, for
-    summarization. Set both this and `decode.long_lines` to `truncate`, or neither."""
+    """Pairs whose source is longer than `max_tokens`: drop them, or truncate the source, for summarization. Set both
+    this and `decode.long_lines` to `truncate`, or neither."""
     max_length_ratio: PositiveFloat = 9.0
-    """Drop pairs with a higher ratio of words if a side has over 10; without spaces, two characters are a word."""
+    """Drop pairs with a higher ratio between the numbers of words, if a side has over 10 words; without spaces, two
+    characters count as a word."""
     drop_duplicates: bool = True
-    """Drop repeated pairs, which only the first corpus keeps. Always case-sensitive, like `drop_identical`."""
+    """Drop duplicate pairs, also across corpora; the first is kept. Case-sensitive, like `drop_identical`."""
     drop_identical: bool = True
     """Drop pairs whose sides are identical and have more than 3 words; untranslated text teaches copying."""
     drop_wrong_script: bool = True
     """Drop pairs in which most letters of a side are not in the script of its language; a Chinese, Japanese or Korean
-    character counts as three letters. Warns of languages with an unknown script or several, which are not filtered."""
+    character counts as three letters. Languages with an unknown script or several scripts are not filtered (with a
+    warning)."""
     temperature: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 1.0
     """Sampling temperature for several corpora: the fraction of a corpus of n pairs in an epoch is proportional to
     weight * n^(1/temperature). Higher values sample small corpora more often. At 1, with all weights 1, an epoch has
@@ -141,12 +143,13 @@ class TokenizerRecipe(Section):
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Fraction of characters covered by the vocabulary; the others are encoded as bytes."""
     lowercase: bool = False
-    """Lowercase all text, including at inference, letter by letter (in Turkish, I becomes i; in Greek, no capital sigma
-    becomes final); `bleu` and `chrf` then ignore case. For lowercased corpora. A reused tokenizer keeps its setting."""
+    """Lowercase all text, including at inference; `bleu` and `chrf` then ignore case. Letters are lowercased without
+    context: also in Turkish, I becomes i, and a capital sigma never becomes final. A reused tokenizer keeps its
+    setting."""
     user_symbols: tuple[str, ...] = ()
-    """Strings that are always single tokens, such as tags."""
+    """Strings that are always single tokens."""
     start_from: FilledPath | None = None
-    """Reuse the tokenizer of this model, or of this run, which may be only prepared; implied by `train.start_from`."""
+    """Reuse the tokenizer of this model or run; prepared text is enough. Implied by `train.start_from`."""
     training_pairs: PositiveInt = 2_000_000
     """Maximum training pairs for the tokenizer, sampled from the corpora as in an epoch."""
 
@@ -164,8 +167,8 @@ class TrainRecipe(Section):
     max_steps: PositiveInt = 100_000
     """Number of updates."""
     max_minutes: PositiveFloat | None = None
-    """Stop after this many minutes of updates in all sessions, without startup, validation and saving, at the next log,
-    validation or checkpoint; does not change the schedule."""
+    """Stop after this many minutes of updates over all sessions, excluding startup, validation and saving. Takes effect
+    at the next log, validation or checkpoint; does not change the schedule."""
     max_epochs: PositiveInt | None = None
     """Stop after this many epochs; does not change the schedule, which ends at `max_steps`."""
     batch_tokens: PositiveInt = 25_000
@@ -197,11 +200,11 @@ class TrainRecipe(Section):
     """Updates of linear warm-up."""
     schedule_start: NonNegativeInt = 0
     """Restart the schedule, including warm-up, after this update (Loshchilov and Hutter 2017), to continue training a
-    finished run. Up to this update, the schedule is the one with this number as `max_steps`."""
+    finished run. Before it, the schedule is that of a run with this number as `max_steps`."""
     final_rate_ratio: Probability = 0.0
     """Final learning rate of `cosine` and `linear`, at `max_steps`, as a fraction of the peak."""
     plateau_factor: Probability = 0.5
-    """With `plateau`: factor of each reduction of the learning rate, more than 0. It ignores the nll of the EMA."""
+    """With `plateau`: factor of each reduction of the learning rate, above 0. Uses the nll without EMA."""
     plateau_patience: PositiveInt = 3
     """With `plateau`: validations without a lower nll before each reduction. Early stopping (`patience`) should wait
     longer."""
@@ -246,8 +249,7 @@ class TrainRecipe(Section):
     dropout, guided alignment, relative positions or `shapes` = "packed"); else one graph per layer type."""
     shapes: Literal["auto", "packed", "fixed"] = "auto"
     """Shape of micro-batches: `packed`, without padding (in bf16 on a CPU, padded to a multiple of 64 tokens), or
-    `fixed`, padded to one size (with lengths as in WMT14 and updates of 25,000 tokens: 0.2% more target and 0.6% more
-    source tokens). `auto` is `fixed` if `compile` gives one graph."""
+    `fixed`, padded to one size. `auto` is `fixed` if `compile` gives one graph."""
     log_every: PositiveInt = 50
     """Log metrics every N updates."""
     validate_every: PositiveInt = 1_000
@@ -267,8 +269,8 @@ class TrainRecipe(Section):
     patience: NonNegativeInt = 0
     """Early stopping: stop after N validations without improvement; 0 disables it."""
     ema_decay: Probability = 0.0
-    """Decay of the exponential moving average (EMA) of the weights, commonly 0.999; 0 disables it. At update t it is
-    at most (1 + t) / (10 + t), which quickly forgets the initial weights."""
+    """Decay of the exponential moving average (EMA) of the weights, commonly 0.999; 0 disables it. At update t it is at
+    most (1 + t) / (10 + t), to discard the initial weights quickly."""
     average: Literal["last", "best", "ema"] = "last"
     """Final model of `nmt run`: average of the last or the best `average_count` checkpoints, or the EMA."""
     average_count: PositiveInt = 5
