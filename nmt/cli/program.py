@@ -154,9 +154,7 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions and exit.")
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Write only warnings and errors to stderr.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Add timestamps and tracebacks to stderr.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Add timestamps and tracebacks to stderr.")] = False,
 ) -> None:
     """Options of all commands."""
     if quiet and verbose:

@@ -151,7 +151,7 @@ class CorpusOptions(Section):
     src_lang: str | None = Field(default=None, pattern=LANGUAGE_PATTERN)
     """Source language of this corpus, ISO 639 code; by default that of the recipe."""
     tgt_lang: str | None = Field(default=None, pattern=LANGUAGE_PATTERN)
-    """Target language, with the same default. Cleaning and the scores of a test set follow the rules of the language."""
+    """Target language; by default that of the recipe. Selects the rules of cleaning and of test set scores."""
     weight: PositiveFloat = 1.0
     """Sampling weight of a training corpus. An epoch has as many pairs as all corpora together, distributed in
     proportion to weight times size: with weights 4 and 1, corpora of equal size are sampled 1.6 and 0.4 times per
