@@ -124,7 +124,7 @@ def read_pairs(corpus: Corpus, options: ReadOptions) -> Iterator[Pair]:
                 return chain.from_iterable(_read_xml(src, options))
             return _read_sgm(src, _existing(corpus.references[0], root), options)
         case TmxCorpus():
-            return _read_tmx(_existing(corpus.path, root), options)
+            return _read_tmx(corpus, _existing(corpus.path, root), options)
         case ParquetCorpus():
             return _read_parquet(corpus, _existing(corpus.path, root), options)
         case JsonLinesCorpus():
@@ -394,9 +394,10 @@ def _read_xml(path: Path, options: ReadOptions) -> Iterator[list[Pair]]:
         yield from xml_documents(file, path, options.src_lang, options.tgt_lang)
 
 
-def _read_tmx(path: Path, options: ReadOptions) -> Iterator[Pair]:
+def _read_tmx(corpus: TmxCorpus, path: Path, options: ReadOptions) -> Iterator[Pair]:
+    src, tgt = corpus.src_locale or options.src_lang, corpus.tgt_locale or options.tgt_lang
     with decompressed(path) as file:
-        yield from tmx_pairs(file, path, options.src_lang, options.tgt_lang)
+        yield from tmx_pairs(file, path, src, tgt)
 
 
 def _read_parquet(corpus: ParquetCorpus, path: Path, options: ReadOptions) -> Iterator[Pair]:

@@ -311,7 +311,7 @@ def _portable(corpus: Corpus, exclude: set[str]) -> dict[str, Any]:
     """Return the options of a corpus with absolute paths reduced to file names."""
     values = corpus.model_dump(mode="json", exclude=exclude)
     added = ("revision", "label_column", "label_field", "document_column", "document_field", "documents")
-    for name in (*added, "src_lang", "tgt_lang"):
+    for name in (*added, "src_lang", "tgt_lang", "src_locale", "tgt_locale"):
         if values.get(name) is None or values[name] is False:  # column 0 is not False
             values.pop(name, None)  # absent from corpora prepared before the option existed
     for name in values:

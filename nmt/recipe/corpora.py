@@ -236,6 +236,11 @@ class TmxCorpus(CorpusOptions):
     kind: Literal["tmx"] = "tmx"
     path: FilledPath
     """The file, plain or compressed."""
+    src_locale: FieldName | None = None
+    """Language code of the source in the file, such as `pt-BR` or `zh-Hant`: units without it are skipped. By default
+    `src_lang` in any region."""
+    tgt_locale: FieldName | None = None
+    """Language code of the target in the file, likewise."""
 
 
 class ParquetCorpus(CorpusOptions):

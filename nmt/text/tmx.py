@@ -19,8 +19,8 @@ _CODES = {"bpt", "ept", "it", "ph", "ut"}
 def tmx_pairs(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str) -> Iterator[tuple[str, str]]:
     """Yield the segments, without line breaks, of each translation unit that has text in both languages.
 
-    "en" selects "en" or else the first of its regions in a unit, such as "en-US". Raises UserError for XML that is
-    malformed or not TMX, and if no unit has both languages.
+    "en" selects "en" or else the first of its regions in a unit, such as "en-US"; "en-US" selects only this region.
+    Raises UserError for XML that is malformed or not TMX, and if no unit has both languages.
     """
     languages: set[str] = set()
     has_pairs = False
@@ -40,7 +40,7 @@ def tmx_pairs(file: io.BufferedIOBase, path: Path, src_lang: str, tgt_lang: str)
         found = ", ".join(sorted(languages)) or "none"
         raise UserError(
             f"{path} has no unit with text in {src_lang} and {tgt_lang}; its languages are: {found}; correct src_lang "
-            "and tgt_lang of the recipe or of this corpus"
+            "and tgt_lang of the recipe or of this corpus, or its src_locale and tgt_locale"
         )
 
 
