@@ -71,11 +71,23 @@ def preparation_options(recipe: Recipe) -> dict[str, Any]:
 
 
 def recorded_options(recipe: Recipe, report: dict[str, Any]) -> dict[str, Any]:
-    """Return `preparation_options`; omits the mixture if the report is from a version that did not record it."""
-    options = preparation_options(recipe)
-    if "mixture" not in report["recipe"]:
+    """Return `preparation_options` in the form of a report.
+
+    Omits the mixture if the report is from a version that did not record it. Corpora may state a language of the recipe
+    in one and not in the other.
+    """
+    options, recorded = preparation_options(recipe), report["recipe"]
+    if "mixture" not in recorded:
         del options["mixture"]
+    for split in ("train", "valid"):
+        if _with_languages(split, options) == _with_languages(split, recorded):
+            options["data"][split] = recorded["data"][split]
     return options
+
+
+def _with_languages(split: Split, options: dict[str, Any]) -> list[dict[str, Any]]:
+    languages = {name: options[name] for name in ("src_lang", "tgt_lang")}
+    return [languages | corpus for corpus in options["data"][split]]
 
 
 def text_identity(report: dict[str, Any], recipe: Recipe) -> str:

@@ -29,6 +29,20 @@ def test_up_to_date_text_is_reused(
     assert "up to date" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_corpus_may_state_the_languages_of_the_recipe(folder: Path) -> None:
+    files = "kind='text',src='train.en',tgt='train.de'"
+    plain, stated, other = (
+        recipe_for(folder, "run", f"data.train=[{{{files}{languages}}}]", f"data.valid=[{{{files}{languages}}}]")
+        for languages in ("", ",src_lang='en',tgt_lang='de'", ",src_lang='fr'")
+    )
+    for before, after in ((plain, stated), (stated, plain)):
+        prepare(before)
+        assert outdated_splits(after, after.data_directory) == set()
+        assert outdated_splits(other, other.data_directory) == {"train", "valid"}
+        shutil.rmtree(before.data_directory)
+
+
 def test_touched_input_is_up_to_date(folder: Path) -> None:
     directory = prepare(recipe_for(folder)).directory
     before = modification_times(directory)

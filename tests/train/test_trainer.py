@@ -208,6 +208,17 @@ def test_resuming_with_another_recipe_is_rejected(tiny_recipe: Recipe, tiny_data
         train_tiny(Recipe.model_validate(tree), tiny_data)
 
 
+@pytest.mark.slow
+def test_a_corpus_may_state_the_languages_of_the_recipe_later(tiny_recipe: Recipe, tiny_data: Path) -> None:
+    train_tiny(with_train(tiny_recipe, max_steps=1), tiny_data)
+    tree = tiny_recipe.model_dump(mode="json", exclude_none=True)
+    tree["data"]["train"][0]["src_lang"] = tiny_recipe.src_lang
+    require_same_run(Recipe.model_validate(tree))
+    tree["data"]["train"][0]["src_lang"] = "fr"
+    with pytest.raises(UserError, match=r"data\.train\.0\.src_lang is fr, was en"):
+        require_same_run(Recipe.model_validate(tree))
+
+
 def test_resuming_with_an_unreadable_recipe_is_rejected(tiny_recipe: Recipe, tiny_data: Path) -> None:
     train_tiny(with_train(tiny_recipe, max_steps=1), tiny_data)
     (checkpoint,) = list_checkpoints(tiny_recipe.directory)
