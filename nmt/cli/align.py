@@ -25,7 +25,7 @@ from nmt.cli.arguments import (
 )
 from nmt.logs import progress, say
 from nmt.recipe import override_decode
-from nmt.storage.model_metadata import read_model_metadata
+from nmt.storage.model_metadata import read_model_metadata, warn_of_missing_tag
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import require_new
 from nmt.text.lines import input_name
@@ -39,6 +39,11 @@ Heads = Annotated[
     str | None,
     typer.Option(metavar="HEAD,...", help="Heads to average, from 0 (default: the model's; with --layer, all)."),
 ]
+Gold = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Print precision, recall and AER against gold links: 0-0, possible 1?2."),
+]
+Tag = Annotated[str | None, typer.Option(help="Tag of the sources, as for nmt translate.")]
 At = Literal["input", "output"]
 AtOption = Annotated[
     At | None,
@@ -66,10 +71,8 @@ def align(
     save_model: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Copy the model, with this attention as its default.")
     ] = None,
-    gold: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Print precision, recall and AER against gold links: 0-0, possible 1?2."),
-    ] = None,
+    gold: Gold = None,
+    tag: Tag = None,
     device: Device = "auto",
 ) -> None:
     """Align the words of sentence pairs; print a line of SOURCE-TARGET positions from 0 per pair, as in 0-0 1-2 2-1.
@@ -88,7 +91,7 @@ def align(
     sources, targets = read_pairs(src, tgt)
     gold_links = None if gold is None else read_gold(gold, sources, targets)
     directory = find_model(model)
-    aligner = load_aligner(model, layer, heads, at, device)
+    aligner = load_aligner(model, layer, heads, at, device, tag)
     if choose is not None:
         reverse = None if reverse_model is None else WordAligner.load(reverse_model, device)
         aligner.attention = _choose(aligner, choose, reverse)
@@ -122,10 +125,12 @@ def _save(directory: Path, attention: AlignmentAttention, out: Path) -> None:
     write_with_decode(directory, override_decode(read_model_metadata(directory).decode, settings), out)
 
 
-def load_aligner(model: Path, layer: int | None, heads: str | None, at: At | None, device: str) -> WordAligner:
+def load_aligner(
+    model: Path, layer: int | None, heads: str | None, at: At | None, device: str, tag: str | None = None
+) -> WordAligner:
     """Load the aligner of a model, with the options of the command line; --layer without --heads uses all heads.
 
-    Raises BadParameter if `heads` is not a list of numbers.
+    Warns if the model needs a tag and has none. Raises BadParameter if `heads` is not a list of numbers.
     """
     if heads is not None and not all(head.strip().isdecimal() for head in heads.split(",")):
         raise typer.BadParameter(f"--heads is {heads!r}; it must be comma-separated numbers from 0, such as 0,3")
@@ -136,7 +141,11 @@ def load_aligner(model: Path, layer: int | None, heads: str | None, at: At | Non
         settings.append(f"alignment_heads=[{heads or ''}]")
     if at is not None:
         settings.append(f"alignment_at={at}")
-    decode = override_decode(read_model_metadata(find_model(model)).decode, settings)
+    metadata = read_model_metadata(find_model(model))
+    decode = override_decode(metadata.decode, settings)
+    if tag is not None:
+        decode = decode.model_copy(update={"tag": tag})
+    warn_of_missing_tag(model, metadata, decode.tag)
     return WordAligner.load(model, device, decode.all_given())
 
 

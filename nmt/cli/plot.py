@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.align import AtOption, Heads, Layer, load_aligner
+from nmt.cli.align import AtOption, Heads, Layer, Tag, load_aligner
 from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, check_inputs, file_path, require_plot
 from nmt.errors import UserError
 from nmt.plots.attention import draw_attention, read_panels
@@ -43,6 +43,7 @@ def alignment(
     heads: Heads = None,
     at: AtOption = None,
     each_layer: Annotated[bool, typer.Option("--each-layer", help="Plot all heads of every decoder layer.")] = False,
+    tag: Tag = None,
     device: Device = "auto",
 ) -> None:
     """Plot the cross-attention of each target token (row) to the source tokens; a dot marks its aligned token.
@@ -57,7 +58,7 @@ def alignment(
         require_same_length(src, count_lines(src), tgt, count_lines(tgt))
     source = _read_line(src, line)
     target = _read_line(tgt, line)
-    aligner = load_aligner(model, layer, heads, at, device)
+    aligner = load_aligner(model, layer, heads, at, device, tag)
     draw_attention(*read_panels(aligner, source, target, each_layer), out)
 
 

@@ -97,8 +97,10 @@ def test_each_test_set_is_translated_and_scored_in_its_direction(
     monkeypatch.setattr(import_module("nmt.cli.serve"), "run_server", lambda *_: None)
     serve = ("serve", run, "--port", 0, "--device", "cpu", "--engine", "torch")
     assert warning in nmt(*serve)[2] and warning not in nmt(*serve, "--set", "tag='<2de>'")[2]
-    score = ("score", run, tmp_path / "news.en", tmp_path / "news.de")
-    assert warning in nmt(*score)[2] and warning not in nmt(*score, "--tag", "<2de>")[2]
+    for command in ("score", "align"):
+        given = (command, run, tmp_path / "news.en", tmp_path / "news.de")
+        assert warning in nmt(*given)[2] and warning not in nmt(*given, "--tag", "<2de>")[2]
+        assert "tag '<2fr>' is unknown" in nmt(*given, "--tag", "<2fr>")[2]
 
 
 def test_a_model_of_some_tagged_corpora_needs_no_tag(recipe: Path) -> None:
