@@ -12,7 +12,7 @@ import torch
 from nmt.checkpoint import model_files, model_tensors
 from nmt.decode.translator import Translator
 from nmt.model.transformer import Transformer
-from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
+from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, dump_recipe, parse_recipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
@@ -238,7 +238,7 @@ def test_csv_that_is_reranked_as_text_is_a_warning(folder: Path, nbest: Path, tm
 def test_tuning_uses_the_tokenizer_of_the_target_language(
     folder: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("arguments", "rerank"):
+    for module in ("rerank", "arguments"):  # rerank imports the other
         monkeypatch.setattr(f"nmt.cli.{module}.languages", lambda path: ("en", "zh"))
     for name, text in (("src", "a"), ("ref", "我喜欢读书。"), ("nbest", "1\t0.5\t我喜欢读报。\n1\t0.1\t我喜欢读书。")):
         (tmp_path / name).write_text(f"{text}\n")
@@ -246,6 +246,16 @@ def test_tuning_uses_the_tokenizer_of_the_target_language(
     assert (status, out) == (0, "我喜欢读书。\n"), err
     before = sacrebleu.corpus_bleu(["我喜欢读报。"], [["我喜欢读书。"]], tokenize="zh").score
     assert f"bleu {before:.2f} with the scores in the list, 100.00 tuned" in err
+
+
+def test_tuning_uses_the_tokenizer_of_the_recipe(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+    shutil.copytree(folder / "forward", tmp_path / "model")
+    recipe = parse_recipe(RECIPE, ["evaluate.tokenize=char"])
+    (tmp_path / "recipe.toml").write_text(dump_recipe(recipe))
+    for name, text in (("src", "a"), ("ref", "the cat"), ("nbest", "1\t0.5\tthe bat")):
+        (tmp_path / name).write_text(f"{text}\n")
+    _, _, err = nmt("rerank", tmp_path, *tuning_command(folder, tmp_path)[2:], "--restarts", 1)
+    assert f"bleu {sacrebleu.corpus_bleu(['the bat'], [['the cat']], tokenize='char').score:.2f} with" in err
 
 
 @pytest.mark.slow
