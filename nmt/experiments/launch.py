@@ -33,6 +33,7 @@ from nmt.processes.cores import num_cores
 from nmt.processes.distributed import choose_device
 from nmt.processes.environment import import_path, world_size
 from nmt.processes.interruption import Interrupted, interruptible, uninterrupted
+from nmt.processes.run_lock import run_lock
 from nmt.recipe import Recipe, parse_saved_recipe
 from nmt.storage.run_folder import MODEL, list_checkpoints
 from nmt.storage.sealed import CorruptError, link_or_copy
@@ -60,7 +61,8 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
 
     jobs: parallel processes, which share the GPUs, or else the cores, evenly; None starts one per GPU, or one on a CPU
 
-    Raises Interrupted after a signal, once each process has saved a checkpoint.
+    Raises UserError, before any work, if another process executes a run, as after the end of a killed sweep. Raises
+    Interrupted after a signal, once each process has saved a checkpoint.
     """
     _require_one_process()
     pending = [run for run in runs if not is_complete(run)]
@@ -69,6 +71,9 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
         return []
     for run in pending:
         choose_device(run.recipe.train.device)  # before preparing data
+        if run.recipe.directory.exists():
+            with run_lock(run.recipe.directory):  # raises UserError, which names the process
+                pass
     slots = _slots(pending[0].recipe, jobs, len(pending))
     with interruptible():
         failed = prepare_data(pending)

@@ -14,6 +14,7 @@ from nmt.errors import UserError
 from nmt.experiments import launch
 from nmt.experiments.results import read_results
 from nmt.experiments.sweep import make_sweep
+from nmt.processes.run_lock import run_lock
 from nmt.storage.run_folder import list_checkpoints
 from tests.calling import Nmt, one_line
 from tests.cli import forked_commands
@@ -359,6 +360,13 @@ def test_a_killed_sweep_resumes_and_ends_in_the_table(recipe: Path, nmt: Nmt) ->
     (row,) = [line.split() for line in out.splitlines() if line.startswith("tiny ")]
     assert row[2] == "2"
     assert len(json.loads(Path("out/report.json").read_text())["tests"][0]["variants"][0]["scores"]) == 2
+
+
+def test_a_run_in_progress_is_an_error_before_any_work(recipe: Path, nmt: Nmt) -> None:
+    with run_lock(Path("out/tiny/seed-2")):
+        status, out, err = nmt("repeat", recipe, "--seeds", 2, "-o", "out")
+    assert (status, out) == (1, "") and "out/tiny/seed-2 is in use by another thread of this process" in one_line(err)
+    assert not Path("out/tiny/seed-1.log").exists()
 
 
 @pytest.mark.parametrize("option", ["--prepare-only", "--jobs=2"])
