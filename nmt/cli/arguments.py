@@ -57,10 +57,18 @@ def file_path(name: str | Path) -> Path:
     return Path(name)
 
 
+def complete_recipe() -> list[str]:
+    """Return the names of the packaged recipes, and the recipes here; shells complete other paths without matches."""
+    return [*packaged_files(), *map(str, Path().glob("*.toml"))]
+
+
 RecipeArgument = Annotated[
     Path,
     typer.Argument(
-        parser=find_recipe, metavar="RECIPE", help="A recipe: a TOML file, or a name that `nmt recipes` lists."
+        parser=find_recipe,
+        metavar="RECIPE",
+        help="A recipe: a TOML file, or a name that `nmt recipes` lists.",
+        autocompletion=complete_recipe,
     ),
 ]
 Overrides = Annotated[

@@ -15,7 +15,18 @@ from nmt.errors import CommandError
 from nmt.recipe.reference import option_reference
 
 
-def guide(topic: Annotated[str | None, typer.Argument(help="A page (default: list the pages).")] = None) -> None:
+def guide_pages() -> dict[str, str]:
+    """Return the Markdown of each page, by name."""
+    folder = files("nmt.guide")
+    pages = sorted(page.name for page in folder.iterdir() if page.name.endswith(".md"))
+    return {name.removesuffix(".md"): (folder / name).read_text(encoding="utf-8") for name in pages}
+
+
+def guide(
+    topic: Annotated[
+        str | None, typer.Argument(help="A page (default: list the pages).", autocompletion=guide_pages)
+    ] = None,
+) -> None:
     """Print a page of the guide, formatted on a terminal, otherwise as Markdown."""
     pages = guide_pages()
     if topic is None:
@@ -32,10 +43,3 @@ def guide(topic: Annotated[str | None, typer.Argument(help="A page (default: lis
         Console().print(Markdown(text))
     else:
         typer.echo(text, nl=False)
-
-
-def guide_pages() -> dict[str, str]:
-    """Return the Markdown of each page, by name."""
-    folder = files("nmt.guide")
-    pages = sorted(page.name for page in folder.iterdir() if page.name.endswith(".md"))
-    return {name.removesuffix(".md"): (folder / name).read_text(encoding="utf-8") for name in pages}

@@ -94,7 +94,9 @@ def config(recipe: RecipeArgument, overrides: Overrides = None) -> None:
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="A recipe to print (default: list all).")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A recipe to print (default: list all).", autocompletion=packaged_files)
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="Copy the recipe to this new file."),

@@ -251,6 +251,8 @@ def test_defaults_in_help_texts_are_shown(
         ("nmt translate --beam", ["--beam-size"]),
         ("nmt translate --engine ", ["auto", "torch", "ctranslate2"]),
         ("nmt tranlate ru", ["run"]),
+        ("nmt run quick", ["quickstart"]),
+        ("nmt guide tr", ["training", "translating"]),
     ],
 )
 def test_shell_completion_does_not_import_torch(words: str, expected: list[str]) -> None:
