@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 from difflib import get_close_matches
 from importlib.resources import files
+from shutil import which
 from typing import Annotated
 
 import typer
@@ -27,7 +31,7 @@ def guide(
         str | None, typer.Argument(help="A page (default: list the pages).", autocompletion=guide_pages)
     ] = None,
 ) -> None:
-    """Print a page of the guide, formatted on a terminal, otherwise as Markdown."""
+    """Print a page of the guide: as Markdown, or on a terminal formatted and in a pager (PAGER, by default less)."""
     pages = guide_pages()
     if topic is None:
         width = max(map(len, pages))
@@ -40,6 +44,19 @@ def guide(
         raise CommandError(f"nmt guide {topic}: no such page; {expected}")
     text = option_reference() if topic == "options" else pages[topic]
     if sys.stdout.isatty():
-        Console().print(Markdown(text))
+        _show(Markdown(text))
     else:
         typer.echo(text, nl=False)
+
+
+def _show(page: Markdown) -> None:
+    """Show a page in the pager, with the options that git gives to less; print it if there is no pager."""
+    console = Console()
+    pager = os.environ.get("PAGER", "less").split()
+    if console.is_dumb_terminal or not os.isatty(0) or not pager or not which(pager[0]):
+        console.print(page)
+        return
+    with console.capture() as formatted:
+        console.print(page)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is a key of the pager
+    subprocess.run(pager, input=formatted.get().encode(), env={"LESS": "FRX"} | os.environ, check=False)

@@ -4,9 +4,11 @@ import errno
 import json
 import math
 import os
+import pty
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -166,6 +168,27 @@ def test_a_closed_standard_output_is_an_error() -> None:
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert one_line(done.stderr).startswith("standard output is closed; it must be open; ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pager", ["grep -o Activate", "", "missing-pager"])
+def test_a_page_of_the_guide_is_shown_in_the_pager_of_a_terminal(pager: str) -> None:
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nmt", "guide", "install"],
+        stdin=terminal,
+        stdout=terminal,
+        env={**os.environ, "PAGER": pager, "TERM": "xterm"},
+    )
+    os.close(terminal)
+    output = b""
+    with suppress(OSError):  # the end of the output
+        while block := os.read(controller, 4096):
+            output += block
+    os.close(controller)
+    assert process.wait() == 0
+    assert b"Activate" in output
+    assert (output == b"Activate\r\n") == pager.startswith("grep")
 
 
 @pytest.mark.parametrize("module", ["nmt.cli.program", "pydantic"])
