@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from nmt.cli.arguments import file_path
+from nmt.data.corpus import ReadOptions, read_pairs
 from nmt.errors import CommandError, UserError
 from nmt.logs import say, warn
-from nmt.recipe import parse_recipe
-from nmt.recipe.corpora import LANGUAGE_PATTERN
+from nmt.recipe import Corpus, parse_recipe
+from nmt.recipe.corpora import CORPUS_KINDS, LANGUAGE_PATTERN
 from nmt.recipe.starter import starter_recipe
 from nmt.storage.sealed import write_file
 from nmt.streams.output_checks import require_new_file
 from nmt.text.languages import SHORT_CODES
 from nmt.text.lines import read_lines, read_plain_text, require_lines, require_same_length
+
+_FILE = "Alternative: one file of both: TSV, .tmx, .jsonl or .parquet."
+_KINDS = {".tmx": "tmx", ".json": "jsonl", ".jsonl": "jsonl", ".parquet": "parquet"}
 
 # Roughly, with the vocabularies of `nmt.recipe.starter`, in European and in other languages.
 _CHARACTERS_PER_TOKEN = 4.0
@@ -41,10 +45,14 @@ def new(
     tgt_lang: Annotated[str, typer.Argument(parser=_language, metavar="TGT", help="Target language, such as de.")],
     src: Annotated[Path | None, typer.Option(help="Training text: source sentences, one per line.")] = None,
     tgt: Annotated[Path | None, typer.Option(help="Training text: their translations, line by line.")] = None,
-    tsv: Annotated[Path | None, typer.Option(help="Alternative: a tab-separated file of both.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "--tsv", help=_FILE)] = None,
     valid_src: Annotated[Path | None, typer.Option(help="Validation set, disjoint from the training text.")] = None,
     valid_tgt: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
-    valid_tsv: Annotated[Path | None, typer.Option(help="Alternative: a tab-separated file of both.")] = None,
+    valid_file: Annotated[Path | None, typer.Option("--valid-file", "--valid-tsv", help=_FILE)] = None,
+    fields: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="SRC TGT", help="Fields of .jsonl and .parquet files (default: the language codes)."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", parser=file_path, metavar="FILE", help="New file (default: SRC-TGT.toml)."),
@@ -55,14 +63,16 @@ def new(
     nmt new en de --src train.en --tgt train.de --valid-src valid.en --valid-tgt valid.de -o mine.toml
     """
     path = require_new_file(out or Path(f"{src_lang}-{tgt_lang}.toml"))
-    train = _Text.from_options("", src, tgt, tsv)
-    valid = _Text.from_options("valid-", valid_src, valid_tgt, valid_tsv)
-    pairs, characters, alphabet = train.count()
-    valid.count()  # checks the text
     languages = (src_lang, tgt_lang)
+    train = _Text.from_options("", src, tgt, file, fields or languages)
+    valid = _Text.from_options("valid-", valid_src, valid_tgt, valid_file, fields or languages)
+    if fields is not None and not any("src_field" in text.corpus for text in (train, valid)):
+        raise typer.BadParameter("--fields has no effect without a .jsonl or .parquet file; leave it out")
+    pairs, characters, alphabet = train.count(languages)
+    valid.count(languages)  # checks the text
     language = SHORT_CODES.get(tgt_lang, tgt_lang)
     tokens = int(characters / _CHARACTERS_PER_TOKEN_OF.get(language, _CHARACTERS_PER_TOKEN))
-    recipe = starter_recipe(path.stem, languages, train.corpus(), valid.corpus(), pairs, tokens, alphabet)
+    recipe = starter_recipe(path.stem, languages, train.corpus, valid.corpus, pairs, tokens, alphabet)
     parse_recipe(recipe.text, where=str(path))
     write_file(path, recipe.text.encode())
     if {path.resolve() for path in train.files} & {path.resolve() for path in valid.files}:
@@ -73,33 +83,34 @@ def new(
 
 @dataclass(frozen=True)
 class _Text:
-    """Parallel text: two line-aligned files, or one file with two columns."""
+    """Parallel text: two line-aligned files, or one file of both sides. corpus: its options in a recipe"""
 
     files: tuple[Path, ...]
+    corpus: dict[str, str]
 
     @classmethod
-    def from_options(cls, prefix: str, src: Path | None, tgt: Path | None, tsv: Path | None) -> _Text:
-        """Return the text that the options name; raises CommandError unless it is `src` and `tgt`, or `tsv`."""
-        if src is not None and tgt is not None and tsv is None:
+    def from_options(
+        cls, prefix: str, src: Path | None, tgt: Path | None, file: Path | None, fields: tuple[str, str]
+    ) -> _Text:
+        """Return the text that the options name; raises CommandError unless it is `src` and `tgt`, or `file`."""
+        if src is not None and tgt is not None and file is None:
             if src.resolve() == tgt.resolve():
                 raise CommandError(f"--{prefix}src and --{prefix}tgt are the same file, {src}; correct one of them")
-            return cls((src, tgt))
-        if tsv is not None and src is None and tgt is None:
-            return cls((tsv,))
-        raise CommandError(f"nmt new needs --{prefix}src and --{prefix}tgt, or --{prefix}tsv; give one or the other")
+            return cls((src, tgt), {"kind": "text", "src": str(src), "tgt": str(tgt)})
+        if file is not None and src is None and tgt is None:
+            kinds = [_KINDS[ending] for ending in map(str.lower, file.suffixes[-2:]) if ending in _KINDS]
+            corpus = {"kind": kinds[-1] if kinds else "tsv", "path": str(file)}
+            if corpus["kind"] in ("jsonl", "parquet"):
+                corpus |= {"src_field": fields[0], "tgt_field": fields[1]}
+            return cls((file,), corpus)
+        raise CommandError(f"nmt new needs --{prefix}src and --{prefix}tgt, or --{prefix}file; give one or the other")
 
-    def corpus(self) -> dict[str, str]:
-        """Return the options of the corpus in a recipe."""
-        if len(self.files) == 1:
-            return {"kind": "tsv", "path": str(self.files[0])}
-        return {"kind": "text", "src": str(self.files[0]), "tgt": str(self.files[1])}
-
-    def count(self) -> tuple[int, int, int]:
+    def count(self, languages: tuple[str, str]) -> tuple[int, int, int]:
         """Count pairs, target characters and distinct characters; raises UserError if empty or misaligned."""
         num_lines, alphabet = [], set[str]()
         for path in self.files:
             lines = characters = 0
-            for texts in self._read(path):
+            for texts in self._read(path, languages):
                 lines += 1
                 characters += len(texts[-1])
                 alphabet.update(*texts)
@@ -108,10 +119,14 @@ class _Text:
         require_lines(self.files[0], num_lines[0])
         return num_lines[0], characters, len(alphabet)
 
-    def _read(self, path: Path) -> Iterator[list[str]]:
-        """Yield each line as a list, or its first two columns; raises UserError for a line without a tab."""
+    def _read(self, path: Path, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
+        """Yield each line in a list, or each pair; raises UserError for a line of TSV without a tab."""
         if len(self.files) == 2:
             yield from ([line] for line in read_plain_text(path))
+            return
+        if (kind := self.corpus["kind"]) != "tsv":
+            corpus = cast("Corpus", CORPUS_KINDS[kind].model_validate(self.corpus))
+            yield from read_pairs(corpus, ReadOptions(Path(), *languages))
             return
         num_columns = 0
         for number, line in enumerate(read_lines(path), start=1):

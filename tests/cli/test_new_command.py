@@ -1,11 +1,15 @@
 """`nmt new`: recipes of three sizes, and its errors."""
 
 import errno
+import gzip
+import json
 import os
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
+from nmt.data.corpus import ReadOptions, read_chunks
 from nmt.grammar import generate
 from nmt.recipe import Recipe, load_recipe, parse_recipe
 from nmt.recipe.starter import starter_recipe
@@ -86,6 +90,29 @@ def test_tsv_is_accepted_and_an_existing_recipe_is_kept(
     assert one_line(err) == "en-de.toml already exists; -o must be a new file; choose another name"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pairs.tmx", "pairs.jsonl.gz", "PAIRS.PARQUET"])
+def test_other_formats_are_accepted(name: str, tmp_path: Path, nmt: Nmt) -> None:
+    pairs = [{"en": f"dog {number}", "text": {"de": f"Hund {number}"}} for number in range(20)]
+    if name.endswith("tmx"):
+        units = "<tu><tuv lang='en'><seg>dog</seg></tuv><tuv lang='de-AT'><seg>Hund</seg></tuv></tu>" * 20
+        (tmp_path / name).write_text(f"<tmx><body>{units}</body></tmx>")
+    elif name.endswith("gz"):
+        (tmp_path / name).write_bytes(gzip.compress("".join(f"{json.dumps(pair)}\n" for pair in pairs).encode()))
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(pairs), tmp_path / name)
+    out, file = tmp_path / "own.toml", tmp_path / name
+    command: tuple[object, ...] = ("new", "en", "de", "--file", file, "--valid-file", file, "-o", out)
+    if not name.endswith("tmx"):
+        assert "has no field 'de'; its fields are 'en', 'text'; correct the fields of the corpus" in nmt(*command)[2]
+        command = (*command, "--fields", "en", "text.de")
+    status, _, err = nmt(*command)
+    assert status == 0 and "20 pairs: tiny model" in err, err
+    recipe = load_recipe(out)
+    ((_, chunk),) = read_chunks(recipe.data.train, ReadOptions.from_recipe(recipe))
+    assert len(chunk) == 20 and chunk[0][0].startswith("dog") and chunk[0][1].startswith("Hund")
+
+
 def test_the_vocabulary_covers_all_characters(tmp_path: Path, nmt: Nmt) -> None:
     lines = ["".join(chr(0x4E00 + 9 * i + j) for j in range(9)) for i in range(200)]  # 1,800 Chinese characters
     (tmp_path / "pairs.tsv").write_text("".join(f"word {i}\t{line}\n" for i, line in enumerate(lines)))
@@ -161,11 +188,12 @@ def test_invalid_input_is_an_error(tmp_path: Path, nmt: Nmt) -> None:
     _, src, _, _ = train
     _, valid_src, _, valid_tgt = valid
     for languages, texts, status, expected in (
-        (["en", "de"], train, 2, "nmt new needs --valid-src and --valid-tgt, or --valid-tsv; give one or the other"),
-        (["en", "de"], [*given, "--tsv", src], 2, "nmt new needs --src and --tgt, or --tsv; give one or the other"),
+        (["en", "de"], train, 2, "nmt new needs --valid-src and --valid-tgt, or --valid-file; give one or the other"),
+        (["en", "de"], [*given, "--tsv", src], 2, "nmt new needs --src and --tgt, or --file; give one or the other"),
         (["en", "german"], given, 2, "'TGT': 'german' is not an ISO 639 code; it must be two or"),
         (["en", "de"], ["--src", src, "--tgt", valid_tgt, *valid], 1, "they must match line by line; check both"),
         (["en", "de"], ["--src", src, "--tgt", src, *valid], 2, f"--src and --tgt are the same file, {src}"),
+        (["en", "de"], [*given, "--fields", "a", "b"], 2, "--fields has no effect without a .jsonl or .parquet file"),
         (["en", "de"], [*train, "--valid-tsv", valid_src], 1, f"{valid_src}, line 1 has no tab; expected two columns"),
     ):
         found, out, err = nmt("new", *languages, *texts, "-o", tmp_path / "own.toml")

@@ -226,7 +226,7 @@ def test_record_labels(tmp_path: Path) -> None:
         corpus = section(path=path, src_field="en", tgt_field="de", label_field="about.labels")
         assert read(corpus, tmp_path) == [("a", "b"), ("c", "d")]
         assert labels(corpus, tmp_path) == [("news", "long"), ()]
-        with pytest.raises(UserError, match=r"field 'about\.domain'.*; correct the fields in the recipe"):
+        with pytest.raises(UserError, match=r"field 'about\.domain'.*; correct the fields of the corpus"):
             labels(corpus.model_copy(update={"label_field": "about.domain"}), tmp_path)
 
 
