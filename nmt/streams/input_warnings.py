@@ -59,7 +59,7 @@ def with_warnings(windows: Windows, source: Source, settings: Mapping[str, Any],
     windows = _with_forbidden_warnings(windows, source, settings)
     if is_language_model:  # it also continues blank lines
         return windows
-    return _with_blank_line_warning(windows)
+    return _with_blank_line_warning(windows, source)
 
 
 def _have(number: int) -> str:
@@ -152,18 +152,20 @@ def _with_field_warnings(windows: Windows, name: str) -> Windows:
         )
 
 
-def _with_blank_line_warning(windows: Windows) -> Windows:
-    """Warn at the end if blank lines have prefixes or required phrases."""
+def _with_blank_line_warning(windows: Windows, source: Source) -> Windows:
+    """Warn at the end if lines without text have prefixes or required phrases."""
     ignored = 0
+    first = ""
     for window in windows:
         for record in window:
             if (record.prefix.strip() or record.required) and not _has_text(record):
                 ignored += 1
+                first = first or source.reader.place(record)
         yield window
     if ignored:
         warn(
-            f"{counted(ignored, 'blank line')} {_have(ignored)} a prefix or required phrases, which "
-            "are ignored; the translation of a blank line is empty"
+            f"{counted(ignored, 'line')} without text (first: {first}) {_have(ignored)} a prefix or required phrases, "
+            "which are ignored; remove them, or add the text"
         )
 
 

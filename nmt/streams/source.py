@@ -108,14 +108,15 @@ class Source:
         """
         if self.pipe is not None:
             return None
-        unit = "text segment" if self.reader.format in DOCUMENT_FORMATS else "line of text"
+        is_document = self.reader.format in DOCUMENT_FORMATS
+        unit, units = ("text segment", "text segments") if is_document else ("line of text", "lines of text")
         count = sum(record.is_line for record in replace(self, prefixes=None, required=None).records())
         for path in filter(None, (self.prefixes, self.required)):
             num_lines = count_lines(path)
             if num_lines != count:
                 raise UserError(
-                    f"{path} has {counted(num_lines, 'line')} and {self.name} has {counted(count, unit)}; it must have "
-                    f"one line, possibly empty, per {unit}; check both"
+                    f"{path} has {counted(num_lines, 'line')} and {self.name} has {counted(count, unit, units)}; it "
+                    f"must have one line, possibly empty, per {unit}; check both"
                 )
         if self.prefixes is not None or self.required is not None:
             for _ in self.records():  # reports errors of these files

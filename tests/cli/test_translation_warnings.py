@@ -40,21 +40,24 @@ def test_json_lines_from_a_pipe_without_their_format_give_a_warning(model: Path,
         (['{"text": "a dog", "prefix": "b", "required": ["c"]}', '{"text": ""}'], ""),
         (
             ['{"text": "\\u200b", "prefix": "b"}', '{"text": "a"}'],
-            "1 blank line has a prefix or required phrases, which",
+            "1 line without text (first: line 1) has a prefix or required phrases, which are ignored; remove them",
         ),
-        (['{"text": " ", "prefix": "b"}', '{"text": "a dog"}'], "1 blank line has a prefix or required phrases, which"),
+        (
+            ['{"text": "a dog"}', '{"text": " ", "prefix": "b"}'],
+            "1 line without text (first: line 2) has a prefix or required phrases, which",
+        ),
         (['{"text": "", "prefix": " "}', '{"text": null, "required": []}'], ""),
         (
             ['{"text": "", "prefix": "b"}', '{"text": null, "required": ["c"]}', '{"text": "a dog"}'],
-            "2 blank lines have a prefix or required phrases, which are ignored; the translation of a blank line is",
+            "2 lines without text (first: line 1) have a prefix or required phrases, which are",
         ),
     ],
 )
-def test_constraints_of_blank_lines_are_counted(
+def test_constraints_of_lines_without_text_are_counted(
     model: Path, nmt: Nmt, tmp_path: Path, lines: list[str], warned: str
 ) -> None:
     _, err = translate_lines(nmt, model, tmp_path / "in.jsonl", lines)
-    assert f"warning: {warned}" in err if warned else "blank line" not in err
+    assert f"warning: {warned}" in err if warned else "without text" not in err
 
 
 @pytest.mark.slow

@@ -248,7 +248,7 @@ def test_prefixes_must_match_the_number_of_lines_and_be_valid_utf8(tmp_path: Pat
     source = open_file(tmp_path / "in", tmp_path / "prefixes")
     for content, counted in (("eins\n", "1 line"), ("a\nb\nc\n", "3 lines")):
         (tmp_path / "prefixes").write_text(content)
-        with pytest.raises(UserError, match=f"prefixes has {counted} and .*in has 2"):
+        with pytest.raises(UserError, match=f"prefixes has {counted} and .*in has 2 lines of text; it"):
             source.check()
     (tmp_path / "prefixes").write_text("eins\n")
     records = source.records()
