@@ -40,6 +40,11 @@ _ATTACHED = UNSPACED + "\uac00-\ud7a3"
 _WORD = rf"[^\W{_ATTACHED}]"
 _REST_OF_WORD = re.compile(rf"[^\s{_ATTACHED}]*")
 _MAX_REST = 100  # characters
+# Characters next to a text of symbols, such as && or +, that are not part of a longer text such as x+y.
+_AROUND_SYMBOLS = (
+    rf"\s{_ATTACHED}/()\[\]{{}}\"'\u00ab\u00bb\u2018-\u201f\u2039\u203a"
+    r"\u3001-\u3011\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
+)
 _FULL_WIDTH_DIGITS = {ord("\uff10") + digit: str(digit) for digit in range(10)}
 
 _NOT_IN_URL = r"\s<>\"\u201c\u201d\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
@@ -239,10 +244,13 @@ def _with_fixed(text: str, fixed: Sequence[str], items: list[Item], flags: int =
 
 
 def whole_words(text: str) -> str:
-    """Return a pattern of a text that is not part of a longer word."""
-    before, after = (
-        rf"(?{look}{_WORD})" if re.match(_WORD, end) else "" for look, end in (("<!", text), ("!", text[-1]))
-    )
+    """Return a pattern of a text that is not part of a longer word or, without letters and digits, of other symbols."""
+    if any(map(str.isalnum, text)):
+        before, after = (
+            rf"(?{look}{_WORD})" if re.match(_WORD, end) else "" for look, end in (("<!", text), ("!", text[-1]))
+        )
+    else:
+        before, after = rf"(?<![^{_AROUND_SYMBOLS}])", rf"(?![^{_AROUND_SYMBOLS}.,;:!?\u2026])"
     return before + r"\s+".join(map(re.escape, text.split())) + after
 
 

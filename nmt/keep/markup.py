@@ -13,7 +13,7 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from html.entities import html5
 from itertools import pairwise
@@ -51,6 +51,9 @@ _NO_TRANSLATION = re.compile(
     re.IGNORECASE,
 )
 _TOKEN = re.compile(rf"{TAG.pattern}|(?P<entity>&[A-Za-z][\w.-]*;)", re.DOTALL)
+# As in HTML attributes: &copy is a character, but not the beginning of &copy=1 in a URL.
+_REFERENCE = re.compile(r"(&(?:#\d+|#[xX][0-9A-Fa-f]+|[A-Za-z]\w*)(?:;|(?![\w=])))")
+_BEGINS_REFERENCE_OR_TAG = r"&(?=#?\w+;)|<(?=[A-Za-z_/!?])"
 OVERRIDE = r"\{\\[^{}\n]*\}"
 """Pattern of an override tag of subtitles, such as {\\an8} or {\\i1}."""
 SUBTITLE_TAG = re.compile(f"{TAG.pattern}|{OVERRIDE}", re.DOTALL)
@@ -64,6 +67,7 @@ class Element:
     opening, closing: as written; "" if the tag is on another line
     name:     of the tag, in lower case
     is_fixed: whether the content is not translated
+    content:  of a fixed element, as written
     """
 
     opening: str
@@ -73,11 +77,13 @@ class Element:
     children: list[Element] = field(default_factory=list)
     name: str = ""
     is_fixed: bool = False
+    content: str = ""
 
     @property
     def source(self) -> str:
-        """The tags of the element and of all its descendants."""
-        return self.opening + "".join(child.source for child in self.children) + self.closing
+        """The tags of the element, with its content if it is fixed, else with the tags of all its descendants."""
+        inside = self.content if self.is_fixed else "".join(child.source for child in self.children)
+        return self.opening + inside + self.closing
 
 
 class Interval(NamedTuple):
@@ -95,20 +101,20 @@ class MarkedText:
     elements: top-level elements, in order
     fixed:    content of inline elements that is not translated: code, and that of elements with translate="no" or the
               class notranslate; at most 100 different texts, because each is searched for in the whole line
-    escapes:  whether &, < and > of a translation become entities
+    escaped:  pattern of the characters of a translation that become entities; "" for none
     too_deep: whether the line has too many open elements; `text` is then empty, and the whole line is one element
     """
 
     text: str
     elements: list[Element]
-    escapes: bool
+    escaped: str
     too_deep: bool = False
     fixed: tuple[str, ...] = ()
 
     @classmethod
     def plain(cls, line: str) -> MarkedText:
         """Return a line without markup."""
-        return cls(without_breaks(line), [], escapes=False)
+        return cls(without_breaks(line), [], "")
 
     @classmethod
     def parse(cls, line: str, *, is_subtitle: bool = False) -> MarkedText:
@@ -118,19 +124,19 @@ class MarkedText:
 
         is_subtitle: whether & is a character instead of the beginning of an entity, and {\\an8} is a tag
         """
-        parser = _Parser()
-        unescape: Callable[[str], str] = str if is_subtitle else html.unescape
+        parser = _Parser(line, is_subtitle=is_subtitle)
         end = 0
         for token in (SUBTITLE_TAG if is_subtitle else _TOKEN).finditer(line):
             if token.groupdict().get("entity") and token[0][1:] in html5:
                 continue
-            parser.text += without_breaks(unescape(line[end : token.start()]))
+            parser.add_text(line[end : token.start()])
             parser.add_tag(token)
             end = token.end()
             if parser.depth > _MAX_DEPTH:
-                return cls("", [Element(without_breaks(line), "", 0, 0)], not is_subtitle, too_deep=True)
-        parser.text += without_breaks(unescape(line[end:]))
-        return cls(parser.text, parser.finish(), not is_subtitle, fixed=tuple(dict.fromkeys(parser.fixed))[:_MAX_FIXED])
+                return cls("", [Element(without_breaks(line), "", 0, 0)], "", too_deep=True)
+        parser.add_text(line[end:])
+        elements = parser.finish()
+        return cls(parser.text, elements, parser.escaped, fixed=tuple(dict.fromkeys(parser.fixed))[:_MAX_FIXED])
 
     def insert(self, translation: str, links: Links, edits: Sequence[tuple[int, int, str]] = ()) -> str:
         """Insert the tags into the translation.
@@ -138,15 +144,20 @@ class MarkedText:
         links: pairs of indices, from 0, of words of `text` and of the translation; white space separates words
         edits: (start, end, replacement) of parts of the translation, in order and disjoint
         """
-        inserted = _Placement(self.text, translation, links).place(self.elements)
-        edited, shifted = apply_edits(translation, edits, [offset for offset, _ in inserted])
+        placement = _Placement(self.text, translation, links)
+        inserted = placement.place(self.elements)
+        starts = [*(start for start, _ in placement.copied), len(translation)]
+        ends = [end for _, end in placement.copied]
+        others = [edit for edit in edits if starts[bisect_right(ends, edit[0])] >= edit[1]]  # outside these ranges
+        removed = [(start, end, "") for start, end in placement.copied]
+        edited, shifted = apply_edits(translation, sorted([*others, *removed]), [offset for offset, _ in inserted])
         points = [0, *shifted, len(edited)]
         pieces = [self._escape(edited[start:end]) for start, end in pairwise(points)]
         tags = [*(tag for _, tag in inserted), ""]
         return "".join(piece + tag for piece, tag in zip(pieces, tags, strict=True))
 
     def _escape(self, text: str) -> str:
-        return html.escape(text, quote=False) if self.escapes else text
+        return re.sub(self.escaped, lambda found: html.escape(found[0], quote=False), text) if self.escaped else text
 
 
 def has_no_translation(tag: re.Match[str]) -> bool:
@@ -183,20 +194,40 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 class _Parser:
     """Builds the tree of a line.
 
-    text:  text so far, to which the caller adds the text between tags
+    text:  text so far
     fixed: see `MarkedText`
     depth: number of elements that are open, or that began on an earlier line
     """
 
-    def __init__(self) -> None:
+    def __init__(self, line: str, *, is_subtitle: bool) -> None:
         self.text = ""
         self.fixed: list[str] = []
         self.depth = 0
+        self._line, self._is_subtitle = line, is_subtitle
         self._stack = [Element("", "", 0, 0)]  # the line, and its open elements
+        self._starts = [0]  # of their content in the line
+        self._literal: set[str] = set()  # characters that are not written as entities
+
+    @property
+    def escaped(self) -> str:
+        """See `MarkedText`; well-formed lines stay well-formed, and others keep their & and <."""
+        if self._is_subtitle:
+            return ""
+        if self._literal & {"&", "<"}:
+            return _BEGINS_REFERENCE_OR_TAG
+        return "[&<]" if ">" in self._literal else "[&<>]"
 
     @property
     def _parent(self) -> Element:
         return self._stack[-1]
+
+    def add_text(self, source: str) -> None:
+        """Add text between tags."""
+        for index, piece in enumerate([source] if self._is_subtitle else _REFERENCE.split(source)):
+            text = html.unescape(piece) if index % 2 and (piece[1] == "#" or piece[1:] in html5) else piece
+            if text == piece:
+                self._literal.update(piece)
+            self.text += without_breaks(text)
 
     def add_tag(self, token: re.Match[str]) -> None:
         """Add a tag or other markup."""
@@ -204,39 +235,43 @@ class _Parser:
         style = _STYLE.fullmatch(tag)
         name = style[1] if style else (token["name"] or "").lower()
         if token["end"] or (style and style[2] == "0"):
-            self._close(name, tag, position)
+            self._close(name, tag, token.start())
         elif name and name not in VOID and not (token["rest"] or "").endswith("/"):
             self.depth += 1
             is_fixed = name in _CODE or has_no_translation(token)
             self._stack.append(Element(tag, "", position, position, name=name, is_fixed=is_fixed))
+            self._starts.append(token.end())
         else:
             self._parent.children.append(Element(tag, "", position, position))
         if name in BLOCKS and self.text and not self.text[-1].isspace():
             self.text += " "
 
-    def _close(self, name: str, tag: str, position: int) -> None:
+    def _close(self, name: str, tag: str, end: int) -> None:
+        """Close an element whose content ends at `end` in the line, and the open elements inside it."""
         if name in [element.name for element in self._stack[1:]]:
             while self._parent.name != name:
-                self._pop(position)
+                self._pop(end)
             self._parent.closing = tag
-            self._pop(position)
+            self._pop(end)
         else:  # it began on an earlier line
             self.depth += 1
-            self._parent.children = [Element("", tag, self._parent.start, position, self._parent.children)]
+            self._parent.children = [Element("", tag, self._parent.start, len(self.text), self._parent.children)]
 
-    def _pop(self, position: int) -> None:
+    def _pop(self, end: int) -> None:
         self.depth -= 1
-        element = self._stack.pop()
-        element.end = position
-        content = self.text[element.start : position].strip()
-        if element.is_fixed and any(map(str.isalnum, content)):
-            self.fixed.append(content)
+        element, start = self._stack.pop(), self._starts.pop()
+        element.end = len(self.text)
+        content = self.text[element.start :].strip()
+        if element.is_fixed:
+            element.content = without_breaks(self._line[start:end])
+            if content:
+                self.fixed.append(content)
         self._parent.children.append(element)
 
     def finish(self) -> list[Element]:
         """Return the top-level elements; those without words become marks."""
         while len(self._stack) > 1:
-            self._pop(len(self.text))
+            self._pop(len(self._line))
         return [self._simplified(child) for child in self._parent.children]
 
     def _simplified(self, element: Element) -> Element:
@@ -250,6 +285,8 @@ class _Placement:
     """Finds the positions of elements in a translation.
 
     Source and translation are ranges of words; offsets are in characters.
+
+    copied: ranges of the translation that the content of fixed elements replaces, which is inserted with their tags
     """
 
     def __init__(self, text: str, translation: str, links: Links) -> None:
@@ -263,6 +300,7 @@ class _Placement:
         for source, target in links:
             self._targets[source].append(target)
         self._num_links = Counter(target for _, target in links)
+        self.copied: list[Interval] = []
         self._inserted: list[tuple[int, str]] = []
         self._offset = 0
 
@@ -378,6 +416,8 @@ class _Placement:
         first, last = self._tgt[interval.start], self._tgt[interval.end - 1]
         source_first, source_last = self._src[words.start], self._src[words.end - 1]
         start, end = first[0], last[1]
+        if element.is_fixed and self._copy_fixed(element, Interval(start, end), limit):
+            return
         if copied := self._copied(element, Interval(source_first[0], source_last[1]), Interval(start, end)):
             start, end = copied
         else:
@@ -390,18 +430,30 @@ class _Placement:
         self._place(element.children, words, interval, limit)
         self._insert(limit, element.closing, limit)
 
+    def _copy_fixed(self, element: Element, translated: Interval, limit: int) -> bool:
+        """Insert a fixed element in place of its content; return whether the translated words contain it.
+
+        The content may be part of a compound, as in max-Funktion.
+        """
+        content = self._text[element.start : element.end].strip()
+        found = re.compile(whole_words(content), re.IGNORECASE).search(
+            self._translation, max(translated.start, self._offset), min(translated.end, limit)
+        )
+        if found is None:
+            return False
+        self._insert(found.start(), element.source, limit)
+        self._offset = found.end()
+        self.copied.append(Interval(*found.span()))
+        return True
+
     def _copied(self, element: Element, words: Interval, translated: Interval) -> Interval | None:
         """Return where the translated words repeat the content of an element, e.g. the 2 of H2O in H2O.
 
-        Around it are the same letters as in the source, and punctuation. Content that is not translated may be part of
-        a compound, as in max-Funktion.
+        Around it are the same letters as in the source, and punctuation.
 
         words, translated: offsets of source and target words
         """
         content = self._text[element.start : element.end].strip()
-        if element.is_fixed and content:
-            found = re.compile(whole_words(content), re.IGNORECASE).search(self._translation, *translated)
-            return found and Interval(*found.span())
         before, after = self._text[words.start : element.start], self._text[element.end : words.end]
         before = before[_leading_punctuation(before) :] if any(map(str.isalnum, before)) else ""
         after = after[: len(after) - _leading_punctuation(after[::-1])] if any(map(str.isalnum, after)) else ""

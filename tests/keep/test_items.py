@@ -170,6 +170,12 @@ def test_pairing_takes_linear_time() -> None:
     assert ItemGrammar(KINDS, "en", "de").pair(items[::2], items[1::2]) == ([], items[::2], items[1::2])
 
 
+def test_fixed_symbols_are_not_part_of_words_or_other_symbols() -> None:
+    grammar = ItemGrammar((), "en", "de").with_fixed(["&&", "-", "."])
+    found = [(item.text, item.start) for item in grammar.find_source("A-B -- 1.5 &&& a. (&&), -/. \u72d7-\u732b")]
+    assert found == [("&&", 19), ("-", 24), (".", 26), ("-", 29)]
+
+
 @pytest.mark.slow
 def test_fixed_texts_take_linear_time() -> None:
     grammar = ItemGrammar(KINDS, "en", "de").with_fixed(["1"])

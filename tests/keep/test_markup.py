@@ -19,6 +19,7 @@ from nmt.keep.markup import MarkedText, apply_edits
         ('<a title="x > y" href=\'"\'>go</a>', "go"),
         ("2 < 3 and <3", "2 < 3 and <3"),
         ("R&D at AT&T &product; now", "R&D at AT&T  now"),
+        ("&copy 2020 http://a.org/?b&copy=1", "\u00a9 2020 http://a.org/?b&copy=1"),
     ],
 )
 def test_text_has_no_tags_and_no_entities(line: str, text: str) -> None:
@@ -31,7 +32,8 @@ def test_text_has_no_tags_and_no_entities(line: str, text: str) -> None:
         ('see <b translate="no">Big <i>Apple</i></b> now', ("Big Apple",)),
         ("type <code>ls -l</code>, <KBD>Enter</KBD> and <code>ls -l</code>", ("ls -l", "Enter")),
         ("<span translate=no>Word  Pad", ("Word  Pad",)),
-        ('<b translate="yes">a</b> <b title="translate=no">b</b> <br translate="no"/> <i translate="no">!</i>', ()),
+        ('<b translate="yes">a</b> <b title="translate=no">b</b> <br translate="no"/> <i translate="no"> </i>', ()),
+        ("<code>&amp;&amp;</code> or <kbd>+</kbd>", ("&&", "+")),
     ],
 )
 def test_content_that_is_not_translated(line: str, fixed: tuple[str, ...]) -> None:
@@ -92,6 +94,32 @@ def test_tags_enclose_the_words_linked_to_their_text(
     line: str, translation: str, links: list[tuple[int, int]], expected: str
 ) -> None:
     assert MarkedText.parse(line).insert(translation, links) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "translation", "expected"),
+    [
+        ("a &amp; b > c", "A & B > C <", "A &amp; B > C &lt;"),
+        ("a > b & c < d", "A > B & C < D", "A > B & C < D"),
+        ("a & b <i>&lt;b&gt; &amp;lt;</i>", "A & B <B> &lt;", "A & B <i>&lt;B> &amp;lt;</i>"),  # no new tag or entity
+    ],
+)
+def test_characters_of_lines_that_are_not_well_formed_stay(line: str, translation: str, expected: str) -> None:
+    assert MarkedText.parse(line).insert(translation, WORD_BY_WORD) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "translation", "expected"),
+    [
+        ("a <code> x&nbsp;=  &quot;b\n c&quot; </code>", 'A x = "b c"', "A <code> x&nbsp;=  &quot;b  c&quot; </code>"),
+        ("a <kbd>&amp;&amp;</kbd> b", "A && B", "A <kbd>&amp;&amp;</kbd> B"),
+        ("<b translate=no>A <i>b</i><br></b> c", "A B C", "<b translate=no>A <i>b</i><br></b> C"),
+        ("a <code>b <i>c", "A B c", "A <code>b <i>c"),
+        ("a <code>&nbsp;</code>", "A", "A <code>&nbsp;</code>"),
+    ],
+)
+def test_content_that_is_not_translated_stays_as_written(line: str, translation: str, expected: str) -> None:
+    assert MarkedText.parse(line).insert(translation, WORD_BY_WORD) == expected
 
 
 def test_tags_enclose_edited_text() -> None:

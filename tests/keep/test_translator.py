@@ -120,6 +120,14 @@ def test_content_that_is_not_translated_is_kept(can_require: bool) -> None:
     assert own is not None and [term.source for term in own.find(plain)] == ["open"]
 
 
+def test_symbols_that_are_not_translated_are_kept() -> None:
+    line = "press <kbd>+</kbd> or <code>&amp;&amp;</code>."
+    script = Script({"press + or &&.": "drücke oder.", "press": "drücke", "or": "oder"})
+    translator = keeping(script, "markup")
+    assert best_of(translator, line) == "drücke <kbd>+</kbd> oder <code>&amp;&amp;</code>."
+    assert translator.fallbacks == Fallbacks(split=1)
+
+
 def test_code_within_a_longer_word_is_accepted_only_from_the_first_search() -> None:
     """A second search may add letters to the code that it must write."""
     line, plain = "press <kbd>Ctrl+C</kbd> now", "press Ctrl+C now"
@@ -349,7 +357,7 @@ def test_phrases_of_the_recipe_are_required_once_in_split_lines() -> None:
 def test_only_items_of_the_kept_kinds_are_converted() -> None:
     assert translate(NoisyTranslator(0.0), "R&D <b> 1,234", "urls") == "R&D <b> 1,234"
     assert translate(NoisyTranslator(0.0), "R&D <b> 1,234", "numbers") == "R&D <b> 1.234"
-    assert translate(NoisyTranslator(0.0), "R&D <b> 1,234", "markup") == "R&amp;D <b>1,234"
+    assert translate(NoisyTranslator(0.0), "R&D <b> 1,234", "markup") == "R&D <b>1,234"
 
 
 def test_lines_without_words_are_copied_without_outer_spaces() -> None:
