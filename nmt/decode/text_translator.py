@@ -32,7 +32,7 @@ from nmt.decode.translation import Attention, Translation, join_ranks, without_b
 from nmt.errors import UserError
 from nmt.recipe import Context, DecodeRecipe, UnicodeForm
 from nmt.search.hypothesis import Hypothesis, in_reading_order
-from nmt.search.limits import distinct_requirements
+from nmt.search.limits import distinct_requirements, num_required_tokens
 from nmt.search.options import SearchOptions
 from nmt.text.spelling import Spelling
 from nmt.text.splitting import Alternatives, Part, as_lists, assign_phrases
@@ -257,6 +257,14 @@ class TextTranslator(ABC):
             return [self._combine(list(islice(aligned, len(parts))))[:num_translations] for parts in parts_of_lines]
 
         return finish
+
+    def fits_beam(self, required: Sequence[Required]) -> bool:
+        """Return whether the beam has more slots than these phrases have tokens; with fewer, words are often missing.
+
+        Raises UserError if no output can contain the phrases.
+        """
+        options = self._options
+        return num_required_tokens(self._encoder.required(required)) < options.beam_size // options.beam_groups
 
     @property
     def unsupported(self) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Translate lines and preserve their markup and items.
 
 A line is translated without its tags. If items are missing or added, the line is translated again: with the missing
-items as required phrases, where the engine supports them, and without digits if the line has none. If this also fails,
+items as required phrases, where engine and beam suffice, and without digits if the line has none. If this also fails,
 the line is split at its items, and the text between them is translated separately, without digits. Tags are then
 inserted by word alignment.
 """
@@ -268,13 +268,14 @@ class PreservingTranslator:
         self, lines: Sequence[_Line], n_best_lists: Sequence[Sequence[Translation]], kept: list[list[Translation]]
     ) -> None:
         """Search lines without a translation in `kept` again, with the items that the best translation lacks."""
-        can_require = "required" not in self._translator.unsupported
         inputs: dict[int, TranslatorInput] = {}
         for i, line in enumerate(lines):
             if kept[i]:
                 continue
             pairing = line.grammar.pair(line.items, line.grammar.find_target(n_best_lists[i][0].text))
-            missing = list(map(line.grammar.written, pairing.missing)) if can_require else []
+            missing = tuple(map(line.grammar.written, pairing.missing))
+            if not self._can_require((*line.plain.required, *missing)):
+                missing = ()
             item = line.plain._replace(required=(*line.plain.required, *missing))
             adds_numbers = any(extra.kind == "numbers" for extra in pairing.extra)
             if missing or (adds_numbers and not self._may_have_digits(item, self._translator.require)):
@@ -285,6 +286,13 @@ class PreservingTranslator:
             kept[i] = translations
             if translations:
                 self.fallbacks += Fallbacks(searched=1)
+
+    def _can_require(self, phrases: Sequence[Required]) -> bool:
+        """Return whether a search with required phrases is better than splitting the line."""
+        try:
+            return "required" not in self._translator.unsupported and self._translator.fits_beam(phrases)
+        except UserError:  # the phrases are too long for any output
+            return False
 
     def _search_possible(self, inputs: Mapping[int, TranslatorInput]) -> dict[int, list[Translation]]:
         """Translate inputs; leave out those without an output that contains all required phrases."""

@@ -36,7 +36,8 @@ def test_a_random_model_keeps_all_markup_and_items(
 ) -> None:
     if engine == "ctranslate2":
         import_ctranslate2()
-    status, out, err = nmt("translate", model, marked, "--keep", ALL, "--engine", engine, "--device", "cpu")
+    options = ("--keep", ALL, "--engine", engine, "--device", "cpu", "--beam-size", 64)
+    status, out, err = nmt("translate", model, marked, *options)
     assert status == 0
     grammar = ItemGrammar(ALL.split(","), "en", "de")
     lines = out.split("\n")[:-1]

@@ -47,6 +47,17 @@ def test_translations_have_the_required_phrases_of_their_line(tokenizers: Tokeni
     assert together.translate(["the old dog"], required=[[]]) == together.translate(["the old dog"]) == [found[0]]
 
 
+def test_required_phrases_fit_a_beam_with_more_slots_than_they_have_tokens(tokenizers: Tokenizers) -> None:
+    model = CopyModel(tokenizers.src.vocab_size)
+    translator = make_translator(model, tokenizers, beam_size=4, require=["dog"])
+    assert translator.fits_beam(["the old"]) and not translator.fits_beam(["the old", "cat"])
+    groups = make_translator(model, tokenizers, beam_size=4, beam_groups=2, n_best=2, require=["dog"])
+    assert not groups.fits_beam(["cat"])
+    short = make_translator(model, tokenizers, beam_size=8, max_positions=4)
+    with pytest.raises(UserError, match=r"the required phrases .* an output has at most 3"):
+        short.fits_beam(["the old cat sees it"])
+
+
 def test_phrases_are_found_within_lines_of_scripts_without_spaces(tmp_path: Path) -> None:
     words = ("犬", "猫", "鳥", "魚")
     recipe = TokenizerRecipe(vocab_size=266, algorithm="char", character_coverage=1.0)

@@ -104,6 +104,21 @@ def test_searches_again_with_missing_items() -> None:
     assert translator.fallbacks == Fallbacks(searched=1)
 
 
+def test_items_that_exceed_the_beam_or_the_output_are_not_required() -> None:
+    """With too small a beam, other words are often missing."""
+
+    class SmallBeam(Script):
+        def fits_beam(self, required: Sequence[Required]) -> bool:
+            if required == ("{long}",):
+                raise UserError("the required phrases exceed the maximum length")
+            return False
+
+    for line in ("see {x}", "see {long}"):
+        translator = keeping(SmallBeam({line: "sieh", "see": "siehe"}, {line: line}))
+        assert best_of(translator, line) == line.replace("see", "siehe")
+        assert translator.fallbacks == Fallbacks(split=1)
+
+
 @pytest.mark.parametrize("can_require", [True, False])
 def test_content_that_is_not_translated_is_kept(can_require: bool) -> None:
     """The other items are found outside of it, and the glossary does not match in it."""

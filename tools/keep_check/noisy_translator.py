@@ -48,6 +48,10 @@ class NoisyTranslator:
         other.require = self.require if requires else ()
         return other
 
+    def fits_beam(self, required: Sequence[Required]) -> bool:
+        """See `TextTranslator.fits_beam`; the beam is always large enough."""
+        return True
+
     def translate_inputs(self, inputs: Sequence[TranslatorInput], n_best: int | None = None) -> list[list[Translation]]:
         """See `TextTranslator.translate_inputs`."""
         return self.start_translation(inputs, n_best)()
