@@ -93,8 +93,9 @@ class DecodeRecipe(Section):
     """Split each line into sentences and translate them separately, for models trained on single sentences."""
     mbr_metric: Literal["none", "chrf", "bleu"] = "none"
     """Minimum Bayes risk decoding (MBR): output the one of `n_best` candidates with the highest expected value of
-    this sentence-level metric against all candidates. `bleu` uses sacreBLEU's tokenizer 13a: use `chrf` for languages
-    without spaces, such as Chinese."""
+    this sentence-level metric against all candidates. Samples have equal weights; translations of a search are weighted
+    by their probability, exp(log_prob). `bleu` uses sacreBLEU's tokenizer 13a: use `chrf` for languages without spaces,
+    such as Chinese."""
     sampling: bool = False
     """Sample `n_best` translations instead of searching."""
     sampling_seed: int = 1
