@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import tomllib
 from dataclasses import asdict
@@ -105,8 +106,9 @@ class ClassifierTrainer:
             is_last = self._is_finished()
             if is_last or state.step % options.log_every == 0:
                 rate = self.optimizer.param_groups[0]["lr"]
-                metrics.write(state.step, {"train/loss": loss, "train/learning_rate": rate, "train/epoch": state.epoch})
-                bar.advance(0, f"training epoch {state.epoch + 1}, loss {loss:.3f}")
+                values = {"train/loss": loss, "train/learning_rate": rate, "train/epoch": state.epochs}
+                metrics.write(state.step, values)
+                bar.advance(0, f"training epoch {math.ceil(state.epochs)}, loss {loss:.3f}")
             state.validation_due = is_last or state.step % options.validate_every == 0
             is_validated = state.validation_due and not stop.status
             if is_validated:

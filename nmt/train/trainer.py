@@ -305,7 +305,7 @@ class Trainer:
         speed = sums["tokens"] / max(sums["seconds"], 1e-9)
         values = {
             "train/tokens_per_second": speed,
-            "train/epoch": state.epoch,
+            "train/epoch": state.epochs,
             "train/skipped_updates": state.skipped,
         }
         if running.grad_norm is not None:
@@ -317,7 +317,7 @@ class Trainer:
             values |= {"train/loss": loss, "train/nll": nll, "train/perplexity": perplexity(nll)}
             losses = f", loss {loss:.3f}, nll {nll:.3f}"
         metrics.write(state.step, values)
-        bar.advance(0, f"training epoch {state.epoch + 1}{losses}, {speed:,.0f} tokens/s")
+        bar.advance(0, f"training epoch {math.ceil(state.epochs)}{losses}, {speed:,.0f} tokens/s")
 
     def _validate(self, stop: StopRequest, metrics: MetricsWriter | None) -> bool:
         """Validate; return whether the step is among the `keep_best` best. An interrupted validation remains due."""

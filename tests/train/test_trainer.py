@@ -46,6 +46,7 @@ def test_the_model_learns_and_logs_metrics(tiny_recipe: Recipe, tiny_data: Path)
     assert state.step == len(losses) == 60
     assert losses[-1] < losses[0] - 0.3
     assert state.epoch == 60 // state.updates_in_epoch
+    assert metrics(recipe, "train/epoch") == pytest.approx([step / state.updates_in_epoch for step in range(1, 61)])
     for kind, count in (("train", 60), ("valid", 3)):
         nlls, perplexities = metrics(recipe, f"{kind}/nll"), metrics(recipe, f"{kind}/perplexity")
         assert len(nlls) == count and perplexities == pytest.approx([math.exp(nll) for nll in nlls])

@@ -206,7 +206,7 @@ def stop_and_resume(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
 
 def epoch_ends(run: Path) -> list[int]:
     """Updates that end an epoch but not the run."""
-    epochs = [(int(line["step"]), line["train/epoch"]) for line in metrics(run) if "train/epoch" in line]
+    epochs = [(int(line["step"]), int(line["train/epoch"])) for line in metrics(run) if "train/epoch" in line]
     return [step for (_, before), (step, epoch) in pairwise(epochs) if epoch > before and step < MAX_STEPS]
 
 
