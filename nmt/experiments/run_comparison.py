@@ -165,8 +165,8 @@ def _lowercases(runs: Sequence[ComparedRun], test: str) -> bool:
 
 
 def _options(recipe: Recipe) -> dict[str, str]:
-    """Return all options by dotted name, with values as text."""
-    return dict(_flatten(recipe.model_dump(mode="json"), ""))
+    """Return all options that apply to the architecture by dotted name, with values as text."""
+    return dict(_flatten(recipe.model_dump(mode="json", exclude={"model": recipe.model.ineffective_options}), ""))
 
 
 def _flatten(tree: Any, prefix: str) -> Iterator[tuple[str, str]]:
