@@ -30,11 +30,13 @@ from nmt.train.state import TrainState
 from nmt.train.warm_start import changed_start_model, with_start_model
 
 _RESAMPLES = 1000
-_NOTES = (
+_INTERVALS = (
     "Mean and difference with half widths of their 95% intervals over seeds and test sentences "
-    f"(Student's t, degrees of freedom by Satterthwaite; {_RESAMPLES:,} bootstrap resamples, seed {SEED}).",
+    f"(Student's t, degrees of freedom by Satterthwaite; {_RESAMPLES:,} bootstrap resamples, seed {SEED})."
+)
+_SIGNIFICANCE = (
     "Significant: the interval of the difference from the first variant excludes zero. Intervals are not corrected for "
-    "multiple comparisons.",
+    "multiple comparisons."
 )
 _MISSING = "-"
 
@@ -189,10 +191,23 @@ def result_tables(results: Sequence[TestResult]) -> list[Table]:
             header=header,
             rows=tuple(_row(variant) for variant in result.variants),
             signatures=((result.metric, result.signature),),
-            notes=(result.leaks, *(_NOTES if result is results[-1] else ())),
+            notes=(result.leaks, *(_notes(results) if result is results[-1] else ())),
         )
         for result in results
     ]
+
+
+def _notes(results: Sequence[TestResult]) -> Iterator[str]:
+    """Yield notes on intervals and significance, if the tables have them; a single seed has no interval."""
+    variants = [variant for result in results for variant in result.variants]
+    if any(_has_interval(variant.mean) for variant in variants):
+        yield _INTERVALS
+    if any(_has_interval(variant.difference) for variant in variants):
+        yield _SIGNIFICANCE
+
+
+def _has_interval(score: Estimate | None) -> bool:
+    return score is not None and not math.isnan(score.half_width)
 
 
 def describe_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -301,8 +316,8 @@ def _make_scorer(recipe: Recipe, metric: str | None, lowercase: bool, test: str)
 def _row(variant: VariantResult) -> tuple[str, ...]:
     nlls = [nll for nll in variant.valid_nll if nll is not None]
     difference = variant.difference
-    verdict = ""  # also without an interval, for a single seed
-    if difference is not None and not math.isnan(difference.half_width):
+    verdict = ""
+    if difference is not None and _has_interval(difference):
         verdict = "significant" if difference.is_significant else "not significant"
     return (
         variant.name,
@@ -317,5 +332,5 @@ def _row(variant: VariantResult) -> tuple[str, ...]:
 
 
 def _cell(score: Estimate, style: str) -> str:
-    interval = "" if math.isnan(score.half_width) else f" ± {score.half_width:.2f}"
+    interval = f" ± {score.half_width:.2f}" if _has_interval(score) else ""
     return f"{score.value:{style}}{interval}"

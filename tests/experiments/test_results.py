@@ -22,16 +22,22 @@ data = { train = [{ kind = "toy" }], valid = [{ kind = "toy", split = "valid" }]
 
 
 @pytest.mark.parametrize(
-    ("half_width", "verdict"), [(math.nan, ""), (0.5, "significant"), (2.0, "significant"), (2.5, "not significant")]
+    ("half_width", "verdict", "num_notes"),
+    [(math.nan, "", 0), (0.5, "significant", 2), (2.0, "significant", 2), (2.5, "not significant", 2)],
 )
-def test_a_difference_is_significant_if_its_interval_excludes_zero(half_width: float, verdict: str) -> None:
+def test_a_difference_is_significant_if_its_interval_excludes_zero(
+    half_width: float, verdict: str, num_notes: int
+) -> None:
     mean, difference = Estimate(30.0, half_width), Estimate(2.1, half_width)
     variants = tuple(
         VariantResult(name, 1_000, (1,), (None,), (30.0,), math.nan, mean, found)
         for name, found in (("base", None), ("other", difference))
     )
-    (table,) = result_tables([TestResult("news", "bleu", "BLEU|...", "", variants)])
+    (table,) = result_tables([TestResult("news", "bleu", "BLEU|...", "leaks", variants)])
     assert [row[-1] for row in table.rows] == ["", verdict]
+    assert len(table.notes) == 1 + num_notes
+    (table,) = result_tables([TestResult("news", "bleu", "BLEU|...", "leaks", variants[:1])])
+    assert not any(note.startswith("Significant") for note in table.notes)
 
 
 def test_the_title_says_that_lower_is_better() -> None:
