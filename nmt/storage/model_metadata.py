@@ -103,13 +103,10 @@ def read_model_recipe(directory: Path) -> ModelRecipe:
     return read_model_toml(directory / "model.toml")[0]
 
 
-def require_transformer(recipe: ModelRecipe, directory: Path) -> None:
-    """Raise UserError unless the model in `directory` is a Transformer."""
+def require_transformer(recipe: ModelRecipe, directory: Path, remedy: str = "choose another model") -> None:
+    """Raise UserError, which ends with `remedy`, unless the model in `directory` is a Transformer."""
     if recipe.architecture != "transformer":
-        raise UserError(
-            f"{directory} is a GRU model; exports, CTranslate2 and attention heads need a Transformer; use --engine "
-            "torch to translate with it"
-        )
+        raise UserError(f"{directory} is a GRU model; it must be a Transformer; {remedy}")
 
 
 def model_toml(model_recipe: ModelRecipe, metadata: ModelMetadata) -> str:

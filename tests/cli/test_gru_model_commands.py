@@ -16,10 +16,7 @@ from nmt.recipe import ModelRecipe
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt
-
-NO_HEADS = (
-    "is a GRU model; exports, CTranslate2 and attention heads need a Transformer; use --engine torch to translate"
-)
+from tests.extras import import_ctranslate2
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +81,21 @@ def test_attention_is_plotted(gru: Path, texts: Path, tmp_path: Path, nmt: Nmt) 
 
 
 @pytest.mark.parametrize(
-    "command", [("heads", "{gru}", "{src}", "{ref}"), ("export", "{gru}", "--to", "ctranslate2", "-o", "{new}")]
+    ("command", "remedy"),
+    [
+        (("heads", "{gru}", "{src}", "{ref}"), "choose another model"),
+        (("export", "{gru}", "--to", "ctranslate2", "-o", "{new}"), "choose another model"),
+        (("translate", "{gru}", "{src}", "--engine", "ctranslate2", "--device", "cpu"), "use --engine torch"),
+    ],
 )
 def test_commands_that_need_a_transformer_fail_in_one_line(
-    command: tuple[str, ...], gru: Path, texts: Path, tmp_path: Path, nmt: Nmt
+    command: tuple[str, ...], remedy: str, gru: Path, texts: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
+    if "ctranslate2" in command:
+        import_ctranslate2()
     paths = {"gru": gru, "src": texts / "src", "ref": texts / "ref", "new": tmp_path / "new"}
     status, _, err = nmt(*(part.format(**paths) for part in command))
     assert status == 1
     assert err.count("\n") == 1
-    assert NO_HEADS in err
+    assert err.endswith(f"is a GRU model; it must be a Transformer; {remedy}\n")
     assert not (tmp_path / "new").exists()
