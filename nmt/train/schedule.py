@@ -47,7 +47,7 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
 
 
 def schedule_problems(recipe: TrainRecipe, last: int) -> Iterator[str]:
-    """Yield warnings if update `last`, which ends training, is in the warm-up or decay, or precedes validation BLEU."""
+    """Yield warnings about options without effect, or with a partial one, if training ends at update `last`."""
     updates = last - recipe.schedule_start
     if recipe.warmup_steps > updates:
         yield (
@@ -63,6 +63,12 @@ def schedule_problems(recipe: TrainRecipe, last: int) -> Iterator[str]:
         yield (
             f"train.validate_bleu_every is {recipe.validate_bleu_every:,}, but training ends after {last:,} updates, "
             "without validation BLEU; lower it"
+        )
+    # The first validation is an improvement.
+    if recipe.patience > 0 and (first := (recipe.patience + 1) * recipe.validate_every) >= last:
+        yield (
+            f"train.patience is {recipe.patience:,}, which can end training after {first:,} updates at the earliest, "
+            f"but it has {last:,}; lower patience or train.validate_every"
         )
 
 

@@ -97,6 +97,16 @@ def test_training_that_ends_before_the_first_validation_bleu_is_a_warning() -> N
     )
 
 
+def test_a_patience_that_training_never_reaches_is_a_warning() -> None:
+    options = {"warmup_steps": 1, "validate_every": 10, "patience": 9}
+    assert not list(schedule_problems(recipe(**options, max_steps=101), 101))
+    (problem,) = schedule_problems(recipe(**options, max_steps=100), 100)
+    assert problem == (
+        "train.patience is 9, which can end training after 100 updates at the earliest, but it has 100; lower patience "
+        "or train.validate_every"
+    )
+
+
 def test_a_decay_that_outlasts_training_is_a_warning() -> None:
     expected = (
         "the learning rate decays until update 1,000 (train.max_steps), but training ends after about 80 "
